@@ -1,0 +1,125 @@
+//! `hashcache config check` and `config show`: what would hold, without starting anything.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+
+use crate::args::{ConfigCommand, SettingArgs};
+use crate::fault::{self, Faults};
+use crate::settings::{self, Effective, Environment, Shown, Source};
+use crate::{NOT_WELL, tell};
+
+/// Runs either.
+pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
+    match command {
+        ConfigCommand::Check { file } => check(file.as_deref(), environment),
+        ConfigCommand::Show { json, settings } => show(json, &settings, environment),
+    }
+}
+
+/// A configuration that can be read but is wrong is data that is not well: status 1, not 2.
+fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
+    match settings::load(file, vec![], environment) {
+        Ok(effective) => {
+            let what = match &effective.file {
+                Some(path) => path.display().to_string(),
+                None => "no configuration file, environment".to_owned(),
+            };
+            writeln!(std::io::stdout(), "{what}: ok")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) if error.is::<Faults>() => {
+            tell(&fault::render(&error));
+            Ok(ExitCode::from(NOT_WELL))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn show(
+    as_json: bool,
+    settings: &SettingArgs,
+    environment: &Environment,
+) -> anyhow::Result<ExitCode> {
+    let effective = settings::load(settings.config.as_deref(), settings.given(), environment)?;
+    let text = if as_json {
+        json_of(&effective)
+    } else {
+        toml_of(&effective)
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The settings as a configuration file, each line with a comment that says where it is from.
+fn toml_of(effective: &Effective) -> String {
+    let mut text = String::new();
+    let mut open_table = "";
+    for (key, shown, source) in effective.shown() {
+        let (table, name) = key.name.split_once('.').unwrap_or(("", key.name));
+        if table != open_table {
+            text.push_str(&format!("\n[{table}]\n"));
+            open_table = table;
+        }
+        let setting = match toml_value(&shown) {
+            Some(value) => format!("{name} = {value}"),
+            // TOML has no word for what is not set; a comment keeps the key in sight.
+            None => format!("# {name} is not set"),
+        };
+        text.push_str(&format!("{setting:<40} # {source}\n"));
+    }
+    text
+}
+
+fn toml_value(shown: &Shown) -> Option<toml::Value> {
+    Some(match shown {
+        Shown::Nothing => return None,
+        Shown::Text(text) => toml::Value::String(text.clone()),
+        // A count beyond what TOML can hold cannot come from any source: all are read as text, but
+        // no machine has so many; the largest number is as true an answer as any.
+        Shown::Number(number) => toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),
+        Shown::Truth(yes) => toml::Value::Boolean(*yes),
+        Shown::List(items) => {
+            toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect())
+        }
+    })
+}
+
+/// The same for programs: per key its value and its source, tables as objects.
+fn json_of(effective: &Effective) -> String {
+    let mut top = Map::new();
+    for (key, shown, source) in effective.shown() {
+        let value = match shown {
+            Shown::Nothing => Value::Null,
+            Shown::Text(text) => Value::String(text),
+            Shown::Number(number) => number.into(),
+            Shown::Truth(yes) => yes.into(),
+            Shown::List(items) => items.into(),
+        };
+        let entry = json!({ "value": value, "source": json_source(source) });
+        let (table, name) = key.name.split_once('.').unwrap_or(("", key.name));
+        if table.is_empty() {
+            top.insert(name.to_owned(), entry);
+        } else if let Some(table) = top
+            .entry(table)
+            .or_insert_with(|| Value::Object(Map::new()))
+            .as_object_mut()
+        {
+            table.insert(name.to_owned(), entry);
+        }
+    }
+    format!("{:#}\n", Value::Object(top))
+}
+
+fn json_source(source: &Source) -> Value {
+    match source {
+        Source::Default => json!({ "kind": "default" }),
+        Source::File { path, line } => {
+            json!({ "kind": "file", "path": path.display().to_string(), "line": line })
+        }
+        Source::Variable(name) => json!({ "kind": "variable", "name": name }),
+        Source::Flag(name) => json!({ "kind": "flag", "name": name }),
+    }
+}

@@ -1,0 +1,135 @@
+//! What can be wrong with what an operator asked, and how it is told.
+//!
+//! Called by every subcommand; `main` prints what comes out at the top. The form is fixed: what,
+//! where and why on one line that begins with `hashcache: `, then a line `hint: ` with what to do.
+
+use std::fmt;
+
+/// One thing that is wrong, with what to do about it if we know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong and where: a lower-case phrase without full stop.
+    pub what: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Fault {
+    /// A fault without a hint.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: None,
+        }
+    }
+
+    /// The same fault with a hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same fault, said to have happened at `place`.
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.what = format!("{place}: {}", self.what);
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// All that is wrong with a configuration: told at once, so that one run mends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults(pub Vec<Fault>);
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phrases: Vec<&str> = self.0.iter().map(|fault| fault.what.as_str()).collect();
+        f.write_str(&phrases.join("; "))
+    }
+}
+
+impl std::error::Error for Faults {}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Self(vec![fault])
+    }
+}
+
+/// The lines that tell of `error` on standard error, outermost part first.
+pub fn render(error: &anyhow::Error) -> String {
+    if let Some(faults) = error.downcast_ref::<Faults>() {
+        return faults
+            .0
+            .iter()
+            .map(|fault| lines(&fault.what, fault.hint.as_deref()))
+            .collect();
+    }
+    let parts: Vec<String> = error.chain().map(ToString::to_string).collect();
+    let hint = error
+        .downcast_ref::<Fault>()
+        .and_then(|fault| fault.hint.as_deref());
+    lines(&parts.join(": "), hint)
+}
+
+/// Whether `error` only says that nobody reads our output any more, as in `hashcache … | head`.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+fn lines(what: &str, hint: Option<&str>) -> String {
+    let hint = hint
+        .map(|hint| format!("hint: {hint}\n"))
+        .unwrap_or_default();
+    format!("hashcache: {what}\n{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_outermost_part_first_with_its_hint() {
+        let error = Err::<(), _>(io::Error::other("disk on fire"))
+            .context(Fault::new("cannot open /srv/cache.img").hint("use another disk"))
+            .unwrap_err();
+        assert_eq!(
+            render(&error),
+            "hashcache: cannot open /srv/cache.img: disk on fire\nhint: use another disk\n"
+        );
+    }
+
+    #[test]
+    fn every_fault_of_a_configuration_gets_its_own_lines() {
+        let faults = Faults(vec![
+            Fault::new("a.toml:1: no"),
+            Fault::new("a.toml:2: no").hint("yes"),
+        ]);
+        assert_eq!(
+            render(&faults.into()),
+            "hashcache: a.toml:1: no\nhashcache: a.toml:2: no\nhint: yes\n"
+        );
+    }
+
+    #[test]
+    fn a_broken_pipe_is_seen_under_its_context() {
+        let pipe = io::Error::from(io::ErrorKind::BrokenPipe);
+        let error = Err::<(), _>(pipe).context("cannot write").unwrap_err();
+        assert!(is_broken_pipe(&error));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("broken pipe")));
+    }
+}

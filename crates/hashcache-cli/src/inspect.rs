@@ -1,0 +1,76 @@
+//! `hashcache inspect`: what the superblock says of a cache.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use hashcache::{Config, Inspection};
+use serde_json::{Value, json};
+
+use crate::open_fault::cannot_open;
+use crate::units::show_size;
+
+/// Shows the cache at `path`.
+pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
+    let found = hashcache::inspect(&Config::new(path)).map_err(|error| cannot_open(path, &error))?;
+    let text = if as_json {
+        format!("{}\n", json_of(&found))
+    } else {
+        text_of(&found)
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json_of(found: &Inspection) -> Value {
+    json!({
+        "format_version": found.format_version,
+        "store_id": format!("{:032x}", found.store_id),
+        "policy": found.policy,
+        "clean": found.clean,
+        "device_bytes": found.device_bytes,
+        "log_bytes": found.log_bytes,
+        "segment_bytes": found.segment_bytes,
+        "segments": found.segments,
+        "segments_written": found.segments_written,
+        "unit_bytes": found.unit_bytes,
+        "block_bytes": found.block_bytes,
+        "ways": found.ways,
+        "sets": found.sets,
+        "object_bytes": found.object_bytes,
+        "index_bytes": found.index_bytes,
+        "checkpoint_serial": found.checkpoint_serial,
+        "checkpoint_whole": found.checkpoint_whole,
+        "next_version": found.next_version,
+        "written_at_millis": found.written_at_millis,
+    })
+}
+
+fn text_of(found: &Inspection) -> String {
+    let closed = if found.clean { "in order" } else { "not in order, or open now" };
+    let checkpoint = match (found.checkpoint_serial, found.checkpoint_whole) {
+        (0, _) => "none".to_owned(),
+        (serial, true) => format!("number {serial}, whole"),
+        (serial, false) => format!("number {serial}, damaged"),
+    };
+    let segments = format!(
+        "{} of {} written, {} each",
+        found.segments_written,
+        found.segments,
+        show_size(found.segment_bytes.into())
+    );
+    let rows = [
+        ("store", format!("{:032x}", found.store_id)),
+        ("format", found.format_version.to_string()),
+        ("policy", found.policy.to_owned()),
+        ("size", show_size(found.device_bytes)),
+        ("log", show_size(found.log_bytes)),
+        ("segments", segments),
+        ("sets", format!("{} of {} slots", found.sets, found.ways)),
+        ("index", format!("{} of memory", show_size(found.index_bytes))),
+        ("sized for", format!("objects of {}", show_size(found.object_bytes.into()))),
+        ("checkpoint", checkpoint),
+        ("closed", closed.to_owned()),
+    ];
+    rows.iter().map(|(name, value)| format!("{name:11} {value}\n")).collect()
+}

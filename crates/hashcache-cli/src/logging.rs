@@ -1,0 +1,61 @@
+//! What the program says while it runs: lines on standard error, chosen by `RUST_LOG`.
+
+use std::io::{IsTerminal as _, stderr};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::fault::Fault;
+use crate::settings::Environment;
+
+/// The variable that says which lines to write, as everywhere in Rust.
+const RUST_LOG: &str = "RUST_LOG";
+/// The variable that forbids colours, whatever it is set to (no-color.org).
+const NO_COLOR: &str = "NO_COLOR";
+
+/// Starts logging; to be called once, before anything may want to log.
+pub fn start(environment: &Environment) -> Result<(), Fault> {
+    let filter = filter(environment.variable(RUST_LOG).unwrap_or_default())?;
+    let has_colours = stderr().is_terminal() && environment.variable(NO_COLOR).is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(stderr)
+        .with_ansi(has_colours)
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// Lines of level *info* and above, unless `text` says otherwise.
+fn filter(text: &str) -> Result<EnvFilter, Fault> {
+    EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .parse(text)
+        .map_err(|error| {
+            Fault::new(format!("{RUST_LOG}: {error}"))
+                .hint("write it as `debug` or `hashcache_proxy=trace,info`")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_level_info_are_written_when_nobody_says_anything() {
+        assert_eq!(
+            filter("").unwrap().max_level_hint(),
+            Some(LevelFilter::INFO)
+        );
+        assert_eq!(
+            filter("debug").unwrap().max_level_hint(),
+            Some(LevelFilter::DEBUG)
+        );
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_refused() {
+        let fault = filter("hashcache=loud").unwrap_err();
+        assert!(fault.what.starts_with("RUST_LOG: "), "{fault}");
+    }
+}

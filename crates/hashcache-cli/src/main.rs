@@ -1,0 +1,81 @@
+//! The command `hashcache`: parses the command line, runs one subcommand, tells how it went.
+//!
+//! One file a subcommand; `args` says which there are, `settings` what can be set and where.
+//! Invariant: facts go to standard output, all else to standard error; exit status 0 means all
+//! well, 1 that the data is not well, 2 that we could not do what was asked.
+
+// What was asked.
+mod args;
+mod fault;
+mod open_fault;
+mod settings;
+mod units;
+
+// The subcommands.
+mod check;
+mod completions;
+mod config;
+mod inspect;
+mod man;
+mod proxy;
+
+// What it says while it runs.
+mod logging;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use settings::Environment;
+
+/// Exit status when the data is not well.
+const NOT_WELL: u8 = 1;
+/// Exit status when we could not do what was asked.
+const COULD_NOT: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let environment = Environment::of_this_process();
+    let outcome = match cli.command {
+        Command::Proxy(settings) => proxy::run(&settings, &environment),
+        Command::Check { path, json } => check::run(&path, json),
+        Command::Inspect { path, json } => inspect::run(&path, json),
+        Command::Config(command) => config::run(command, &environment),
+        Command::Completions { shell } => completions::run(shell),
+        Command::Man { directory } => man::run(directory.as_deref()),
+    };
+    match outcome {
+        Ok(status) => status,
+        // Whoever reads our output has seen enough; there is nobody to tell, and nothing is wrong.
+        Err(error) if fault::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&fault::render(&error));
+            ExitCode::from(COULD_NOT)
+        }
+    }
+}
+
+/// Help and version are answers; everything else clap has to say is a fault, told as ours are.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Fails only when nobody reads it.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    match text.strip_prefix("error: ") {
+        Some(what) => tell(&format!("hashcache: {what}")),
+        None => tell(&text),
+    }
+    ExitCode::from(COULD_NOT)
+}
+
+/// Writes to standard error; that it is closed is no reason to die of it, as `eprint!` would.
+fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

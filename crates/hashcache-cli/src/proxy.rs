@@ -1,0 +1,244 @@
+//! `hashcache proxy`: settings in, a cache opened, a proxy run until it is told to stop.
+//!
+//! Called by `main`; calls `settings`, the engine and the proxy, and holds no logic of either.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use hashcache::{Cache, Config};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
+
+use crate::args::SettingArgs;
+use crate::fault::Fault;
+use crate::open_fault::cannot_open;
+use crate::settings::{self, Effective, Environment, Source};
+use crate::units::show_size;
+use crate::{logging, tell};
+
+/// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
+/// an upstream connection as well, and the cache and logs need the rest.
+const FILES_PER_CLIENT: u64 = 4;
+
+/// Runs the proxy.
+pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
+    logging::start(environment)?;
+    let mut effective = load(args, environment)?;
+    cap_clients(&mut effective, raise_open_files());
+    let cache = open(&effective)?;
+    // An existing cache keeps its own size, and bounds follow from that one.
+    effective.values.cache_size = cache.stats().device_bytes;
+    let again = (args.clone(), environment.clone());
+    let reload = move || -> anyhow::Result<_> {
+        let effective = load(&again.0, &again.1)?;
+        Ok(effective.values.for_proxy())
+    };
+    let announced = effective.clone();
+    let listening = move |listen: &[SocketAddr], admin: Option<SocketAddr>| {
+        tell(&greeting(&announced, listen, admin));
+    };
+    let state = clock_file(&effective);
+    hashcache_proxy::run(effective.values.for_proxy(), cache, state, listening, reload)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the last time known is kept: beside the cache, which is ours to write to.
+fn clock_file(effective: &Effective) -> Option<std::path::PathBuf> {
+    effective.values.cache.first().map(|path| path.with_extension("clock"))
+}
+
+fn load(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Effective> {
+    settings::load(args.config.as_deref(), args.given(), environment)
+}
+
+fn open(effective: &Effective) -> anyhow::Result<Cache> {
+    let [path] = effective.values.cache.as_slice() else {
+        bail!("settings that hold name one cache file");
+    };
+    // Only our own default place is made. A directory that the operator named and that is not there
+    // may be a disk that is not mounted, and must not become a cache that fills the system's disk.
+    if *effective.source("cache") == Source::Default
+        && let Some(directory) = path.parent()
+    {
+        let fault = || Fault::new(format!("cannot make {}", directory.display()));
+        fs::create_dir_all(directory).with_context(fault)?;
+    }
+    let config = engine_config(
+        effective,
+        path,
+        fs::metadata(path).is_ok_and(|file| file.len() > 0),
+    );
+    Ok(Cache::open(config).map_err(|error| cannot_open(path, &error))?)
+}
+
+/// The engine's share of the settings.
+///
+/// A cache that exists keeps its size until somebody asks for another one.
+fn engine_config(effective: &Effective, path: &Path, exists: bool) -> Config {
+    let values = &effective.values;
+    let is_asked = *effective.source("cache_size") != Source::Default;
+    Config {
+        size_bytes: (is_asked || !exists).then_some(values.cache_size),
+        memory_bytes: values.memory,
+        policy: values.policy,
+        object_bytes: values.object_size,
+        ..Config::new(path)
+    }
+}
+
+/// Lets this process open as many files as the system allows it, and says how many that is.
+fn raise_open_files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    }
+}
+
+/// Takes no more clients than there are files for; `None` means there is no end of files.
+fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
+    let clients = &mut effective.values.limits.clients;
+    let most = open_files.map_or(usize::MAX, |files| {
+        usize::try_from(files / FILES_PER_CLIENT)
+            .unwrap_or(usize::MAX)
+            .max(1)
+    });
+    if *clients > most {
+        warn!(
+            asked = *clients,
+            clients = most,
+            "fewer clients: too few open files allowed"
+        );
+        *clients = most;
+    }
+}
+
+/// The line that says where we listen, what we use and what to type next.
+fn greeting(effective: &Effective, listen: &[SocketAddr], admin: Option<SocketAddr>) -> String {
+    let values = &effective.values;
+    let addresses: Vec<String> = listen
+        .iter()
+        .map(|address| format!("http://{address}"))
+        .collect();
+    let caches: Vec<String> = values
+        .cache
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let admin = admin.map_or_else(
+        || "no admin".to_owned(),
+        |at| format!("admin on http://{at}"),
+    );
+    let next = match (&values.accelerate, listen.first()) {
+        (Some(_), Some(address)) => format!("curl http://{}/", reachable(*address)),
+        (None, Some(address)) => format!("export http_proxy=http://{}", reachable(*address)),
+        (_, None) => String::new(),
+    };
+    let role = match &values.accelerate {
+        Some(origin) => format!("in front of {origin}"),
+        None => "proxy".to_owned(),
+    };
+    format!(
+        "hashcache: {role} on {}, {admin}; cache {} ({}, policy {}), memory {}; next: {next}\n",
+        addresses.join(" "),
+        caches.join(" "),
+        show_size(values.cache_size),
+        values.policy.name(),
+        show_size(values.memory),
+    )
+}
+
+/// What somebody at this machine can type to reach a listener that may listen on every address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => ([127, 0, 0, 1], v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+            (std::net::Ipv6Addr::LOCALHOST, v6.port()).into()
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    /// Settings from these flags alone.
+    fn effective(flags: &[&str]) -> Effective {
+        let line = [&["hashcache", "proxy"], flags].concat();
+        let Command::Proxy(args) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command")
+        };
+        let variables = [("HOME".to_owned(), "/home-of-tests".to_owned())].into();
+        let environment = Environment {
+            variables,
+            is_root: false,
+            processors: 4,
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        settings::load(Some(file.path()), args.given(), &environment).unwrap()
+    }
+
+    #[test]
+    fn the_greeting_says_where_what_and_what_next() {
+        let effective = effective(&["--cache=/srv/c.img", "--memory=1GiB"]);
+        let listen = ["0.0.0.0:3128".parse().unwrap(), "[::1]:81".parse().unwrap()];
+        assert_eq!(
+            greeting(&effective, &listen, "127.0.0.1:3180".parse().ok()),
+            "hashcache: proxy on http://0.0.0.0:3128 http://[::1]:81, \
+             admin on http://127.0.0.1:3180; cache /srv/c.img (1GiB, policy log), memory 1GiB; \
+             next: export http_proxy=http://127.0.0.1:3128\n"
+        );
+        let effective = self::effective(&["--accelerate=http://192.0.2.1"]);
+        let line = greeting(&effective, &listen[1..], None);
+        assert!(
+            line.starts_with("hashcache: in front of http://192.0.2.1 on "),
+            "{line}"
+        );
+        assert!(line.ends_with("next: curl http://[::1]:81/\n"), "{line}");
+    }
+
+    #[test]
+    fn a_cache_that_exists_keeps_its_size_unless_another_is_asked_for() {
+        let path = Path::new("/c.img");
+        let size =
+            |flags: &[&str], exists| engine_config(&effective(flags), path, exists).size_bytes;
+        assert_eq!(size(&[], false), Some(1 << 30));
+        assert_eq!(size(&[], true), None);
+        assert_eq!(size(&["--cache-size=2GiB"], true), Some(2 << 30));
+    }
+
+    #[test]
+    fn clients_are_no_more_than_there_are_files_for() {
+        let clients = |files| {
+            let mut effective = effective(&[]);
+            cap_clients(&mut effective, files);
+            effective.values.limits.clients
+        };
+        assert_eq!(clients(None), 4096);
+        assert_eq!(clients(Some(1 << 20)), 4096);
+        assert_eq!(clients(Some(1024)), 256);
+        assert_eq!(clients(Some(0)), 1);
+    }
+
+    #[test]
+    fn an_address_that_means_all_is_reached_through_loopback() {
+        for (listen, typed) in [
+            ("0.0.0.0:1", "127.0.0.1:1"),
+            ("[::]:1", "[::1]:1"),
+            ("10.0.0.1:1", "10.0.0.1:1"),
+        ] {
+            assert_eq!(reachable(listen.parse().unwrap()), typed.parse().unwrap());
+        }
+    }
+}

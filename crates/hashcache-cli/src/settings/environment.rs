@@ -1,0 +1,266 @@
+//! What the process finds around itself: `HASHCACHE_*` variables, its user, its processors.
+//!
+//! Taken once by `main` and handed on as a value, so that everything after it is a pure function.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::thread;
+
+use super::keys::{self, Form, Written};
+use super::{Given, Source};
+use crate::fault::Fault;
+
+/// Begins every variable that is ours.
+const PREFIX: &str = "HASHCACHE_";
+/// The variable that names the configuration file.
+pub const CONFIG: &str = "HASHCACHE_CONFIG";
+/// Names of a configuration file and a cache file below the directories for them.
+const CONFIG_FILE: &str = "hashcache/hashcache.toml";
+const CACHE_FILE: &str = "hashcache/cache.img";
+
+/// The surroundings of the process.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// All variables whose names and values are Unicode.
+    pub variables: BTreeMap<String, String>,
+    /// Whether it runs as root, whose files lie in the system's places.
+    pub is_root: bool,
+    /// Processors it may use.
+    pub processors: usize,
+}
+
+impl Environment {
+    /// The real one.
+    pub fn of_this_process() -> Self {
+        Self {
+            // A name or value that is not Unicode cannot be one of ours with a valid value, but it
+            // must not vanish either: it is kept in its lossy form and then refused as such.
+            variables: std::env::vars_os()
+                .map(|(name, value)| {
+                    (
+                        name.to_string_lossy().into_owned(),
+                        value.to_string_lossy().into_owned(),
+                    )
+                })
+                .collect(),
+            is_root: rustix::process::geteuid().is_root(),
+            processors: thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    /// Where the cache lies when nobody says; `None` when there is no home to put it.
+    pub fn cache_file(&self) -> Option<PathBuf> {
+        if self.is_root {
+            return Some(PathBuf::from("/var/cache").join(CACHE_FILE));
+        }
+        Some(
+            self.user_directory("XDG_CACHE_HOME", ".cache")?
+                .join(CACHE_FILE),
+        )
+    }
+
+    /// Where a configuration file is looked for when nobody names one, first wins.
+    pub fn config_files(&self) -> Vec<PathBuf> {
+        let own = self
+            .user_directory("XDG_CONFIG_HOME", ".config")
+            .filter(|_| !self.is_root);
+        own.into_iter()
+            .chain([PathBuf::from("/etc")])
+            .map(|directory| directory.join(CONFIG_FILE))
+            .collect()
+    }
+
+    /// The configuration file that a variable names.
+    pub fn config_named(&self) -> Option<PathBuf> {
+        self.variable(CONFIG).map(PathBuf::from)
+    }
+
+    /// Every setting that a variable gives, and what is wrong with the others of ours.
+    ///
+    /// An empty variable is one that is not set: it is how compose files and units pass nothing on.
+    pub fn given(&self) -> (Vec<Given>, Vec<Fault>) {
+        let mut given = vec![];
+        let mut faults = vec![];
+        for (variable, value) in &self.variables {
+            let Some(rest) = variable.strip_prefix(PREFIX) else {
+                continue;
+            };
+            if variable == CONFIG || value.is_empty() {
+                continue;
+            }
+            // Only the exact spelling counts: `HASHCACHE_limits.x` would be a second way to say it.
+            let name = rest.replace("__", ".").to_lowercase();
+            match keys::find(&name).filter(|found| name_of(found.spelling) == *variable) {
+                Some(found) => {
+                    let written = match found.key.form {
+                        Form::Many(_) => Written::Many(items(value)),
+                        Form::One(_) => Written::One(value.trim().to_owned()),
+                    };
+                    let source = Source::Variable(variable.clone());
+                    given.push(Given {
+                        found,
+                        written,
+                        source,
+                    });
+                }
+                None => faults.push(unknown(variable)),
+            }
+        }
+        (given, faults)
+    }
+
+    /// A variable that is set and not empty.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.variables
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// `$variable`, else `$HOME/fallback`; relative paths are ignored, as the XDG rules demand.
+    fn user_directory(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
+        self.variable(variable)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| Some(PathBuf::from(self.variable("HOME")?).join(fallback)))
+    }
+}
+
+/// The variable for key `name`: capitals, `__` where the key has a dot.
+pub fn name_of(name: &str) -> String {
+    format!("{PREFIX}{}", name.replace('.', "__").to_uppercase())
+}
+
+fn items(value: &str) -> Vec<String> {
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn unknown(variable: &str) -> Fault {
+    let fault = Fault::new(format!("unknown variable `{variable}`"));
+    let known: Vec<String> = keys::spellings()
+        .map(name_of)
+        .chain([CONFIG.to_owned()])
+        .collect();
+    match super::suggest::nearest(variable, known.iter().map(String::as_str)) {
+        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+        None => fault.hint("variables that begin with `HASHCACHE_` are settings; unset this one"),
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// An environment with these variables, of a user named in none of them.
+    pub fn environment(variables: &[(&str, &str)]) -> Environment {
+        let variables = variables
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        Environment {
+            variables,
+            is_root: false,
+            processors: 4,
+        }
+    }
+
+    #[test]
+    fn tables_are_written_with_two_underscores() {
+        assert_eq!(name_of("limits.head_time"), "HASHCACHE_LIMITS__HEAD_TIME");
+        let (given, faults) = environment(&[("HASHCACHE_LIMITS__HEAD_TIME", "3s")]).given();
+        assert_eq!(faults, []);
+        assert_eq!(given[0].found.key.name, "limits.head_time");
+    }
+
+    #[test]
+    fn lists_are_split_at_commas() {
+        let (given, _) = environment(&[("HASHCACHE_ALLOW_CONNECT_PORT", "443, 8443,")]).given();
+        assert_eq!(
+            given[0].written,
+            Written::Many(vec!["443".into(), "8443".into()])
+        );
+    }
+
+    #[test]
+    fn an_unknown_variable_is_refused_with_the_one_meant() {
+        let (_, faults) = environment(&[("HASHCACHE_MEMROY", "1"), ("OTHER", "x")]).given();
+        assert_eq!(faults.len(), 1);
+        assert_eq!(faults[0].what, "unknown variable `HASHCACHE_MEMROY`");
+        assert_eq!(
+            faults[0].hint.as_deref(),
+            Some("did you mean `HASHCACHE_MEMORY`?")
+        );
+    }
+
+    #[test]
+    fn a_variable_in_another_spelling_is_unknown() {
+        for variable in [
+            "HASHCACHE_memory",
+            "HASHCACHE_CACHE-SIZE",
+            "HASHCACHE_LIMITS.CLIENTS",
+        ] {
+            assert_eq!(
+                environment(&[(variable, "1")]).given().1.len(),
+                1,
+                "{variable}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_is_not_set() {
+        let environment = environment(&[("HASHCACHE_MEMORY", ""), ("HASHCACHE_CONFIG", "")]);
+        assert!(environment.given().0.is_empty());
+        assert_eq!(environment.config_named(), None);
+    }
+
+    #[test]
+    fn the_cache_lies_where_the_desktop_rules_say() {
+        let path = |variables: &[(&str, &str)]| environment(variables).cache_file();
+        let home = ("HOME", "/h");
+        assert_eq!(path(&[home]), Some("/h/.cache/hashcache/cache.img".into()));
+        assert_eq!(
+            path(&[home, ("XDG_CACHE_HOME", "/x")]),
+            Some("/x/hashcache/cache.img".into())
+        );
+        assert_eq!(
+            path(&[home, ("XDG_CACHE_HOME", "relative")]),
+            Some("/h/.cache/hashcache/cache.img".into())
+        );
+        assert_eq!(path(&[]), None);
+        let root = Environment {
+            is_root: true,
+            ..environment(&[home])
+        };
+        assert_eq!(
+            root.cache_file(),
+            Some("/var/cache/hashcache/cache.img".into())
+        );
+    }
+
+    #[test]
+    fn root_looks_for_its_configuration_in_etc_alone() {
+        let user = environment(&[("HOME", "/h")]);
+        let etc = PathBuf::from("/etc/hashcache/hashcache.toml");
+        assert_eq!(
+            user.config_files(),
+            [
+                PathBuf::from("/h/.config/hashcache/hashcache.toml"),
+                etc.clone()
+            ]
+        );
+        assert_eq!(
+            Environment {
+                is_root: true,
+                ..user
+            }
+            .config_files(),
+            [etc]
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! The configuration file: TOML in, keys with their lines out.
+//!
+//! Called by `settings::load`. Nothing is interpreted here but the shape: which keys exist is known
+//! to `keys`, what their values mean as well. Every fault names its line, and all are told at once.
+
+use std::path::{Path, PathBuf};
+
+use hashcache_http::{RuleSpec, Rules};
+use serde::Deserialize as _;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::keys::{self, Written};
+use super::{Given, Source};
+use crate::fault::Fault;
+
+/// Name of the array of tables that holds freshness rules.
+const RULE: &str = "rule";
+
+/// A file, taken apart.
+#[derive(Debug, Default)]
+pub struct Parsed {
+    /// Its keys in the order of their names.
+    pub given: Vec<Given>,
+    /// Its freshness rules in the order in which they stand: the first that matches decides.
+    pub rules: Vec<RuleSpec>,
+    /// What is wrong with its shape.
+    pub faults: Vec<Fault>,
+}
+
+/// Takes apart `text`, which was read from `path`.
+pub fn parse(path: &Path, text: &str) -> Parsed {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let mut reader = Reader {
+        path,
+        text,
+        parsed: Parsed::default(),
+    };
+    for error in errors {
+        let line = error.span().map_or(1, |span| reader.line(span.start));
+        let what = error.message().replace('\n', ", ");
+        reader
+            .parsed
+            .faults
+            .push(Fault::new(what).at(reader.place(line)));
+    }
+    // What a recovering parser made of a broken file would only give faults that are not there.
+    if reader.parsed.faults.is_empty() {
+        reader.table(table.get_ref(), "");
+    }
+    reader.parsed
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+    parsed: Parsed,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, table: &DeTable<'_>, prefix: &str) {
+        for (key, value) in table {
+            let line = self.line(key.span().start);
+            let name = format!("{prefix}{}", key.get_ref());
+            let inner = format!("{}.", name.replace('-', "_"));
+            match value.get_ref() {
+                DeValue::Array(tables) if name == RULE && is_tables(value.get_ref()) => {
+                    for rule in tables {
+                        self.rule(rule);
+                    }
+                }
+                _ if name == RULE => {
+                    let fault =
+                        Fault::new("`rule` takes tables").hint("begin each with `[[rule]]`");
+                    self.parsed.faults.push(fault.at(self.place(line)));
+                }
+                DeValue::Table(table) if keys::is_table(&inner) => self.table(table, &inner),
+                _ => match (keys::find(&name), written(value.get_ref())) {
+                    (Some(found), Some(written)) => {
+                        let source = Source::File {
+                            path: PathBuf::from(self.path),
+                            line,
+                        };
+                        self.parsed.given.push(Given {
+                            found,
+                            written,
+                            source,
+                        });
+                    }
+                    (Some(found), None) => {
+                        let kind = value.get_ref().type_str();
+                        let fault =
+                            Fault::new(format!("`{}` does not take a {kind}", found.key.name));
+                        self.parsed.faults.push(fault.at(self.place(line)));
+                    }
+                    (None, _) => {
+                        self.parsed
+                            .faults
+                            .push(keys::unknown(&name).at(self.place(line)));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Reads one `[[rule]]`; the error of a field names the field's own line.
+    fn rule(&mut self, rule: &Spanned<DeValue<'_>>) {
+        let start = rule.span().start;
+        let spec = match RuleSpec::deserialize(ValueDeserializer::from(rule.clone())) {
+            Ok(spec) => spec,
+            Err(error) => {
+                let line = self.line(error.span().map_or(start, |span| span.start));
+                let fault = Fault::new(error.message().replace('\n', ", "));
+                self.parsed.faults.push(fault.at(RULE).at(self.place(line)));
+                return;
+            }
+        };
+        // Built alone first: of many built together nobody could say which one is wrong.
+        match Rules::new([&spec]) {
+            Ok(_) => self.parsed.rules.push(spec),
+            Err(error) => {
+                let fault = Fault::new(error.to_string());
+                self.parsed
+                    .faults
+                    .push(fault.at(self.place(self.line(start))));
+            }
+        }
+    }
+
+    /// The line, counted from 1, on which byte `at` of the text stands.
+    fn line(&self, at: usize) -> usize {
+        self.text
+            .bytes()
+            .take(at)
+            .filter(|&byte| byte == b'\n')
+            .count()
+            + 1
+    }
+
+    fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
+    }
+}
+
+fn is_tables(value: &DeValue<'_>) -> bool {
+    value
+        .as_array()
+        .is_some_and(|items| items.iter().all(|item| item.get_ref().is_table()))
+}
+
+/// The value as its key will read it; `None` for what no key takes (tables, dates, nested arrays).
+fn written(value: &DeValue<'_>) -> Option<Written> {
+    match value {
+        DeValue::Array(items) => items
+            .iter()
+            .map(|item| scalar(item.get_ref()))
+            .collect::<Option<_>>()
+            .map(Written::Many),
+        scalar_value => scalar(scalar_value).map(Written::One),
+    }
+}
+
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        // Only decimal: no key is well served by `0x…`, and the digits are passed on as they stand.
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().replace('_', "")),
+        DeValue::Boolean(yes) => Some(yes.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_here(text: &str) -> Parsed {
+        parse(Path::new("a.toml"), text)
+    }
+
+    fn faults(text: &str) -> Vec<String> {
+        parse_here(text)
+            .faults
+            .into_iter()
+            .map(|fault| fault.what)
+            .collect()
+    }
+
+    #[test]
+    fn keys_come_with_the_line_they_stand_on() {
+        let parsed = parse_here("\nmemory = \"1GiB\"\n[limits]\n# c\nhead_time = \"1s\"\n");
+        assert_eq!(parsed.faults, []);
+        let lines: Vec<(&str, String)> = parsed
+            .given
+            .iter()
+            .map(|given| (given.found.key.name, given.source.to_string()))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                ("limits.head_time", "a.toml:5".into()),
+                ("memory", "a.toml:2".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_names_its_line_and_the_key_meant() {
+        let parsed = parse_here("memory = 1\n\ncache_sise = 2\n[limits]\nhed_time = \"1s\"\n");
+        let faults: Vec<(String, Option<String>)> = parsed
+            .faults
+            .into_iter()
+            .map(|fault| (fault.what, fault.hint))
+            .collect();
+        assert_eq!(faults[0].0, "a.toml:3: unknown key `cache_sise`");
+        assert_eq!(faults[0].1.as_deref(), Some("did you mean `cache_size`?"));
+        assert_eq!(faults[1].0, "a.toml:5: unknown key `limits.hed_time`");
+        assert_eq!(
+            faults[1].1.as_deref(),
+            Some("did you mean `limits.head_time`?")
+        );
+    }
+
+    #[test]
+    fn an_unknown_table_is_one_fault_not_one_per_key() {
+        assert_eq!(
+            faults("[limit]\nclients = 1\nupstream = 2\n"),
+            ["a.toml:1: unknown key `limit`"]
+        );
+    }
+
+    #[test]
+    fn broken_toml_names_its_line() {
+        let faults = faults("memory = 1\nlisten = [\n");
+        assert!(faults[0].starts_with("a.toml:2: "), "{faults:?}");
+    }
+
+    #[test]
+    fn a_key_given_twice_is_a_fault_at_the_second() {
+        let faults = faults("memory = 1\nname = \"a\"\nmemory = 2\n");
+        assert!(faults[0].starts_with("a.toml:3: "), "{faults:?}");
+    }
+
+    #[test]
+    fn a_table_where_a_value_belongs_is_refused() {
+        assert_eq!(
+            faults("[memory]\nsize = 1\n"),
+            ["a.toml:1: `memory` does not take a table"]
+        );
+    }
+
+    #[test]
+    fn rules_are_read_beside_the_keys() {
+        let text = "memory = 1\n[[rule]]\npath = \"/a/**\" # c\nimmutable = true\n\
+                    [limits]\nclients = 1\n[[rule]]\npath = \"/b\"\nlifetime = \"1d\"\n";
+        let parsed = parse_here(text);
+        assert_eq!(parsed.faults, []);
+        assert_eq!((parsed.rules.len(), parsed.given.len()), (2, 2));
+        let inline = parse_here("rule = [{ path = \"/a\", immutable = true }]");
+        assert_eq!((inline.rules.len(), inline.faults), (1, vec![]));
+    }
+
+    #[test]
+    fn a_wrong_rule_names_its_line() {
+        let unknown = "[[rule]]\npath = \"/a\"\nimmutable = true\n\n\
+                       [[rule]]\npath = \"/b\"\nlifetme = \"1d\"\n";
+        let unknown = faults(unknown);
+        assert_eq!(unknown.len(), 1);
+        assert!(
+            unknown[0].starts_with("a.toml:7: rule: unknown field `lifetme`"),
+            "{unknown:?}"
+        );
+        let without_outcome = faults("memory = 1\n[[rule]]\npath = \"/a\"\n");
+        assert_eq!(without_outcome.len(), 1);
+        assert!(
+            without_outcome[0].starts_with("a.toml:2: rule for /a: "),
+            "{without_outcome:?}"
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_no_table_is_refused() {
+        assert_eq!(faults("rule = \"x\"\n"), ["a.toml:1: `rule` takes tables"]);
+        assert_eq!(
+            faults("[rule]\nhost = \"a\"\n"),
+            ["a.toml:1: `rule` takes tables"]
+        );
+    }
+}

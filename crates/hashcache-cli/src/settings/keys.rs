@@ -1,0 +1,466 @@
+//! The table of all keys: how each is spelled, read and shown.
+//!
+//! One row a key; files, variables, flags and `config show` all go by it, so none can know a key
+//! the others do not. To add a setting, add a field to `Values`, a row here and, if it deserves a
+//! flag, one in `args` of the same name.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use hashcache::PolicyKind;
+use hashcache_http::Origin;
+use hashcache_proxy::{AccessLog, LogFormat};
+
+use super::suggest;
+use super::values::Values;
+use crate::fault::Fault;
+use crate::units::{parse_size, parse_time, show_size, show_time};
+
+/// A value as a source gave it, not yet read by its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// One word or number.
+    One(String),
+    /// A list.
+    Many(Vec<String>),
+}
+
+/// A value as it is shown: what TOML and JSON have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Not set, and there is no word for that.
+    Nothing,
+    /// A word, size, time, path or address.
+    Text(String),
+    /// A count.
+    Number(u64),
+    /// Yes or no.
+    Truth(bool),
+    /// A list of words.
+    List(Vec<String>),
+}
+
+/// How a key reads what was written into the values.
+#[derive(Clone, Copy)]
+pub enum Form {
+    /// It takes one word.
+    One(fn(&mut Values, &str) -> Result<(), Fault>),
+    /// It takes any number of words; a later source replaces the whole list.
+    Many(fn(&mut Values, &[String]) -> Result<(), Fault>),
+}
+
+/// A row of the table.
+pub struct Key {
+    /// Its name in a file, with its table.
+    pub name: &'static str,
+    /// How it is read.
+    pub form: Form,
+    /// How it is shown.
+    pub show: fn(&Values) -> Shown,
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Key").field(&self.name).finish()
+    }
+}
+
+/// A key that was found by a name, and how that name is spelled right.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The row.
+    pub key: &'static Key,
+    /// The spelling: the key's own name, or that of its opposite.
+    pub spelling: &'static str,
+    /// Whether the name was the opposite's, so that *true* means *false*.
+    pub inverted: bool,
+}
+
+impl Found {
+    /// Reads `written` into `values`.
+    pub fn read(&self, values: &mut Values, written: &Written) -> Result<(), Fault> {
+        match (self.key.form, written) {
+            (Form::One(read), Written::One(word)) if self.inverted => {
+                read(values, if truth(word)? { "false" } else { "true" })
+            }
+            (Form::One(read), Written::One(word)) => read(values, word),
+            (Form::One(_), Written::Many(_)) => Err(Fault::new(format!(
+                "`{}` takes one value, not a list",
+                self.spelling
+            ))),
+            (Form::Many(read), Written::One(word)) => read(values, std::slice::from_ref(word)),
+            (Form::Many(read), Written::Many(words)) => read(values, words),
+        }
+    }
+}
+
+/// A row that takes one word: name, field, reader of the word, shower of the field.
+macro_rules! one {
+    ($name:expr, $($field:ident).+, $read:expr, $show:expr) => {
+        Key {
+            name: $name,
+            form: Form::One(|values, word| {
+                values.$($field).+ = $read(word)?;
+                Ok(())
+            }),
+            show: |values| $show(&values.$($field).+),
+        }
+    };
+}
+
+/// A row of the table `limits`, which is called like its field.
+macro_rules! limit {
+    ($field:ident, $read:expr, $show:expr) => {
+        one!(
+            concat!("limits.", stringify!($field)),
+            limits.$field,
+            $read,
+            $show
+        )
+    };
+}
+
+/// A row that takes a list of things that read and show themselves.
+macro_rules! many {
+    ($name:literal, $field:ident, $read:expr) => {
+        Key {
+            name: $name,
+            form: Form::Many(|values, words| {
+                values.$field = words
+                    .iter()
+                    .map(|word| $read(word))
+                    .collect::<Result<_, _>>()?;
+                Ok(())
+            }),
+            show: |values| Shown::List(values.$field.iter().map(ToString::to_string).collect()),
+        }
+    };
+}
+
+/// All keys, in the order in which `config show` shows them: tables last, as TOML needs it.
+pub static KEYS: &[Key] = &[
+    many!("listen", listen, address),
+    one!("accelerate", accelerate, origin, show_origin),
+    one!("admin", admin, address_or_none, show_admin),
+    one!("name", name, name, show_name),
+    one!("workers", workers, workers, show_count),
+    Key {
+        name: "cache",
+        form: Form::Many(|values, words| {
+            values.cache = words
+                .iter()
+                .map(|word| path(word))
+                .collect::<Result<_, _>>()?;
+            Ok(())
+        }),
+        show: |values| Shown::List(values.cache.iter().map(|path| show_path(path)).collect()),
+    },
+    one!("cache_size", cache_size, positive_size, show_bytes),
+    one!("memory", memory, positive_size, show_bytes),
+    one!("policy", policy, policy, show_policy),
+    one!("object_size", object_size, object_size, show_object),
+    Key {
+        name: "max_object_size",
+        form: Form::One(|values, word| {
+            values.max_object_size = Some(positive_size(word)?);
+            Ok(())
+        }),
+        show: |values| show_bytes(&values.max_object_size()),
+    },
+    many!("allow_client", allow_client, itself),
+    many!("allow_destination", allow_destination, itself),
+    many!("deny_destination", deny_destination, itself),
+    many!("allow_connect_port", allow_connect_port, itself),
+    one!("access_log", access_log, access_log, show_access_log),
+    one!("log_format", log_format, log_format, show_format),
+    one!("log_strip_query", log_strip_query, truth, show_truth),
+    one!("default_rules", default_rules, truth, show_truth),
+    limit!(clients, count, show_count),
+    limit!(clients_per_address, count, show_count),
+    limit!(head_bytes, memory_size, show_memory),
+    limit!(head_fields, count, show_count),
+    limit!(target_bytes, memory_size, show_memory),
+    limit!(chunk_extension_bytes, memory_size, show_memory),
+    limit!(head_time, positive_time, show_duration),
+    limit!(idle_time, positive_time, show_duration),
+    limit!(progress_time, positive_time, show_duration),
+    limit!(connect_time, positive_time, show_duration),
+    limit!(first_byte_time, positive_time, show_duration),
+    limit!(between_bytes_time, positive_time, show_duration),
+    limit!(upstream_per_origin, count, show_count),
+    limit!(upstream, count, show_count),
+    limit!(upstream_idle_time, parse_time, show_duration),
+    limit!(dns_time, positive_time, show_duration),
+    limit!(tunnel_idle_time, positive_time, show_duration),
+    limit!(drain_time, parse_time, show_duration),
+    limit!(read_ahead, positive_size, show_bytes),
+];
+
+/// Opposites: the flag that turns a thing off is a key and a variable too, as every flag is.
+const OPPOSITES: [(&str, &str); 1] = [("no_default_rules", "default_rules")];
+
+/// The words for each choice, also what the flags offer to complete.
+pub const POLICIES: [(&str, PolicyKind); 2] = [("log", PolicyKind::Log), ("set", PolicyKind::Set)];
+/// See [`POLICIES`].
+pub const FORMATS: [(&str, LogFormat); 3] = [
+    ("squid", LogFormat::Squid),
+    ("combined", LogFormat::Combined),
+    ("json", LogFormat::Json),
+];
+
+/// The key called `name`; `-` and `_` are one letter here: flags have the one, files the other.
+pub fn find(name: &str) -> Option<Found> {
+    let name = name.replace('-', "_");
+    if let Some(&(spelling, opposite)) = OPPOSITES.iter().find(|(word, _)| *word == name) {
+        let key = KEYS.iter().find(|key| key.name == opposite)?;
+        return Some(Found {
+            key,
+            spelling,
+            inverted: true,
+        });
+    }
+    let key = KEYS.iter().find(|key| key.name == name)?;
+    Some(Found {
+        key,
+        spelling: key.name,
+        inverted: false,
+    })
+}
+
+/// All spellings that `find` knows.
+pub fn spellings() -> impl Iterator<Item = &'static str> {
+    KEYS.iter()
+        .map(|key| key.name)
+        .chain(OPPOSITES.iter().map(|&(word, _)| word))
+}
+
+/// Whether keys begin with `prefix`, which ends in a dot.
+pub fn is_table(prefix: &str) -> bool {
+    KEYS.iter().any(|key| key.name.starts_with(prefix))
+}
+
+/// What to say of a key in a file that nobody knows.
+pub fn unknown(name: &str) -> Fault {
+    let fault = Fault::new(format!("unknown key `{name}`"));
+    if name == "config" {
+        return fault.hint("a configuration file cannot name another one");
+    }
+    match suggest::nearest(name, spellings().chain(["limits", "rule"])) {
+        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+        None => fault.hint("`hashcache config show` lists every key"),
+    }
+}
+
+fn itself<T: FromStr<Err: std::fmt::Display>>(word: &str) -> Result<T, Fault> {
+    word.parse()
+        .map_err(|error| Fault::new(format!("`{word}`: {error}")))
+}
+
+fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
+    words
+        .iter()
+        .find(|(name, _)| *name == word)
+        .map(|&(_, value)| value)
+        .ok_or_else(|| {
+            let names: Vec<&str> = words.iter().map(|&(name, _)| name).collect();
+            let fault = Fault::new(format!("`{word}` is none of {}", names.join(", ")));
+            match suggest::nearest(word, names) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault,
+            }
+        })
+}
+
+fn policy(word: &str) -> Result<PolicyKind, Fault> {
+    one_of(&POLICIES, word)
+}
+
+fn log_format(word: &str) -> Result<LogFormat, Fault> {
+    one_of(&FORMATS, word)
+}
+
+fn truth(word: &str) -> Result<bool, Fault> {
+    match word {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err(Fault::new(format!("`{word}` is neither true nor false"))),
+    }
+}
+
+fn address(word: &str) -> Result<SocketAddr, Fault> {
+    word.parse().map_err(|_| {
+        let fault = Fault::new(format!("`{word}` is not an address with a port"));
+        let port = word.rsplit(':').next().unwrap_or(word);
+        match port.parse::<u16>() {
+            Ok(port) => fault.hint(format!(
+                "write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} or [::]:{port} for all"
+            )),
+            Err(_) => fault.hint("write it as 127.0.0.1:3128 or [::1]:3128"),
+        }
+    })
+}
+
+fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {
+    if word == "none" {
+        Ok(None)
+    } else {
+        address(word).map(Some)
+    }
+}
+
+fn origin(word: &str) -> Result<Option<Origin>, Fault> {
+    itself(word)
+        .map(Some)
+        .map_err(|fault| fault.hint("write it as http://127.0.0.1:8080"))
+}
+
+/// The name goes into `Via` as a pseudonym and into `Cache-Status` as a token; both take this much.
+fn name(word: &str) -> Result<String, Fault> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(fits) {
+        return Ok(word.to_owned());
+    }
+    Err(Fault::new(format!("`{word}` is not a name for a proxy"))
+        .hint("a letter, then letters, digits, `-`, `.` and `_`"))
+}
+
+fn path(word: &str) -> Result<PathBuf, Fault> {
+    if word.is_empty() {
+        return Err(Fault::new("a path cannot be empty"));
+    }
+    Ok(PathBuf::from(word))
+}
+
+fn access_log(word: &str) -> Result<AccessLog, Fault> {
+    match word {
+        "none" => Ok(AccessLog::None),
+        "-" => Ok(AccessLog::Stdout),
+        _ => path(word).map(AccessLog::File),
+    }
+}
+
+fn count(word: &str) -> Result<usize, Fault> {
+    match word.parse() {
+        Ok(0) => Err(Fault::new("at least 1 is needed")),
+        Ok(number) => Ok(number),
+        Err(_) => Err(Fault::new(format!("`{word}` is not a count"))),
+    }
+}
+
+/// What the engine can size an index for.
+const OBJECT_SIZES: RangeInclusive<u32> = 512..=1 << 30;
+
+fn object_size(word: &str) -> Result<u32, Fault> {
+    let size = u32::try_from(parse_size(word)?)
+        .ok()
+        .filter(|size| OBJECT_SIZES.contains(size));
+    size.ok_or_else(|| {
+        let ends = [OBJECT_SIZES.start(), OBJECT_SIZES.end()].map(|&end| show_size(end.into()));
+        Fault::new(format!(
+            "the mean size of an object lies from {} to {}",
+            ends[0], ends[1]
+        ))
+    })
+}
+
+/// Threads beyond this many serve nobody any faster, and each costs its stack.
+const WORKERS_MAX: usize = 1024;
+
+fn workers(word: &str) -> Result<usize, Fault> {
+    let workers = count(word)?;
+    if workers > WORKERS_MAX {
+        return Err(Fault::new(format!(
+            "more than {WORKERS_MAX} workers help nobody"
+        )));
+    }
+    Ok(workers)
+}
+
+fn positive_size(word: &str) -> Result<u64, Fault> {
+    match parse_size(word)? {
+        0 => Err(Fault::new("the size cannot be 0")),
+        bytes => Ok(bytes),
+    }
+}
+
+fn memory_size(word: &str) -> Result<usize, Fault> {
+    usize::try_from(positive_size(word)?)
+        .map_err(|_| Fault::new(format!("`{word}` is more than this machine can address")))
+}
+
+fn positive_time(word: &str) -> Result<std::time::Duration, Fault> {
+    let time = parse_time(word)?;
+    if time.is_zero() {
+        Err(Fault::new("the time cannot be 0"))
+    } else {
+        Ok(time)
+    }
+}
+
+fn show_word<T: Copy + PartialEq>(words: &[(&str, T)], value: T) -> Shown {
+    let word = words
+        .iter()
+        .find(|(_, each)| *each == value)
+        .map(|&(word, _)| word.to_owned());
+    word.map_or(Shown::Nothing, Shown::Text)
+}
+
+fn show_origin(origin: &Option<Origin>) -> Shown {
+    origin
+        .as_ref()
+        .map_or(Shown::Nothing, |origin| Shown::Text(origin.to_string()))
+}
+
+fn show_admin(admin: &Option<SocketAddr>) -> Shown {
+    Shown::Text(admin.map_or_else(|| "none".to_owned(), |address| address.to_string()))
+}
+
+fn show_name(name: &str) -> Shown {
+    Shown::Text(name.to_owned())
+}
+
+fn show_path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn show_access_log(log: &AccessLog) -> Shown {
+    Shown::Text(match log {
+        AccessLog::None => "none".to_owned(),
+        AccessLog::Stdout => "-".to_owned(),
+        AccessLog::File(path) => show_path(path),
+    })
+}
+
+fn show_count(&count: &usize) -> Shown {
+    Shown::Number(count as u64)
+}
+
+fn show_bytes(&bytes: &u64) -> Shown {
+    Shown::Text(show_size(bytes))
+}
+
+fn show_memory(&bytes: &usize) -> Shown {
+    show_bytes(&(bytes as u64))
+}
+
+fn show_truth(&yes: &bool) -> Shown {
+    Shown::Truth(yes)
+}
+
+fn show_policy(&policy: &PolicyKind) -> Shown {
+    show_word(&POLICIES, policy)
+}
+
+fn show_format(&format: &LogFormat) -> Shown {
+    show_word(&FORMATS, format)
+}
+
+fn show_object(&bytes: &u32) -> Shown {
+    show_bytes(&bytes.into())
+}
+
+fn show_duration(&time: &std::time::Duration) -> Shown {
+    Shown::Text(show_time(time))
+}

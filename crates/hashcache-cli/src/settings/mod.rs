@@ -1,0 +1,261 @@
+//! From what was said in four places to settings that hold: flag, variable, file, default.
+//!
+//! Called by `proxy` and `config`. Every source is turned into the same thing, a list of
+//! [`Given`], and laid over the defaults in one fixed order; within a source order never matters.
+//! All faults of all sources are gathered before any is told.
+//!
+//! Invariant: an [`Effective`] that exists is consistent and knows where its values are from.
+
+mod environment;
+mod file;
+mod keys;
+mod suggest;
+mod values;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use environment::Environment;
+pub use keys::{FORMATS, Found, KEYS, Key, POLICIES, Shown, Written, find};
+pub use values::Values;
+
+use hashcache_http::{RuleSpec, Rules};
+
+use crate::fault::{Fault, Faults};
+
+/// Where a value is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody said anything.
+    Default,
+    /// A line of the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Variable(String),
+    /// A flag, with its dashes.
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// One value from one source, not yet read.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// Its key.
+    pub found: Found,
+    /// The value as it was written.
+    pub written: Written,
+    /// Where.
+    pub source: Source,
+}
+
+/// Settings that hold, and why.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// The settings.
+    pub values: Values,
+    /// The configuration file that was read, if one was.
+    pub file: Option<PathBuf>,
+    /// Where the value of each of [`KEYS`] is from, in that order.
+    sources: Vec<Source>,
+}
+
+impl Effective {
+    /// Every key with its value as shown and where it is from.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static Key, Shown, &Source)> {
+        KEYS.iter()
+            .zip(&self.sources)
+            .map(|(key, source)| (key, (key.show)(&self.values), source))
+    }
+
+    /// Where the value of the key called `name` is from.
+    pub fn source(&self, name: &str) -> &Source {
+        let mut rows = KEYS.iter().zip(&self.sources);
+        rows.find(|(key, _)| key.name == name)
+            .map_or(&Source::Default, |(_, source)| source)
+    }
+}
+
+/// Settings from `flags`, the variables of `environment` and a file: `named`, else the one that a
+/// variable names, else the first that exists in the usual places, else none.
+pub fn load(
+    named: Option<&Path>,
+    flags: Vec<Given>,
+    environment: &Environment,
+) -> anyhow::Result<Effective> {
+    let (path, text) = read_file(named, environment)?;
+    Ok(assemble(path.as_deref(), &text, flags, environment)?)
+}
+
+/// Finds and reads the configuration file; no file at all is an empty one.
+fn read_file(
+    named: Option<&Path>,
+    environment: &Environment,
+) -> anyhow::Result<(Option<PathBuf>, String)> {
+    if let Some(path) = named
+        .map(Path::to_owned)
+        .or_else(|| environment.config_named())
+    {
+        let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
+        return Ok((Some(path), text));
+    }
+    for path in environment.config_files() {
+        match fs::read_to_string(&path) {
+            Ok(text) => return Ok((Some(path), text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // A file that is there but cannot be read must not be passed over in silence: the
+            // operator who wrote it believes that it holds.
+            Err(error) => return Err(unreadable(&path, error)),
+        }
+    }
+    Ok((None, String::new()))
+}
+
+fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
+    let fault = Fault::new(format!("cannot read configuration file {}", path.display()));
+    let fault = match error.kind() {
+        io::ErrorKind::NotFound => {
+            fault.hint("name the file with `--config FILE`, or leave it out")
+        }
+        io::ErrorKind::PermissionDenied => fault.hint("it must be readable by the user we run as"),
+        _ => fault,
+    };
+    anyhow::Error::new(error).context(fault)
+}
+
+/// Lays the sources over the defaults. Pure: what `load` has left when everything is read.
+fn assemble(
+    path: Option<&Path>,
+    text: &str,
+    flags: Vec<Given>,
+    environment: &Environment,
+) -> Result<Effective, Faults> {
+    let parsed = path.map(|path| file::parse(path, text)).unwrap_or_default();
+    let (variables, variable_faults) = environment.given();
+    let mut faults = parsed.faults;
+    faults.extend(variable_faults);
+
+    let mut effective = Effective {
+        values: Values::defaults(environment),
+        file: path.map(Path::to_owned),
+        sources: vec![Source::Default; KEYS.len()],
+    };
+    for layer in [parsed.given, variables, flags] {
+        faults.extend(said_twice(&layer));
+        for Given {
+            found,
+            written,
+            source,
+        } in layer
+        {
+            match found.read(&mut effective.values, &written) {
+                Ok(()) => {
+                    let row = KEYS.iter().zip(&mut effective.sources);
+                    row.filter(|(key, _)| key.name == found.key.name)
+                        .for_each(|(_, slot)| *slot = source.clone());
+                }
+                Err(fault) => faults.push(match source {
+                    Source::File { .. } => fault.at(found.spelling).at(source),
+                    _ => fault.at(source),
+                }),
+            }
+        }
+    }
+    match rules(&parsed.rules, effective.values.default_rules) {
+        Ok(rules) => effective.values.rules = rules,
+        Err(fault) => faults.push(fault),
+    }
+    // Contradictions between values that are themselves wrong would only confuse.
+    if faults.is_empty() {
+        faults = contradictions(&effective);
+    }
+    if faults.is_empty() {
+        Ok(effective)
+    } else {
+        Err(Faults(faults))
+    }
+}
+
+/// The operator's own freshness rules, before those that ship unless these are turned off.
+fn rules(own: &[RuleSpec], default_rules: bool) -> Result<Rules, Fault> {
+    let rules = if default_rules {
+        Rules::before_shipped(own)
+    } else {
+        Rules::new(own)
+    };
+    rules.map_err(|error| Fault::new(error.to_string()))
+}
+
+/// Keys that one source gives under two spellings; which one holds would depend on order.
+fn said_twice(layer: &[Given]) -> Vec<Fault> {
+    let mut faults = vec![];
+    for (at, given) in layer.iter().enumerate() {
+        if layer[..at]
+            .iter()
+            .any(|earlier| earlier.found.key.name == given.found.key.name)
+        {
+            let fault = Fault::new(format!("`{}` is given twice", given.found.key.name));
+            faults.push(fault.at(&given.source));
+        }
+    }
+    faults
+}
+
+/// Values that are right alone but not together.
+fn contradictions(effective: &Effective) -> Vec<Fault> {
+    let values = &effective.values;
+    let mut faults = vec![];
+    if values.listen.is_empty() {
+        let fault = Fault::new("`listen` names no address, so nobody could connect");
+        faults.push(fault.at(effective.source("listen")));
+    }
+    for (at, listen) in values.listen.iter().enumerate() {
+        // Port 0 lets the system choose, a different port each time.
+        if listen.port() != 0 && values.listen[..at].contains(listen) {
+            faults.push(
+                Fault::new(format!("{listen} is listed twice")).at(effective.source("listen")),
+            );
+        }
+        if listen.port() != 0 && values.admin == Some(*listen) {
+            let fault = Fault::new(format!("{listen} is given to clients and to `admin`"));
+            faults.push(fault.hint("admin pages are for operators only: give them another port"));
+        }
+    }
+    if values.cache.is_empty() {
+        let fault =
+            Fault::new("there is no place for the cache: neither HOME nor XDG_CACHE_HOME is set");
+        let fault = if *effective.source("cache") == Source::Default {
+            fault
+        } else {
+            Fault::new("`cache` names no file").at(effective.source("cache"))
+        };
+        faults.push(fault.hint("say where with `--cache PATH`"));
+    }
+    if values.cache.len() > 1 {
+        let fault = Fault::new("`cache` names several files; this version uses one");
+        faults.push(fault.at(effective.source("cache")));
+    }
+    if values.max_object_size() > values.cache_size {
+        let fault = Fault::new("`max_object_size` is larger than `cache_size`");
+        faults.push(fault.at(effective.source("max_object_size")));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+//! Which source wins, what is known of each value, and what is told when something is wrong.
+
+use std::fs;
+
+use super::environment::tests::environment;
+use super::*;
+
+const HOME: (&str, &str) = ("HOME", "/home-of-tests");
+
+/// A flag as `args` would give it.
+fn flag(name: &str, word: &str) -> Given {
+    Given {
+        found: find(name).unwrap(),
+        written: Written::One(word.to_owned()),
+        source: Source::Flag(format!("--{name}")),
+    }
+}
+
+fn assembled(
+    file: &str,
+    variables: &[(&str, &str)],
+    flags: Vec<Given>,
+) -> Result<Effective, Faults> {
+    let variables: Vec<(&str, &str)> = [HOME].iter().chain(variables).copied().collect();
+    assemble(
+        Some(Path::new("a.toml")),
+        file,
+        flags,
+        &environment(&variables),
+    )
+}
+
+/// The value of key `name` and where it is from, as they are shown.
+fn row(effective: &Effective, name: &str) -> (Shown, String) {
+    let (_, shown, source) = effective
+        .shown()
+        .find(|(key, ..)| key.name == name)
+        .unwrap();
+    (shown, source.to_string())
+}
+
+fn text(text: &str) -> Shown {
+    Shown::Text(text.to_owned())
+}
+
+fn whats(outcome: Result<Effective, Faults>) -> Vec<String> {
+    outcome
+        .unwrap_err()
+        .0
+        .into_iter()
+        .map(|fault| fault.what)
+        .collect()
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_that_over_the_file() {
+    let file = "\nmemory = \"1MiB\"";
+    let variable = ("HASHCACHE_MEMORY", "2MiB");
+    let memory = |variables: &[(&str, &str)], flags, file| {
+        row(&assembled(file, variables, flags).unwrap(), "memory")
+    };
+    assert_eq!(memory(&[], vec![], ""), (text("64MiB"), "default".into()));
+    assert_eq!(memory(&[], vec![], file), (text("1MiB"), "a.toml:2".into()));
+    assert_eq!(
+        memory(&[variable], vec![], file),
+        (text("2MiB"), "HASHCACHE_MEMORY".into())
+    );
+    let flags = vec![flag("memory", "3MiB")];
+    assert_eq!(
+        memory(&[variable], flags, file),
+        (text("3MiB"), "--memory".into())
+    );
+}
+
+#[test]
+fn a_list_replaces_the_list_of_a_weaker_source() {
+    let file = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]";
+    let effective = assembled(file, &[], vec![flag("listen", "127.0.0.1:3")]).unwrap();
+    assert_eq!(effective.values.listen, ["127.0.0.1:3".parse().unwrap()]);
+}
+
+#[test]
+fn the_defaults_are_those_the_help_promises() {
+    let effective = assembled("", &[], vec![]).unwrap();
+    let shown = |name| row(&effective, name).0;
+    assert_eq!(shown("listen"), Shown::List(vec!["127.0.0.1:3128".into()]));
+    assert_eq!(shown("admin"), text("127.0.0.1:3180"));
+    assert_eq!(
+        shown("cache"),
+        Shown::List(vec!["/home-of-tests/.cache/hashcache/cache.img".into()])
+    );
+    assert_eq!(shown("cache_size"), text("1GiB"));
+    assert_eq!(shown("policy"), text("log"));
+    assert_eq!(shown("access_log"), text("none"));
+    assert_eq!(shown("log_format"), text("squid"));
+    assert_eq!(shown("object_size"), text("8KiB"));
+    assert_eq!(shown("allow_connect_port"), Shown::List(vec!["443".into()]));
+    assert_eq!(shown("max_object_size"), text("128MiB"));
+    assert_eq!(shown("limits.head_time"), text("10s"));
+    assert_eq!(shown("workers"), Shown::Number(4));
+    assert_eq!(shown("accelerate"), Shown::Nothing);
+}
+
+#[test]
+fn order_in_a_file_never_matters() {
+    let lines = [
+        "max_object_size = \"600MiB\"",
+        "cache_size = \"700MiB\"",
+        "name = \"a\"",
+    ];
+    let mut orders = vec![];
+    for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0], [0, 2, 1]] {
+        let file: Vec<&str> = order.iter().map(|&at| lines[at]).collect();
+        let effective = assembled(&file.join("\n"), &[], vec![]).unwrap();
+        orders.push(
+            effective
+                .shown()
+                .map(|(_, shown, _)| shown)
+                .collect::<Vec<_>>(),
+        );
+    }
+    assert!(orders.iter().all(|order| *order == orders[0]));
+}
+
+#[test]
+fn the_largest_object_follows_the_size_of_the_cache_until_it_is_set() {
+    let effective = assembled("cache_size = \"8GiB\"", &[], vec![]).unwrap();
+    assert_eq!(effective.values.for_proxy().max_object_size, 1 << 30);
+    let effective = assembled(
+        "cache_size = \"8GiB\"\nmax_object_size = \"1MiB\"",
+        &[],
+        vec![],
+    )
+    .unwrap();
+    assert_eq!(effective.values.for_proxy().max_object_size, 1 << 20);
+}
+
+#[test]
+fn all_faults_of_all_sources_are_told_at_once() {
+    let file = "memroy = 1\ncache_size = \"big\"\n";
+    let outcome = assembled(
+        file,
+        &[("HASHCACHE_POLICY", "lru")],
+        vec![flag("admin", "everywhere")],
+    );
+    assert_eq!(
+        whats(outcome),
+        [
+            "a.toml:1: unknown key `memroy`",
+            "a.toml:2: cache_size: `big` is not a size",
+            "HASHCACHE_POLICY: `lru` is none of log, set",
+            "--admin: `everywhere` is not an address with a port",
+        ]
+    );
+}
+
+#[test]
+fn one_source_cannot_say_a_thing_twice() {
+    let outcome = assembled(
+        "default_rules = true\nno_default_rules = true\n",
+        &[],
+        vec![],
+    );
+    assert_eq!(whats(outcome), ["a.toml:2: `default_rules` is given twice"]);
+}
+
+#[test]
+fn the_rules_that_ship_are_turned_off_under_either_name() {
+    let is_on = |file: &str, variables: &[(&str, &str)], flags| {
+        assembled(file, variables, flags)
+            .unwrap()
+            .values
+            .default_rules
+    };
+    assert!(is_on("", &[], vec![]));
+    assert!(!is_on("default_rules = false", &[], vec![]));
+    assert!(!is_on("no_default_rules = true", &[], vec![]));
+    assert!(!is_on("", &[("HASHCACHE_NO_DEFAULT_RULES", "1")], vec![]));
+    assert!(!is_on("", &[], vec![flag("no-default-rules", "true")]));
+    assert!(is_on(
+        "default_rules = false",
+        &[("HASHCACHE_DEFAULT_RULES", "true")],
+        vec![]
+    ));
+}
+
+#[test]
+fn flags_and_keys_may_be_written_with_either_dash() {
+    let effective = assembled("cache-size = \"2GiB\"", &[], vec![]).unwrap();
+    assert_eq!(effective.values.cache_size, 2 << 30);
+}
+
+#[test]
+fn a_whole_number_of_bytes_needs_no_quotes() {
+    let effective = assembled("memory = 1_048_576\n[limits]\nclients = 7", &[], vec![]).unwrap();
+    assert_eq!(effective.values.memory, 1 << 20);
+    assert_eq!(effective.values.limits.clients, 7);
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (file, what) in [
+        (
+            "listen = []",
+            "a.toml:1: `listen` names no address, so nobody could connect",
+        ),
+        (
+            "listen = [\"127.0.0.1:1\", \"127.0.0.1:1\"]",
+            "a.toml:1: 127.0.0.1:1 is listed twice",
+        ),
+        ("cache = []", "a.toml:1: `cache` names no file"),
+        (
+            "cache = [\"/a\", \"/b\"]",
+            "a.toml:1: `cache` names several files; this version uses one",
+        ),
+        (
+            "listen = \"127.0.0.1:3180\"",
+            "127.0.0.1:3180 is given to clients and to `admin`",
+        ),
+        (
+            "max_object_size = \"2GiB\"",
+            "a.toml:1: `max_object_size` is larger than `cache_size`",
+        ),
+    ] {
+        assert_eq!(whats(assembled(file, &[], vec![])), [what]);
+    }
+}
+
+#[test]
+fn ports_that_the_system_chooses_may_be_listed_twice() {
+    let file = "listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"";
+    assert!(assembled(file, &[], vec![]).is_ok());
+}
+
+#[test]
+fn values_out_of_their_range_are_refused_where_they_stand() {
+    for line in [
+        "workers = 0",
+        "workers = 100000",
+        "memory = 0",
+        "memory = -1",
+        "memory = 1.5",
+        "memory = [\"1MiB\", \"2MiB\"]",
+        "name = \"two words\"",
+        "name = \"\"",
+        "listen = \"3128\"",
+        "listen = \"localhost:3128\"",
+        "allow_client = [\"10.0.0.1/8\"]",
+        "allow_client = \"everyone\"",
+        "allow_connect_port = [0]",
+        "allow_connect_port = [\"99999\"]",
+        "accelerate = \"ftp://x\"",
+        "access_log = \"\"",
+        "log_format = \"apache\"",
+        "log_strip_query = \"maybe\"",
+        "object_size = \"100\"",
+        "object_size = \"8GiB\"",
+        "policy = \"Log\"",
+        "memory = 1979-05-27",
+        "[limits]\nhead_time = 10",
+        "[limits]\nhead_time = \"0s\"",
+        "[limits]\nclients = 0",
+    ] {
+        let last_line = line.lines().count();
+        let whats = whats(assembled(line, &[], vec![]));
+        assert_eq!(whats.len(), 1, "{line}: {whats:?}");
+        assert!(
+            whats[0].starts_with(&format!("a.toml:{last_line}: ")),
+            "{line}: {whats:?}"
+        );
+    }
+}
+
+#[test]
+fn without_a_home_the_cache_needs_a_place() {
+    let outcome = assemble(None, "", vec![], &environment(&[]));
+    let faults = outcome.unwrap_err().0;
+    assert_eq!(
+        faults[0].hint.as_deref(),
+        Some("say where with `--cache PATH`")
+    );
+    let flags = vec![flag("cache", "/c.img")];
+    assert!(assemble(None, "", flags, &environment(&[])).is_ok());
+}
+
+#[test]
+fn a_named_file_that_is_missing_is_an_error_and_a_usual_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().to_str().unwrap();
+    let environment = environment(&[("HOME", home)]);
+    assert!(
+        load(
+            Some(&directory.path().join("none.toml")),
+            vec![],
+            &environment
+        )
+        .is_err()
+    );
+
+    let usual = directory.path().join(".config/hashcache/hashcache.toml");
+    fs::create_dir_all(usual.parent().unwrap()).unwrap();
+    fs::write(&usual, "name = \"usual\"").unwrap();
+    let effective = load(None, vec![], &environment).unwrap();
+    assert_eq!(effective.values.name, "usual");
+    assert_eq!(effective.file, Some(usual));
+}
+
+#[test]
+fn a_variable_names_the_file_unless_a_flag_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("v.toml"), "name = \"variable\"").unwrap();
+    fs::write(path("f.toml"), "name = \"flag\"").unwrap();
+    let variable = path("v.toml");
+    let environment = environment(&[HOME, ("HASHCACHE_CONFIG", variable.to_str().unwrap())]);
+    assert_eq!(
+        load(None, vec![], &environment).unwrap().values.name,
+        "variable"
+    );
+    assert_eq!(
+        load(Some(&path("f.toml")), vec![], &environment)
+            .unwrap()
+            .values
+            .name,
+        "flag"
+    );
+}
+
+#[test]
+fn every_key_can_be_set_to_what_it_shows() {
+    let effective = assembled("accelerate = \"http://127.0.0.1:81\"", &[], vec![]).unwrap();
+    for (key, shown, _) in effective.shown() {
+        let written = match shown {
+            Shown::Nothing => panic!("{} shows nothing", key.name),
+            Shown::Text(text) => Written::One(text),
+            Shown::Number(number) => Written::One(number.to_string()),
+            Shown::Truth(yes) => Written::One(yes.to_string()),
+            Shown::List(words) => Written::Many(words),
+        };
+        let mut values = effective.values.clone();
+        find(key.name).unwrap().read(&mut values, &written).unwrap();
+        assert_eq!(
+            (key.show)(&values),
+            (key.show)(&effective.values),
+            "{}",
+            key.name
+        );
+    }
+}

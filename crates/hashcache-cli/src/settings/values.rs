@@ -1,0 +1,127 @@
+//! The settings themselves, typed, before the proxy and the engine take their shares.
+//!
+//! `keys` reads into a `Values` and shows it; `Values::for_proxy` hands it on.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use hashcache::PolicyKind;
+use hashcache_http::{Origin, Rules};
+use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
+
+use super::environment::Environment;
+
+/// Where clients are accepted when nobody says: this machine only, on the port of every proxy.
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3128);
+/// Where metrics are served when nobody says: never where strangers are.
+const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3180);
+/// An object may take at most this part of a cache file: one eighth.
+const OBJECTS_PER_CACHE: u64 = 8;
+
+/// Everything that can be set.
+#[derive(Clone, Debug)]
+pub struct Values {
+    /// Addresses to accept clients on.
+    pub listen: Vec<SocketAddr>,
+    /// The origin in front of which we stand, if any.
+    pub accelerate: Option<Origin>,
+    /// Where metrics and health are served, if anywhere.
+    pub admin: Option<SocketAddr>,
+    /// Name in `Via` and the like.
+    pub name: String,
+    /// Threads that serve clients.
+    pub workers: usize,
+    /// Cache files or devices.
+    pub cache: Vec<PathBuf>,
+    /// Size of each of them, bytes.
+    pub cache_size: u64,
+    /// Memory for the index and for what is hot or being written, bytes.
+    pub memory: u64,
+    /// Where the engine puts objects.
+    pub policy: PolicyKind,
+    /// Mean size of an object, bytes: it sizes the index.
+    pub object_size: u32,
+    /// Largest object to store, bytes; `None` means a share of `cache_size`.
+    pub max_object_size: Option<u64>,
+    /// Clients allowed beside the default ones.
+    pub allow_client: Vec<Prefix>,
+    /// Destinations allowed although refused by default.
+    pub allow_destination: Vec<Prefix>,
+    /// Destinations refused in any case.
+    pub deny_destination: Vec<Prefix>,
+    /// Ports `CONNECT` may go to.
+    pub allow_connect_port: Vec<ConnectPort>,
+    /// Where the access log goes.
+    pub access_log: AccessLog,
+    /// The form of its lines.
+    pub log_format: LogFormat,
+    /// Whether its lines lose their query strings.
+    pub log_strip_query: bool,
+    /// Whether the freshness rules that ship with the program hold.
+    pub default_rules: bool,
+    /// Freshness rules: the operator's own, then those.
+    pub rules: Rules,
+    /// Bounds on what one client or origin may take.
+    pub limits: Limits,
+}
+
+impl Values {
+    /// What holds in `environment` when nobody says anything.
+    pub fn defaults(environment: &Environment) -> Self {
+        Self {
+            listen: vec![LISTEN],
+            accelerate: None,
+            admin: Some(ADMIN),
+            name: "hashcache".to_owned(),
+            workers: environment.processors,
+            cache: environment.cache_file().into_iter().collect(),
+            cache_size: 1 << 30,
+            memory: 64 << 20,
+            policy: PolicyKind::Log,
+            object_size: 8 << 10,
+            max_object_size: None,
+            allow_client: vec![],
+            allow_destination: vec![],
+            deny_destination: vec![],
+            allow_connect_port: vec![ConnectPort::new(443..=443)],
+            access_log: AccessLog::None,
+            log_format: LogFormat::Squid,
+            log_strip_query: false,
+            default_rules: true,
+            rules: Rules::none(),
+            limits: Limits::default(),
+        }
+    }
+
+    /// Largest object to store, bytes.
+    pub fn max_object_size(&self) -> u64 {
+        self.max_object_size
+            .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
+    }
+
+    /// The proxy's share.
+    pub fn for_proxy(&self) -> Settings {
+        Settings {
+            mode: match &self.accelerate {
+                Some(origin) => Mode::Accelerate {
+                    origin: origin.clone(),
+                },
+                None => Mode::Forward,
+            },
+            listen: self.listen.clone(),
+            admin: self.admin,
+            name: self.name.clone(),
+            allow_client: self.allow_client.clone(),
+            allow_destination: self.allow_destination.clone(),
+            deny_destination: self.deny_destination.clone(),
+            allow_connect_port: self.allow_connect_port.clone(),
+            access_log: self.access_log.clone(),
+            log_format: self.log_format,
+            log_strip_query: self.log_strip_query,
+            rules: self.rules.clone(),
+            max_object_size: self.max_object_size(),
+            workers: self.workers,
+            limits: self.limits.clone(),
+        }
+    }
+}

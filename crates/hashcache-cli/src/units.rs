@@ -1,0 +1,263 @@
+//! Sizes and times as people write them: `64MiB`, `1GB`, `5m`, `250ms`.
+//!
+//! Called by `settings::keys` in both directions. Invariant: what `show_*` prints, `parse_*` reads
+//! back as the same number, so the output of `config show` is a configuration file.
+
+use std::time::Duration;
+
+use crate::fault::Fault;
+
+/// Units of size, largest first, binary before decimal: `show_size` takes the first that fits.
+///
+/// A bare letter counts in 1024, as it does for nginx, Squid, docker and systemd.
+const SIZES: [(&str, u64); 8] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+];
+
+/// Units of time, largest first.
+const TIMES: [(&str, u64); 5] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1_000),
+    ("ms", 1),
+];
+
+/// Bytes of `text`: digits, an optional fraction, an optional unit.
+pub fn parse_size(text: &str) -> Result<u64, Fault> {
+    let wrong = || {
+        Fault::new(format!("`{text}` is not a size"))
+            .hint("write a size as 64MiB, 20GiB, 1GB or plain bytes")
+    };
+    let (number, unit) = split_number(text.trim());
+    let unit_bytes = match unit.to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        upper => SIZES
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(upper))
+            .map(|&(_, bytes)| bytes)
+            .ok_or_else(wrong)?,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    // Nine digits of fraction times the largest unit still fit 128 bits many times over.
+    if !is_digits(whole) || !is_digits(fraction) || fraction.len() > 9 {
+        return Err(wrong());
+    }
+    if number.contains('.') && unit_bytes == 1 {
+        return Err(wrong());
+    }
+    let whole: u128 = whole.parse().map_err(|_| wrong())?;
+    let scale = fraction.bytes().fold(1_u128, |scale, _| scale * 10);
+    let fraction: u128 = fraction.parse().map_err(|_| wrong())?;
+    let unit_bytes = u128::from(unit_bytes);
+    let bytes = whole
+        .checked_mul(unit_bytes)
+        .and_then(|bytes| bytes.checked_add(fraction * unit_bytes / scale))
+        .and_then(|bytes| u64::try_from(bytes).ok());
+    bytes.ok_or_else(|| Fault::new(format!("`{text}` is more than a machine can count")))
+}
+
+/// `bytes` in the largest unit that shows it exactly.
+pub fn show_size(bytes: u64) -> String {
+    match SIZES
+        .iter()
+        .find(|&&(_, unit)| bytes >= unit && bytes.is_multiple_of(unit))
+    {
+        Some((name, unit)) => format!("{}{name}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
+/// The time `text` names: one or more numbers, each with its unit, as in `1h30m`.
+pub fn parse_time(text: &str) -> Result<Duration, Fault> {
+    let wrong = || {
+        Fault::new(format!("`{text}` is not a time"))
+            .hint("write a time as 10s, 5m, 250ms or 1h30m")
+    };
+    let mut rest = text.trim();
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if is_digits(rest) {
+        return Err(Fault::new(format!("`{text}` is a time without a unit"))
+            .hint(format!("did you mean `{rest}s`?")));
+    }
+    let mut total_ms: u64 = 0;
+    let mut last_unit_ms = u64::MAX;
+    while !rest.is_empty() {
+        let (number, tail) = split_number(rest);
+        let unit_len = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let (unit, next) = tail.split_at(unit_len);
+        let unit_ms = TIMES
+            .iter()
+            .find(|(name, _)| *name == unit)
+            .ok_or_else(wrong)?
+            .1;
+        // Falling units only: `5m1h` and `5m5m` are more likely slips than sums.
+        if !is_digits(number) || unit_ms >= last_unit_ms {
+            return Err(wrong());
+        }
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        total_ms = number
+            .checked_mul(unit_ms)
+            .and_then(|part_ms| total_ms.checked_add(part_ms))
+            .ok_or_else(wrong)?;
+        last_unit_ms = unit_ms;
+        rest = next;
+    }
+    if last_unit_ms == u64::MAX {
+        Err(wrong())
+    } else {
+        Ok(Duration::from_millis(total_ms))
+    }
+}
+
+/// `time` in the largest unit that shows it exactly; below a millisecond it is cut off.
+pub fn show_time(time: Duration) -> String {
+    let ms = time.as_millis();
+    match TIMES
+        .iter()
+        .find(|&&(_, unit)| ms >= u128::from(unit) && ms.is_multiple_of(unit.into()))
+    {
+        Some((name, unit)) => format!("{}{name}", ms / u128::from(*unit)),
+        None => format!("{ms}s"),
+    }
+}
+
+/// Splits `text` where its leading digits and dots end; one space may stand before a unit.
+fn split_number(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    (number, unit.strip_prefix(' ').unwrap_or(unit))
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_binary_decimal_and_plain_bytes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("17B", 17),
+            ("64MiB", 64 << 20),
+            ("1GB", 1_000_000_000),
+            ("20GiB", 20 << 30),
+            ("20 gib", 20 << 30),
+            ("8K", 8 << 10),
+            ("1.5GiB", 3 << 29),
+            ("2TB", 2_000_000_000_000),
+        ] {
+            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "",
+            "MiB",
+            "-1",
+            "1.5",
+            "1..5GiB",
+            "1.GiB",
+            "12XB",
+            "1GiB2",
+            "0x10",
+            "99999999TiB",
+            "1 GB s",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_shown_size_reads_back_as_itself() {
+        for bytes in [
+            0,
+            1,
+            1000,
+            1023,
+            1024,
+            1025,
+            64 << 20,
+            1_000_000_000,
+            (1 << 30) + 1,
+            u64::MAX,
+        ] {
+            assert_eq!(parse_size(&show_size(bytes)).unwrap(), bytes);
+        }
+        assert_eq!(show_size(64 << 20), "64MiB");
+        assert_eq!(show_size(1_000_000_000), "1GB");
+    }
+
+    #[test]
+    fn times_are_read_alone_and_in_falling_sums() {
+        for (text, ms) in [
+            ("250ms", 250),
+            ("10s", 10_000),
+            ("5m", 300_000),
+            ("1h30m", 5_400_000),
+            ("3d", 259_200_000),
+            ("0", 0),
+            ("0s", 0),
+        ] {
+            assert_eq!(
+                parse_time(text).unwrap(),
+                Duration::from_millis(ms),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "s",
+            "10",
+            "5m1h",
+            "5m5m",
+            "1.5s",
+            "-1s",
+            "10 parsecs",
+            "99999999999999999d",
+        ] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_without_unit_is_told_to_take_one() {
+        let fault = parse_time("10").unwrap_err();
+        assert_eq!(fault.hint.as_deref(), Some("did you mean `10s`?"));
+    }
+
+    #[test]
+    fn a_shown_time_reads_back_as_itself() {
+        for ms in [0, 1, 250, 1000, 1500, 60_000, 90_000, 86_400_000] {
+            let time = Duration::from_millis(ms);
+            assert_eq!(parse_time(&show_time(time)).unwrap(), time);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Help, version, completions, manual pages, and mistakes on the command line.
+
+use std::fs;
+
+use crate::Home;
+
+#[test]
+fn the_version_begins_with_that_of_the_package() {
+    let outcome = Home::new().hashcache(&["--version"], &[]);
+    assert_eq!(outcome.status, Some(0));
+    let expected = format!("hashcache {}", env!("CARGO_PKG_VERSION"));
+    assert!(outcome.stdout.starts_with(&expected), "{outcome:?}");
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn help_goes_to_standard_output_and_is_well() {
+    let outcome = Home::new().hashcache(&["config", "show", "--help"], &[]);
+    assert_eq!(outcome.status, Some(0));
+    assert!(outcome.stdout.contains("--cache-size"), "{outcome:?}");
+}
+
+#[test]
+fn a_mistake_on_the_command_line_is_told_in_our_voice_with_status_2() {
+    let outcome = Home::new().hashcache(&["config", "show", "--memroy", "1"], &[]);
+    assert_eq!(outcome.status, Some(2));
+    assert_eq!(outcome.stdout, "");
+    assert!(outcome.stderr.starts_with("hashcache: "), "{outcome:?}");
+    assert!(outcome.stderr.contains("--memory"), "{outcome:?}");
+}
+
+#[test]
+fn no_subcommand_shows_the_help_with_status_2() {
+    let outcome = Home::new().hashcache(&[], &[]);
+    assert_eq!(outcome.status, Some(2));
+    assert!(outcome.stderr.contains("Usage: hashcache"), "{outcome:?}");
+}
+
+#[test]
+fn every_shell_gets_completions_that_know_the_flags() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let outcome = Home::new().hashcache(&["completions", shell], &[]);
+        assert_eq!(outcome.status, Some(0), "{shell}");
+        assert!(outcome.stdout.contains("cache-size"), "{shell}");
+    }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_subcommand() {
+    let home = Home::new();
+    let outcome = home.hashcache(&["man", "pages/man1"], &[]);
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (Some(0), ""));
+    for page in [
+        "hashcache",
+        "hashcache-config",
+        "hashcache-config-show",
+        "hashcache-man",
+    ] {
+        let path = home.path().join(format!("pages/man1/{page}.1"));
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+}
+
+#[test]
+fn the_main_manual_page_is_printed_when_no_directory_is_named() {
+    let outcome = Home::new().hashcache(&["man"], &[]);
+    assert_eq!(outcome.status, Some(0));
+    assert!(outcome.stdout.contains(".SH NAME"), "{outcome:?}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_told_with_status_2() {
+    let home = Home::new();
+    home.file("taken", "");
+    let outcome = home.hashcache(&["man", "taken/pages"], &[]);
+    assert_eq!(outcome.status, Some(2));
+    let expected = "hashcache: cannot write manual pages to taken/pages: ";
+    assert!(outcome.stderr.starts_with(expected), "{outcome:?}");
+}

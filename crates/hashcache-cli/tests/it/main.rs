@@ -1,0 +1,61 @@
+//! The command as a shell sees it: what is printed where, and the exit status.
+
+mod command;
+mod configuration;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A home directory of its own and a command that knows no other.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file below this home.
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::write(&path, text).expect("a home that can be written to");
+        path
+    }
+
+    /// `hashcache` with `arguments`, in an environment that holds only this home and `variables`.
+    fn hashcache(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
+        let output = Command::new(env!("CARGO_BIN_EXE_hashcache"))
+            .args(arguments)
+            .current_dir(self.path())
+            .env_clear()
+            .env("HOME", self.path())
+            .envs(variables.iter().copied())
+            .output()
+            .expect("the command was built with the tests");
+        Outcome::from(output)
+    }
+}
+
+/// How a command went.
+#[derive(Debug)]
+struct Outcome {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("what we print is UTF-8"),
+            stderr: String::from_utf8(output.stderr).expect("what we print is UTF-8"),
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Scheme, host and port, each checked and in one spelling.
+//!
+//! `target` reads them out of request lines and Host; the proxy reads its own settings with them.
+//!
+//! Invariant: a host that is held is a name in lower case or an address, never another spelling of
+//! an address that a check of names would pass.
+//! Cost: one small allocation for a name, none for an address.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use thiserror::Error;
+
+/// The two schemes whose responses are cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// `http`
+    Http,
+    /// `https`
+    Https,
+}
+
+impl Scheme {
+    /// The port a URL of this scheme means when it names none.
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+
+    /// `http` or `https`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A host, checked and in its one spelling.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// A name, in lower case.
+    Name(Box<str>),
+    /// An IPv4 address.
+    V4(Ipv4Addr),
+    /// An IPv6 address; printed as RFC 5952 says, in brackets.
+    V6(Ipv6Addr),
+}
+
+impl Host {
+    /// Reads a name, four decimals, or an IPv6 address in brackets.
+    ///
+    /// A host that ends in a number but is not four plain decimals is an error: `0x7f.1`, `127.1`
+    /// and `2130706433` reach 127.0.0.1 on many systems, past every check of names.
+    pub fn parse(text: &str) -> Result<Host, TargetError> {
+        if let Some(inside) = text.strip_prefix('[') {
+            let address = inside.strip_suffix(']').ok_or(TargetError::Host)?;
+            return address.parse().map(Host::V6).map_err(|_| TargetError::Host);
+        }
+        if ends_in_number(text) {
+            return plain_ipv4(text).map(Host::V4).ok_or(TargetError::Host);
+        }
+        let labels = text.strip_suffix('.').unwrap_or(text);
+        if text.len() > 255 || !labels.split('.').all(is_label) {
+            return Err(TargetError::Host);
+        }
+        Ok(Host::Name(text.to_ascii_lowercase().into_boxed_str()))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Name(name) => f.write_str(name),
+            Host::V4(address) => write!(f, "{address}"),
+            Host::V6(address) => write!(f, "[{address}]"),
+        }
+    }
+}
+
+/// A label of a name. Of RFC 3986's `reg-name` only what names in use hold: letters, digits,
+/// hyphen, underscore and tilde. Percent-encoding would give one host many spellings.
+fn is_label(label: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_~".contains(&b);
+    !label.is_empty() && label.len() <= 63 && label.bytes().all(allowed)
+}
+
+/// The test by which the URL Standard tells addresses from names.
+fn ends_in_number(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let last = host.rsplit('.').next().unwrap_or(host);
+    let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
+    let all_hex = |digits: &str| digits.bytes().all(|b| b.is_ascii_hexdigit());
+    (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())) || hex.is_some_and(all_hex)
+}
+
+/// Four decimals without leading zeros; `Ipv4Addr` refuses the zeros itself.
+fn plain_ipv4(text: &str) -> Option<Ipv4Addr> {
+    text.parse().ok()
+}
+
+/// Host and port of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Authority {
+    /// The host.
+    pub host: Host,
+    /// The port, never 0.
+    pub port: u16,
+}
+
+impl Authority {
+    /// Reads `host` or `host:port`; without a port the scheme's own is meant.
+    pub fn parse(text: &str, scheme: Scheme) -> Result<Authority, TargetError> {
+        let (host, port) = split_port(text)?;
+        let host = Host::parse(host)?;
+        let port = match port {
+            // RFC 3986 6.2.3: an empty port is the default one.
+            None | Some("") => scheme.default_port(),
+            Some(port) => parse_port(port)?,
+        };
+        Ok(Authority { host, port })
+    }
+
+    /// Reads `host:port` with the port written out, as CONNECT has it.
+    pub fn parse_with_port(text: &str) -> Result<Authority, TargetError> {
+        let (host, port) = split_port(text)?;
+        let host = Host::parse(host)?;
+        let port = parse_port(port.ok_or(TargetError::Port)?)?;
+        Ok(Authority { host, port })
+    }
+
+    /// This authority as a URL of the scheme spells it: without the default port.
+    pub fn display(&self, scheme: Scheme) -> impl fmt::Display + '_ {
+        DisplayAuthority {
+            authority: self,
+            port: (self.port != scheme.default_port()).then_some(self.port),
+        }
+    }
+}
+
+/// With the port written out; [`Authority::display`] leaves out a default one.
+impl fmt::Display for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+struct DisplayAuthority<'a> {
+    authority: &'a Authority,
+    port: Option<u16>,
+}
+
+impl fmt::Display for DisplayAuthority<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.authority.host.fmt(f)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+/// Splits off what follows the colon after the host.
+fn split_port(text: &str) -> Result<(&str, Option<&str>), TargetError> {
+    if text.contains('@') {
+        return Err(TargetError::Userinfo);
+    }
+    let host_end = match text.starts_with('[') {
+        true => text.find(']').ok_or(TargetError::Host)? + 1,
+        false => text.find(':').unwrap_or(text.len()),
+    };
+    let (host, rest) = text.split_at(host_end);
+    match rest.strip_prefix(':') {
+        Some(port) => Ok((host, Some(port))),
+        None if rest.is_empty() => Ok((host, None)),
+        None => Err(TargetError::Host),
+    }
+}
+
+/// 1 to 65535, digits alone. `str::parse` would take a sign.
+fn parse_port(text: &str) -> Result<u16, TargetError> {
+    if text.is_empty() || text.len() > 5 || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(TargetError::Port);
+    }
+    match text.parse() {
+        Ok(0) | Err(_) => Err(TargetError::Port),
+        Ok(port) => Ok(port),
+    }
+}
+
+/// A scheme and an authority: `http://host[:port]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// Host and port.
+    pub authority: Authority,
+}
+
+impl std::str::FromStr for Origin {
+    type Err = TargetError;
+
+    /// Reads `http://host[:port]`, with at most a lone `/` behind it.
+    fn from_str(text: &str) -> Result<Origin, TargetError> {
+        let (scheme, rest) = split_scheme(text).ok_or(TargetError::Form)??;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains(['/', '?', '#']) {
+            return Err(TargetError::Path);
+        }
+        let authority = Authority::parse(authority, scheme)?;
+        Ok(Origin { scheme, authority })
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}://{}",
+            self.scheme,
+            self.authority.display(self.scheme)
+        )
+    }
+}
+
+/// The scheme before `://` and what follows; `None` when there is none.
+pub(crate) fn split_scheme(text: &str) -> Option<Result<(Scheme, &str), TargetError>> {
+    if text.starts_with('/') {
+        return None;
+    }
+    let (name, rest) = text.split_once("://")?;
+    if name.eq_ignore_ascii_case("http") {
+        Some(Ok((Scheme::Http, rest)))
+    } else if name.eq_ignore_ascii_case("https") {
+        Some(Ok((Scheme::Https, rest)))
+    } else {
+        Some(Err(TargetError::Scheme))
+    }
+}
+
+/// Why a target or an authority was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// The target has none of the forms its method may use.
+    #[error("request target in no form this method may use")]
+    Form,
+    /// The scheme is neither `http` nor `https`.
+    #[error("scheme is neither http nor https")]
+    Scheme,
+    /// Origin-form without a Host.
+    #[error("no Host")]
+    NoHost,
+    /// The host is no name and no address in its usual spelling.
+    #[error("host is no name and no address in its usual spelling")]
+    Host,
+    /// The port is not a number from 1 to 65535.
+    #[error("port is not a number from 1 to 65535")]
+    Port,
+    /// User name or password in front of the host.
+    #[error("user name or password in an authority")]
+    Userinfo,
+    /// A `#` in a request target.
+    #[error("fragment in a request target")]
+    Fragment,
+    /// A blank or control byte, or no `/` where the path begins.
+    #[error("path does not begin with / or holds a blank or control byte")]
+    Path,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Option<String> {
+        Host::parse(text).ok().map(|host| host.to_string())
+    }
+
+    #[test]
+    fn addresses_have_one_spelling() {
+        assert_eq!(host("[2001:DB8:0:0::1]").as_deref(), Some("[2001:db8::1]"));
+        assert_eq!(
+            host("[::ffff:7f00:1]").as_deref(),
+            Some("[::ffff:127.0.0.1]")
+        );
+        assert_eq!(host("127.0.0.1").as_deref(), Some("127.0.0.1"));
+    }
+
+    #[test]
+    fn other_spellings_of_addresses_are_errors() {
+        for text in [
+            "0x7f.1",
+            "2130706433",
+            "127.1",
+            "127.0.0.01",
+            "0177.0.0.1",
+            "1.2.3.4.5",
+            "256.1.1.1",
+            "1.2.3.4.",
+            "0x7f000001",
+            "a.0x",
+            "x.09",
+            "[::1",
+            "[::1]x",
+            "[fe80::1%25eth0]",
+            "::1",
+            "[v1.x]",
+            "[127.0.0.1]",
+        ] {
+            assert_eq!(host(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_an_error() {
+        for text in [
+            "", ".", "a..b", ".a", "a b", "a%41", "a/b", "ä", "a,b", "a\u{0}b", "a@b",
+        ] {
+            assert_eq!(host(text), None, "{text:?}");
+        }
+        assert_eq!(host(&"a".repeat(64)), None);
+        assert_eq!(
+            host("_dmarc.x-1.Example.").as_deref(),
+            Some("_dmarc.x-1.example.")
+        );
+    }
+
+    #[test]
+    fn an_origin_is_read_and_printed() {
+        let origin: Origin = "HTTP://Example.com:8080/".parse().unwrap();
+        assert_eq!(origin.to_string(), "http://example.com:8080");
+        assert_eq!(
+            "http://h:80".parse::<Origin>().unwrap().to_string(),
+            "http://h"
+        );
+        assert_eq!("http://h/x".parse::<Origin>(), Err(TargetError::Path));
+        assert_eq!("h:80".parse::<Origin>(), Err(TargetError::Form));
+    }
+}

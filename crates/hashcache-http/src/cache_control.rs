@@ -1,0 +1,281 @@
+//! Cache-Control and Pragma: directives of requests and responses (RFC 9111 5.2, 5861, 8246).
+//!
+//! Called by `storable` once per response, by `reuse` once per request that carries the field.
+//!
+//! Invariant: what cannot be read counts for the careful side. A restricting directive
+//! (`no-store`, `private`, `no-cache`, …) counts with whatever value; a permitting one (`public`,
+//! `immutable`, …) only when it comes as specified.
+//! Cost: one pass over the field lines; nothing is allocated without field names in quotes.
+//!
+//! | oddity | reading |
+//! |---|---|
+//! | lifetime given twice | the first counts, also when malformed (RFC 9111 4.2.1) |
+//! | permission to serve stale given twice | the smaller |
+//! | request's `max-age` twice; `min-fresh` twice | the smaller; the larger |
+//! | `max-age=abc`, `5.5`, `-1`, `'5'`, none, blanks around `=` | 0: stale at once |
+//! | `max-age="5"` | 5 (RFC 9111 5.2: both forms are to be accepted) |
+//! | larger than 2^31 | 2^31 |
+//! | malformed permission to serve stale | no permission |
+//! | malformed `min-fresh` | more than any response can offer |
+//! | `no-cache=""`, `private="…` | as without field names |
+
+use std::borrow::Cow;
+
+use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, PRAGMA};
+
+use crate::date::Seconds;
+use crate::fields::{Backslash, delta_seconds, is_token, members, split_list, trim, unquote};
+
+/// What a response's Cache-Control says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseDirectives {
+    /// Lifetime in any cache.
+    pub max_age: Option<Seconds>,
+    /// Lifetime in a shared cache; implies `proxy-revalidate`.
+    pub s_maxage: Option<Seconds>,
+    /// Not to be used without validation, wholly or certain fields.
+    pub no_cache: Scope,
+    /// Not to be stored.
+    pub no_store: bool,
+    /// Not to be stored by a shared cache, wholly or certain fields.
+    pub private: Scope,
+    /// May be stored where it otherwise might not.
+    pub public: bool,
+    /// Never to be served stale.
+    pub must_revalidate: bool,
+    /// Never to be served stale by a shared cache.
+    pub proxy_revalidate: bool,
+    /// To be stored only by a cache that understands the status code.
+    pub must_understand: bool,
+    /// Content is not to be transformed.
+    pub no_transform: bool,
+    /// Does not change while fresh (RFC 8246).
+    pub immutable: bool,
+    /// How long past its lifetime it may be served while it is validated (RFC 5861).
+    pub stale_while_revalidate: Option<Seconds>,
+    /// How long past its lifetime it may stand in for an error (RFC 5861).
+    pub stale_if_error: Option<Seconds>,
+}
+
+/// What a directive covers that may carry field names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// The directive is absent.
+    #[default]
+    Nothing,
+    /// These fields of the response.
+    Fields(Vec<HeaderName>),
+    /// The whole response.
+    Response,
+}
+
+impl Scope {
+    /// Whether it covers the response as a whole.
+    pub fn is_response(&self) -> bool {
+        *self == Scope::Response
+    }
+
+    /// The fields it covers by name.
+    pub fn fields(&self) -> &[HeaderName] {
+        match self {
+            Scope::Fields(names) => names,
+            Scope::Nothing | Scope::Response => &[],
+        }
+    }
+
+    /// Widens the scope by one more occurrence of the directive.
+    fn add(&mut self, value: &Value<'_>) {
+        let listed = match value {
+            Value::Text(text) => field_names(text),
+            Value::None | Value::Malformed => None,
+        };
+        match (&mut *self, listed) {
+            (Scope::Fields(names), Some(more)) => names.extend(more),
+            (Scope::Nothing, Some(names)) => *self = Scope::Fields(names),
+            _ => *self = Scope::Response,
+        }
+    }
+}
+
+/// A list of field names, or `None` when it is empty or holds anything else.
+fn field_names(text: &[u8]) -> Option<Vec<HeaderName>> {
+    let parse = |name| HeaderName::from_bytes(name).ok();
+    let names: Option<Vec<_>> = split_list(text, Backslash::Plain).map(parse).collect();
+    names.filter(|names| !names.is_empty())
+}
+
+impl ResponseDirectives {
+    /// Reads the Cache-Control lines of a response.
+    pub fn parse(fields: &HeaderMap) -> ResponseDirectives {
+        let mut out = ResponseDirectives::default();
+        for Directive { name, value } in directives(fields) {
+            out.add(name, &value);
+        }
+        out
+    }
+
+    fn add(&mut self, name: &[u8], value: &Value<'_>) {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("max-age") {
+            self.max_age.get_or_insert(value.lifetime());
+        } else if is("s-maxage") {
+            self.s_maxage.get_or_insert(value.lifetime());
+        } else if is("no-cache") {
+            self.no_cache.add(value);
+        } else if is("no-store") {
+            self.no_store = true;
+        } else if is("private") {
+            self.private.add(value);
+        } else if is("public") {
+            self.public |= value.is_none();
+        } else if is("must-revalidate") {
+            self.must_revalidate = true;
+        } else if is("proxy-revalidate") {
+            self.proxy_revalidate = true;
+        } else if is("must-understand") {
+            self.must_understand |= value.is_none();
+        } else if is("no-transform") {
+            self.no_transform = true;
+        } else if is("immutable") {
+            self.immutable |= value.is_none();
+        } else if is("stale-while-revalidate") {
+            smaller(&mut self.stale_while_revalidate, value.lifetime());
+        } else if is("stale-if-error") {
+            smaller(&mut self.stale_if_error, value.lifetime());
+        }
+    }
+
+    /// Whether a stale copy may never be served by a shared cache.
+    pub fn forbids_stale(&self) -> bool {
+        self.must_revalidate || self.proxy_revalidate || self.s_maxage.is_some()
+    }
+}
+
+/// What a request's Cache-Control says, or its Pragma when it has no Cache-Control.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestDirectives {
+    /// No response older than this.
+    pub max_age: Option<Seconds>,
+    /// A response this long past its lifetime will do.
+    pub max_stale: Option<Seconds>,
+    /// Only a response that stays fresh at least this long.
+    pub min_fresh: Option<Seconds>,
+    /// No stored response without validation.
+    pub no_cache: bool,
+    /// Neither request nor response may be stored.
+    pub no_store: bool,
+    /// Content is not to be transformed.
+    pub no_transform: bool,
+    /// A stored response or none.
+    pub only_if_cached: bool,
+    /// How long past its lifetime a response may stand in for an error (RFC 5861).
+    pub stale_if_error: Option<Seconds>,
+}
+
+impl RequestDirectives {
+    /// Reads the Cache-Control lines of a request; without any, `Pragma: no-cache`.
+    pub fn parse(fields: &HeaderMap) -> RequestDirectives {
+        let mut out = RequestDirectives::default();
+        if !fields.contains_key(CACHE_CONTROL) {
+            if fields.contains_key(PRAGMA) {
+                let no_cache = |member: &[u8]| member.eq_ignore_ascii_case(b"no-cache");
+                out.no_cache = members(fields, &PRAGMA).any(no_cache);
+            }
+            return out;
+        }
+        for Directive { name, value } in directives(fields) {
+            out.add(name, &value);
+        }
+        out
+    }
+
+    fn add(&mut self, name: &[u8], value: &Value<'_>) {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("max-age") {
+            smaller(&mut self.max_age, value.lifetime());
+        } else if is("max-stale") {
+            let allowed = match value {
+                Value::None => Seconds::MAX,
+                _ => value.lifetime(),
+            };
+            smaller(&mut self.max_stale, allowed);
+        } else if is("min-fresh") {
+            let wanted = value.seconds().unwrap_or(Seconds::MAX);
+            self.min_fresh = self.min_fresh.max(Some(wanted));
+        } else if is("no-cache") {
+            self.no_cache = true;
+        } else if is("no-store") {
+            self.no_store = true;
+        } else if is("no-transform") {
+            self.no_transform = true;
+        } else if is("only-if-cached") {
+            self.only_if_cached = true;
+        } else if is("stale-if-error") {
+            smaller(&mut self.stale_if_error, value.lifetime());
+        }
+    }
+}
+
+fn smaller(slot: &mut Option<Seconds>, value: Seconds) {
+    *slot = Some(slot.map_or(value, |before| before.min(value)));
+}
+
+struct Directive<'a> {
+    name: &'a [u8],
+    value: Value<'a>,
+}
+
+enum Value<'a> {
+    None,
+    /// A token, or the inside of a quoted string.
+    Text(Cow<'a, [u8]>),
+    Malformed,
+}
+
+impl Value<'_> {
+    fn is_none(&self) -> bool {
+        matches!(self, Value::None)
+    }
+
+    fn seconds(&self) -> Option<Seconds> {
+        match self {
+            Value::Text(text) => delta_seconds(text),
+            Value::None | Value::Malformed => None,
+        }
+    }
+
+    /// The seconds for which something may be used; none when they cannot be read.
+    fn lifetime(&self) -> Seconds {
+        self.seconds().unwrap_or(Seconds::ZERO)
+    }
+}
+
+fn directives(fields: &HeaderMap) -> impl Iterator<Item = Directive<'_>> {
+    members(fields, &CACHE_CONTROL).map(directive)
+}
+
+/// `token [ "=" ( token / quoted-string ) ]`. Blanks around the `=` make the value malformed, not
+/// the name: `no-store =x` still forbids, `max-age = 5` still says something about the lifetime.
+fn directive(member: &[u8]) -> Directive<'_> {
+    let Some(equals) = member.iter().position(|&b| b == b'=') else {
+        return Directive {
+            name: member,
+            value: Value::None,
+        };
+    };
+    let (name, text) = (&member[..equals], &member[equals + 1..]);
+    let value = if trim(name).len() != name.len() {
+        Value::Malformed
+    } else if is_token(text) {
+        Value::Text(Cow::Borrowed(text))
+    } else {
+        unquote(text).map_or(Value::Malformed, Value::Text)
+    };
+    Directive {
+        name: trim(name),
+        value,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The cache key: the name under which the engine stores a resource's response.
+//!
+//! The proxy calls it once per request, for an unsafe method once per invalidated target.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | format | 1: `KEY_FORMAT` |
+//! | space | 1: 0 own, 1 site, 2 mirror; after 1 and 2 its number, 2, little-endian |
+//! | scheme, 0 | `http` or `https`, one zero byte |
+//! | host, 0 | in its one spelling, one zero byte |
+//! | port | 2, little-endian |
+//! | path and query | the rest, as it came |
+//!
+//! Invariant: equal keys mean equal space and target. Scheme and host hold no zero byte, the other
+//! parts but the last have fixed lengths, so a key can be read back in one way only.
+//! Cost: one allocation.
+
+use crate::authority::Host;
+use crate::target::Target;
+
+/// Which resources a name belongs to. What an accelerated site or a mirror serves under some URL
+/// need not be what that URL's own authority serves, so they never share a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The resource of its own authority: forward proxy, interception.
+    Own,
+    /// Accelerated site n.
+    Site(u16),
+    /// Mirror n.
+    Mirror(u16),
+}
+
+/// The longest key. A resource with a longer one is passed through, never stored.
+pub const KEY_BYTES_MAX: usize = 4096;
+
+/// The key of a target, or `None` when it would exceed [`KEY_BYTES_MAX`].
+pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
+    let host = &target.authority.host;
+    let printed;
+    let host = match host {
+        Host::Name(name) => &**name,
+        Host::V4(_) | Host::V6(_) => {
+            printed = host.to_string();
+            printed.as_str()
+        }
+    };
+    let scheme = target.scheme.as_str();
+    let size = FIXED_BYTES_MAX + scheme.len() + host.len() + target.path_and_query.len();
+    let mut key = Vec::with_capacity(size.min(KEY_BYTES_MAX));
+    key.push(KEY_FORMAT);
+    match space {
+        Space::Own => key.push(0),
+        Space::Site(number) => {
+            key.push(1);
+            key.extend_from_slice(&number.to_le_bytes());
+        }
+        Space::Mirror(number) => {
+            key.push(2);
+            key.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+    key.extend_from_slice(scheme.as_bytes());
+    key.push(0);
+    key.extend_from_slice(host.as_bytes());
+    key.push(0);
+    key.extend_from_slice(&target.authority.port.to_le_bytes());
+    if key.len() + target.path_and_query.len() > KEY_BYTES_MAX {
+        return None;
+    }
+    key.extend_from_slice(target.path_and_query.as_bytes());
+    Some(key)
+}
+
+/// The first byte of every key. A change of the layout changes it, so that names of the old
+/// layout are never met under the new one.
+const KEY_FORMAT: u8 = 1;
+
+/// Format, space with number, two zero bytes, port.
+const FIXED_BYTES_MAX: usize = 1 + 3 + 2 + 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(space: Space, url: &str) -> Vec<u8> {
+        cache_key(space, &Target::parse_url(url).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_layout_is_the_tables() {
+        assert_eq!(
+            key(Space::Own, "http://Example.com/a?b"),
+            b"\x01\x00http\0example.com\0\x50\x00/a?b"
+        );
+        assert_eq!(
+            key(Space::Mirror(0x0102), "https://[::1]:8443"),
+            b"\x01\x02\x02\x01https\0[::1]\0\xfb\x20/"
+        );
+    }
+
+    #[test]
+    fn spaces_schemes_and_ports_are_kept_apart() {
+        let keys = [
+            key(Space::Own, "http://h/"),
+            key(Space::Site(0), "http://h/"),
+            key(Space::Site(1), "http://h/"),
+            key(Space::Mirror(0), "http://h/"),
+            key(Space::Own, "https://h/"),
+            key(Space::Own, "http://h:443/"),
+        ];
+        for (at, one) in keys.iter().enumerate() {
+            assert!(keys[at + 1..].iter().all(|other| one != other));
+        }
+    }
+
+    #[test]
+    fn a_key_of_4096_bytes_is_the_longest() {
+        let with_path = |length: usize| {
+            let url = format!("http://h/{}", "a".repeat(length));
+            cache_key(Space::Own, &Target::parse_url(&url).unwrap())
+        };
+        let fixed = key(Space::Own, "http://h/").len();
+        assert_eq!(
+            with_path(KEY_BYTES_MAX - fixed).unwrap().len(),
+            KEY_BYTES_MAX
+        );
+        assert_eq!(with_path(KEY_BYTES_MAX - fixed + 1), None);
+    }
+}

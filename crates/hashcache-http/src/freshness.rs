@@ -1,0 +1,182 @@
+//! How long a response stays fresh in a shared cache (RFC 9111 4.2, 5.3, RFC 8246).
+//!
+//! `storable` calls it once per response; what it finds is kept in the stored facts.
+//!
+//! Invariant: an explicit lifetime that cannot be read is zero, never a guess: a heuristic applies
+//! only where the origin said nothing at all.
+//! Cost: one lookup in the rules and at most three dates parsed.
+//!
+//! The first that applies decides: a rule that says immutable (unless the origin forbids it),
+//! s-maxage, max-age, Expires less Date, a rule's lifetime, a heuristic, the lifetime of what is
+//! not there.
+
+use http::header::{AUTHORIZATION, EXPIRES, HeaderMap, LAST_MODIFIED, SET_COOKIE};
+use http::{Method, StatusCode};
+
+use crate::cache_control::ResponseDirectives;
+use crate::date::{Seconds, UnixTime, parse_http_date};
+use crate::exchange::{Exchange, StoreOptions};
+use crate::fields::{Single, single};
+use crate::rules::RuleAction;
+
+/// A lifetime and where it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime {
+    /// How long; zero is stale from the start.
+    pub seconds: Seconds,
+    /// Who said so.
+    pub source: LifetimeSource,
+}
+
+/// Where a lifetime is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LifetimeSource {
+    /// Nothing gives the response a lifetime; it is stale from the start.
+    None,
+    /// `s-maxage`
+    SMaxage,
+    /// `max-age`
+    MaxAge,
+    /// Expires less Date.
+    Expires,
+    /// A rule's lifetime.
+    Rule,
+    /// A rule that says immutable.
+    Immutable,
+    /// A share of the time since Last-Modified.
+    Heuristic,
+    /// The default of 404 and 410.
+    Negative,
+}
+
+/// The guess at a lifetime the origin did not state: a share of the time since the last change,
+/// up to a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heuristic {
+    /// Hundredths of the time between Last-Modified and Date.
+    pub percent: u32,
+    /// No guess is longer.
+    pub max: Seconds,
+}
+
+impl Default for Heuristic {
+    /// 10 %, the example of RFC 9111 4.2.2, and at most a day.
+    fn default() -> Heuristic {
+        Heuristic {
+            percent: 10,
+            max: Seconds::DAY,
+        }
+    }
+}
+
+/// The lifetime of a response. `date` is its Date, or its arrival if it has none.
+pub fn lifetime(
+    exchange: &Exchange<'_>,
+    directives: &ResponseDirectives,
+    date: UnixTime,
+    options: &StoreOptions,
+) -> Lifetime {
+    let rule = options.rules.find(exchange.target);
+    let explicit = explicit_lifetime(exchange.response, directives, date, exchange.response_time);
+    if rule == Some(RuleAction::Immutable) && immutable_applies(exchange, directives, explicit) {
+        let stated = explicit.map_or(Seconds::ZERO, |lifetime| lifetime.seconds);
+        return of(options.immutable.max(stated), LifetimeSource::Immutable);
+    }
+    if let Some(explicit) = explicit {
+        return explicit;
+    }
+    if !(directives.public || is_heuristically_cacheable(exchange.status)) {
+        return of(Seconds::ZERO, LifetimeSource::None);
+    }
+    let heuristic = match rule {
+        Some(RuleAction::Lifetime(seconds)) => return of(seconds, LifetimeSource::Rule),
+        Some(RuleAction::Heuristic(heuristic)) => heuristic,
+        Some(RuleAction::Immutable) | None => options.heuristic,
+    };
+    if !may_guess(exchange) {
+        return of(Seconds::ZERO, LifetimeSource::None);
+    }
+    let gone = matches!(exchange.status, StatusCode::NOT_FOUND | StatusCode::GONE);
+    match last_modified(exchange.response, exchange.response_time) {
+        Some(changed) if changed <= date => {
+            let guess = date.since(changed).percent(heuristic.percent);
+            of(guess.min(heuristic.max), LifetimeSource::Heuristic)
+        }
+        _ if gone => of(options.negative, LifetimeSource::Negative),
+        _ => of(Seconds::ZERO, LifetimeSource::None),
+    }
+}
+
+fn of(seconds: Seconds, source: LifetimeSource) -> Lifetime {
+    Lifetime { seconds, source }
+}
+
+/// What the origin states. Of Expires lines that differ none is believed.
+fn explicit_lifetime(
+    response: &HeaderMap,
+    directives: &ResponseDirectives,
+    date: UnixTime,
+    now: UnixTime,
+) -> Option<Lifetime> {
+    if let Some(seconds) = directives.s_maxage {
+        return Some(of(seconds, LifetimeSource::SMaxage));
+    }
+    if let Some(seconds) = directives.max_age {
+        return Some(of(seconds, LifetimeSource::MaxAge));
+    }
+    let expires = match single(response, EXPIRES) {
+        Single::Absent => return None,
+        Single::One(value) => parse_http_date(value, now),
+        Single::Conflicting => None,
+    };
+    let seconds = expires.map_or(Seconds::ZERO, |expires| expires.since(date));
+    Some(of(seconds, LifetimeSource::Expires))
+}
+
+/// Whether a rule may call this response immutable.
+///
+/// A rule knows that a name is made from its content, so it lengthens the origin's lifetime. It
+/// does not overrule what the origin rules out in so many words: a lifetime of zero, `no-cache`,
+/// and the directives that forbid stale responses (RFC 9111 4.2.4). A query may select something
+/// that the path does not name.
+fn immutable_applies(
+    exchange: &Exchange<'_>,
+    directives: &ResponseDirectives,
+    explicit: Option<Lifetime>,
+) -> bool {
+    let content = matches!(
+        exchange.status,
+        StatusCode::OK | StatusCode::PARTIAL_CONTENT
+    );
+    *exchange.method == Method::GET
+        && content
+        && exchange.target.query().is_none()
+        && !directives.no_cache.is_response()
+        && !directives.forbids_stale()
+        && explicit.is_none_or(|lifetime| lifetime.seconds > Seconds::ZERO)
+}
+
+/// Whether a lifetime may be guessed. A query, a cookie that is set and credentials all hint at
+/// an answer made for one client at one moment.
+fn may_guess(exchange: &Exchange<'_>) -> bool {
+    exchange.target.query().is_none()
+        && !exchange.response.contains_key(SET_COOKIE)
+        && !exchange.request.contains_key(AUTHORIZATION)
+}
+
+/// Whether responses of this status may be stored and given a guessed lifetime without any word
+/// of the origin (RFC 9110 15.1).
+pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        200 | 203 | 204 | 206 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501
+    )
+}
+
+/// The Last-Modified date, if there is one that can be read.
+pub(crate) fn last_modified(fields: &HeaderMap, now: UnixTime) -> Option<UnixTime> {
+    match single(fields, LAST_MODIFIED) {
+        Single::One(value) => parse_http_date(value, now),
+        Single::Absent | Single::Conflicting => None,
+    }
+}

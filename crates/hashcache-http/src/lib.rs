@@ -1,0 +1,112 @@
+//! HTTP caching rules for a shared cache: bytes and a time in, a decision out.
+//!
+//! Is this response stored, is it fresh, does it answer that request? RFC 9110, 9111, 5861, 8246,
+//! 9209 and 9211 as pure functions: no clock, no I/O, no runtime.
+//!
+//! ```
+//! use hashcache_http::*;
+//! use http::{HeaderMap, Method, StatusCode};
+//!
+//! let target = Target::parse_url("http://example.com/logo.png").unwrap();
+//! let mut response = HeaderMap::new();
+//! response.insert("cache-control", "max-age=60".parse().unwrap());
+//!
+//! // A response has come, at second 1000. May it be stored?
+//! let exchange = Exchange {
+//!     target: &target,
+//!     method: &Method::GET,
+//!     request: &HeaderMap::new(),
+//!     status: StatusCode::OK,
+//!     response: &response,
+//!     request_time: UnixTime(1000),
+//!     response_time: UnixTime(1000),
+//! };
+//! let Storable::Whole { facts, .. } = storable(&exchange, &StoreOptions::default()) else {
+//!     panic!("a lifetime of a minute is reason enough");
+//! };
+//!
+//! // Half a minute later the next client asks.
+//! let request = RequestFacts::of(&Method::GET, &HeaderMap::new());
+//! let decision = reuse(&request, &facts, UnixTime(1030), &ReuseOptions::default());
+//! assert_eq!(decision, Reuse::Fresh { age: Seconds::new(30), ttl: 30 });
+//! ```
+//!
+//! The story, in the order of a request. What is asked for: [`parse_target`], [`cache_key`]; what
+//! belongs to its connection: [`strip_request`]. Does a stored response answer it: [`VaryRow`],
+//! [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. If upstream must be asked:
+//! [`set_validators`], and for a 304 [`not_modified_confirms`] and [`freshen`]. What comes of the
+//! answer: [`storable`], which asks [`Rules`] and [`lifetime`], and [`fields_to_store`]; after an
+//! unsafe method [`invalidated`]. What others are told: [`Pseudonym`], [`CacheStatus`],
+//! [`proxy_status`].
+//!
+//! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
+//! sooner is taken; each module's head says which.
+
+// What fields are made of.
+mod date;
+mod entity_tag;
+mod fields;
+
+// What is asked for.
+mod authority;
+mod cache_key;
+mod hop;
+mod target;
+mod via;
+
+// Does a stored response answer?
+mod range;
+mod reuse;
+mod stored_facts;
+mod validate;
+mod vary;
+
+// What comes of a response?
+mod age;
+mod cache_control;
+mod exchange;
+mod freshness;
+mod invalidate;
+mod rules;
+mod storable;
+
+// What others are told.
+mod cache_status;
+mod proxy_status;
+
+pub use date::{Seconds, UnixTime, http_date, parse_http_date};
+pub use entity_tag::EntityTag;
+
+pub use authority::{Authority, Host, Origin, Scheme, TargetError};
+pub use cache_key::{KEY_BYTES_MAX, Space, cache_key};
+pub use hop::{
+    ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, fields_to_store,
+    strip_request, strip_response,
+};
+pub use target::{RequestTarget, Target, parse_target};
+pub use via::{NoToken, Pseudonym};
+
+pub use range::{
+    ByteRange, ContentRange, RANGES_MAX, RangeAnswer, RangeSpec, answer_range, if_range_holds,
+    parse_content_range, parse_range,
+};
+pub use reuse::{
+    ClientReload, MethodKind, OnError, RequestFacts, Reuse, ReuseOptions, StaleAllowance, reuse,
+};
+pub use stored_facts::{FACTS_BYTES, FactFlags, StoredFacts};
+pub use validate::{
+    ConditionOutcome, ensure_date, evaluate_conditions, freshen, not_modified_confirms,
+    not_modified_fields, set_validators,
+};
+pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
+
+pub use age::{Arrival, age_field, current_age};
+pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};
+pub use exchange::{Exchange, StoreOptions};
+pub use freshness::{Heuristic, Lifetime, LifetimeSource, is_heuristically_cacheable, lifetime};
+pub use invalidate::{invalidated, is_unsafe, resolve};
+pub use rules::{RuleAction, RuleError, RuleSpec, Rules};
+pub use storable::{NotStored, Storable, storable};
+
+pub use cache_status::{CacheStatus, Forward, Handling};
+pub use proxy_status::{PROXY_STATUS, ProxyError, proxy_status};

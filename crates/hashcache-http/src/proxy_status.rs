@@ -1,0 +1,138 @@
+//! Proxy-Status (RFC 9209): what went wrong, on the answers that the proxy makes itself.
+//!
+//! Called by the proxy for each error page.
+//!
+//! Invariant: each error has the word and the status that RFC 9209 section 2.3 gives it.
+//! Cost: one allocation.
+
+use http::StatusCode;
+use http::header::{HeaderName, HeaderValue};
+
+use crate::cache_status::{into_value, push_item, push_string};
+use crate::via::Pseudonym;
+
+/// The name of the field; `http` has no constant for it.
+pub const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+
+macro_rules! proxy_errors {
+    ($($variant:ident $word:literal $status:ident $doc:literal)*) => {
+        /// Why a request was not answered by its origin.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ProxyError {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl ProxyError {
+            /// All of them, in the order of RFC 9209 section 2.3.
+            pub const ALL: &[ProxyError] = &[$(ProxyError::$variant),*];
+
+            /// The word of RFC 9209.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(ProxyError::$variant => $word,)*
+                }
+            }
+
+            /// The status to answer with.
+            pub const fn status(self) -> StatusCode {
+                match self {
+                    $(ProxyError::$variant => StatusCode::$status,)*
+                }
+            }
+        }
+    };
+}
+
+proxy_errors! {
+    DnsTimeout "dns_timeout" GATEWAY_TIMEOUT "No answer from DNS in time."
+    DnsError "dns_error" BAD_GATEWAY "DNS answered with an error."
+    DestinationNotFound "destination_not_found" INTERNAL_SERVER_ERROR
+        "Nothing tells where to send the request."
+    DestinationUnavailable "destination_unavailable" SERVICE_UNAVAILABLE
+        "The next hop is known to be out of service."
+    DestinationIpProhibited "destination_ip_prohibited" BAD_GATEWAY
+        "The next hop's address is one we may not connect to."
+    DestinationIpUnroutable "destination_ip_unroutable" BAD_GATEWAY
+        "No route to the next hop."
+    ConnectionRefused "connection_refused" BAD_GATEWAY "The next hop refused the connection."
+    ConnectionTerminated "connection_terminated" BAD_GATEWAY
+        "The next hop closed the connection before its answer was whole."
+    ConnectionTimeout "connection_timeout" GATEWAY_TIMEOUT "No connection in time."
+    ConnectionReadTimeout "connection_read_timeout" GATEWAY_TIMEOUT
+        "The next hop sent nothing in time."
+    ConnectionWriteTimeout "connection_write_timeout" GATEWAY_TIMEOUT
+        "The next hop took nothing in time."
+    ConnectionLimitReached "connection_limit_reached" SERVICE_UNAVAILABLE
+        "As many connections as we allow ourselves are busy."
+    TlsProtocolError "tls_protocol_error" BAD_GATEWAY "The TLS handshake failed."
+    TlsCertificateError "tls_certificate_error" BAD_GATEWAY
+        "The next hop's certificate was not accepted."
+    TlsAlertReceived "tls_alert_received" BAD_GATEWAY "The next hop sent a TLS alert."
+    HttpRequestError "http_request_error" BAD_REQUEST "The request is not well-formed."
+    HttpRequestDenied "http_request_denied" FORBIDDEN "The client may not ask for this."
+    HttpResponseIncomplete "http_response_incomplete" BAD_GATEWAY
+        "The next hop's answer ended too early."
+    HttpResponseHeaderSectionSize "http_response_header_section_size" BAD_GATEWAY
+        "The next hop's field section is too large."
+    HttpResponseHeaderSize "http_response_header_size" BAD_GATEWAY
+        "A field line of the next hop is too large."
+    HttpResponseBodySize "http_response_body_size" BAD_GATEWAY
+        "The next hop's content is too large."
+    HttpResponseTrailerSectionSize "http_response_trailer_section_size" BAD_GATEWAY
+        "The next hop's trailer section is too large."
+    HttpResponseTrailerSize "http_response_trailer_size" BAD_GATEWAY
+        "A trailer line of the next hop is too large."
+    HttpResponseTransferCoding "http_response_transfer_coding" BAD_GATEWAY
+        "The next hop's transfer coding cannot be decoded."
+    HttpResponseContentCoding "http_response_content_coding" BAD_GATEWAY
+        "The next hop's content coding cannot be decoded."
+    HttpResponseTimeout "http_response_timeout" GATEWAY_TIMEOUT
+        "The next hop's answer was not whole in time."
+    HttpUpgradeFailed "http_upgrade_failed" BAD_GATEWAY "The next hop did not upgrade."
+    HttpProtocolError "http_protocol_error" BAD_GATEWAY "The next hop does not speak HTTP."
+    ProxyInternalResponse "proxy_internal_response" INTERNAL_SERVER_ERROR
+        "The proxy made this answer itself."
+    ProxyInternalError "proxy_internal_error" INTERNAL_SERVER_ERROR
+        "The proxy failed for a reason of its own."
+    ProxyConfigurationError "proxy_configuration_error" INTERNAL_SERVER_ERROR
+        "The proxy's configuration does not allow an answer."
+    ProxyLoopDetected "proxy_loop_detected" BAD_GATEWAY "The request has been here before."
+}
+
+/// The field value, such as `hashcache; error=dns_error; details="NXDOMAIN"`.
+pub fn proxy_status(us: &Pseudonym, error: ProxyError, details: Option<&str>) -> HeaderValue {
+    let mut out = String::with_capacity(64);
+    push_item(&mut out, us.as_str());
+    out.push_str("; error=");
+    out.push_str(error.as_str());
+    if let Some(details) = details {
+        out.push_str("; details=");
+        push_string(&mut out, details);
+    }
+    into_value(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_named_with_its_details_in_quotes() {
+        let us = Pseudonym::new("hashcache").unwrap();
+        let value = proxy_status(&us, ProxyError::DnsError, Some("NXDOMAIN"));
+        assert_eq!(value, "hashcache; error=dns_error; details=\"NXDOMAIN\"");
+        let value = proxy_status(&us, ProxyError::ProxyLoopDetected, None);
+        assert_eq!(value, "hashcache; error=proxy_loop_detected");
+    }
+
+    #[test]
+    fn every_error_has_a_word_of_its_own_and_an_error_status() {
+        for (at, error) in ProxyError::ALL.iter().enumerate() {
+            let status = error.status();
+            assert!(status.is_client_error() || status.is_server_error());
+            let others = &ProxyError::ALL[at + 1..];
+            assert!(others.iter().all(|other| other.as_str() != error.as_str()));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Byte ranges: Range, If-Range and Content-Range (RFC 9110 13.1.5, 14).
+//!
+//! The proxy calls `answer_range` when a stored response answers a request with Range, and
+//! `parse_content_range` for a 206 from upstream.
+//!
+//! Invariant: a range that is handed out lies within the content, `first <= last < length`.
+//! Cost: linear in the field; at most [`RANGES_MAX`] ranges are kept.
+
+use std::fmt;
+
+use http::StatusCode;
+use http::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, IF_RANGE, RANGE};
+
+use crate::date::{UnixTime, parse_http_date};
+use crate::entity_tag::EntityTag;
+use crate::fields::{Single, digits, single, trim};
+use crate::stored_facts::StoredFacts;
+
+/// A stretch of content, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The offset of its first byte.
+    pub first: u64,
+    /// The offset of its last byte.
+    pub last: u64,
+}
+
+impl ByteRange {
+    /// The number of bytes; at most 2^64 - 1 is said of a longer one.
+    pub fn length(&self) -> u64 {
+        (self.last - self.first).saturating_add(1)
+    }
+}
+
+/// One range as a Range field asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeSpec {
+    /// `first-last`
+    Between(ByteRange),
+    /// `first-`
+    From(u64),
+    /// `-length`
+    Last(u64),
+}
+
+impl RangeSpec {
+    /// The stretch of content of this length that is asked for; `None` when there is none.
+    pub fn resolve(self, length: u64) -> Option<ByteRange> {
+        let end = length.checked_sub(1)?;
+        match self {
+            RangeSpec::Between(range) => {
+                let last = range.last.min(end);
+                (range.first <= end).then_some(ByteRange {
+                    first: range.first,
+                    last,
+                })
+            }
+            RangeSpec::From(first) => (first <= end).then_some(ByteRange { first, last: end }),
+            RangeSpec::Last(0) => None,
+            RangeSpec::Last(count) => Some(ByteRange {
+                first: length.saturating_sub(count),
+                last: end,
+            }),
+        }
+    }
+}
+
+/// The most ranges of one request; a Range with more is ignored.
+pub const RANGES_MAX: usize = 16;
+
+/// Reads Range. `None` when it is absent or to be ignored: another unit, malformed, too many.
+pub fn parse_range(request: &HeaderMap) -> Option<Vec<RangeSpec>> {
+    let Single::One(value) = single(request, RANGE) else {
+        return None;
+    };
+    let equals = value.iter().position(|&b| b == b'=')?;
+    if !value[..equals].eq_ignore_ascii_case(b"bytes") {
+        return None;
+    }
+    let mut specs = Vec::new();
+    for text in value[equals + 1..].split(|&b| b == b',').map(trim) {
+        if text.is_empty() {
+            continue;
+        }
+        if specs.len() == RANGES_MAX {
+            return None;
+        }
+        specs.push(range_spec(text)?);
+    }
+    (!specs.is_empty()).then_some(specs)
+}
+
+fn range_spec(text: &[u8]) -> Option<RangeSpec> {
+    let dash = text.iter().position(|&b| b == b'-')?;
+    let (first, last) = (&text[..dash], &text[dash + 1..]);
+    match (first.is_empty(), last.is_empty()) {
+        (true, _) => digits(last).map(RangeSpec::Last),
+        (false, true) => digits(first).map(RangeSpec::From),
+        (false, false) => byte_range(first, last).map(RangeSpec::Between),
+    }
+}
+
+fn byte_range(first: &[u8], last: &[u8]) -> Option<ByteRange> {
+    let (first, last) = (digits(first)?, digits(last)?);
+    (first <= last).then_some(ByteRange { first, last })
+}
+
+/// What part of a stored whole response answers a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RangeAnswer {
+    /// All of it, with its own status.
+    Whole,
+    /// 206 with this range.
+    Part(ByteRange),
+    /// 206 with these ranges as `multipart/byteranges`; all of it will do as well.
+    Parts(Vec<ByteRange>),
+    /// 416: nothing of it.
+    NotSatisfiable,
+}
+
+/// What part of a stored response of `length` bytes answers a GET with these fields.
+///
+/// Range counts only for a stored 200, and only if If-Range, when there, holds; preconditions come
+/// first.
+pub fn answer_range(
+    request: &HeaderMap,
+    facts: &StoredFacts,
+    stored: &HeaderMap,
+    length: u64,
+    now: UnixTime,
+) -> RangeAnswer {
+    if facts.status != StatusCode::OK || !if_range_holds(request, facts, stored, now) {
+        return RangeAnswer::Whole;
+    }
+    let Some(specs) = parse_range(request) else {
+        return RangeAnswer::Whole;
+    };
+    let found: Vec<_> = specs
+        .iter()
+        .filter_map(|spec| spec.resolve(length))
+        .collect();
+    match found[..] {
+        // The last bytes of nothing are nothing, which no Content-Range can say.
+        [] if length == 0
+            && specs
+                .iter()
+                .any(|spec| matches!(spec, RangeSpec::Last(1..))) =>
+        {
+            RangeAnswer::Whole
+        }
+        [] => RangeAnswer::NotSatisfiable,
+        [range] => RangeAnswer::Part(range),
+        _ => RangeAnswer::Parts(found),
+    }
+}
+
+/// Whether If-Range is absent or names the stored response by a strong validator: its strong
+/// entity tag, or its Last-Modified if Date is later (RFC 9110 8.8.2.2).
+pub fn if_range_holds(
+    request: &HeaderMap,
+    facts: &StoredFacts,
+    stored: &HeaderMap,
+    now: UnixTime,
+) -> bool {
+    let value = match single(request, IF_RANGE) {
+        Single::Absent => return true,
+        Single::Conflicting => return false,
+        Single::One(value) => value,
+    };
+    let tag = EntityTag::parse(value);
+    if tag.is_well_formed() {
+        let etag = stored
+            .get(ETAG)
+            .map(|value| EntityTag::parse(value.as_bytes()));
+        return etag.is_some_and(|etag| etag.equals_strongly(&tag));
+    }
+    let strong_date = facts.last_modified.filter(|&changed| changed < facts.date);
+    strong_date.is_some() && parse_http_date(value, now) == strong_date
+}
+
+/// What Content-Range says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentRange {
+    /// The range enclosed; `None` in a 416.
+    pub range: Option<ByteRange>,
+    /// The length of the whole, if it is known.
+    pub complete: Option<u64>,
+}
+
+impl ContentRange {
+    /// A range of content of known length.
+    pub fn of(range: ByteRange, complete: u64) -> ContentRange {
+        ContentRange {
+            range: Some(range),
+            complete: Some(complete),
+        }
+    }
+
+    /// What a 416 says of content of this length.
+    pub fn unsatisfied(complete: u64) -> ContentRange {
+        ContentRange {
+            range: None,
+            complete: Some(complete),
+        }
+    }
+
+    /// As a field value.
+    pub fn to_value(self) -> HeaderValue {
+        HeaderValue::try_from(self.to_string()).expect("letters, digits and punctuation only")
+    }
+}
+
+/// `bytes 0-4/10`, `bytes 0-4/*`, `bytes */10`
+impl fmt::Display for ContentRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.range {
+            Some(ByteRange { first, last }) => write!(f, "bytes {first}-{last}/")?,
+            None => f.write_str("bytes */")?,
+        }
+        match self.complete {
+            Some(complete) => complete.fmt(f),
+            None => f.write_str("*"),
+        }
+    }
+}
+
+/// Reads Content-Range; `None` when it is absent, malformed, of another unit, or contradicts
+/// itself. A number too large for 64 bits is malformed: here it is not a limit but an address.
+pub fn parse_content_range(response: &HeaderMap) -> Option<ContentRange> {
+    let Single::One(value) = single(response, CONTENT_RANGE) else {
+        return None;
+    };
+    let unit_end = value.iter().position(|&b| b == b' ')?;
+    if !value[..unit_end].eq_ignore_ascii_case(b"bytes") {
+        return None;
+    }
+    let rest = trim(&value[unit_end..]);
+    let slash = rest.iter().position(|&b| b == b'/')?;
+    let (range, complete) = (&rest[..slash], &rest[slash + 1..]);
+    let complete = match complete {
+        b"*" => None,
+        number => Some(exact(number)?),
+    };
+    if range == b"*" {
+        complete?;
+        return Some(ContentRange {
+            range: None,
+            complete,
+        });
+    }
+    let dash = range.iter().position(|&b| b == b'-')?;
+    let (first, last) = (exact(&range[..dash])?, exact(&range[dash + 1..])?);
+    let within = complete.is_none_or(|complete| last < complete);
+    let range = Some(ByteRange { first, last });
+    (first <= last && within).then_some(ContentRange { range, complete })
+}
+
+fn exact(number: &[u8]) -> Option<u64> {
+    digits(number).filter(|&n| n < u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! Whether a stored response answers a request (RFC 9111 4, 4.2.4, 5.2.1, RFC 5861, RFC 8246).
+//!
+//! The proxy asks at every lookup that found a response; this is the hot path of a hit.
+//!
+//! Invariant: a stale response is served only where RFC 9111 4.2.4 lets it: never against
+//! `no-cache`, `must-revalidate`, `proxy-revalidate` or `s-maxage`.
+//! Cost: some additions and comparisons; no field of the stored response is parsed, and of the
+//! request only Cache-Control, if it has one.
+//!
+//! Before asking, the caller matches the Vary row of a response whose facts say `VARIES`; no match
+//! is [`Forward::VaryMiss`]. After [`Reuse::Fresh`] it evaluates the request's preconditions
+//! (`validate`) and its Range (`range`), in this order.
+
+use http::Method;
+use http::header::{
+    CACHE_CONTROL, HeaderMap, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE,
+    PRAGMA, RANGE,
+};
+
+use crate::cache_control::RequestDirectives;
+use crate::cache_status::Forward;
+use crate::date::{Seconds, UnixTime};
+use crate::storable::has_content;
+use crate::stored_facts::{FactFlags, StoredFacts};
+
+/// What the rules need to know of a request, read once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestFacts {
+    /// What its Cache-Control or Pragma says.
+    pub directives: RequestDirectives,
+    /// Its method, as far as a cache cares.
+    pub method: MethodKind,
+    /// Has a precondition that a cache can evaluate: If-None-Match, If-Modified-Since.
+    pub has_condition: bool,
+    /// Has a precondition for the origin alone: If-Match, If-Unmodified-Since.
+    pub has_origin_condition: bool,
+    /// Has a Range.
+    pub has_range: bool,
+    /// Has content.
+    pub has_content: bool,
+}
+
+/// A method, as far as a cache cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MethodKind {
+    /// Stored and answered.
+    Get,
+    /// Answered from what GET stored.
+    Head,
+    /// Never from the cache.
+    Other,
+}
+
+impl RequestFacts {
+    /// Reads a request.
+    pub fn of(method: &Method, fields: &HeaderMap) -> RequestFacts {
+        let has = |name| fields.contains_key(name);
+        let directives = match has(CACHE_CONTROL) || has(PRAGMA) {
+            true => RequestDirectives::parse(fields),
+            false => RequestDirectives::default(),
+        };
+        let method = match *method {
+            Method::GET => MethodKind::Get,
+            Method::HEAD => MethodKind::Head,
+            _ => MethodKind::Other,
+        };
+        RequestFacts {
+            directives,
+            method,
+            has_condition: has(IF_NONE_MATCH) || has(IF_MODIFIED_SINCE),
+            has_origin_condition: has(IF_MATCH) || has(IF_UNMODIFIED_SINCE),
+            has_range: has(RANGE),
+            has_content: has_content(fields),
+        }
+    }
+
+    /// Whether a stored response may be looked for at all; if not, why the request goes upstream.
+    pub fn lookup(&self) -> Result<(), Forward> {
+        match self.method {
+            MethodKind::Other => Err(Forward::Method),
+            _ if self.has_content => Err(Forward::Bypass),
+            MethodKind::Get | MethodKind::Head => Ok(()),
+        }
+    }
+}
+
+/// What to do with a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// Serve it.
+    Fresh {
+        /// For the Age field.
+        age: Seconds,
+        /// The lifetime that is left.
+        ttl: i64,
+    },
+    /// Serve it although it is stale.
+    Stale {
+        /// For the Age field.
+        age: Seconds,
+        /// The lifetime that is left: zero or negative.
+        ttl: i64,
+        /// Who allows it.
+        allowed_by: StaleAllowance,
+    },
+    /// Ask upstream whether it is still current, and do not serve it before.
+    Validate {
+        /// Why.
+        forward: Forward,
+        /// What to do if upstream fails.
+        on_error: OnError,
+    },
+    /// Send the request upstream as it came: this response cannot answer it.
+    Miss {
+        /// Why.
+        forward: Forward,
+    },
+    /// The request forbids going upstream (`only-if-cached`): answer 504.
+    Unsatisfiable,
+}
+
+/// Who allows a stale response to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StaleAllowance {
+    /// The client: `max-stale`.
+    Client,
+    /// The origin: `stale-while-revalidate`. A validation must be started in the background.
+    WhileRevalidating,
+}
+
+/// What a stored response is good for when the validation meets an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// Nothing: pass on the error, or answer 504.
+    Fail,
+    /// It may stand in when upstream cannot be reached or breaks off; an answer of 5xx is passed
+    /// on (RFC 9111 4.2.4: a disconnected cache).
+    ServeIfUnreachable,
+    /// It may stand in also for an answer of 500, 502, 503 or 504 (RFC 5861 4).
+    ServeIfError,
+}
+
+/// Settings of the rules of reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReuseOptions {
+    /// What a client's reload does.
+    pub client_reload: ClientReload,
+    /// How long past its lifetime a response may stand in for an upstream that cannot be reached,
+    /// where the origin says nothing about it.
+    pub disconnected: Seconds,
+}
+
+impl Default for ReuseOptions {
+    /// A reload validates; without upstream, an old answer is better than none.
+    fn default() -> ReuseOptions {
+        ReuseOptions {
+            client_reload: ClientReload::Validate,
+            disconnected: Seconds::MAX,
+        }
+    }
+}
+
+/// What a client's `no-cache`, `max-age=0` or `Pragma: no-cache` does to a fresh response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientReload {
+    /// It is validated.
+    Validate,
+    /// It is served all the same if it came or was validated within this time: for metered links.
+    IgnoreWithin(Seconds),
+}
+
+/// Decides what to do with a stored response whose Vary row matches the request.
+pub fn reuse(
+    request: &RequestFacts,
+    stored: &StoredFacts,
+    now: UnixTime,
+    options: &ReuseOptions,
+) -> Reuse {
+    let decision = decide(request, stored, now, options);
+    match decision {
+        Reuse::Validate { .. } | Reuse::Miss { .. } if request.directives.only_if_cached => {
+            Reuse::Unsatisfiable
+        }
+        _ => decision,
+    }
+}
+
+fn decide(
+    request: &RequestFacts,
+    stored: &StoredFacts,
+    now: UnixTime,
+    options: &ReuseOptions,
+) -> Reuse {
+    if let Err(forward) = request.lookup() {
+        return Reuse::Miss { forward };
+    }
+    // Only the origin knows the state that these ask about. Ignoring them, which RFC 9110 13.1.1
+    // allows, would answer a lost-update check from a copy.
+    if request.has_origin_condition {
+        return Reuse::Miss {
+            forward: Forward::Request,
+        };
+    }
+    let (age, ttl) = (stored.age(now), stored.ttl(now));
+    let validate = |forward| Reuse::Validate {
+        forward,
+        on_error: on_error(request, stored, now, options),
+    };
+    if stored.flags.has(FactFlags::NO_CACHE) {
+        return validate(Forward::Stale);
+    }
+    if stored.is_fresh(now) {
+        return match client_accepts_fresh(request, stored, now, options) {
+            true => Reuse::Fresh { age, ttl },
+            false => validate(Forward::Request),
+        };
+    }
+    match stale_allowance(&request.directives, stored, now) {
+        Some(allowed_by) => Reuse::Stale {
+            age,
+            ttl,
+            allowed_by,
+        },
+        None => validate(Forward::Stale),
+    }
+}
+
+fn client_accepts_fresh(
+    request: &RequestFacts,
+    stored: &StoredFacts,
+    now: UnixTime,
+    options: &ReuseOptions,
+) -> bool {
+    let wanted = &request.directives;
+    let stays_fresh = wanted
+        .min_fresh
+        .is_none_or(|least| stored.ttl(now) >= i64::from(least.get()));
+    if !stays_fresh {
+        return false;
+    }
+    let reload = wanted.no_cache || wanted.max_age == Some(Seconds::ZERO);
+    if let (true, ClientReload::IgnoreWithin(span)) = (reload, options.client_reload)
+        && now.since(stored.response_time) <= span
+    {
+        return true;
+    }
+    // A response of this very second has age 0, yet `max-age=0` asks for a validation.
+    let young = |most| stored.age(now) <= most && most > Seconds::ZERO;
+    // RFC 8246 2: what is immutable is not validated while fresh unless the client insists.
+    // `no-cache` insists; `max-age=0` is what every plain reload sends.
+    let immutable = stored.flags.has(FactFlags::IMMUTABLE);
+    !wanted.no_cache && (immutable || wanted.max_age.is_none_or(young))
+}
+
+/// Who, if anybody, lets a stale response be served without asking.
+fn stale_allowance(
+    wanted: &RequestDirectives,
+    stored: &StoredFacts,
+    now: UnixTime,
+) -> Option<StaleAllowance> {
+    // A response from the future has no age to compare with a limit.
+    let ageless = stored.response_time > now;
+    let client_insists = wanted.no_cache || wanted.min_fresh.is_some();
+    let too_old = wanted.max_age.is_some_and(|most| stored.age(now) > most);
+    if ageless || client_insists || too_old || stored.flags.has(FactFlags::NEVER_STALE) {
+        return None;
+    }
+    let late = lateness(stored, now);
+    if wanted.max_stale.is_some_and(|most| late <= most) {
+        return Some(StaleAllowance::Client);
+    }
+    (late < stored.stale_while_revalidate).then_some(StaleAllowance::WhileRevalidating)
+}
+
+fn on_error(
+    request: &RequestFacts,
+    stored: &StoredFacts,
+    now: UnixTime,
+    options: &ReuseOptions,
+) -> OnError {
+    let never_stale = stored.flags.has(FactFlags::NEVER_STALE) && !stored.is_fresh(now);
+    if never_stale || stored.flags.has(FactFlags::NO_CACHE) {
+        return OnError::Fail;
+    }
+    let late = lateness(stored, now);
+    let window = request.directives.stale_if_error.unwrap_or(Seconds::ZERO);
+    let window = window.max(stored.stale_if_error);
+    if window > Seconds::ZERO && late <= window {
+        OnError::ServeIfError
+    } else if late <= options.disconnected {
+        OnError::ServeIfUnreachable
+    } else {
+        OnError::Fail
+    }
+}
+
+/// How long a response has been stale.
+fn lateness(stored: &StoredFacts, now: UnixTime) -> Seconds {
+    stored.age(now).beyond(stored.lifetime.seconds)
+}

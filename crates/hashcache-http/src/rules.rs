@@ -1,0 +1,338 @@
+//! Freshness rules: what an operator, or the list that ships, knows about certain URLs.
+//!
+//! `freshness` asks once per response that may be stored; `reuse` never does, what a rule said is
+//! in the stored facts.
+//!
+//! Invariant: of the rules that match, the first decides, and the operator's stand before the
+//! shipped ones.
+//! Cost: one automaton over all path patterns, well under a microsecond; no rules, no work.
+//!
+//! ```toml
+//! [[rule]]
+//! host = "*.example.com"          # one or several; without it, every host
+//! path = ["/static/**", "/*.js"]  # one or several
+//! lifetime = "30d"
+//! # or instead: immutable = true
+//! # or instead: heuristic = { percent = 20, max = "7d" }
+//! ```
+//!
+//! In a path `*` stays within a segment, `**` crosses segments, `<hex:40>` is forty digits 0-9a-f;
+//! in a host `*` crosses labels.
+
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Deserializer, de};
+use thiserror::Error;
+
+use crate::authority::Host;
+use crate::date::Seconds;
+use crate::freshness::Heuristic;
+use crate::target::Target;
+
+/// What a rule gives the responses it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAction {
+    /// A lifetime where the origin states none.
+    Lifetime(Seconds),
+    /// Another guess where the origin states none.
+    Heuristic(Heuristic),
+    /// The content never changes under this name.
+    Immutable,
+}
+
+/// One `[[rule]]` as written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleSpec {
+    #[serde(default)]
+    host: Patterns,
+    path: Patterns,
+    lifetime: Option<Span>,
+    heuristic: Option<HeuristicSpec>,
+    #[serde(default)]
+    immutable: bool,
+}
+
+impl RuleSpec {
+    /// Reads the `[[rule]]` tables of a TOML text that holds nothing else.
+    pub fn from_toml(text: &str) -> Result<Vec<RuleSpec>, RuleError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct File {
+            #[serde(default)]
+            rule: Vec<RuleSpec>,
+        }
+        let file: File = toml::from_str(text).map_err(|error| RuleError::Toml(Box::new(error)))?;
+        Ok(file.rule)
+    }
+
+    /// The rules of the list that ships.
+    pub fn shipped() -> Vec<RuleSpec> {
+        RuleSpec::from_toml(SHIPPED).expect("the list is read by a test")
+    }
+
+    fn action(&self) -> Result<RuleAction, RuleError> {
+        match (self.lifetime, &self.heuristic, self.immutable) {
+            (Some(Span(seconds)), None, false) => Ok(RuleAction::Lifetime(seconds)),
+            (None, Some(spec), false) => Ok(RuleAction::Heuristic(spec.heuristic())),
+            (None, None, true) => Ok(RuleAction::Immutable),
+            _ => Err(RuleError::Action {
+                path: self.path.0.join(", "),
+            }),
+        }
+    }
+}
+
+/// Rules ready for lookup.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    paths: GlobSet,
+    /// The rule each path pattern belongs to; ascending, as the patterns were added.
+    rule_of_path: Vec<usize>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    /// `None` matches every host.
+    hosts: Option<GlobSet>,
+    action: RuleAction,
+}
+
+impl Rules {
+    /// These rules, the first one first.
+    pub fn new<'a>(specs: impl IntoIterator<Item = &'a RuleSpec>) -> Result<Rules, RuleError> {
+        let mut paths = GlobSetBuilder::new();
+        let mut out = Rules::none();
+        for spec in specs {
+            let action = spec.action()?;
+            let hosts = host_set(&spec.host.0)?;
+            for pattern in &spec.path.0 {
+                if !pattern.starts_with('/') {
+                    return Err(RuleError::Path {
+                        pattern: pattern.clone(),
+                    });
+                }
+                paths.add(glob(pattern, Crosses::DoubleStar)?);
+                out.rule_of_path.push(out.rules.len());
+            }
+            out.rules.push(Rule { hosts, action });
+        }
+        out.paths = paths.build().map_err(|error| RuleError::Set {
+            reason: error.to_string(),
+        })?;
+        Ok(out)
+    }
+
+    /// An operator's rules before the shipped ones.
+    pub fn before_shipped(specs: &[RuleSpec]) -> Result<Rules, RuleError> {
+        Rules::new(specs.iter().chain(&RuleSpec::shipped()))
+    }
+
+    /// The rules of a TOML text, without the shipped ones.
+    pub fn from_toml(text: &str) -> Result<Rules, RuleError> {
+        Rules::new(&RuleSpec::from_toml(text)?)
+    }
+
+    /// The shipped rules alone.
+    pub fn shipped() -> Rules {
+        Rules::new(&RuleSpec::shipped()).expect("the list is built by a test")
+    }
+
+    /// No rules.
+    pub fn none() -> Rules {
+        Rules::default()
+    }
+
+    /// What the first rule that matches the target gives.
+    pub fn find(&self, target: &Target) -> Option<RuleAction> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let mut matched = Vec::new();
+        self.paths
+            .matches_candidate_into(&Candidate::new(target.path()), &mut matched);
+        matched.sort_unstable();
+        let rules = matched
+            .iter()
+            .map(|&path| &self.rules[self.rule_of_path[path]]);
+        let mut applicable = rules.filter(|rule| rule.matches_host(&target.authority.host));
+        applicable.next().map(|rule| rule.action)
+    }
+}
+
+impl Rule {
+    fn matches_host(&self, host: &Host) -> bool {
+        match (&self.hosts, host) {
+            (None, _) => true,
+            (Some(hosts), Host::Name(name)) => hosts.is_match(&**name),
+            (Some(hosts), address) => hosts.is_match(address.to_string()),
+        }
+    }
+}
+
+fn host_set(patterns: &[String]) -> Result<Option<GlobSet>, RuleError> {
+    if patterns.iter().any(|pattern| pattern == "*") {
+        return Ok(None);
+    }
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(glob(&pattern.to_ascii_lowercase(), Crosses::Star)?);
+    }
+    let set = set.build().map_err(|error| RuleError::Set {
+        reason: error.to_string(),
+    })?;
+    Ok(Some(set))
+}
+
+/// Which wildcard reaches across separators.
+enum Crosses {
+    /// `*`, in host names.
+    Star,
+    /// `**` alone, in paths.
+    DoubleStar,
+}
+
+fn glob(pattern: &str, crosses: Crosses) -> Result<globset::Glob, RuleError> {
+    let bad = |reason| RuleError::Pattern {
+        pattern: pattern.to_owned(),
+        reason,
+    };
+    let spelled_out = spell_out_digits(pattern).ok_or_else(|| bad("not <hex:N>".to_owned()))?;
+    GlobBuilder::new(&spelled_out)
+        .literal_separator(matches!(crosses, Crosses::DoubleStar))
+        .build()
+        .map_err(|error| bad(error.kind().to_string()))
+}
+
+/// Writes `<hex:40>` as forty times `[0-9a-f]`: what a digest looks like, and glob cannot say.
+fn spell_out_digits(pattern: &str) -> Option<String> {
+    let mut out = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some((before, after)) = rest.split_once('<') {
+        let (inside, after) = after.split_once('>')?;
+        let count: usize = inside.strip_prefix("hex:")?.parse().ok()?;
+        if !(1..=128).contains(&count) {
+            return None;
+        }
+        out.push_str(before);
+        out.push_str(&"[0-9a-f]".repeat(count));
+        rest = after;
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+/// One pattern or several.
+#[derive(Clone, Debug)]
+struct Patterns(Vec<String>);
+
+impl Default for Patterns {
+    fn default() -> Patterns {
+        Patterns(vec!["*".to_owned()])
+    }
+}
+
+impl<'de> Deserialize<'de> for Patterns {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a pattern or a list of patterns")]
+        enum OneOrMany {
+            One(String),
+            Many(Vec<String>),
+        }
+        match OneOrMany::deserialize(deserializer)? {
+            OneOrMany::One(pattern) => Ok(Patterns(vec![pattern])),
+            OneOrMany::Many(patterns) if patterns.is_empty() => {
+                Err(de::Error::invalid_length(0, &"at least one pattern"))
+            }
+            OneOrMany::Many(patterns) => Ok(Patterns(patterns)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeuristicSpec {
+    percent: Option<u32>,
+    max: Option<Span>,
+}
+
+impl HeuristicSpec {
+    fn heuristic(&self) -> Heuristic {
+        let default = Heuristic::default();
+        Heuristic {
+            percent: self.percent.unwrap_or(default.percent),
+            max: self.max.map_or(default.max, |Span(seconds)| seconds),
+        }
+    }
+}
+
+/// A length of time as written: `"90s"`, `"5m"`, `"12h"`, `"30d"`, `"2w"`.
+#[derive(Clone, Copy, Debug)]
+struct Span(Seconds);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_span(&text).map(Span).ok_or_else(|| {
+            let found = de::Unexpected::Str(&text);
+            de::Error::invalid_value(
+                found,
+                &"a time like \"90s\", \"5m\", \"12h\", \"30d\", \"2w\"",
+            )
+        })
+    }
+}
+
+fn parse_span(text: &str) -> Option<Seconds> {
+    let unit_seconds = match text.as_bytes().last()? {
+        b's' => 1,
+        b'm' => 60,
+        b'h' => 3_600,
+        b'd' => 86_400,
+        b'w' => 7 * 86_400,
+        _ => return None,
+    };
+    let count = crate::fields::digits(&text.as_bytes()[..text.len() - 1])?;
+    Some(Seconds::new(count.saturating_mul(unit_seconds)))
+}
+
+/// Why rules were refused.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// The text is no list of rules; the source says where.
+    #[error("no list of freshness rules")]
+    Toml(#[source] Box<toml::de::Error>),
+    /// A rule has none or several of its three outcomes.
+    #[error("rule for {path}: exactly one of lifetime, heuristic and immutable must be given")]
+    Action {
+        /// The rule's path patterns.
+        path: String,
+    },
+    /// A path pattern that can match no path.
+    #[error("path pattern {pattern} does not begin with /")]
+    Path {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A pattern that cannot be read.
+    #[error("pattern {pattern}: {reason}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The patterns are too many or too large together.
+    #[error("freshness rules: {reason}")]
+    Set {
+        /// What is wrong with them.
+        reason: String,
+    },
+}
+
+const SHIPPED: &str = include_str!("../lists/immutable.toml");
+
+#[cfg(test)]
+mod tests;

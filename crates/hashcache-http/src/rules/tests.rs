@@ -1,0 +1,137 @@
+use super::*;
+
+fn find(rules: &Rules, url: &str) -> Option<RuleAction> {
+    rules.find(&Target::parse_url(url).unwrap())
+}
+
+const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+#[test]
+fn the_shipped_list_knows_names_made_from_content() {
+    let rules = Rules::shipped();
+    for path in [
+        "/debian/pool/main/h/hello/hello_2.10-3_amd64.deb".to_owned(),
+        "/pool/universe/h/hello/hello_2.10.orig.tar.gz".to_owned(),
+        "/debian/pool/main/h/hello/hello_2.10-3.dsc".to_owned(),
+        format!("/debian/dists/stable/main/binary-amd64/by-hash/SHA256/{DIGEST}"),
+        format!("/packages/ab/cd/{}/x-1.0-py3-none-any.whl", &DIGEST[..60]),
+        format!("/packages/ab/cd/{}/x-1.0.tar.gz", &DIGEST[..60]),
+        "/left-pad/-/left-pad-1.3.0.tgz".to_owned(),
+        "/@scope/name/-/name-1.0.0.tgz".to_owned(),
+        "/crates/serde/serde-1.0.0.crate".to_owned(),
+        format!("/repo.git/objects/ab/{}", &DIGEST[..38]),
+        format!("/a/b/objects/pack/pack-{}.pack", &DIGEST[..40]),
+        format!("/a/b/objects/pack/pack-{DIGEST}.idx"),
+        format!("/v2/library/debian/blobs/sha256:{DIGEST}"),
+    ] {
+        let url = format!("http://h{path}");
+        assert_eq!(find(&rules, &url), Some(RuleAction::Immutable), "{path}");
+    }
+}
+
+#[test]
+fn the_shipped_list_leaves_names_that_may_change() {
+    let rules = Rules::shipped();
+    for path in [
+        "/debian/dists/stable/InRelease".to_owned(),
+        "/debian/pool/main/h/hello/".to_owned(),
+        "/debian/dists/stable/by-hash/SHA256/latest".to_owned(),
+        "/simple/x/".to_owned(),
+        "/packages/ab/cd/latest/x-1.0.tar.gz".to_owned(),
+        "/left-pad".to_owned(),
+        "/download/left-pad.tgz".to_owned(),
+        "/repo.git/objects/info/packs".to_owned(),
+        "/repo.git/info/refs".to_owned(),
+        "/v2/library/debian/manifests/latest".to_owned(),
+        format!("/v2/library/debian/manifests/sha256:{DIGEST}x"),
+        format!("/v2/library/debian/blobs/sha256:{}", &DIGEST[1..]),
+        "/".to_owned(),
+    ] {
+        assert_eq!(find(&rules, &format!("http://h{path}")), None, "{path}");
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_host_and_path_decides() {
+    let rules = Rules::from_toml(
+        r#"
+        [[rule]]
+        host = ["a.example", "*.B.example"]
+        path = "/x/*"
+        lifetime = "5m"
+        [[rule]]
+        path = ["/x/**", "/y"]
+        heuristic = { percent = 20 }
+        "#,
+    )
+    .unwrap();
+    let five_minutes = Some(RuleAction::Lifetime(Seconds::new(300)));
+    let fifth = Some(RuleAction::Heuristic(Heuristic {
+        percent: 20,
+        max: Seconds::DAY,
+    }));
+    assert_eq!(find(&rules, "http://a.example/x/1?q"), five_minutes);
+    assert_eq!(find(&rules, "http://c.d.b.example/x/1"), five_minutes);
+    assert_eq!(find(&rules, "http://a.example/x/1/2"), fifth);
+    assert_eq!(find(&rules, "http://127.0.0.1/y"), fifth);
+    assert_eq!(find(&rules, "http://a.example/z"), None);
+}
+
+#[test]
+fn operator_rules_stand_before_the_shipped_ones() {
+    let own = RuleSpec::from_toml("[[rule]]\npath = '/pool/**'\nlifetime = '1h'").unwrap();
+    let rules = Rules::before_shipped(&own).unwrap();
+    let hour = Some(RuleAction::Lifetime(Seconds::new(3600)));
+    assert_eq!(find(&rules, "http://h/pool/a.deb"), hour);
+    assert_eq!(
+        find(&rules, "http://h/x/pool/a.deb"),
+        Some(RuleAction::Immutable)
+    );
+    assert_eq!(find(&Rules::none(), "http://h/x/pool/a.deb"), None);
+}
+
+#[test]
+fn spans_have_units() {
+    for (text, seconds) in [
+        ("90s", 90),
+        ("5m", 300),
+        ("12h", 43_200),
+        ("30d", 2_592_000),
+    ] {
+        assert_eq!(parse_span(text), Some(Seconds::new(seconds)), "{text}");
+    }
+    assert_eq!(parse_span("99999999999999999999w"), Some(Seconds::MAX));
+    for text in ["", "5", "m", "-5m", "1.5h", "5 m", "5M"] {
+        assert_eq!(parse_span(text), None, "{text}");
+    }
+}
+
+#[test]
+fn bad_rules_say_what_is_wrong() {
+    for (text, wanted) in [
+        ("[[rule]]\npath = '/x'", "exactly one of"),
+        (
+            "[[rule]]\npath = '/x'\nimmutable = true\nlifetime = '1d'",
+            "exactly one of",
+        ),
+        (
+            "[[rule]]\npath = 'x'\nimmutable = true",
+            "does not begin with /",
+        ),
+        ("[[rule]]\npath = '/[x'\nimmutable = true", "pattern /[x"),
+        (
+            "[[rule]]\npath = '/<hex:0>'\nimmutable = true",
+            "not <hex:N>",
+        ),
+        (
+            "[[rule]]\npath = '/<dec:3>'\nimmutable = true",
+            "not <hex:N>",
+        ),
+        ("[[rule]]\npath = []\nimmutable = true", "no list"),
+        ("[[rule]]\npath = '/x'\nlifetim = '1d'", "no list"),
+        ("[[rules]]\npath = '/x'", "no list"),
+    ] {
+        let error = Rules::from_toml(text).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{text:?}: {error}");
+    }
+}

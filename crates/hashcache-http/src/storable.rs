@@ -1,0 +1,312 @@
+//! Whether a response may be stored (RFC 9111 3, 3.5, 5.2.2), and what to remember of it.
+//!
+//! The proxy asks once when a response's head has come, and again after a 304 has freshened the
+//! stored fields.
+//!
+//! Invariant: a response is stored only if every rule of RFC 9111 section 3 for a shared cache
+//! allows it; each refusal has a name.
+//! Cost: one pass over Cache-Control, a handful of lookups by name.
+
+use http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, SET_COOKIE,
+    TRANSFER_ENCODING,
+};
+use http::{Method, StatusCode};
+
+use crate::age::{Arrival, age_field};
+use crate::cache_control::{RequestDirectives, ResponseDirectives};
+use crate::date::{Seconds, UnixTime, parse_http_date};
+use crate::entity_tag::EntityTag;
+use crate::exchange::{Exchange, StoreOptions};
+use crate::fields::{Single, single};
+use crate::freshness::{
+    Lifetime, LifetimeSource, is_heuristically_cacheable, last_modified, lifetime,
+};
+use crate::hop::connection_options;
+use crate::range::{ContentRange, parse_content_range};
+use crate::stored_facts::{FactFlags, StoredFacts};
+use crate::vary::{Vary, VaryRow, coding_escapes_row};
+
+/// Whether and as what a response may be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storable {
+    /// The content is the whole representation.
+    Whole {
+        /// What hits will need to know.
+        facts: StoredFacts,
+        /// The request values it was chosen by, if it varies.
+        row: Option<VaryRow>,
+    },
+    /// The content is one range of it (206). It must not be stored as if it were the whole.
+    Partial {
+        /// What hits will need to know.
+        facts: StoredFacts,
+        /// The request values it was chosen by, if it varies.
+        row: Option<VaryRow>,
+        /// Which range.
+        range: ContentRange,
+    },
+    /// Not to be stored.
+    No(NotStored),
+}
+
+/// Why a response is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotStored {
+    /// Only responses to GET are.
+    Method,
+    /// The request had content, which may have shaped the answer.
+    RequestContent,
+    /// The request says `no-store`.
+    RequestNoStore,
+    /// The response says `no-store`.
+    NoStore,
+    /// The response says `private`.
+    Private,
+    /// The request had credentials, and the response does not say that others may have it.
+    Authorization,
+    /// The response sets a cookie, and does not say that others may have it.
+    SetCookie,
+    /// `Vary: *`, or a Vary that is no list.
+    VaryAnything,
+    /// More or larger varying fields than a row holds.
+    VaryTooWide,
+    /// A content coding that the Accept-Encoding row does not tell apart.
+    VaryCoding,
+    /// Connection names a field that is not a connection's own.
+    Connection,
+    /// An informational status, or 304.
+    Status,
+    /// `must-understand`, and the status is not understood.
+    StatusNotUnderstood,
+    /// 206 without one valid Content-Range.
+    ContentRange,
+    /// Neither an explicit lifetime nor a status that may be stored without one.
+    NoLifetime,
+    /// Stale when it came, with nothing to validate it by: no request could ever use it.
+    NoUse,
+}
+
+impl NotStored {
+    /// A token for the `detail` of Cache-Status and for logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            NotStored::Method => "method",
+            NotStored::RequestContent => "request-content",
+            NotStored::RequestNoStore => "request-no-store",
+            NotStored::NoStore => "no-store",
+            NotStored::Private => "private",
+            NotStored::Authorization => "authorization",
+            NotStored::SetCookie => "set-cookie",
+            NotStored::VaryAnything => "vary-any",
+            NotStored::VaryTooWide => "vary-too-wide",
+            NotStored::VaryCoding => "vary-coding",
+            NotStored::Connection => "connection",
+            NotStored::Status => "status",
+            NotStored::StatusNotUnderstood => "must-understand",
+            NotStored::ContentRange => "content-range",
+            NotStored::NoLifetime => "no-lifetime",
+            NotStored::NoUse => "no-use",
+        }
+    }
+}
+
+/// Decides whether a response may be stored, and computes what to remember of it.
+pub fn storable(exchange: &Exchange<'_>, options: &StoreOptions) -> Storable {
+    match allowed(exchange, options) {
+        Ok(storable) => storable,
+        Err(reason) => Storable::No(reason),
+    }
+}
+
+fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, NotStored> {
+    let directives = ResponseDirectives::parse(exchange.response);
+    request_allows(exchange)?;
+    status_allows(exchange.status, &directives)?;
+    directives_allow(exchange, &directives)?;
+    if connection_options(exchange.response).is_err() {
+        return Err(NotStored::Connection);
+    }
+    let row = vary_row(exchange)?;
+    let range = match exchange.status {
+        StatusCode::PARTIAL_CONTENT => Some(only_range(exchange.response)?),
+        _ => None,
+    };
+    let facts = facts(exchange, &directives, row.is_some(), options);
+    lifetime_allows(exchange.status, &directives, &facts)?;
+    Ok(match range {
+        Some(range) => Storable::Partial { facts, row, range },
+        None => Storable::Whole { facts, row },
+    })
+}
+
+fn request_allows(exchange: &Exchange<'_>) -> Result<(), NotStored> {
+    if *exchange.method != Method::GET {
+        return Err(NotStored::Method);
+    }
+    if has_content(exchange.request) {
+        return Err(NotStored::RequestContent);
+    }
+    if RequestDirectives::parse(exchange.request).no_store {
+        return Err(NotStored::RequestNoStore);
+    }
+    Ok(())
+}
+
+/// Whether a request announces content: a length other than zero, or a transfer coding.
+pub(crate) fn has_content(request: &HeaderMap) -> bool {
+    request.contains_key(TRANSFER_ENCODING)
+        || request
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0")
+}
+
+fn status_allows(status: StatusCode, directives: &ResponseDirectives) -> Result<(), NotStored> {
+    if status.is_informational() || status == StatusCode::NOT_MODIFIED {
+        return Err(NotStored::Status);
+    }
+    if directives.must_understand && !is_understood(status) {
+        return Err(NotStored::StatusNotUnderstood);
+    }
+    Ok(())
+}
+
+/// Final statuses whose rules this crate implements, for `must-understand`.
+fn is_understood(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        200..=206 | 300..=303 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 500..=505
+    )
+}
+
+fn directives_allow(
+    exchange: &Exchange<'_>,
+    directives: &ResponseDirectives,
+) -> Result<(), NotStored> {
+    // RFC 9111 5.2.2.3: beside `must-understand`, `no-store` is for caches that do not know it.
+    if directives.no_store && !directives.must_understand {
+        return Err(NotStored::NoStore);
+    }
+    if directives.private.is_response() {
+        return Err(NotStored::Private);
+    }
+    // RFC 9111 3.5.
+    let for_others =
+        directives.public || directives.must_revalidate || directives.s_maxage.is_some();
+    if exchange.request.contains_key(AUTHORIZATION) && !for_others {
+        return Err(NotStored::Authorization);
+    }
+    let for_others =
+        directives.public || directives.max_age.is_some() || directives.s_maxage.is_some();
+    if exchange.response.contains_key(SET_COOKIE) && !for_others {
+        return Err(NotStored::SetCookie);
+    }
+    Ok(())
+}
+
+fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
+    match Vary::parse(exchange.response) {
+        Vary::Nothing => Ok(None),
+        Vary::Anything => Err(NotStored::VaryAnything),
+        Vary::TooWide => Err(NotStored::VaryTooWide),
+        Vary::Fields(names) => {
+            if coding_escapes_row(&names, exchange.request, exchange.response) {
+                return Err(NotStored::VaryCoding);
+            }
+            let row = VaryRow::select(&names, exchange.request);
+            row.map(Some).ok_or(NotStored::VaryTooWide)
+        }
+    }
+}
+
+/// The range of a 206. Several ranges come as `multipart/byteranges` and have no Content-Range.
+fn only_range(response: &HeaderMap) -> Result<ContentRange, NotStored> {
+    let multipart = response.get(CONTENT_TYPE).is_some_and(|value| {
+        let start = value.as_bytes().get(..MULTIPART.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(MULTIPART))
+    });
+    match parse_content_range(response) {
+        Some(range) if !multipart && range.range.is_some() => Ok(range),
+        _ => Err(NotStored::ContentRange),
+    }
+}
+
+fn facts(
+    exchange: &Exchange<'_>,
+    directives: &ResponseDirectives,
+    varies: bool,
+    options: &StoreOptions,
+) -> StoredFacts {
+    let Exchange {
+        response,
+        request_time,
+        response_time,
+        ..
+    } = *exchange;
+    let date = response_date(response, response_time);
+    let arrival = Arrival {
+        age_value: age_field(response),
+        date,
+        request_time,
+        response_time,
+    };
+    let lifetime = lifetime(exchange, directives, date, options);
+    let immutable = directives.immutable || lifetime.source == LifetimeSource::Immutable;
+    let etag = response
+        .get(ETAG)
+        .map(|value| EntityTag::parse(value.as_bytes()));
+    let flags = FactFlags::default()
+        .with(FactFlags::NO_CACHE, directives.no_cache.is_response())
+        .with(FactFlags::NEVER_STALE, directives.forbids_stale())
+        .with(FactFlags::IMMUTABLE, immutable)
+        .with(FactFlags::ETAG, etag.is_some())
+        .with(
+            FactFlags::STRONG_ETAG,
+            etag.is_some_and(|etag| etag.is_strong()),
+        )
+        .with(FactFlags::VARIES, varies)
+        .with(FactFlags::NO_TRANSFORM, directives.no_transform);
+    StoredFacts {
+        status: exchange.status,
+        lifetime,
+        initial_age: arrival.initial_age(),
+        response_time,
+        date,
+        last_modified: last_modified(response, response_time),
+        stale_while_revalidate: directives.stale_while_revalidate.unwrap_or(Seconds::ZERO),
+        stale_if_error: directives.stale_if_error.unwrap_or(Seconds::ZERO),
+        flags,
+    }
+}
+
+/// A response's Date; the time it came when that is missing or malformed.
+pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> UnixTime {
+    let date = match single(response, DATE) {
+        Single::One(value) => parse_http_date(value, response_time),
+        Single::Absent | Single::Conflicting => None,
+    };
+    date.unwrap_or(response_time)
+}
+
+/// The last condition of RFC 9111 section 3, and whether storing would serve anybody.
+fn lifetime_allows(
+    status: StatusCode,
+    directives: &ResponseDirectives,
+    facts: &StoredFacts,
+) -> Result<(), NotStored> {
+    let Lifetime { source, .. } = facts.lifetime;
+    let stated = source != LifetimeSource::None || directives.public;
+    if !stated && !is_heuristically_cacheable(status) {
+        return Err(NotStored::NoLifetime);
+    }
+    let usable = facts.is_fresh(facts.response_time) && !facts.flags.has(FactFlags::NO_CACHE);
+    let usable_stale =
+        facts.stale_while_revalidate > Seconds::ZERO || facts.stale_if_error > Seconds::ZERO;
+    if !usable && !usable_stale && !facts.has_validator() {
+        return Err(NotStored::NoUse);
+    }
+    Ok(())
+}
+
+const MULTIPART: &[u8] = b"multipart/byteranges";

@@ -1,0 +1,278 @@
+//! What a hit needs to know of a stored response, as plain numbers.
+//!
+//! `storable` makes them when a response is stored, the proxy keeps their bytes in the object's
+//! metadata, `reuse` and `validate` read them at every hit instead of parsing fields again.
+//!
+//! Invariant: bytes that were not written by `to_bytes` of this layout decode to `None`.
+//! Cost: 48 bytes per response.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 1 | layout, 1 |
+//! | 1 | 1 | source of the lifetime |
+//! | 2 | 2 | status |
+//! | 4 | 2 | flags |
+//! | 6 | 2 | reserved, 0 |
+//! | 8 | 4 | age on arrival, seconds |
+//! | 12 | 4 | lifetime, seconds |
+//! | 16 | 4 | stale-while-revalidate, seconds |
+//! | 20 | 4 | stale-if-error, seconds |
+//! | 24 | 8 | time of arrival |
+//! | 32 | 8 | Date |
+//! | 40 | 8 | Last-Modified; all ones when there is none |
+//!
+//! Integers are little-endian, times in seconds since 1970.
+
+use http::StatusCode;
+
+use crate::age::current_age;
+use crate::date::{Seconds, UnixTime};
+use crate::freshness::{Lifetime, LifetimeSource};
+
+/// The bytes of [`StoredFacts`].
+pub const FACTS_BYTES: usize = 48;
+
+/// What a hit needs to know of a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredFacts {
+    /// The status it was stored with.
+    pub status: StatusCode,
+    /// Its lifetime, and from where.
+    pub lifetime: Lifetime,
+    /// Its age when it came.
+    pub initial_age: Seconds,
+    /// When it came, or was last validated.
+    pub response_time: UnixTime,
+    /// Its Date; the time of arrival when it had none.
+    pub date: UnixTime,
+    /// Its Last-Modified.
+    pub last_modified: Option<UnixTime>,
+    /// How long past its lifetime it may be served while it is validated.
+    pub stale_while_revalidate: Seconds,
+    /// How long past its lifetime it may stand in for an error.
+    pub stale_if_error: Seconds,
+    /// Yes or no.
+    pub flags: FactFlags,
+}
+
+/// The yes-or-no part of [`StoredFacts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FactFlags(u16);
+
+impl FactFlags {
+    /// May never be used without validation (`no-cache`).
+    pub const NO_CACHE: FactFlags = FactFlags(1);
+    /// May never be served stale (`must-revalidate`, `proxy-revalidate`, `s-maxage`).
+    pub const NEVER_STALE: FactFlags = FactFlags(1 << 1);
+    /// Does not change while fresh, by the origin's word (RFC 8246) or by a rule.
+    pub const IMMUTABLE: FactFlags = FactFlags(1 << 2);
+    /// Has an ETag.
+    pub const ETAG: FactFlags = FactFlags(1 << 3);
+    /// The ETag is strong.
+    pub const STRONG_ETAG: FactFlags = FactFlags(1 << 4);
+    /// Has a Vary row, which must match.
+    pub const VARIES: FactFlags = FactFlags(1 << 5);
+    /// Content is not to be transformed.
+    pub const NO_TRANSFORM: FactFlags = FactFlags(1 << 6);
+
+    const ALL: u16 = (1 << 7) - 1;
+
+    /// These flags and `flag` if `set`.
+    #[must_use]
+    pub fn with(self, flag: FactFlags, set: bool) -> FactFlags {
+        FactFlags(if set { self.0 | flag.0 } else { self.0 })
+    }
+
+    /// Whether `flag` is among them.
+    pub fn has(self, flag: FactFlags) -> bool {
+        self.0 & flag.0 != 0
+    }
+}
+
+impl StoredFacts {
+    /// The age now (RFC 9111 4.2.3).
+    pub fn age(&self, now: UnixTime) -> Seconds {
+        current_age(self.initial_age, self.response_time, now)
+    }
+
+    /// The lifetime that is left; negative when stale.
+    pub fn ttl(&self, now: UnixTime) -> i64 {
+        i64::from(self.lifetime.seconds.get()) - i64::from(self.age(now).get())
+    }
+
+    /// Whether it is fresh. One that came "in the future" is not: the clock was wrong then or is
+    /// now, and only a validation can tell how old it is.
+    pub fn is_fresh(&self, now: UnixTime) -> bool {
+        self.ttl(now) > 0 && self.response_time <= now
+    }
+
+    /// Whether a conditional request can ask for a change: ETag or Last-Modified.
+    pub fn has_validator(&self) -> bool {
+        self.flags.has(FactFlags::ETAG) || self.last_modified.is_some()
+    }
+
+    /// The bytes to keep with the response.
+    pub fn to_bytes(&self) -> [u8; FACTS_BYTES] {
+        let mut out = [0; FACTS_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &[LAYOUT, source_to_byte(self.lifetime.source)]);
+        put(2, &self.status.as_u16().to_le_bytes());
+        put(4, &self.flags.0.to_le_bytes());
+        put(8, &self.initial_age.get().to_le_bytes());
+        put(12, &self.lifetime.seconds.get().to_le_bytes());
+        put(16, &self.stale_while_revalidate.get().to_le_bytes());
+        put(20, &self.stale_if_error.get().to_le_bytes());
+        put(24, &self.response_time.0.to_le_bytes());
+        put(32, &self.date.0.to_le_bytes());
+        put(
+            40,
+            &self
+                .last_modified
+                .map_or(NO_TIME, |time| time.0)
+                .to_le_bytes(),
+        );
+        out
+    }
+
+    /// Reads the bytes back; `None` when they are not of this layout.
+    pub fn from_bytes(bytes: &[u8]) -> Option<StoredFacts> {
+        let bytes: &[u8; FACTS_BYTES] = bytes.try_into().ok()?;
+        let flags = u16_at(bytes, 4);
+        if bytes[0] != LAYOUT || flags & !FactFlags::ALL != 0 || u16_at(bytes, 6) != 0 {
+            return None;
+        }
+        let last_modified = u64_at(bytes, 40);
+        Some(StoredFacts {
+            status: StatusCode::from_u16(u16_at(bytes, 2)).ok()?,
+            lifetime: Lifetime {
+                seconds: seconds_at(bytes, 12)?,
+                source: source_from_byte(bytes[1])?,
+            },
+            initial_age: seconds_at(bytes, 8)?,
+            response_time: UnixTime(u64_at(bytes, 24)),
+            date: UnixTime(u64_at(bytes, 32)),
+            last_modified: (last_modified != NO_TIME).then_some(UnixTime(last_modified)),
+            stale_while_revalidate: seconds_at(bytes, 16)?,
+            stale_if_error: seconds_at(bytes, 20)?,
+            flags: FactFlags(flags),
+        })
+    }
+}
+
+const SOURCES: [LifetimeSource; 8] = [
+    LifetimeSource::None,
+    LifetimeSource::SMaxage,
+    LifetimeSource::MaxAge,
+    LifetimeSource::Expires,
+    LifetimeSource::Rule,
+    LifetimeSource::Immutable,
+    LifetimeSource::Heuristic,
+    LifetimeSource::Negative,
+];
+
+fn source_to_byte(source: LifetimeSource) -> u8 {
+    let at = SOURCES.iter().position(|&known| known == source);
+    let at = at.expect("the table holds every source, see the test");
+    u8::try_from(at).expect("eight sources")
+}
+
+fn source_from_byte(byte: u8) -> Option<LifetimeSource> {
+    SOURCES.get(usize::from(byte)).copied()
+}
+
+fn u16_at(bytes: &[u8; FACTS_BYTES], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u64_at(bytes: &[u8; FACTS_BYTES], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(eight)
+}
+
+fn seconds_at(bytes: &[u8; FACTS_BYTES], at: usize) -> Option<Seconds> {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    let number = u32::from_le_bytes(four);
+    (number <= Seconds::MAX.get()).then(|| Seconds::new(u64::from(number)))
+}
+
+const LAYOUT: u8 = 1;
+
+const NO_TIME: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> StoredFacts {
+        StoredFacts {
+            status: StatusCode::OK,
+            lifetime: Lifetime {
+                seconds: Seconds::new(60),
+                source: LifetimeSource::MaxAge,
+            },
+            initial_age: Seconds::new(5),
+            response_time: UnixTime(1000),
+            date: UnixTime(998),
+            last_modified: Some(UnixTime(7)),
+            stale_while_revalidate: Seconds::new(1),
+            stale_if_error: Seconds::new(2),
+            flags: FactFlags::default().with(FactFlags::ETAG, true),
+        }
+    }
+
+    #[test]
+    fn facts_survive_storage() {
+        for source in SOURCES {
+            let mut facts = facts();
+            facts.lifetime.source = source;
+            assert_eq!(StoredFacts::from_bytes(&facts.to_bytes()), Some(facts));
+        }
+        let plain = StoredFacts {
+            last_modified: None,
+            ..facts()
+        };
+        assert_eq!(StoredFacts::from_bytes(&plain.to_bytes()), Some(plain));
+    }
+
+    #[test]
+    fn the_layout_is_the_tables() {
+        let bytes = facts().to_bytes();
+        assert_eq!(bytes[..8], [1, 2, 200, 0, 8, 0, 0, 0]);
+        assert_eq!(
+            bytes[8..24],
+            [5, 0, 0, 0, 60, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]
+        );
+        assert_eq!(bytes[24..32], 1000_u64.to_le_bytes());
+        assert_eq!(bytes[32..40], 998_u64.to_le_bytes());
+        assert_eq!(bytes[40..], 7_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn bytes_of_another_layout_are_refused() {
+        let good = facts().to_bytes();
+        assert_eq!(StoredFacts::from_bytes(&good[1..]), None);
+        for (at, byte) in [
+            (0, 2),
+            (1, 8),
+            (3, 0xff),
+            (5, 0x80),
+            (7, 1),
+            (11, 0x81),
+            (23, 0xff),
+        ] {
+            let mut bad = good;
+            bad[at] = byte;
+            assert_eq!(StoredFacts::from_bytes(&bad), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_response_from_the_future_is_not_fresh() {
+        assert!(facts().is_fresh(UnixTime(1000)));
+        assert!(facts().is_fresh(UnixTime(1054)));
+        assert!(!facts().is_fresh(UnixTime(1055)));
+        assert!(!facts().is_fresh(UnixTime(999)));
+    }
+}

@@ -1,0 +1,185 @@
+//! Validation: a client's preconditions against a stored response, our own conditional requests
+//! upstream, and what a 304 does to the stored fields (RFC 9111 3.2, 4.3; RFC 9110 13).
+//!
+//! The proxy calls `evaluate_conditions` before serving a stored response, the others around a
+//! validation.
+//!
+//! Invariant: fields that describe the stored bytes (length, coding, range) never come from a 304:
+//! it was made without those bytes.
+//! Cost: a comparison per entity tag in the request; freshening copies the 304's fields.
+//!
+//! If-Match and If-Unmodified-Since are not evaluated here: they guard the origin's state, so
+//! `reuse` sends such requests upstream as they came.
+
+use http::header::{
+    AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
+    ETAG, HeaderMap, HeaderName, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE,
+    TRANSFER_ENCODING,
+};
+
+use crate::cache_control::ResponseDirectives;
+use crate::date::{UnixTime, http_date, parse_http_date};
+use crate::entity_tag::EntityTag;
+use crate::fields::{Backslash, Single, single, split_list};
+use crate::hop::{fields_to_store, withhold};
+use crate::stored_facts::StoredFacts;
+
+/// What a client's preconditions make of a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionOutcome {
+    /// The client has it: answer 304.
+    NotModified,
+    /// Serve the response.
+    Send,
+}
+
+/// Evaluates If-None-Match, or without it If-Modified-Since, for GET and HEAD (RFC 9111 4.3.2).
+///
+/// Preconditions count only where the answer would be a 2xx (RFC 9110 13.2.1). Without a stored
+/// Last-Modified its Date stands in, or the time it came.
+pub fn evaluate_conditions(
+    request: &HeaderMap,
+    facts: &StoredFacts,
+    stored: &HeaderMap,
+    now: UnixTime,
+) -> ConditionOutcome {
+    if !facts.status.is_success() {
+        return ConditionOutcome::Send;
+    }
+    let not_modified = if request.contains_key(IF_NONE_MATCH) {
+        let etag = stored
+            .get(ETAG)
+            .map(|value| EntityTag::parse(value.as_bytes()));
+        none_match_names(request, etag)
+    } else {
+        let since = match single(request, IF_MODIFIED_SINCE) {
+            Single::One(value) => parse_http_date(value, now),
+            Single::Absent | Single::Conflicting => None,
+        };
+        let changed = facts.last_modified.unwrap_or(facts.date);
+        since.is_some_and(|since| changed <= since)
+    };
+    match not_modified {
+        true => ConditionOutcome::NotModified,
+        false => ConditionOutcome::Send,
+    }
+}
+
+/// Whether If-None-Match names the stored entity tag, or any with `*`.
+fn none_match_names(request: &HeaderMap, etag: Option<EntityTag<'_>>) -> bool {
+    let lines = request.get_all(IF_NONE_MATCH).iter();
+    let mut members = lines.flat_map(|line| split_list(line.as_bytes(), Backslash::Plain));
+    members.any(|member| {
+        let names = |etag: EntityTag<'_>| etag.equals_weakly(&EntityTag::parse(member));
+        member == b"*" || etag.is_some_and(names)
+    })
+}
+
+/// Makes a request ask whether the stored response is still current (RFC 9111 4.3.1).
+///
+/// The client's own conditions and its Range go: they are evaluated against what the validation
+/// leaves in the store. If-None-Match carries the stored ETag byte for byte, If-Modified-Since the
+/// stored Last-Modified; with neither it carries the stored Date. A response without all three is
+/// asked for anew, unconditionally.
+pub fn set_validators(request: &mut HeaderMap, facts: &StoredFacts, stored: &HeaderMap) {
+    for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_RANGE, RANGE] {
+        request.remove(name);
+    }
+    if let Some(etag) = stored.get(ETAG) {
+        request.insert(IF_NONE_MATCH, etag.clone());
+    }
+    if let Some(last_modified) = facts.last_modified {
+        request.insert(IF_MODIFIED_SINCE, http_date(last_modified));
+    } else if !facts.has_validator() && stored.contains_key(DATE) {
+        request.insert(IF_MODIFIED_SINCE, http_date(facts.date));
+    }
+}
+
+/// Whether a 304, which answers a request made by [`set_validators`], speaks of the stored
+/// response (RFC 9111 4.3.4). If not, it must neither freshen nor release it, and the resource is
+/// fetched anew without conditions.
+///
+/// A 304 without validators confirms what we asked about: RFC 9110 15.4.5 even advises to leave
+/// Last-Modified out.
+pub fn not_modified_confirms(stored: &HeaderMap, not_modified: &HeaderMap) -> bool {
+    if let Some(etag) = not_modified.get(ETAG) {
+        // Compared weakly on purpose. nginx weakens the tag of what it compresses but not that of
+        // the 304 for it; a strong comparison would fetch such content whole at each validation.
+        // The tag sent was the stored one, so the origin did recognise it.
+        let etag = EntityTag::parse(etag.as_bytes());
+        let stored = stored
+            .get(ETAG)
+            .map(|value| EntityTag::parse(value.as_bytes()));
+        return stored.is_some_and(|stored| stored.equals_weakly(&etag));
+    }
+    match not_modified.get(LAST_MODIFIED) {
+        Some(value) => stored
+            .get(LAST_MODIFIED)
+            .is_none_or(|stored| stored == value),
+        None => true,
+    }
+}
+
+/// Freshens stored fields from a 304 (RFC 9111 3.2, 4.3.4): each field it has replaces the stored
+/// ones of that name, but for those that describe the stored bytes or belong to the connection.
+///
+/// The 304's Age counts from now on, or none. A Date is set if it brought none. Fields that the new
+/// `no-cache="…"` and `private="…"` name are withheld as from a new response. The caller then
+/// asks [`storable`](crate::storable) anew with the stored status and these fields: a 304 may
+/// bring `no-store`.
+pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: UnixTime) {
+    stored.remove(AGE);
+    stored.insert(DATE, http_date(response_time));
+    let update = fields_to_store(not_modified, &ResponseDirectives::default());
+    for name in update.keys() {
+        if DESCRIBE_THE_BYTES.contains(name) {
+            continue;
+        }
+        stored.remove(name);
+        for value in update.get_all(name) {
+            stored.append(name.clone(), value.clone());
+        }
+    }
+    let directives = ResponseDirectives::parse(stored);
+    withhold(stored, &directives);
+}
+
+/// Gives a response without Date that of its arrival (RFC 9110 6.6.1).
+pub fn ensure_date(response: &mut HeaderMap, response_time: UnixTime) {
+    if !response.contains_key(DATE) {
+        response.insert(DATE, http_date(response_time));
+    }
+}
+
+/// The fields of a 304 made from a stored response (RFC 9110 15.4.5): all but those that describe
+/// content which the client has already.
+pub fn not_modified_fields(stored: &HeaderMap) -> HeaderMap {
+    let mut out = stored.clone();
+    for name in CONTENT_FIELDS {
+        out.remove(name);
+    }
+    if out.contains_key(ETAG) {
+        out.remove(LAST_MODIFIED);
+    }
+    out
+}
+
+/// Never taken from a 304.
+const DESCRIBE_THE_BYTES: [HeaderName; 4] = [
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    TRANSFER_ENCODING,
+];
+
+/// Left out of a 304.
+const CONTENT_FIELDS: [HeaderName; 5] = [
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Via: our name on each message, and the loop it reveals (RFC 9110 7.6.3).
+//!
+//! The proxy checks each request and adds its member to each message it forwards.
+//!
+//! Invariant: the name is a token, so what we add is always one well-formed member, and our own
+//! members are recognised whatever others put around them.
+//! Cost: adding shares a ready-made value; looking is linear in the field.
+
+use http::Version;
+use http::header::{HeaderMap, HeaderValue, VIA};
+use thiserror::Error;
+
+use crate::fields::{is_token, members};
+
+/// The name by which this proxy is known in Via, Cache-Status and Proxy-Status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pseudonym {
+    name: Box<str>,
+    via_1_0: HeaderValue,
+    via_1_1: HeaderValue,
+    via_2: HeaderValue,
+}
+
+/// The name is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("name is not made of letters, digits and !#$%&'*+-.^_`|~ alone")]
+pub struct NoToken;
+
+impl Pseudonym {
+    /// Checks a name: a token, such as `hashcache` or `cache1.example.net`.
+    pub fn new(name: &str) -> Result<Pseudonym, NoToken> {
+        if !is_token(name.as_bytes()) {
+            return Err(NoToken);
+        }
+        let via = |version| HeaderValue::try_from(format!("{version} {name}")).or(Err(NoToken));
+        Ok(Pseudonym {
+            name: name.into(),
+            via_1_0: via("1.0")?,
+            via_1_1: via("1.1")?,
+            via_2: via("2")?,
+        })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds our member to a message that came in this version of HTTP.
+    pub fn append_via(&self, fields: &mut HeaderMap, received: Version) {
+        let value = match received {
+            Version::HTTP_2 => &self.via_2,
+            Version::HTTP_09 | Version::HTTP_10 => &self.via_1_0,
+            _ => &self.via_1_1,
+        };
+        fields.append(VIA, value.clone());
+    }
+
+    /// Whether a request has been here before: it goes in a loop.
+    pub fn is_in_via(&self, request: &HeaderMap) -> bool {
+        members(request, &VIA).any(|member| {
+            let mut words = member
+                .split(|&b| b == b' ' || b == b'\t')
+                .filter(|w| !w.is_empty());
+            let received_by = words.nth(1);
+            received_by.is_some_and(|name| name.eq_ignore_ascii_case(self.name.as_bytes()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_member_is_appended_after_those_of_others() {
+        let us = Pseudonym::new("hashcache").unwrap();
+        let mut fields = HeaderMap::new();
+        fields.insert(VIA, HeaderValue::from_static("1.0 fred"));
+        us.append_via(&mut fields, Version::HTTP_11);
+        us.append_via(&mut fields, Version::HTTP_2);
+        us.append_via(&mut fields, Version::HTTP_10);
+        let lines: Vec<_> = fields.get_all(VIA).iter().collect();
+        assert_eq!(
+            lines,
+            ["1.0 fred", "1.1 hashcache", "2 hashcache", "1.0 hashcache"]
+        );
+    }
+
+    #[test]
+    fn a_loop_is_seen_among_protocols_comments_and_lines() {
+        let us = Pseudonym::new("hashcache").unwrap();
+        let seen = |line: &'static str| {
+            let mut fields = HeaderMap::new();
+            fields.insert(VIA, HeaderValue::from_static(line));
+            us.is_in_via(&fields)
+        };
+        assert!(seen("1.1 hashcache"));
+        assert!(seen("1.0 fred, HTTP/1.1  HashCache (mine, yours)"));
+        assert!(!seen("1.1 hashcache2"));
+        assert!(!seen("1.1 fred (hashcache)"));
+        assert!(!seen("hashcache"));
+        assert!(!us.is_in_via(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn only_tokens_are_names() {
+        for name in ["", "a b", "a,b", "ä", "a\r\nb", "a:80"] {
+            assert!(Pseudonym::new(name).is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The rules from outside: a case per clause, our own decisions, and properties of all inputs.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of a test that panics fails the test"
+)]
+
+mod decisions;
+mod properties;
+mod rfc5861;
+mod rfc8246;
+mod rfc9110;
+mod rfc9111;
+mod support;

@@ -1,0 +1,275 @@
+//! The access log: one line for each request, and for each tunnel at its end.
+//!
+//! Workers write lines into a buffer of their own; a thread collects the buffers ten times a
+//! second, or as soon as one holds 32 KiB, and sleeps while nobody asks for anything. So a request
+//! pays for the making of its line and an uncontended lock, never for a write or a wake-up.
+//!
+//! Called by `request` and `tunnel` with an [`Entry`], by `server` on signals, by `metrics`.
+//!
+//! Invariant: what waits to be written is bounded by 1 MiB; what does not fit is dropped and
+//! counted. A disk that is full stops the log, not the proxy.
+
+mod entry;
+mod escape;
+mod format;
+mod scribe;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+pub(crate) use entry::{Entry, Outcome, RequestId, Tally};
+use format::Formatter;
+use scribe::{Scribe, Sink};
+
+use crate::settings::{self, LogFormat, Mode, Settings};
+
+/// The log of the process; dropped last, it writes what waits.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    desk: Option<Arc<Desk>>,
+    style: Style,
+    scribe: Option<Thread>,
+    /// Closed by the thread when it ends.
+    ended: Option<Mutex<mpsc::Receiver<()>>>,
+    queue_bytes: usize,
+}
+
+/// How lines look, the same for all workers.
+#[derive(Clone, Copy, Debug)]
+struct Style {
+    format: LogFormat,
+    query: Query,
+    target: Target,
+}
+
+/// What becomes of query strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Query {
+    Kept,
+    Stripped,
+}
+
+/// How the combined format shows what was asked for: other formats have a place for the authority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// With scheme and authority, as clients of a forward proxy ask.
+    Absolute,
+    /// The path alone, as clients of an origin ask.
+    Path,
+}
+
+impl AccessLog {
+    /// Opens the log and starts its thread; an error is the operator's to mend.
+    pub(crate) fn start(settings: &Settings) -> io::Result<Self> {
+        let style = Style {
+            format: settings.log_format,
+            query: if settings.log_strip_query {
+                Query::Stripped
+            } else {
+                Query::Kept
+            },
+            target: match settings.mode {
+                Mode::Forward => Target::Absolute,
+                Mode::Accelerate { .. } => Target::Path,
+            },
+        };
+        let sink = match &settings.access_log {
+            settings::AccessLog::None => {
+                return Ok(Self::none());
+            }
+            // Not through `io::stdout`, which holds half lines back.
+            settings::AccessLog::Stdout => {
+                Sink::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+            }
+            settings::AccessLog::File(path) => Sink::file(path.clone())?,
+        };
+        Self::start_with(sink, style, QUEUE_BYTES / settings.workers.max(1))
+    }
+
+    /// A log that nobody wants.
+    pub(crate) fn none() -> Self {
+        let style = Style {
+            format: LogFormat::default(),
+            query: Query::Stripped,
+            target: Target::Absolute,
+        };
+        Self {
+            desk: None,
+            style,
+            scribe: None,
+            ended: None,
+            queue_bytes: 0,
+        }
+    }
+
+    fn start_with(sink: Sink, style: Style, queue_bytes: usize) -> io::Result<Self> {
+        let desk = Arc::new(Desk::default());
+        let mut scribe = Scribe::new(sink, Arc::clone(&desk));
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || {
+                scribe.run();
+                drop(end);
+            })?;
+        Ok(Self {
+            desk: Some(desk),
+            style,
+            scribe: Some(thread.thread().clone()),
+            ended: Some(Mutex::new(ended)),
+            queue_bytes,
+        })
+    }
+
+    /// A place to write for one worker; to be called once by each.
+    pub(crate) fn worker(&self) -> WorkerLog {
+        let (Some(desk), Some(scribe)) = (&self.desk, &self.scribe) else {
+            return WorkerLog { tray: None };
+        };
+        let pending = Pending {
+            lines: Vec::new(),
+            formatter: Formatter::new(self.style),
+        };
+        let pending = Arc::new(Mutex::new(pending));
+        lock(&desk.trays).push(Arc::clone(&pending));
+        let tray = Tray {
+            pending,
+            desk: Arc::clone(desk),
+            scribe: scribe.clone(),
+            queue_bytes: self.queue_bytes,
+        };
+        WorkerLog {
+            tray: Some(Arc::new(tray)),
+        }
+    }
+
+    /// Writes what waits to the file as it was opened, then opens its path anew.
+    pub(crate) fn reopen(&self) {
+        if let (Some(desk), Some(scribe)) = (&self.desk, &self.scribe) {
+            desk.reopen.store(true, Relaxed);
+            scribe.unpark();
+        }
+    }
+
+    /// Counts since the start.
+    pub(crate) fn figures(&self) -> LogFigures {
+        let Some(desk) = &self.desk else {
+            return LogFigures::default();
+        };
+        LogFigures {
+            written: desk.written.load(Relaxed),
+            dropped: desk.dropped.load(Relaxed),
+            failures: desk.failures.load(Relaxed),
+            stopped: desk.stopped.load(Relaxed),
+        }
+    }
+
+    /// Writes what waits and ends the thread; gives up on a reader that is stuck.
+    pub(crate) fn stop(&self) {
+        if let (Some(desk), Some(scribe), Some(ended)) = (&self.desk, &self.scribe, &self.ended) {
+            desk.stop.store(true, Relaxed);
+            scribe.unpark();
+            // The error is either the good end or the bad one; there is nothing to do about both.
+            let _ = lock(ended).recv_timeout(STOP_TIME);
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What has become of lines so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogFigures {
+    /// Lines written.
+    pub(crate) written: u64,
+    /// Lines lost: no room in the queue, or the file could not be written.
+    pub(crate) dropped: u64,
+    /// Writes and reopenings that failed.
+    pub(crate) failures: u64,
+    /// Whether the log stands still after a failure.
+    pub(crate) stopped: bool,
+}
+
+/// One worker's end of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerLog {
+    tray: Option<Arc<Tray>>,
+}
+
+impl WorkerLog {
+    /// Puts down one line; never waits for more than another line of the same worker.
+    pub(crate) fn write(&self, entry: &Entry<'_>) {
+        let Some(tray) = &self.tray else { return };
+        let (before, after) = {
+            let mut guard = lock(&tray.pending);
+            let Pending { lines, formatter } = &mut *guard;
+            let before = lines.len();
+            formatter.push(lines, entry);
+            if lines.len() > tray.queue_bytes {
+                lines.truncate(before);
+                tray.desk.dropped.fetch_add(1, Relaxed);
+            }
+            (before, lines.len())
+        };
+        let full = before < WAKE_BYTES && after >= WAKE_BYTES;
+        // Relaxed is enough: either the scribe's last look at this buffer came after our line, or
+        // our lock came after its look, and then we see what it stored before.
+        if full || tray.desk.asleep.load(Relaxed) && tray.desk.asleep.swap(false, Relaxed) {
+            tray.scribe.unpark();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Tray {
+    pending: Arc<Mutex<Pending>>,
+    desk: Arc<Desk>,
+    scribe: Thread,
+    queue_bytes: usize,
+}
+
+/// Lines that wait for the scribe.
+#[derive(Debug)]
+struct Pending {
+    lines: Vec<u8>,
+    formatter: Formatter,
+}
+
+/// What workers and scribe share.
+#[derive(Debug, Default)]
+struct Desk {
+    trays: Mutex<Vec<Arc<Mutex<Pending>>>>,
+    asleep: AtomicBool,
+    reopen: AtomicBool,
+    stop: AtomicBool,
+    written: AtomicU64,
+    dropped: AtomicU64,
+    failures: AtomicU64,
+    stopped: AtomicBool,
+}
+
+/// A panic in another thread leaves whole lines or none; there is nothing to distrust.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Room for lines of all workers that the scribe has not collected.
+const QUEUE_BYTES: usize = 1 << 20;
+/// A buffer this full is collected at once; about 200 lines.
+const WAKE_BYTES: usize = 32 << 10;
+/// How long a line may lie in its buffer.
+const ROUND_TIME: Duration = Duration::from_millis(100);
+/// How long the end of the process waits for a reader of the log that does not read.
+const STOP_TIME: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! The three forms of a line: Squid's native one, Apache's combined one, JSON.
+//!
+//! Called by `WorkerLog::write` under the worker's lock, so it is written for speed: numbers by
+//! `itoa`, the date made once a second, no allocation but the growth of the buffer.
+//!
+//! Invariant: one call appends exactly one line, whatever the client sent. Squid and combined lines
+//! carry `id=` and `error=` after the fields of their format, where readers of them do not look.
+//! Times are UTC.
+
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::Version;
+
+use super::entry::{Entry, Outcome};
+use super::escape::{self, Escape};
+use super::{Query, Style, Target};
+use crate::settings::LogFormat;
+
+/// Makes lines; holds the date of the second it last saw.
+#[derive(Debug)]
+pub(super) struct Formatter {
+    style: Style,
+    second: Option<u64>,
+    date: Vec<u8>,
+}
+
+impl Formatter {
+    pub(super) fn new(style: Style) -> Self {
+        Self {
+            style,
+            second: None,
+            date: Vec::new(),
+        }
+    }
+
+    /// Appends the line of `entry`.
+    pub(super) fn push(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+        // One growth instead of several; nearly all lines are shorter.
+        line.reserve(1 << 10);
+        match self.style.format {
+            LogFormat::Squid => self.push_squid(line, entry),
+            LogFormat::Combined => self.push_combined(line, entry),
+            LogFormat::Json => self.push_json(line, entry),
+        }
+        line.push(b'\n');
+    }
+
+    fn push_squid(&self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+        // Squid's time is that of the end.
+        let took_ms = millis(entry.duration);
+        let end_ms = entry.start.0.saturating_add(took_ms);
+        push_number(line, end_ms / 1000);
+        line.push(b'.');
+        push_padded(line, end_ms % 1000, 3, b'0');
+        line.push(b' ');
+        push_padded(line, took_ms, 6, b' ');
+        line.push(b' ');
+        push_ip(line, entry.client.ip());
+        line.push(b' ');
+        line.extend_from_slice(squid_code(entry).as_bytes());
+        if entry.aborted {
+            line.extend_from_slice(b"_ABORTED");
+        }
+        line.push(b'/');
+        push_padded(line, u64::from(entry.status), 3, b'0');
+        line.push(b' ');
+        push_number(line, entry.client_bytes);
+        line.push(b' ');
+        push_or_dash(line, entry.method.as_bytes(), Escape::Url, METHOD_BYTES);
+        line.push(b' ');
+        self.push_url(line, entry, Target::Absolute);
+        line.extend_from_slice(b" - ");
+        match (entry.peer, entry.upstream) {
+            (Some(peer), _) => {
+                line.extend_from_slice(b"FIRSTUP_PARENT/");
+                push_or_dash(line, peer.as_bytes(), Escape::Url, FIELD_BYTES);
+            }
+            (None, Some(upstream)) => {
+                line.extend_from_slice(b"HIER_DIRECT/");
+                push_ip(line, upstream.ip());
+            }
+            (None, None) => line.extend_from_slice(b"HIER_NONE/-"),
+        }
+        line.push(b' ');
+        push_or_dash(line, media_type(entry), Escape::Url, FIELD_BYTES);
+        push_id_and_error(line, entry);
+    }
+
+    fn push_combined(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+        push_ip(line, entry.client.ip());
+        line.extend_from_slice(b" - - [");
+        line.extend_from_slice(self.date(entry.start.seconds(), combined_date));
+        line.extend_from_slice(b"] \"");
+        push_or_dash(line, entry.method.as_bytes(), Escape::Url, METHOD_BYTES);
+        line.push(b' ');
+        self.push_url(line, entry, self.style.target);
+        line.push(b' ');
+        line.extend_from_slice(b"HTTP/");
+        line.extend_from_slice(version(entry.version).as_bytes());
+        line.extend_from_slice(b"\" ");
+        push_padded(line, u64::from(entry.status), 3, b'0');
+        line.push(b' ');
+        push_number(line, entry.client_bytes);
+        line.extend_from_slice(b" \"");
+        match entry.referer {
+            Some(referer) => self.push_referer(line, referer, Escape::Quoted),
+            None => line.push(b'-'),
+        }
+        line.extend_from_slice(b"\" \"");
+        push_or_dash(
+            line,
+            entry.user_agent.unwrap_or_default(),
+            Escape::Quoted,
+            FIELD_BYTES,
+        );
+        line.push(b'"');
+        push_id_and_error(line, entry);
+    }
+
+    /// Keys are those of the Elastic Common Schema where it has one.
+    fn push_json(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+        line.extend_from_slice(b"{\"@timestamp\":\"");
+        line.extend_from_slice(self.date(entry.start.seconds(), iso_date));
+        line.push(b'.');
+        push_padded(line, entry.start.subsec_millis(), 3, b'0');
+        line.extend_from_slice(b"Z\",\"event.duration\":");
+        push_number(line, nanos(entry.duration));
+        if let Some(first_byte) = entry.first_byte {
+            line.extend_from_slice(b",\"hashcache.first_byte_ns\":");
+            push_number(line, nanos(first_byte));
+        }
+        line.extend_from_slice(b",\"client.ip\":\"");
+        push_ip(line, entry.client.ip());
+        line.extend_from_slice(b"\",\"client.port\":");
+        push_number(line, u64::from(entry.client.port()));
+        let text = |line: &mut Vec<u8>, key: &str, value: &[u8], bound: usize| {
+            line.extend_from_slice(b",\"");
+            line.extend_from_slice(key.as_bytes());
+            line.extend_from_slice(b"\":\"");
+            escape::push(line, value, Escape::Json, bound);
+            line.push(b'"');
+        };
+        text(
+            line,
+            "http.request.method",
+            entry.method.as_bytes(),
+            METHOD_BYTES,
+        );
+        text(
+            line,
+            "http.version",
+            version(entry.version).as_bytes(),
+            FIELD_BYTES,
+        );
+        text(line, "url.scheme", entry.scheme.as_bytes(), FIELD_BYTES);
+        let authority = escape::without_userinfo(entry.authority);
+        text(line, "url.authority", authority.as_bytes(), FIELD_BYTES);
+        line.extend_from_slice(b",\"url.original\":\"");
+        self.push_target(line, entry.path.as_bytes(), Escape::Json);
+        line.extend_from_slice(b"\",\"http.response.status_code\":");
+        push_number(line, u64::from(entry.status));
+        line.extend_from_slice(b",\"hashcache.outcome\":\"");
+        line.extend_from_slice(entry.outcome.row().word.as_bytes());
+        line.extend_from_slice(b"\",\"http.response.bytes\":");
+        push_number(line, entry.client_bytes);
+        line.extend_from_slice(b",\"hashcache.origin_bytes\":");
+        push_number(line, entry.origin_bytes);
+        if entry.aborted {
+            line.extend_from_slice(b",\"hashcache.aborted\":true");
+        }
+        if let Some(upstream) = entry.upstream {
+            line.extend_from_slice(b",\"server.ip\":\"");
+            push_ip(line, upstream.ip());
+            line.extend_from_slice(b"\",\"server.port\":");
+            push_number(line, u64::from(upstream.port()));
+        }
+        if let Some(peer) = entry.peer {
+            text(line, "hashcache.peer", peer.as_bytes(), FIELD_BYTES);
+        }
+        if let Some(error) = entry.error {
+            text(line, "error.code", error.as_bytes(), FIELD_BYTES);
+        }
+        line.extend_from_slice(b",\"http.request.id\":\"");
+        push_hex(line, entry.request_id.0);
+        line.push(b'"');
+        if let Some(agent) = entry.user_agent {
+            text(line, "user_agent.original", agent, FIELD_BYTES);
+        }
+        if let Some(referer) = entry.referer {
+            line.extend_from_slice(b",\"http.request.referrer\":\"");
+            self.push_referer(line, referer, Escape::Json);
+            line.push(b'"');
+        }
+        if entry.content_type.is_some() {
+            text(
+                line,
+                "http.response.mime_type",
+                media_type(entry),
+                FIELD_BYTES,
+            );
+        }
+        line.push(b'}');
+    }
+
+    fn push_url(&self, line: &mut Vec<u8>, entry: &Entry<'_>, target: Target) {
+        let authority = escape::without_userinfo(entry.authority).as_bytes();
+        if authority.is_empty() && entry.path.is_empty() {
+            // What Squid's readers know for a head that could not be read.
+            line.extend_from_slice(b"error:invalid-request");
+            return;
+        }
+        if entry.path.is_empty() {
+            escape::push(line, authority, Escape::Url, FIELD_BYTES);
+            return;
+        }
+        if target == Target::Absolute && !authority.is_empty() {
+            escape::push(line, entry.scheme.as_bytes(), Escape::Url, FIELD_BYTES);
+            line.extend_from_slice(b"://");
+            escape::push(line, authority, Escape::Url, FIELD_BYTES);
+        }
+        self.push_target(line, entry.path.as_bytes(), Escape::Url);
+    }
+
+    fn push_target(&self, line: &mut Vec<u8>, target: &[u8], escape: Escape) {
+        let (before, after) = escape::around_userinfo(self.stripped(target));
+        escape::push(line, before, escape, TARGET_BYTES);
+        escape::push(line, after, escape, TARGET_BYTES);
+    }
+
+    fn push_referer(&self, line: &mut Vec<u8>, referer: &[u8], escape: Escape) {
+        let (before, after) = escape::around_userinfo(self.stripped(referer));
+        escape::push(line, before, escape, FIELD_BYTES);
+        escape::push(line, after, escape, FIELD_BYTES);
+    }
+
+    fn stripped<'a>(&self, target: &'a [u8]) -> &'a [u8] {
+        match self.style.query {
+            Query::Kept => target,
+            Query::Stripped => escape::without_query(target),
+        }
+    }
+
+    /// The date of `second`; most lines share it with the line before.
+    fn date(&mut self, second: u64, make: fn(&mut Vec<u8>, u64)) -> &[u8] {
+        if self.second != Some(second) {
+            self.date.clear();
+            make(&mut self.date, second);
+            self.second = Some(second);
+        }
+        &self.date
+    }
+}
+
+fn squid_code(entry: &Entry<'_>) -> &'static str {
+    match entry.outcome {
+        // The client's own copy was good: a hit without a body.
+        Outcome::Hit | Outcome::MemoryHit if entry.status == 304 => "TCP_IMS_HIT",
+        outcome => outcome.row().squid,
+    }
+}
+
+fn push_id_and_error(line: &mut Vec<u8>, entry: &Entry<'_>) {
+    line.extend_from_slice(b" id=");
+    push_hex(line, entry.request_id.0);
+    if let Some(error) = entry.error {
+        line.extend_from_slice(b" error=");
+        escape::push(line, error.as_bytes(), Escape::Url, FIELD_BYTES);
+    }
+}
+
+/// The media type without its parameters.
+fn media_type<'a>(entry: &Entry<'a>) -> &'a [u8] {
+    let field = entry.content_type.unwrap_or_default();
+    let end = field
+        .iter()
+        .position(|&byte| byte == b';')
+        .unwrap_or(field.len());
+    field[..end].trim_ascii()
+}
+
+fn push_or_dash(line: &mut Vec<u8>, field: &[u8], escape: Escape, bound: usize) {
+    if field.is_empty() {
+        line.push(b'-');
+    } else {
+        escape::push(line, field, escape, bound);
+    }
+}
+
+fn push_number(line: &mut Vec<u8>, number: u64) {
+    line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+fn push_padded(line: &mut Vec<u8>, number: u64, width: usize, pad: u8) {
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(number).as_bytes();
+    line.resize(line.len() + width.saturating_sub(digits.len()), pad);
+    line.extend_from_slice(digits);
+}
+
+fn push_hex(line: &mut Vec<u8>, number: u64) {
+    for byte in number.to_be_bytes() {
+        let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+        line.extend([digit(byte >> 4), digit(byte & 15)]);
+    }
+}
+
+/// An IPv4 address in IPv6 clothes is told as what it is.
+fn push_ip(line: &mut Vec<u8>, address: IpAddr) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            for (at, octet) in [a, b, c, d].into_iter().enumerate() {
+                if at > 0 {
+                    line.push(b'.');
+                }
+                push_number(line, u64::from(octet));
+            }
+        }
+        // Writing to a `Vec` cannot fail.
+        IpAddr::V6(address) => drop(write!(line, "{address}")),
+    }
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_09 => "0.9",
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2.0",
+        Version::HTTP_3 => "3.0",
+        _ => "1.1",
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// `21/Nov/2026:21:47:02 +0000`
+fn combined_date(date: &mut Vec<u8>, second: u64) {
+    let (year, month, day) = civil(second / 86_400);
+    let (hour, minute, second) = (second / 3600 % 24, second / 60 % 60, second % 60);
+    let month = MONTHS[month];
+    drop(write!(
+        date,
+        "{day:02}/{month}/{year}:{hour:02}:{minute:02}:{second:02} +0000"
+    ));
+}
+
+/// `2026-11-21T21:47:02`, to which the fraction is added.
+fn iso_date(date: &mut Vec<u8>, second: u64) {
+    let (year, month, day) = civil(second / 86_400);
+    let (hour, minute, second) = (second / 3600 % 24, second / 60 % 60, second % 60);
+    let month = month + 1;
+    drop(write!(
+        date,
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+    ));
+}
+
+/// Year, month from 0 and day from 1 of a day since 1970, by counting from 1 March of year 0, where
+/// the leap day is the last of its year.
+fn civil(days: u64) -> (u64, usize, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * day + 2) / 153;
+    let day = day - (153 * march_month + 2) / 5 + 1;
+    let month = (march_month + 2) % 12;
+    let year = era * 400 + year + u64::from(month < 2);
+    (year, usize::try_from(month).unwrap_or(0), day)
+}
+
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+/// Longer methods, targets and fields are cut: a line must stay small beside the queue.
+const METHOD_BYTES: usize = 32;
+const TARGET_BYTES: usize = 8 << 10;
+const FIELD_BYTES: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! The thread that writes the access log.
+//!
+//! Started by `AccessLog`, it collects the workers' buffers and writes them out. A write that fails
+//! stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
+//!
+//! Invariant: a line broken off by a full disk is ended before the next one begins.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Desk, ROUND_TIME, lock};
+
+/// Where lines go.
+pub(super) enum Sink {
+    Stdout(File),
+    File {
+        path: PathBuf,
+        file: File,
+    },
+    #[cfg(test)]
+    Scripted(super::tests::ScriptedSink),
+}
+
+impl Sink {
+    pub(super) fn file(path: PathBuf) -> io::Result<Self> {
+        let file = open(&path)?;
+        Ok(Self::File { path, file })
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(file) | Self::File { file, .. } => file.write(bytes),
+            #[cfg(test)]
+            Self::Scripted(sink) => sink.write_some(bytes),
+        }
+    }
+
+    /// Opens a file anew; keeps the old one if that cannot be done.
+    fn reopen(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(_) => Ok(()),
+            Self::File { path, file } => {
+                *file = open(path)?;
+                Ok(())
+            }
+            #[cfg(test)]
+            Self::Scripted(sink) => sink.reopen(),
+        }
+    }
+}
+
+/// What people did is not for every user of the machine to read.
+fn open(path: &PathBuf) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .open(path)
+}
+
+/// The state of the thread.
+pub(super) struct Scribe {
+    sink: Sink,
+    desk: Arc<Desk>,
+    /// Lines being written; swapped with a worker's empty buffer.
+    batch: Vec<u8>,
+    /// When to try again after a failure, since the start of the thread.
+    retry_at: Option<Duration>,
+    /// The last byte written ended no line.
+    torn: bool,
+}
+
+impl Scribe {
+    pub(super) fn new(sink: Sink, desk: Arc<Desk>) -> Self {
+        Self {
+            sink,
+            desk,
+            batch: Vec::new(),
+            retry_at: None,
+            torn: false,
+        }
+    }
+
+    /// Writes until told to stop.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a thread outside any runtime has no other clock"
+    )]
+    pub(super) fn run(&mut self) {
+        let start = Instant::now();
+        loop {
+            // Read before the round, so that the last round sees every line put down before.
+            let stopping = self.desk.stop.load(Relaxed);
+            let busy = self.round(start.elapsed());
+            if stopping {
+                return;
+            }
+            if busy {
+                thread::park_timeout(ROUND_TIME);
+                continue;
+            }
+            // Asleep until a line comes; a look after the flag is set makes sure none came between.
+            self.desk.asleep.store(true, Relaxed);
+            if self.nothing_waits() {
+                thread::park();
+            }
+            self.desk.asleep.store(false, Relaxed);
+        }
+    }
+
+    /// Collects and writes once; tells whether there was anything.
+    pub(super) fn round(&mut self, now: Duration) -> bool {
+        let trays = lock(&self.desk.trays).clone();
+        let mut busy = false;
+        for tray in trays {
+            self.batch.clear();
+            std::mem::swap(&mut self.batch, &mut lock(&tray).lines);
+            if !self.batch.is_empty() {
+                busy = true;
+                self.write_batch(now);
+            }
+        }
+        if self.desk.reopen.swap(false, Relaxed) {
+            match self.sink.reopen() {
+                // A new file may well be on a disk with room.
+                Ok(()) => self.retry_at = None,
+                Err(error) => {
+                    self.desk.failures.fetch_add(1, Relaxed);
+                    tracing::warn!(%error, "access log not reopened");
+                }
+            }
+            self.desk.stopped.store(self.retry_at.is_some(), Relaxed);
+        }
+        busy
+    }
+
+    fn nothing_waits(&self) -> bool {
+        lock(&self.desk.trays)
+            .iter()
+            .all(|tray| lock(tray).lines.is_empty())
+    }
+
+    fn write_batch(&mut self, now: Duration) {
+        if self.retry_at.is_some_and(|at| now < at) {
+            self.drop_lines(0);
+            return;
+        }
+        let mut sent = 0;
+        match self.try_write(&mut sent) {
+            Ok(()) => {
+                self.desk.written.fetch_add(lines(&self.batch), Relaxed);
+                if self.retry_at.take().is_some() {
+                    tracing::info!("access log written again");
+                }
+            }
+            Err(error) => {
+                self.desk
+                    .written
+                    .fetch_add(lines(&self.batch[..sent]), Relaxed);
+                self.desk.failures.fetch_add(1, Relaxed);
+                if self.retry_at.is_none() {
+                    tracing::error!(%error, "access log stopped");
+                }
+                self.retry_at = Some(now + RETRY_TIME);
+                self.drop_lines(sent);
+            }
+        }
+        self.desk.stopped.store(self.retry_at.is_some(), Relaxed);
+    }
+
+    fn try_write(&mut self, sent: &mut usize) -> io::Result<()> {
+        if self.retry_at.is_some() {
+            // The file may be on a disk that was taken out and put back.
+            self.sink.reopen()?;
+        }
+        if self.torn {
+            write_all(&mut self.sink, &self.desk, b"\n", &mut 0)?;
+            self.torn = false;
+        }
+        let written = write_all(&mut self.sink, &self.desk, &self.batch, sent);
+        if *sent > 0 {
+            self.torn = self.batch[*sent - 1] != b'\n';
+        }
+        written
+    }
+
+    /// Counts as lost what of the batch lies behind `sent`.
+    fn drop_lines(&self, sent: usize) {
+        self.desk
+            .dropped
+            .fetch_add(lines(&self.batch[sent..]), Relaxed);
+    }
+}
+
+fn write_all(sink: &mut Sink, desk: &Desk, bytes: &[u8], sent: &mut usize) -> io::Result<()> {
+    while *sent < bytes.len() {
+        match sink.write_some(&bytes[*sent..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => *sent += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Standard output may be a pipe that someone made non-blocking: its reader is slow, not
+            // gone. Workers drop lines when their buffers are full, so waiting here is bounded.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if desk.stop.load(Relaxed) {
+                    return Err(error);
+                }
+                thread::park_timeout(PIPE_TIME);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn lines(bytes: &[u8]) -> u64 {
+    let count = bytes.iter().filter(|&&byte| byte == b'\n').count();
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// After this time a log that failed is tried again.
+pub(super) const RETRY_TIME: Duration = Duration::from_secs(10);
+const PIPE_TIME: Duration = Duration::from_millis(10);

@@ -1,0 +1,331 @@
+use std::path::Path;
+
+use http::Version;
+
+use super::scribe::RETRY_TIME;
+use super::*;
+use crate::clock::UnixMillis;
+
+/// 2026-11-21 21:47:02.
+pub(super) const SECOND: u64 = 1_795_297_622;
+
+pub(super) fn entry() -> Entry<'static> {
+    Entry {
+        start: UnixMillis(SECOND * 1000 + 123),
+        duration: Duration::from_millis(234),
+        first_byte: Some(Duration::from_millis(1)),
+        client: ([192, 0, 2, 7], 50_000).into(),
+        method: "GET",
+        scheme: "http",
+        authority: "a.test",
+        path: "/x?y=1",
+        version: Version::HTTP_11,
+        status: 200,
+        outcome: Outcome::Hit,
+        aborted: false,
+        client_bytes: 5120,
+        origin_bytes: 0,
+        upstream: None,
+        peer: None,
+        error: None,
+        request_id: RequestId(255),
+        user_agent: Some(b"curl/8"),
+        referer: Some(b"http://b.test/"),
+        content_type: Some(b"text/html; charset=utf-8"),
+    }
+}
+
+/// A disk with so much room, and what was written to it.
+#[derive(Debug)]
+struct Disk {
+    room: usize,
+    reopens: usize,
+    written: Vec<u8>,
+}
+
+pub(super) struct ScriptedSink(Arc<Mutex<Disk>>);
+
+impl ScriptedSink {
+    pub(super) fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut disk = lock(&self.0);
+        if disk.room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let count = bytes.len().min(disk.room).min(1000);
+        disk.room -= count;
+        disk.written.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        lock(&self.0).reopens += 1;
+        Ok(())
+    }
+}
+
+const STYLE: Style = Style {
+    format: LogFormat::Squid,
+    query: Query::Kept,
+    target: Target::Absolute,
+};
+
+/// A log whose rounds the test makes.
+fn by_hand(room: usize, queue_bytes: usize) -> (AccessLog, Scribe, Arc<Mutex<Disk>>) {
+    let disk = Arc::new(Mutex::new(Disk {
+        room,
+        reopens: 0,
+        written: Vec::new(),
+    }));
+    let desk = Arc::new(Desk::default());
+    let scribe = Scribe::new(
+        Sink::Scripted(ScriptedSink(Arc::clone(&disk))),
+        Arc::clone(&desk),
+    );
+    let log = AccessLog {
+        desk: Some(desk),
+        style: STYLE,
+        scribe: Some(thread::current()),
+        ended: None,
+        queue_bytes,
+    };
+    (log, scribe, disk)
+}
+
+fn line_bytes() -> usize {
+    let mut line = Vec::new();
+    Formatter::new(STYLE).push(&mut line, &entry());
+    line.len()
+}
+
+fn to_file(path: &Path) -> AccessLog {
+    AccessLog::start_with(Sink::file(path.to_owned()).unwrap(), STYLE, QUEUE_BYTES).unwrap()
+}
+
+/// Waits for the log's thread, which needs no time but its turn.
+fn until(condition: impl Fn() -> bool) {
+    let mut turns = 0u64;
+    while !condition() {
+        turns += 1;
+        assert!(turns < 50_000_000, "the log's thread does not come to it");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn lines_of_all_workers_are_in_the_file_when_the_log_has_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    let log = to_file(&path);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let worker = log.worker();
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    worker.write(&entry());
+                }
+            });
+        }
+    });
+    log.stop();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.lines().count(), 2000);
+    assert_eq!(text.len(), 2000 * line_bytes());
+    assert_eq!(
+        log.figures(),
+        LogFigures {
+            written: 2000,
+            ..LogFigures::default()
+        }
+    );
+}
+
+#[test]
+fn a_sleeping_log_is_woken_by_every_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = to_file(&dir.path().join("access.log"));
+    let worker = log.worker();
+    for count in 1..=3 {
+        until(|| {
+            log.desk
+                .as_ref()
+                .is_some_and(|desk| desk.asleep.load(Relaxed))
+        });
+        worker.write(&entry());
+        until(|| log.figures().written == count);
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_queue_is_dropped_and_counted() {
+    let (log, mut scribe, disk) = by_hand(usize::MAX, 10 * line_bytes());
+    let worker = log.worker();
+    for _ in 0..15 {
+        worker.write(&entry());
+    }
+    scribe.round(Duration::ZERO);
+    assert_eq!(
+        log.figures(),
+        LogFigures {
+            written: 10,
+            dropped: 5,
+            ..LogFigures::default()
+        }
+    );
+    assert_eq!(lock(&disk).written.len(), 10 * line_bytes());
+    // And there is room again.
+    worker.write(&entry());
+    scribe.round(Duration::ZERO);
+    assert_eq!(log.figures().written, 11);
+}
+
+#[test]
+fn a_full_disk_stops_the_log_until_there_is_room_at_the_next_try() {
+    let line = line_bytes();
+    let (log, mut scribe, disk) = by_hand(2 * line + 10, usize::MAX);
+    let worker = log.worker();
+    let write_three = || (0..3).for_each(|_| worker.write(&entry()));
+
+    write_three();
+    scribe.round(Duration::ZERO);
+    let stopped = LogFigures {
+        written: 2,
+        dropped: 1,
+        failures: 1,
+        stopped: true,
+    };
+    assert_eq!(log.figures(), stopped);
+
+    // There is room, but it is not time yet.
+    lock(&disk).room = usize::MAX;
+    write_three();
+    scribe.round(RETRY_TIME / 2);
+    assert_eq!(
+        log.figures(),
+        LogFigures {
+            dropped: 4,
+            ..stopped
+        }
+    );
+
+    write_three();
+    scribe.round(RETRY_TIME);
+    assert_eq!(
+        log.figures(),
+        LogFigures {
+            written: 5,
+            dropped: 4,
+            failures: 1,
+            stopped: false
+        }
+    );
+    let text = String::from_utf8(lock(&disk).written.clone()).unwrap();
+    let lengths: Vec<_> = text.lines().map(str::len).collect();
+    // The torn line is ended before the next begins.
+    assert_eq!(
+        lengths,
+        [line - 1, line - 1, 10, line - 1, line - 1, line - 1]
+    );
+}
+
+#[test]
+fn a_disk_that_stays_full_is_tried_every_ten_seconds() {
+    let (log, mut scribe, disk) = by_hand(0, usize::MAX);
+    let worker = log.worker();
+    for second in 0..=30 {
+        worker.write(&entry());
+        scribe.round(Duration::from_secs(second));
+    }
+    assert_eq!(log.figures().failures, 4);
+    assert_eq!(log.figures().dropped, 31);
+    assert!(lock(&disk).written.is_empty());
+}
+
+#[test]
+fn reopening_tries_a_stopped_log_at_once() {
+    let (log, mut scribe, disk) = by_hand(0, usize::MAX);
+    let worker = log.worker();
+    worker.write(&entry());
+    scribe.round(Duration::ZERO);
+    assert!(log.figures().stopped);
+    lock(&disk).room = usize::MAX;
+    log.reopen();
+    scribe.round(Duration::ZERO);
+    assert!(!log.figures().stopped);
+    worker.write(&entry());
+    scribe.round(Duration::ZERO);
+    assert_eq!(log.figures().written, 1);
+    assert_eq!(lock(&disk).reopens, 1);
+}
+
+#[test]
+fn a_file_moved_away_gets_what_came_before_the_signal_and_a_new_one_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, moved) = (
+        dir.path().join("access.log"),
+        dir.path().join("access.log.1"),
+    );
+    let log = to_file(&path);
+    let worker = log.worker();
+    worker.write(&entry());
+    std::fs::rename(&path, &moved).unwrap();
+    log.reopen();
+    until(|| path.exists());
+    worker.write(&entry());
+    worker.write(&entry());
+    log.stop();
+    let count = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
+    assert_eq!((count(&moved), count(&path)), (1, 2));
+}
+
+#[test]
+fn the_file_is_not_for_every_user_to_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    drop(to_file(&path));
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o007, 0);
+}
+
+#[test]
+fn a_log_that_is_not_wanted_costs_nothing_and_takes_lines_all_the_same() {
+    let log = AccessLog {
+        desk: None,
+        style: STYLE,
+        scribe: None,
+        ended: None,
+        queue_bytes: 0,
+    };
+    log.worker().write(&entry());
+    log.reopen();
+    log.stop();
+    assert_eq!(log.figures(), LogFigures::default());
+}
+
+#[test]
+fn failures_are_errors_unless_a_stored_response_was_served_instead() {
+    let tally = |outcome, error| {
+        Entry {
+            outcome,
+            error,
+            ..entry()
+        }
+        .tally()
+    };
+    assert_eq!(tally(Outcome::Miss, None), Some(Tally::Miss));
+    assert_eq!(
+        tally(Outcome::Miss, Some("unreachable")),
+        Some(Tally::Error)
+    );
+    assert_eq!(
+        tally(Outcome::StaleIfError, Some("unreachable")),
+        Some(Tally::Hit)
+    );
+    assert_eq!(
+        tally(Outcome::Denied, Some("client-denied")),
+        Some(Tally::Error)
+    );
+    assert_eq!(tally(Outcome::Own, Some("refused")), Some(Tally::Error));
+    assert_eq!(tally(Outcome::Own, None), None);
+    assert_eq!(tally(Outcome::Tunnel, None), None);
+}

@@ -1,0 +1,256 @@
+//! The admin listener: metrics, health and figures, for operators and their machines.
+//!
+//! Started by `server` on a listener that is bound already, by default to loopback. Answers `/`,
+//! `/metrics`, `/stats`, `/-/healthy` and `/-/ready`, and changes nothing: there is no POST.
+//!
+//! Invariant: a page of a stranger's site cannot read this through the browser of someone on this
+//! machine (DNS rebinding): only loopback names, loopback addresses and the address that was
+//! connected to are taken as Host. Connections are few, and each ends within a minute.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::metrics::Exposition;
+use crate::page::{self, Reader};
+
+/// What the admin listener shows.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    exposition: Exposition,
+    draining: AtomicBool,
+}
+
+impl Admin {
+    /// Shows these figures.
+    pub(crate) fn new(exposition: Exposition) -> Arc<Self> {
+        Arc::new(Self {
+            exposition,
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on `/-/ready` says no: the process is about to end.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    /// Serves `listener` until dropped; connections end with it.
+    pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
+        let mut connections = JoinSet::new();
+        loop {
+            // At the bound the next client waits in the kernel's queue for one to end.
+            while connections.len() >= CONNECTIONS {
+                connections.join_next().await;
+            }
+            while connections.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let admin = Arc::clone(&self);
+                    connections.spawn(admin.connection(stream));
+                }
+                // Out of descriptors, or a client gone at once: haste helps neither.
+                Err(error) => {
+                    tracing::debug!(%error, "admin connection not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream) {
+        let Ok(local) = stream.local_addr() else {
+            return;
+        };
+        let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+            let (head, _) = request.into_parts();
+            let response = self.answer(&head, local).map(Full::new);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIME)
+            .max_headers(HEAD_FIELDS)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        // Whoever leaves early or stays too long gets no more; there is nobody to tell.
+        let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
+    }
+
+    /// The answer to one request that came to our address `local`.
+    fn answer(&self, head: &http::request::Parts, local: SocketAddr) -> Response<Bytes> {
+        match authority(head) {
+            Authority::Named(authority) if is_ours(authority, local.ip()) => {}
+            // No browser speaks HTTP/1.0, but some health checks do, without a Host.
+            Authority::Missing if head.version == Version::HTTP_10 => {}
+            Authority::Named(_) => {
+                return plain(
+                    StatusCode::MISDIRECTED_REQUEST,
+                    format!(
+                        "this is the admin listener; ask for it as localhost or as {}\n",
+                        local.ip()
+                    ),
+                );
+            }
+            Authority::Missing | Authority::Malformed => {
+                return plain(StatusCode::BAD_REQUEST, "one Host, please\n".to_owned());
+            }
+        }
+        if head.method != Method::GET && head.method != Method::HEAD {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n".to_owned());
+            response
+                .headers_mut()
+                .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        match head.uri.path() {
+            "/" => index(Reader::of(&head.headers)),
+            "/metrics" => self.metrics(),
+            "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
+            "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
+            "/-/ready" => self.ready(),
+            _ => plain(StatusCode::NOT_FOUND, "nothing here; see /\n".to_owned()),
+        }
+    }
+
+    fn metrics(&self) -> Response<Bytes> {
+        let Ok(text) = self.exposition.openmetrics() else {
+            return plain(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "metrics not encoded\n".to_owned(),
+            );
+        };
+        typed(StatusCode::OK, OPENMETRICS, text)
+    }
+
+    /// Ready while it serves at all: without its store it still passes through.
+    fn ready(&self) -> Response<Bytes> {
+        let draining = self.draining.load(Relaxed);
+        let status = if draining {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::OK
+        };
+        let clock = if self.exposition.clock_suspect() {
+            "suspect"
+        } else {
+            "ok"
+        };
+        let state = json!({
+            "ready": !draining,
+            "draining": draining,
+            "store": self.exposition.engine().store.word(),
+            "clock": clock,
+        });
+        json_page(status, &state)
+    }
+}
+
+/// Whom a request says it wants.
+enum Authority<'a> {
+    Named(&'a str),
+    Missing,
+    Malformed,
+}
+
+/// The target's authority wins over Host, as everywhere; more than one Host is none.
+fn authority(head: &http::request::Parts) -> Authority<'_> {
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (None, _) => return Authority::Missing,
+        (Some(_), Some(_)) => return Authority::Malformed,
+        (Some(host), None) => host,
+    };
+    match (head.uri.authority(), host.to_str()) {
+        (Some(authority), _) => Authority::Named(authority.as_str()),
+        (None, Ok(host)) => Authority::Named(host),
+        (None, Err(_)) => Authority::Malformed,
+    }
+}
+
+/// Whether an authority means this machine to whoever wrote it. The port may be any: it is another
+/// one behind a port mapping, and a stranger's page cannot choose its name by it.
+fn is_ours(authority: &str, local: IpAddr) -> bool {
+    let host = match authority
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
+        Some((host, _)) => host,
+        None => authority
+            .rsplit_once(':')
+            .map_or(authority, |(host, _)| host),
+    };
+    if let Ok(address) = host.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        return address.is_loopback() || address == local.to_canonical();
+    }
+    // All of `.localhost` is loopback (RFC 6761, 6.3), and no browser asks the DNS for it.
+    let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+fn index(reader: Reader) -> Response<Bytes> {
+    let body = match reader {
+        Reader::Browser => {
+            let rows: String = PATHS
+                .iter()
+                .map(|(path, what)| format!("<dt><a href=\"{path}\">{path}</a><dd>{what}"))
+                .collect();
+            page::document("HashCache, for operators", &format!("<dl>{rows}</dl>"))
+        }
+        Reader::Program => PATHS
+            .iter()
+            .map(|(path, what)| format!("{path}\t{what}\n"))
+            .collect(),
+    };
+    page::page(StatusCode::OK, reader, body)
+}
+
+fn plain(status: StatusCode, text: String) -> Response<Bytes> {
+    page::page(status, Reader::Program, text)
+}
+
+fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
+    typed(status, "application/json", format!("{value}\n"))
+}
+
+fn typed(status: StatusCode, kind: &'static str, body: String) -> Response<Bytes> {
+    let mut response = plain(status, body);
+    let fields: &mut HeaderMap = response.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    fields.remove(header::CONTENT_LANGUAGE);
+    response
+}
+
+const PATHS: [(&str, &str); 4] = [
+    ("/metrics", "for Prometheus, as OpenMetrics"),
+    ("/stats", "the same in short, as JSON"),
+    ("/-/healthy", "whether the process answers"),
+    (
+        "/-/ready",
+        "whether to send it clients, and how store and clock are",
+    ),
+];
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CONNECTIONS: usize = 32;
+const HEAD_FIELDS: usize = 64;
+/// The least that hyper allows.
+const HEAD_BYTES: usize = 8 << 10;
+const HEAD_TIME: Duration = Duration::from_secs(10);
+const CONNECTION_TIME: Duration = Duration::from_secs(60);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;

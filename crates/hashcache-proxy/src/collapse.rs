@@ -1,0 +1,243 @@
+//! Collapsed forwarding: one fetch serves all who wait for the same key, on any core.
+//!
+//! The first to miss becomes the *leader* and owns the [`Flight`]; who comes later *follows* it. When the
+//! response's head has come, the leader says whether it may be shared; if not, all go at once, and the key is
+//! remembered so that the next ones do not even wait.
+//!
+//! Called by `request`; the flight travels with `fetch`.
+//!
+//! Invariant: a follower waits at most [`WAIT_MAX`] for the head; a flight that is dropped lets everyone go.
+//! Cost: one lock and one map entry per fetch in progress.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::store::StoredResponse;
+
+const SHARDS: usize = 32;
+const WAIT_MIN: Duration = Duration::from_millis(200);
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a key that could not be shared is not waited for.
+const UNSHAREABLE: Duration = Duration::from_secs(120);
+/// How long a revalidation in the background is not tried again after a failure.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Keys remembered in each shard; beyond that the table begins anew.
+const REMEMBERED: usize = 512;
+
+/// What followers are told.
+#[derive(Clone)]
+pub(crate) enum Told {
+    /// The head has not come yet.
+    Wait,
+    /// It is being stored, and this is how to read along.
+    Shared(Arc<SharedResponse>),
+    /// What is stored is good again: look once more.
+    Again,
+    /// It cannot be shared, or there is none: go alone.
+    Alone,
+}
+
+/// A response that is being stored.
+pub(crate) struct SharedResponse {
+    pub(crate) stored: StoredResponse,
+    pub(crate) length: Option<u64>,
+    pub(crate) stream: Arc<hashcache::Stream>,
+}
+
+/// The part a request has in a fetch.
+pub(crate) enum Part {
+    /// It must fetch, and tell the others.
+    Leader(Flight),
+    /// Somebody else fetches.
+    Follower(watch::Receiver<Told>),
+    /// Somebody else fetches, but what comes cannot be shared, as far as is known.
+    Alone,
+}
+
+#[derive(Default)]
+struct Shard {
+    flights: HashMap<Box<[u8]>, (u64, watch::Receiver<Told>)>,
+    unshareable: HashMap<Box<[u8]>, Instant>,
+    failed: HashMap<Box<[u8]>, Instant>,
+    /// Smoothed time to the first byte by origin, milliseconds.
+    first_byte: HashMap<Box<str>, u32>,
+}
+
+/// All fetches in progress.
+#[derive(Default)]
+pub(crate) struct Collapse {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+    next: AtomicU64,
+}
+
+impl Collapse {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the fetch of `key`, or begins it.
+    pub(crate) fn join(self: &Arc<Self>, key: &[u8], now: Instant) -> Part {
+        let mut shard = self.shard(key);
+        if shard.unshareable.get(key).is_some_and(|until| *until > now) {
+            return Part::Alone;
+        }
+        if let Some((_, told)) = shard.flights.get(key) {
+            return Part::Follower(told.clone());
+        }
+        let (tell, told) = watch::channel(Told::Wait);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        shard.flights.insert(key.into(), (number, told));
+        Part::Leader(Flight { collapse: Arc::clone(self), key: key.into(), number, tell })
+    }
+
+    /// What is under way for `key` is out of date: nobody may join it any more.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        self.shard(key).flights.remove(key);
+    }
+
+    /// Whether a revalidation of `key` failed a moment ago.
+    pub(crate) fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
+        self.shard(key).failed.get(key).is_some_and(|until| *until > now)
+    }
+
+    /// Notes that a revalidation of `key` failed.
+    pub(crate) fn failed(&self, key: &[u8], now: Instant) {
+        remember(&mut self.shard(key).failed, key, now + RETRY_AFTER);
+    }
+
+    /// How long to wait for the head of a fetch from `origin`: twice what it usually takes.
+    pub(crate) fn patience(&self, origin: &str) -> Duration {
+        let shard = self.shard(origin.as_bytes());
+        let usual = shard.first_byte.get(origin).copied().unwrap_or(0);
+        Duration::from_millis(2 * u64::from(usual)).clamp(WAIT_MIN, WAIT_MAX)
+    }
+
+    /// Notes how long `origin` took for a head.
+    pub(crate) fn took(&self, origin: &str, time: Duration) {
+        let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).min(1 << 20);
+        let mut shard = self.shard(origin.as_bytes());
+        if shard.first_byte.len() >= REMEMBERED && !shard.first_byte.contains_key(origin) {
+            shard.first_byte.clear();
+        }
+        match shard.first_byte.get_mut(origin) {
+            Some(usual) => *usual = (*usual * 7 + millis) / 8,
+            None => drop(shard.first_byte.insert(origin.into(), millis)),
+        }
+    }
+}
+
+fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant) {
+    if table.len() >= REMEMBERED {
+        table.clear();
+    }
+    table.insert(key.into(), until);
+}
+
+/// A fetch in progress, in the hands of who fetches.
+pub(crate) struct Flight {
+    collapse: Arc<Collapse>,
+    key: Box<[u8]>,
+    number: u64,
+    tell: watch::Sender<Told>,
+}
+
+impl Flight {
+    /// The response may be shared and is being stored; more may join until the flight ends.
+    pub(crate) fn share(&self, response: SharedResponse) {
+        self.tell.send_replace(Told::Shared(Arc::new(response)));
+    }
+
+    /// What is stored was confirmed.
+    pub(crate) fn again(self) {
+        self.tell.send_replace(Told::Again);
+    }
+
+    /// The response cannot be shared, nor, most likely, the next one.
+    pub(crate) fn not_shared(self, now: Instant) {
+        remember(&mut self.collapse.shard(&self.key).unshareable, &self.key, now + UNSHAREABLE);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let mut shard = self.collapse.shard(&self.key);
+        // After `forget`, another flight may have begun under this key.
+        if shard.flights.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+            shard.flights.remove(&self.key);
+        }
+        drop(shard);
+        self.tell.send_if_modified(|told| {
+            let waiting = matches!(told, Told::Wait);
+            if waiting {
+                *told = Told::Alone;
+            }
+            waiting
+        });
+    }
+}
+
+/// Waits until followers are told something, at most for `patience`.
+pub(crate) async fn listen(mut told: watch::Receiver<Told>, patience: Duration) -> Told {
+    let wait = told.wait_for(|told| !matches!(told, Told::Wait));
+    match tokio::time::timeout(patience, wait).await {
+        Ok(Ok(told)) => told.clone(),
+        Ok(Err(_)) | Err(_) => Told::Alone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_second_follows_the_first_and_goes_alone_when_that_is_dropped() {
+        let collapse = Collapse::new();
+        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else { panic!() };
+        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else { panic!() };
+        assert!(matches!(collapse.join(b"other", Instant::now()), Part::Leader(_)));
+        drop(flight);
+        assert!(matches!(listen(told, WAIT_MAX).await, Told::Alone));
+        assert!(matches!(collapse.join(b"k", Instant::now()), Part::Leader(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_could_not_be_shared_is_not_waited_for() {
+        let collapse = Collapse::new();
+        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else { panic!() };
+        flight.not_shared(Instant::now());
+        assert!(matches!(collapse.join(b"k", Instant::now()), Part::Alone));
+        let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
+        assert!(matches!(collapse.join(b"k", later), Part::Leader(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_does_not_wait_for_ever() {
+        let collapse = Collapse::new();
+        let _flight = collapse.join(b"k", Instant::now());
+        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else { panic!() };
+        let before = Instant::now();
+        assert!(matches!(listen(told, collapse.patience("h")).await, Told::Alone));
+        assert_eq!(before.elapsed(), WAIT_MIN);
+    }
+
+    #[test]
+    fn patience_follows_the_origin() {
+        let collapse = Collapse::new();
+        collapse.took("slow", Duration::from_secs(1));
+        assert_eq!(collapse.patience("slow"), Duration::from_secs(2));
+        collapse.took("dead", Duration::from_secs(60));
+        assert_eq!(collapse.patience("dead"), WAIT_MAX);
+    }
+}

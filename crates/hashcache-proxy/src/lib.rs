@@ -1,0 +1,33 @@
+//! A caching web proxy on the HashCache engine.
+//!
+//! Modules stand in the order in which a request meets them; `request` is where a hit is answered.
+
+// What was asked for, and what can go wrong.
+mod failure;
+mod settings;
+
+// From the socket to a request.
+mod server;
+mod wire;
+mod worker;
+
+// The life of a request.
+mod request;
+mod store;
+mod collapse;
+mod fetch;
+
+// Where answers come from.
+mod tunnel;
+mod upstream;
+
+// What operators see.
+mod access_log;
+mod admin;
+mod clock;
+mod metrics;
+mod page;
+
+pub use server::{RunError, run};
+pub use settings::{AccessLog, Limits, LogFormat, Mode, Settings};
+pub use upstream::address::{ConnectPort, Prefix, PrefixError};

@@ -1,0 +1,296 @@
+//! Counters of the proxy: bumped by the workers, read when somebody scrapes.
+//!
+//! Each worker has a block of its own, so a count is an uncontended relaxed addition; the blocks
+//! are summed by `exposition`, which also asks the engine, the clock and the access log.
+//! Called by `request`, `fetch`, `tunnel`, `server` and `wire`; served by `admin`.
+//!
+//! Invariant: every request is counted once, by its log entry, and every fetched byte once, by the
+//! fetch; a tunnel's bytes are counted apart, for nothing of them could have been a hit.
+
+mod exposition;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+pub(crate) use exposition::{Exposition, Requests};
+
+use crate::access_log::{Entry, Outcome, Tally};
+use crate::failure::Failure;
+
+/// The counters of the process.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    workers: Box<[Arc<WorkerMetrics>]>,
+    reload_failed: AtomicBool,
+}
+
+impl Metrics {
+    /// Counters for so many workers, one at least.
+    pub(crate) fn new(workers: usize) -> Arc<Self> {
+        let workers = (0..workers.max(1)).map(|_| Arc::default()).collect();
+        Arc::new(Self {
+            workers,
+            reload_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// The block of one worker; what belongs to none takes that of worker 0.
+    pub(crate) fn worker(&self, number: usize) -> Arc<WorkerMetrics> {
+        Arc::clone(&self.workers[number % self.workers.len()])
+    }
+
+    /// Notes how the latest reload of the configuration ended.
+    pub(crate) fn config_reloaded(&self, result: Reload) {
+        self.reload_failed.store(result == Reload::Kept, Relaxed);
+    }
+
+    fn sum(&self, count: impl Fn(&WorkerMetrics) -> &AtomicU64) -> u64 {
+        self.workers
+            .iter()
+            .map(|worker| count(worker).load(Relaxed))
+            .fold(0, u64::wrapping_add)
+    }
+}
+
+/// How a reload of the configuration ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// The new configuration holds.
+    Taken,
+    /// The new one was bad; the old one holds.
+    Kept,
+}
+
+/// One worker's counters; aligned so that two workers never write to one cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct WorkerMetrics {
+    requests: [AtomicU64; TALLIES.len()],
+    client_bytes: AtomicU64,
+    origin_bytes: AtomicU64,
+    origin_body_bytes: AtomicU64,
+    tunnel_bytes: AtomicU64,
+    /// Requests by duration: one count for each bound and one for what is longer.
+    durations: [AtomicU64; DURATION_BOUNDS.len() + 1],
+    duration_ns: AtomicU64,
+    failures: [AtomicU64; Failure::SLUGS.len()],
+    limits: [AtomicU64; Limit::ALL.len()],
+    connections: Opened,
+    tunnels: Opened,
+}
+
+impl WorkerMetrics {
+    /// Counts a request or a tunnel by its log entry.
+    pub(crate) fn record(&self, entry: &Entry<'_>) {
+        if let Some(error) = entry.error
+            && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
+        {
+            self.failures[at].fetch_add(1, Relaxed);
+        }
+        if entry.outcome == Outcome::Tunnel {
+            self.tunnel_bytes.fetch_add(entry.client_bytes, Relaxed);
+            return;
+        }
+        self.client_bytes.fetch_add(entry.client_bytes, Relaxed);
+        let Some(tally) = entry.tally() else { return };
+        self.requests[tally as usize].fetch_add(1, Relaxed);
+        let bucket = DURATION_BOUNDS.partition_point(|bound| *bound < entry.duration);
+        self.durations[bucket].fetch_add(1, Relaxed);
+        let ns = u64::try_from(entry.duration.as_nanos()).unwrap_or(u64::MAX);
+        self.duration_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Counts bytes received from upstream; `body` is what of `all` was content.
+    pub(crate) fn fetched(&self, all: u64, body: u64) {
+        self.origin_bytes.fetch_add(all, Relaxed);
+        self.origin_body_bytes.fetch_add(body, Relaxed);
+    }
+
+    /// Counts a limit that was hit.
+    pub(crate) fn limit(&self, limit: Limit) {
+        self.limits[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a client's connection as open while the guard lives.
+    pub(crate) fn connection(self: &Arc<Self>) -> Open {
+        Open::new(self, |worker| &worker.connections)
+    }
+
+    /// Counts a tunnel as open while the guard lives.
+    pub(crate) fn tunnel(self: &Arc<Self>) -> Open {
+        Open::new(self, |worker| &worker.tunnels)
+    }
+}
+
+/// How many were opened and how many are closed again.
+#[derive(Debug, Default)]
+struct Opened {
+    opened: AtomicU64,
+    closed: AtomicU64,
+}
+
+/// Counts something as open.
+#[derive(Debug)]
+pub(crate) struct Open {
+    worker: Arc<WorkerMetrics>,
+    which: fn(&WorkerMetrics) -> &Opened,
+}
+
+impl Open {
+    fn new(worker: &Arc<WorkerMetrics>, which: fn(&WorkerMetrics) -> &Opened) -> Self {
+        which(worker).opened.fetch_add(1, Relaxed);
+        Self {
+            worker: Arc::clone(worker),
+            which,
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        (self.which)(&self.worker).closed.fetch_add(1, Relaxed);
+    }
+}
+
+/// The limits of `settings::Limits`, by the names they have there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Clients,
+    ClientsPerAddress,
+    HeadBytes,
+    HeadFields,
+    TargetBytes,
+    ChunkExtensionBytes,
+    HeadTime,
+    IdleTime,
+    ProgressTime,
+    ConnectTime,
+    FirstByteTime,
+    BetweenBytesTime,
+    UpstreamPerOrigin,
+    Upstream,
+    UpstreamIdleTime,
+    DnsTime,
+    TunnelIdleTime,
+    DrainTime,
+    ReadAhead,
+    MaxObjectSize,
+}
+
+impl Limit {
+    /// All, in the order of their numbers, with their names.
+    const ALL: [(Self, &'static str); 20] = [
+        (Self::Clients, "clients"),
+        (Self::ClientsPerAddress, "clients_per_address"),
+        (Self::HeadBytes, "head_bytes"),
+        (Self::HeadFields, "head_fields"),
+        (Self::TargetBytes, "target_bytes"),
+        (Self::ChunkExtensionBytes, "chunk_extension_bytes"),
+        (Self::HeadTime, "head_time"),
+        (Self::IdleTime, "idle_time"),
+        (Self::ProgressTime, "progress_time"),
+        (Self::ConnectTime, "connect_time"),
+        (Self::FirstByteTime, "first_byte_time"),
+        (Self::BetweenBytesTime, "between_bytes_time"),
+        (Self::UpstreamPerOrigin, "upstream_per_origin"),
+        (Self::Upstream, "upstream"),
+        (Self::UpstreamIdleTime, "upstream_idle_time"),
+        (Self::DnsTime, "dns_time"),
+        (Self::TunnelIdleTime, "tunnel_idle_time"),
+        (Self::DrainTime, "drain_time"),
+        (Self::ReadAhead, "read_ahead"),
+        (Self::MaxObjectSize, "max_object_size"),
+    ];
+}
+
+/// What the engine tells about itself, in the words of `/stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EngineFigures {
+    /// How the store is.
+    pub(crate) store: StoreState,
+    /// Objects held.
+    pub(crate) objects: u64,
+    /// Whether `objects` was counted and not estimated.
+    pub(crate) objects_exact: bool,
+    /// Memory of the index.
+    pub(crate) index_bytes: u64,
+    /// Memory of objects held for quick hits.
+    pub(crate) hot_bytes: u64,
+    /// Memory of what is not yet on disk.
+    pub(crate) pending_bytes: u64,
+    /// Room on all devices.
+    pub(crate) capacity_bytes: u64,
+    /// Traffic of all devices.
+    pub(crate) device: DeviceFigures,
+}
+
+/// What the devices did since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeviceFigures {
+    /// Reads submitted.
+    pub(crate) reads: u64,
+    /// Writes submitted.
+    pub(crate) writes: u64,
+    /// Bytes read.
+    pub(crate) read_bytes: u64,
+    /// Bytes written.
+    pub(crate) written_bytes: u64,
+}
+
+/// Whether objects can be stored and found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StoreState {
+    /// There is no store; everything is passed through.
+    #[default]
+    Absent,
+    /// It is being opened; everything is passed through for now.
+    Opening,
+    /// All is well.
+    Ready,
+    /// A device failed and was taken out.
+    Degraded,
+}
+
+impl StoreState {
+    /// As `/-/ready` and `/stats` say it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Opening => "opening",
+            Self::Ready => "ready",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
+/// The six tallies in the order of their numbers, with their names.
+const TALLIES: [(Tally, &str); 6] = [
+    (Tally::Hit, "hit"),
+    (Tally::Miss, "miss"),
+    (Tally::Revalidated, "revalidated"),
+    (Tally::Collapsed, "collapsed"),
+    (Tally::Bypass, "bypass"),
+    (Tally::Error, "error"),
+];
+
+/// From a hit in memory to a download; a seek lies in the middle.
+const DURATION_BOUNDS: [Duration; 14] = [
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+];
+
+#[cfg(test)]
+mod tests;

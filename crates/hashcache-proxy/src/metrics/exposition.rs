@@ -1,0 +1,390 @@
+//! The figures as they are read: OpenMetrics for `/metrics`, JSON for `/stats`.
+//!
+//! Called by `admin`, and by `page` for the few facts on the landing page. All work is done here,
+//! when somebody asks; nothing is prepared.
+//!
+//! Invariant: names and keys are part of the interface; they are added to and never changed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+
+use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
+use crate::access_log::AccessLog;
+use crate::clock::Clock;
+use crate::failure::Failure;
+
+/// Asks the engine for its figures; called at every scrape.
+type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
+
+/// All that is shown to operators, and where it comes from.
+#[derive(Clone)]
+pub(crate) struct Exposition {
+    metrics: Arc<Metrics>,
+    clock: Arc<Clock>,
+    log: Arc<AccessLog>,
+    engine: Arc<AskEngine>,
+    start_seconds: u64,
+}
+
+impl Exposition {
+    /// Shows these; the time of the start is now.
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        clock: Arc<Clock>,
+        log: Arc<AccessLog>,
+        engine: impl Fn() -> EngineFigures + Send + Sync + 'static,
+    ) -> Self {
+        let start_seconds = clock.now().seconds();
+        Self {
+            metrics,
+            clock,
+            log,
+            engine: Arc::new(engine),
+            start_seconds,
+        }
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) fn openmetrics(&self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let mut text = String::with_capacity(16 << 10);
+        text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    /// The object of `/stats`.
+    pub(crate) fn stats(&self) -> Value {
+        let engine = self.engine();
+        let requests: serde_json::Map<_, _> = TALLIES
+            .iter()
+            .map(|(_, name)| ((*name).to_owned(), self.tally(name).into()))
+            .collect();
+        let now = self.clock.now().seconds();
+        json!({
+            "requests": requests,
+            "client_bytes": self.metrics.sum(|worker| &worker.client_bytes),
+            "origin_body_bytes": self.metrics.sum(|worker| &worker.origin_body_bytes),
+            "origin_bytes": self.metrics.sum(|worker| &worker.origin_bytes),
+            "tunnel_bytes": self.metrics.sum(|worker| &worker.tunnel_bytes),
+            "objects": engine.objects,
+            "objects_exact": engine.objects_exact,
+            "index_bytes": engine.index_bytes,
+            "hot_bytes": engine.hot_bytes,
+            "pending_bytes": engine.pending_bytes,
+            "capacity_bytes": engine.capacity_bytes,
+            "device": {
+                "reads": engine.device.reads,
+                "writes": engine.device.writes,
+                "read_bytes": engine.device.read_bytes,
+                "written_bytes": engine.device.written_bytes,
+            },
+            "store": engine.store.word(),
+            "connections_open": self.open(|worker| &worker.connections),
+            "tunnels_open": self.open(|worker| &worker.tunnels),
+            "access_log_dropped": self.log.figures().dropped,
+            "clock_suspect": self.clock.suspect(),
+            "resident_bytes": resident_bytes(),
+            "uptime_seconds": now.saturating_sub(self.start_seconds),
+            "version": VERSION,
+        })
+    }
+
+    /// What the engine says now.
+    pub(crate) fn engine(&self) -> EngineFigures {
+        (self.engine)()
+    }
+
+    /// Whether the clock is suspect now.
+    pub(crate) fn clock_suspect(&self) -> bool {
+        self.clock.suspect()
+    }
+
+    /// Requests counted under one of the names of `/stats`, or in all.
+    pub(crate) fn requests(&self) -> Requests {
+        let all = TALLIES
+            .iter()
+            .map(|(_, name)| self.tally(name))
+            .fold(0, u64::wrapping_add);
+        Requests {
+            hits: self.tally("hit"),
+            all,
+        }
+    }
+
+    fn tally(&self, name: &str) -> u64 {
+        let at = TALLIES.iter().position(|(_, known)| *known == name);
+        at.map_or(0, |at| self.metrics.sum(|worker| &worker.requests[at]))
+    }
+
+    fn open(&self, which: fn(&super::WorkerMetrics) -> &Opened) -> u64 {
+        // Closed before opened: one that is opened in between shows as open, none as minus one.
+        let closed = self.metrics.sum(|worker| &which(worker).closed);
+        self.metrics
+            .sum(|worker| &which(worker).opened)
+            .saturating_sub(closed)
+    }
+}
+
+/// How many requests there were and how many needed nobody else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Requests {
+    /// Answered from the store.
+    pub(crate) hits: u64,
+    /// All that were counted.
+    pub(crate) all: u64,
+}
+
+impl fmt::Debug for Exposition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposition")
+            .field("metrics", &self.metrics)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Collector for Exposition {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (metrics, engine, log) = (&self.metrics, self.engine(), self.log.figures());
+        let mut page = Page(encoder);
+
+        page.info("hashcache_build", "The program", &[("version", VERSION)])?;
+        let names = TALLIES.iter().map(|(_, name)| (*name, self.tally(name)));
+        page.family(
+            "hashcache_requests",
+            "Requests by how they were answered",
+            "result",
+            names,
+        )?;
+        page.counter(
+            "hashcache_client_bytes",
+            "Bytes sent to clients, tunnels apart",
+            metrics.sum(|worker| &worker.client_bytes),
+        )?;
+        page.counter(
+            "hashcache_origin_body_bytes",
+            "Bytes of content received from upstream",
+            metrics.sum(|worker| &worker.origin_body_bytes),
+        )?;
+        page.counter(
+            "hashcache_origin_bytes",
+            "Bytes received from upstream, heads included, tunnels apart",
+            metrics.sum(|worker| &worker.origin_bytes),
+        )?;
+        page.counter(
+            "hashcache_tunnel_bytes",
+            "Bytes sent to clients through tunnels",
+            metrics.sum(|worker| &worker.tunnel_bytes),
+        )?;
+        self.encode_durations(&mut page)?;
+        let failures = Failure::SLUGS.iter().enumerate();
+        let failures =
+            failures.map(|(at, slug)| (*slug, metrics.sum(|worker| &worker.failures[at])));
+        page.family(
+            "hashcache_failures",
+            "Requests that met a failure",
+            "error",
+            failures,
+        )?;
+        let limits = Limit::ALL.iter().enumerate();
+        let limits =
+            limits.map(|(at, (_, name))| (*name, metrics.sum(|worker| &worker.limits[at])));
+        page.family(
+            "hashcache_limit_hits",
+            "Times a limit was hit",
+            "limit",
+            limits,
+        )?;
+        page.gauge(
+            "hashcache_connections_open",
+            "Connections from clients",
+            self.open(|worker| &worker.connections),
+        )?;
+        page.counter(
+            "hashcache_connections",
+            "Connections accepted",
+            metrics.sum(|worker| &worker.connections.opened),
+        )?;
+        page.gauge(
+            "hashcache_tunnels_open",
+            "Tunnels",
+            self.open(|worker| &worker.tunnels),
+        )?;
+        page.counter(
+            "hashcache_tunnels",
+            "Tunnels opened",
+            metrics.sum(|worker| &worker.tunnels.opened),
+        )?;
+
+        page.gauge("hashcache_objects", "Objects stored", engine.objects)?;
+        page.gauge(
+            "hashcache_objects_exact",
+            "Whether objects were counted and not estimated",
+            u64::from(engine.objects_exact),
+        )?;
+        page.gauge(
+            "hashcache_index_bytes",
+            "Memory of the index",
+            engine.index_bytes,
+        )?;
+        page.gauge(
+            "hashcache_hot_bytes",
+            "Memory of objects for quick hits",
+            engine.hot_bytes,
+        )?;
+        page.gauge(
+            "hashcache_pending_bytes",
+            "Memory of what is not yet on disk",
+            engine.pending_bytes,
+        )?;
+        page.gauge(
+            "hashcache_capacity_bytes",
+            "Room on all devices",
+            engine.capacity_bytes,
+        )?;
+        page.gauge(
+            "hashcache_store_degraded",
+            "Whether a device failed and was taken out",
+            u64::from(engine.store == super::StoreState::Degraded),
+        )?;
+        page.counter(
+            "hashcache_device_reads",
+            "Reads of the devices",
+            engine.device.reads,
+        )?;
+        page.counter(
+            "hashcache_device_writes",
+            "Writes to the devices",
+            engine.device.writes,
+        )?;
+        page.counter(
+            "hashcache_device_read_bytes",
+            "Bytes read",
+            engine.device.read_bytes,
+        )?;
+        page.counter(
+            "hashcache_device_written_bytes",
+            "Bytes written",
+            engine.device.written_bytes,
+        )?;
+
+        page.counter("hashcache_access_log_lines", "Lines written", log.written)?;
+        page.counter("hashcache_access_log_dropped", "Lines lost", log.dropped)?;
+        page.counter(
+            "hashcache_access_log_failures",
+            "Writes that failed",
+            log.failures,
+        )?;
+        page.gauge(
+            "hashcache_access_log_stopped",
+            "Whether the access log stands still after a failure",
+            u64::from(log.stopped),
+        )?;
+        page.gauge(
+            "hashcache_config_reload_success",
+            "Whether the latest reload was taken",
+            u64::from(!metrics.reload_failed.load(Relaxed)),
+        )?;
+        page.gauge(
+            "hashcache_clock_suspect",
+            "Whether the time may be wrong",
+            u64::from(self.clock.suspect()),
+        )?;
+        if let Some(bytes) = resident_bytes() {
+            page.gauge(
+                "process_resident_memory_bytes",
+                "Memory of the process",
+                bytes,
+            )?;
+        }
+        page.gauge(
+            "process_start_time_seconds",
+            "When the process started, since 1970",
+            self.start_seconds,
+        )
+    }
+}
+
+impl Exposition {
+    fn encode_durations(&self, page: &mut Page<'_>) -> fmt::Result {
+        let bounds = DURATION_BOUNDS.iter().map(std::time::Duration::as_secs_f64);
+        let buckets: Vec<(f64, u64)> = bounds
+            .chain([f64::INFINITY])
+            .enumerate()
+            .map(|(at, bound)| (bound, self.metrics.sum(|worker| &worker.durations[at])))
+            .collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let ns = self.metrics.sum(|worker| &worker.duration_ns);
+        let sum = std::time::Duration::from_nanos(ns).as_secs_f64();
+        page.0
+            .encode_descriptor(
+                "hashcache_request_duration_seconds",
+                "From the first byte of a request to the last of its response",
+                None,
+                MetricType::Histogram,
+            )?
+            .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+/// The encoder with a line for each kind of metric.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&value)
+    }
+
+    fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Info)?
+            .encode_info(labels)
+    }
+
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (&'static str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (value, count) in values {
+            family
+                .encode_family(&[(label, value)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the kernel says our memory is, where it says so.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,306 @@
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use super::*;
+use crate::access_log::{AccessLog, RequestId};
+use crate::clock::{Clock, UnixMillis};
+
+/// An entry of a request that took so long.
+fn entry(outcome: Outcome, duration: Duration) -> Entry<'static> {
+    Entry {
+        start: UnixMillis(0),
+        duration,
+        first_byte: None,
+        client: SocketAddr::from(([192, 0, 2, 7], 1)),
+        method: "GET",
+        scheme: "http",
+        authority: "a.test",
+        path: "/",
+        version: http::Version::HTTP_11,
+        status: 200,
+        outcome,
+        aborted: false,
+        client_bytes: 100,
+        origin_bytes: 0,
+        upstream: None,
+        peer: None,
+        error: None,
+        request_id: RequestId(1),
+        user_agent: None,
+        referer: None,
+        content_type: None,
+    }
+}
+
+fn figures() -> EngineFigures {
+    EngineFigures {
+        store: StoreState::Ready,
+        objects: 7,
+        objects_exact: true,
+        index_bytes: 1,
+        hot_bytes: 2,
+        pending_bytes: 3,
+        capacity_bytes: 4,
+        device: DeviceFigures {
+            reads: 5,
+            writes: 6,
+            read_bytes: 7,
+            written_bytes: 8,
+        },
+    }
+}
+
+fn exposition(metrics: &Arc<Metrics>) -> Exposition {
+    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
+    Exposition::new(Arc::clone(metrics), clock, log, figures)
+}
+
+/// The value of the one line of `/metrics` that begins so.
+fn value(metrics: &Arc<Metrics>, name: &str) -> String {
+    let text = exposition(metrics).openmetrics().unwrap();
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = lines
+        .next()
+        .unwrap_or_else(|| panic!("no {name} in\n{text}"))
+        .to_owned();
+    assert_eq!(lines.next(), None, "{name}");
+    value
+}
+
+#[test]
+fn numbers_of_tables_are_those_of_their_enums() {
+    for (at, (tally, _)) in TALLIES.iter().enumerate() {
+        assert_eq!(*tally as usize, at);
+    }
+    for (at, (limit, _)) in Limit::ALL.iter().enumerate() {
+        assert_eq!(*limit as usize, at);
+    }
+    assert!(DURATION_BOUNDS.is_sorted());
+}
+
+#[test]
+fn every_limit_of_the_settings_has_a_name_here() {
+    let limits = format!("{:?}", crate::settings::Limits::default());
+    let fields = limits
+        .split(['{', ','])
+        .filter_map(|part| part.trim().split_once(": "));
+    let mut count = 0;
+    for (field, _) in fields {
+        count += 1;
+        assert!(Limit::ALL.iter().any(|(_, name)| *name == field), "{field}");
+    }
+    // `max_object_size` is of the settings themselves.
+    assert_eq!(count + 1, Limit::ALL.len());
+}
+
+#[test]
+fn counts_of_all_workers_are_summed() {
+    let metrics = Metrics::new(3);
+    for number in 0..3 {
+        metrics
+            .worker(number)
+            .record(&entry(Outcome::Hit, Duration::ZERO));
+        metrics.worker(number).fetched(50, 40);
+    }
+    metrics
+        .worker(1)
+        .record(&entry(Outcome::Miss, Duration::ZERO));
+    assert_eq!(
+        value(&metrics, "hashcache_requests_total{result=\"hit\"}"),
+        "3"
+    );
+    assert_eq!(
+        value(&metrics, "hashcache_requests_total{result=\"miss\"}"),
+        "1"
+    );
+    assert_eq!(
+        value(&metrics, "hashcache_requests_total{result=\"bypass\"}"),
+        "0"
+    );
+    assert_eq!(value(&metrics, "hashcache_client_bytes_total"), "400");
+    assert_eq!(value(&metrics, "hashcache_origin_bytes_total"), "150");
+    assert_eq!(value(&metrics, "hashcache_origin_body_bytes_total"), "120");
+}
+
+#[test]
+fn a_failed_request_is_an_error_under_its_name() {
+    let metrics = Metrics::new(1);
+    let failed = Entry {
+        error: Some("loop"),
+        ..entry(Outcome::Miss, Duration::ZERO)
+    };
+    metrics.worker(0).record(&failed);
+    assert_eq!(
+        value(&metrics, "hashcache_requests_total{result=\"error\"}"),
+        "1"
+    );
+    assert_eq!(
+        value(&metrics, "hashcache_failures_total{error=\"loop\"}"),
+        "1"
+    );
+    assert_eq!(
+        value(&metrics, "hashcache_failures_total{error=\"unreachable\"}"),
+        "0"
+    );
+}
+
+#[test]
+fn a_tunnel_is_no_request_and_its_bytes_are_counted_apart() {
+    let metrics = Metrics::new(1);
+    metrics
+        .worker(0)
+        .record(&entry(Outcome::Tunnel, Duration::from_secs(100)));
+    assert_eq!(value(&metrics, "hashcache_tunnel_bytes_total"), "100");
+    assert_eq!(value(&metrics, "hashcache_client_bytes_total"), "0");
+    assert_eq!(
+        value(&metrics, "hashcache_request_duration_seconds_count"),
+        "0"
+    );
+}
+
+#[test]
+fn durations_fall_into_cumulative_buckets() {
+    let metrics = Metrics::new(2);
+    for (number, ms) in [(0, 1), (1, 1), (0, 700), (1, 3_600_000)] {
+        metrics
+            .worker(number)
+            .record(&entry(Outcome::Hit, Duration::from_millis(ms)));
+    }
+    let bucket = |bound: &str| {
+        value(
+            &metrics,
+            &format!("hashcache_request_duration_seconds_bucket{{le=\"{bound}\"}}"),
+        )
+    };
+    assert_eq!(bucket("0.00025"), "0");
+    assert_eq!(bucket("0.001"), "2");
+    assert_eq!(bucket("0.25"), "2");
+    assert_eq!(bucket("1.0"), "3");
+    assert_eq!(bucket("600.0"), "3");
+    assert_eq!(bucket("+Inf"), "4");
+    assert_eq!(
+        value(&metrics, "hashcache_request_duration_seconds_count"),
+        "4"
+    );
+    assert_eq!(
+        value(&metrics, "hashcache_request_duration_seconds_sum"),
+        "3600.702"
+    );
+}
+
+#[test]
+fn what_is_open_is_open_until_its_guard_is_dropped() {
+    let metrics = Metrics::new(1);
+    let worker = metrics.worker(0);
+    let (one, two, tunnel) = (worker.connection(), worker.connection(), worker.tunnel());
+    assert_eq!(value(&metrics, "hashcache_connections_open"), "2");
+    assert_eq!(value(&metrics, "hashcache_tunnels_open"), "1");
+    drop((one, tunnel));
+    assert_eq!(value(&metrics, "hashcache_connections_open"), "1");
+    assert_eq!(value(&metrics, "hashcache_tunnels_open"), "0");
+    drop(two);
+    assert_eq!(value(&metrics, "hashcache_connections_total"), "2");
+}
+
+#[test]
+fn limits_are_counted_by_name() {
+    let metrics = Metrics::new(1);
+    metrics.worker(0).limit(Limit::HeadBytes);
+    metrics.worker(0).limit(Limit::MaxObjectSize);
+    assert_eq!(
+        value(&metrics, "hashcache_limit_hits_total{limit=\"head_bytes\"}"),
+        "1"
+    );
+    assert_eq!(
+        value(
+            &metrics,
+            "hashcache_limit_hits_total{limit=\"max_object_size\"}"
+        ),
+        "1"
+    );
+    assert_eq!(
+        value(&metrics, "hashcache_limit_hits_total{limit=\"clients\"}"),
+        "0"
+    );
+}
+
+#[test]
+fn a_bad_reload_shows_until_a_good_one() {
+    let metrics = Metrics::new(1);
+    let success = || value(&metrics, "hashcache_config_reload_success");
+    assert_eq!(success(), "1");
+    metrics.config_reloaded(Reload::Kept);
+    assert_eq!(success(), "0");
+    metrics.config_reloaded(Reload::Taken);
+    assert_eq!(success(), "1");
+}
+
+#[test]
+fn the_engines_figures_are_shown() {
+    let metrics = Metrics::new(1);
+    for (name, expected) in [
+        ("hashcache_objects", "7"),
+        ("hashcache_objects_exact", "1"),
+        ("hashcache_index_bytes", "1"),
+        ("hashcache_hot_bytes", "2"),
+        ("hashcache_pending_bytes", "3"),
+        ("hashcache_device_reads_total", "5"),
+        ("hashcache_device_writes_total", "6"),
+        ("hashcache_device_read_bytes_total", "7"),
+        ("hashcache_device_written_bytes_total", "8"),
+        ("hashcache_store_degraded", "0"),
+        ("hashcache_clock_suspect", "0"),
+        ("hashcache_access_log_dropped_total", "0"),
+    ] {
+        assert_eq!(value(&metrics, name), expected, "{name}");
+    }
+}
+
+#[test]
+fn the_text_is_openmetrics_to_its_last_line() {
+    let text = exposition(&Metrics::new(1)).openmetrics().unwrap();
+    assert!(text.ends_with("# EOF\n"));
+    assert!(text.contains(&format!(
+        "hashcache_build_info{{version=\"{}\"}} 1",
+        env!("CARGO_PKG_VERSION")
+    )));
+    for line in text.lines().filter(|line| line.starts_with("# HELP")) {
+        let name = line.split(' ').nth(2).unwrap();
+        assert!(
+            name.starts_with("hashcache_") || name.starts_with("process_"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn stats_has_the_promised_keys() {
+    let metrics = Metrics::new(1);
+    metrics
+        .worker(0)
+        .record(&entry(Outcome::Collapsed, Duration::ZERO));
+    metrics.worker(0).fetched(50, 40);
+    let stats = exposition(&metrics).stats();
+    let requests = serde_json::json!({
+        "hit": 0, "miss": 0, "revalidated": 0, "collapsed": 1, "bypass": 0, "error": 0
+    });
+    assert_eq!(stats["requests"], requests);
+    let device = serde_json::json!({"reads": 5, "writes": 6, "read_bytes": 7, "written_bytes": 8});
+    assert_eq!(stats["device"], device);
+    for (key, expected) in [
+        ("client_bytes", Value::from(100)),
+        ("origin_body_bytes", 40.into()),
+        ("origin_bytes", 50.into()),
+        ("objects", 7.into()),
+        ("objects_exact", true.into()),
+        ("index_bytes", 1.into()),
+        ("hot_bytes", 2.into()),
+        ("pending_bytes", 3.into()),
+        ("store", "ready".into()),
+    ] {
+        assert_eq!(stats[key], expected, "{key}");
+    }
+}

@@ -1,0 +1,266 @@
+//! The pages we write ourselves: what went wrong, and the front door of a forward listener.
+//!
+//! Called by `request` with a `Failure`, or when somebody asks the proxy itself for `/`; `admin`
+//! borrows the frame. People get HTML, programs plain text of the same content.
+//!
+//! Invariant: whatever came from outside is escaped before it is part of a page; a page needs
+//! nothing but itself (no script, no image, no font, no other host), is under 4 KiB but for the
+//! escaped host, and is never stored by anyone.
+
+mod frame;
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+
+use frame::Escaped;
+pub(crate) use frame::document;
+
+use crate::access_log::RequestId;
+use crate::failure::Failure;
+use crate::metrics::{EngineFigures, Requests, StoreState};
+
+/// Who is going to read a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A person at a browser.
+    Browser,
+    /// A program, and the person who sees its output.
+    Program,
+}
+
+impl Reader {
+    /// Told by `Accept`: browsers name HTML; curl, apt and their like say `*/*` or nothing.
+    pub(crate) fn of(request: &HeaderMap) -> Self {
+        let members = request.get_all(header::ACCEPT);
+        let mut members = members
+            .iter()
+            .flat_map(|field| field.as_bytes().split(|&b| b == b','));
+        if members.any(names_html) {
+            Self::Browser
+        } else {
+            Self::Program
+        }
+    }
+}
+
+/// Whether a member of `Accept` is HTML and not refused by `q=0`.
+fn names_html(member: &[u8]) -> bool {
+    let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+    let html = parts.next().is_some_and(|kind| {
+        kind.eq_ignore_ascii_case(b"text/html")
+            || kind.eq_ignore_ascii_case(b"application/xhtml+xml")
+    });
+    let refused = parts.any(|parameter| {
+        let weight = parameter
+            .strip_prefix(b"q=")
+            .or_else(|| parameter.strip_prefix(b"Q="));
+        weight.is_some_and(|weight| weight.iter().all(|byte| b"0.".contains(byte)))
+    });
+    html && !refused
+}
+
+/// What an error page tells beside its failure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageContext<'a> {
+    /// Our name.
+    pub(crate) name: &'a str,
+    /// The host asked for, as the client wrote it.
+    pub(crate) host: Option<&'a str>,
+    /// The number that is also in the log.
+    pub(crate) request_id: RequestId,
+    /// Who reads it.
+    pub(crate) reader: Reader,
+}
+
+/// The answer to a request that failed, fields and all.
+pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<Bytes> {
+    let status = failure.status();
+    let host = context.host.filter(|host| !host.is_empty()).map(printable);
+    let told = failure.explain(host.as_deref());
+    let facts = [
+        (
+            "Answer",
+            format!("{} ({})", status.as_u16(), failure.slug()),
+        ),
+        ("Asked for", host.unwrap_or_default()),
+        ("Request", context.request_id.to_string()),
+        ("Proxy", printable(context.name)),
+    ];
+    let facts = facts.iter().filter(|(_, value)| !value.is_empty());
+    let body = match context.reader {
+        Reader::Browser => {
+            let mut main = String::with_capacity(1 << 10);
+            let (happened, advice) = (Escaped(&told.happened), Escaped(&told.advice));
+            // Writing to a `String` cannot fail, here and below.
+            let _ = write!(main, "<p>{happened}</p><p class=a>{advice}</p><dl>");
+            for (name, value) in facts {
+                let _ = write!(main, "<dt>{name}<dd>{}", Escaped(value));
+            }
+            main.push_str("</dl>");
+            document(told.title, &main)
+        }
+        Reader::Program => {
+            let mut text = format!("{}\n\n{}\n{}\n\n", told.title, told.happened, told.advice);
+            for (name, value) in facts {
+                let _ = writeln!(text, "{name}: {value}");
+            }
+            text
+        }
+    };
+    let mut response = page(status, context.reader, body);
+    let fields = response.headers_mut();
+    fields.insert(PROXY_STATUS, failure.proxy_status(context.name));
+    if let Some(time) = failure.retry_after() {
+        fields.insert(header::RETRY_AFTER, HeaderValue::from(time.as_secs()));
+    }
+    response
+}
+
+/// What the front door shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landing<'a> {
+    /// Our name.
+    pub(crate) name: &'a str,
+    /// The authority by which the client found us.
+    pub(crate) authority: Option<&'a str>,
+    /// Our end of the client's connection, for want of a better authority.
+    pub(crate) local: SocketAddr,
+    /// How much it helped so far.
+    pub(crate) requests: Requests,
+    /// How the store is, and what it holds.
+    pub(crate) engine: EngineFigures,
+    /// Who reads it.
+    pub(crate) reader: Reader,
+}
+
+/// The page at `/` of a forward listener.
+pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
+    // These lines are made to be copied into a shell: only what can be an address gets in.
+    let (address, local) = (landing.authority, landing.local.to_string());
+    let address = address
+        .filter(|address| is_plain_authority(address))
+        .unwrap_or(&local);
+    let lines = format!(
+        "export http_proxy=http://{address}/\n\
+         export https_proxy=http://{address}/\n\
+         export no_proxy=localhost,127.0.0.1"
+    );
+    let apt = format!("Acquire::http::Proxy \"http://{address}/\";");
+    let Requests { hits, all } = landing.requests;
+    let EngineFigures {
+        objects,
+        objects_exact,
+        ..
+    } = landing.engine;
+    let mut facts = match landing.engine.store {
+        StoreState::Absent => "Nothing can be stored now.".to_owned(),
+        StoreState::Opening => "The store is being opened.".to_owned(),
+        StoreState::Ready | StoreState::Degraded if objects_exact => {
+            format!("{} objects are stored.", Grouped(objects))
+        }
+        StoreState::Ready | StoreState::Degraded => {
+            format!("About {} objects are stored.", Grouped(objects))
+        }
+    };
+    if all > 0 {
+        // In 128 bits: hits times 100 must not wrap.
+        let percent = u128::from(hits) * 100 / u128::from(all);
+        let _ = write!(
+            facts,
+            " {} of {} requests ({percent} %) were answered from here.",
+            Grouped(hits),
+            Grouped(all)
+        );
+    }
+    let name = printable(landing.name);
+    let body = match landing.reader {
+        Reader::Browser => {
+            let main = format!(
+                "<p>This is {}, a web proxy that keeps what it fetches: what one has asked for, \
+                 the next one gets at once. Pages of https:// sites pass through unread.</p>\
+                 <p class=a>{facts}</p>\
+                 <h2>In a terminal</h2><pre>{}</pre>\
+                 <h2>For apt, in /etc/apt/apt.conf.d/30proxy</h2><pre>{}</pre>\
+                 <h2>In a browser or a phone</h2><p>Set the proxy for HTTP and HTTPS to \
+                 <code>{}</code>.</p>",
+                Escaped(&name),
+                Escaped(&lines),
+                Escaped(&apt),
+                Escaped(address),
+            );
+            document("The cache is here", &main)
+        }
+        Reader::Program => format!(
+            "This is {name}, a web proxy that keeps what it fetches.\n{facts}\n\n\
+             In a terminal:\n{lines}\n\nFor apt, in /etc/apt/apt.conf.d/30proxy:\n{apt}\n"
+        ),
+    };
+    page(StatusCode::OK, landing.reader, body)
+}
+
+/// A response of ours with the fields that keep it harmless.
+pub(crate) fn page(status: StatusCode, reader: Reader, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    let kind = match reader {
+        Reader::Browser => "text/html; charset=utf-8",
+        Reader::Program => "text/plain; charset=utf-8",
+    };
+    let fields = response.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    fields.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
+    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    fields.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'"),
+    );
+    fields.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}
+
+/// Text of strangers without what moves or reverses the text around it, and not too much of it.
+fn printable(text: &str) -> String {
+    let harmless = |c: char| match c {
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    let mut printable: String = text.chars().take(HOST_CHARS).map(harmless).collect();
+    if text.chars().nth(HOST_CHARS).is_some() {
+        printable.push('…');
+    }
+    printable
+}
+
+fn is_plain_authority(authority: &str) -> bool {
+    !authority.is_empty()
+        && authority.len() <= HOST_CHARS
+        && authority
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b))
+}
+
+/// A number with its thousands apart.
+struct Grouped(u64);
+
+impl std::fmt::Display for Grouped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 < 1000 {
+            return write!(f, "{}", self.0);
+        }
+        write!(f, "{},{:03}", Grouped(self.0 / 1000), self.0 % 1000)
+    }
+}
+
+const PROXY_STATUS: header::HeaderName = header::HeaderName::from_static("proxy-status");
+/// No name in the DNS is longer than 253; what is longer is shown in part.
+const HOST_CHARS: usize = 253;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! The frame around every page of ours: head, style, title.
+//!
+//! Called by `page` and `admin`.
+//!
+//! Invariant: `document` takes HTML that is escaped already; `Escaped` is how it gets so.
+
+use std::fmt;
+
+/// A whole document around `main`, which is HTML; `title` is one of our own.
+pub(crate) fn document(title: &str, main: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\
+         <meta name=viewport content=\"width=device-width,initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head>\
+         <body><main><h1>{title}</h1>{main}</main></body></html>\n"
+    )
+}
+
+/// Text as HTML shows it, in content and in quoted attributes.
+pub(super) struct Escaped<'a>(pub(super) &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        while let Some(at) = rest.find(['&', '<', '>', '"', '\'']) {
+            f.write_str(&rest[..at])?;
+            f.write_str(match rest.as_bytes()[at] {
+                b'&' => "&amp;",
+                b'<' => "&lt;",
+                b'>' => "&gt;",
+                b'"' => "&quot;",
+                _ => "&#39;",
+            })?;
+            rest = &rest[at + 1..];
+        }
+        f.write_str(rest)
+    }
+}
+
+/// Dark where the reader's system is dark; nothing to load.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--b:#f4f1ea;--c:#fff;--t:#23262b;--m:#6a6f78;--l:#e3ded3;--a:#b4551d}\
+@media(prefers-color-scheme:dark){\
+:root{--b:#17191c;--c:#202327;--t:#e6e4df;--m:#9a9fa8;--l:#33373d;--a:#f0955b}}\
+*{box-sizing:border-box}\
+body{margin:0;min-height:100vh;display:flex;justify-content:center;align-items:center;\
+padding:1.5rem;background:var(--b);color:var(--t);font:1.05rem/1.55 system-ui,sans-serif}\
+main{width:100%;max-width:38rem;background:var(--c);border-top:4px solid var(--a);\
+border-radius:8px;padding:2rem 2.25rem;box-shadow:0 1px 12px #0002;overflow-wrap:anywhere}\
+h1{margin:0 0 1rem;font-size:1.6rem;line-height:1.25}\
+h2{margin:1.5rem 0 .4rem;font-size:1rem}\
+p{margin:0 0 1rem}\
+main>:last-child{margin-bottom:0}\
+.a{border-left:3px solid var(--a);padding-left:.9rem}\
+a{color:var(--a)}\
+dl{margin:1.75rem 0 0;padding-top:1rem;border-top:1px solid var(--l);display:grid;\
+grid-template-columns:auto 1fr;gap:.2rem 1rem;font-size:.85rem}\
+dt{color:var(--m)}\
+dd{margin:0}\
+pre,code,dd{font-family:ui-monospace,monospace}\
+pre{margin:0;padding:.75rem 1rem;background:var(--b);border-radius:6px;overflow-x:auto;\
+font-size:.88rem}";

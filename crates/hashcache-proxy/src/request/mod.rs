@@ -1,0 +1,318 @@
+//! The life of a request, from its head to its line in the log.
+//!
+//! ```text
+//! head ─▶ refused? ─▶ target ─▶ ours? tunnel? ─▶ look up ─▶ fresh ──────────────▶ hit
+//!                                                   │  └──▶ stale ─▶ validate ─▶ confirmed
+//!                                                   └──▶ miss ─▶ join or begin a fetch ─▶ follow
+//! ```
+//!
+//! Called by `server` through hyper, once a request. A hit is answered in [`hit`].
+//!
+//! Invariant: every request ends in exactly one answer and one log entry.
+
+pub(crate) mod body;
+mod connect;
+mod forward;
+mod hit;
+mod note;
+mod own;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use hashcache::{Hit, Lookup};
+use hashcache_http::{
+    Authority, RequestFacts, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target,
+    TargetError, cache_key, parse_target, reuse,
+};
+use http::header::{HOST, MAX_FORWARDS};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use self::body::Body;
+use self::forward::Order;
+use self::note::Note;
+use crate::access_log::Outcome;
+use crate::failure::Failure;
+use crate::page::{self, PageContext, Reader};
+use crate::store::StoredResponse;
+use crate::upstream::address::Purpose;
+use crate::upstream::connect::Endpoint;
+use crate::wire::{Cell, Head, HeadInfo};
+use crate::worker::Worker;
+
+/// One client's connection, as far as its requests must know of it.
+pub(crate) struct Connection {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) cell: Rc<Cell>,
+    pub(crate) client: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// Why this client is served nothing, if it is.
+    pub(crate) denied: Option<Failure>,
+    /// Tells tunnels that the time to end has come.
+    pub(crate) drained: tokio::sync::watch::Receiver<bool>,
+}
+
+/// An answer on its way, or why there is none.
+type Answer = Result<Response<Body>, Failure>;
+
+/// Answers one request.
+pub(crate) async fn handle(
+    connection: Rc<Connection>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let head = connection.cell.next_head();
+    let mut note = Note::new(&connection, &request, &head);
+    let reader = Reader::of(request.headers());
+    let answer = match head {
+        Head::Refused(failure) => Err(failure),
+        Head::Accepted(info) => serve(&connection, request, &info, &mut note).await,
+    };
+    let response = answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
+    note.finish(&connection, &response);
+    Ok(response)
+}
+
+/// Our own page for a request that failed.
+fn failed(
+    connection: &Connection,
+    failure: &Failure,
+    reader: Reader,
+    note: &mut Note,
+) -> Response<Body> {
+    note.fail(failure);
+    let context = PageContext {
+        name: connection.worker.common.name.as_str(),
+        host: Some(note.authority()).filter(|host| !host.is_empty()),
+        request_id: note.id(),
+        reader,
+    };
+    page::failure(failure, &context).map(Body::full)
+}
+
+async fn serve(
+    connection: &Rc<Connection>,
+    mut request: Request<Incoming>,
+    info: &HeadInfo,
+    note: &mut Note,
+) -> Answer {
+    if let Some(failure) = &connection.denied {
+        return Err(failure.clone());
+    }
+    let common = &connection.worker.common;
+    if common.via.is_in_via(request.headers()) {
+        return Err(Failure::Loop);
+    }
+    let target = match parse(connection, &request, info)? {
+        RequestTarget::Tunnel(authority) => {
+            note.set_authority(authority.to_string());
+            return connect::tunnel(connection, authority, note).await;
+        }
+        RequestTarget::Server(authority) => {
+            note.set_authority(authority.display(Scheme::Http).to_string());
+            return Ok(own::options(note));
+        }
+        RequestTarget::Resource(target) => target,
+    };
+    note.set_target(&target);
+    if common.accelerated().is_none() && common.is_us(&target.authority) {
+        return own::page(connection, &request, &target, note);
+    }
+    if common.accelerated().is_none() && info.form == crate::wire::Form::Origin {
+        let reason = "this is a proxy: name the whole URL, as clients do that know of it";
+        return Err(Failure::Refused { status: StatusCode::BAD_REQUEST, reason });
+    }
+    if target.scheme == Scheme::Https {
+        return Err(Failure::NotImplemented("https goes through CONNECT, not in plain text"));
+    }
+    if let Some(answer) = max_forwards(&mut request, note) {
+        return answer;
+    }
+    let order = Order::new(connection, target, request, info);
+    answer(connection, order, note).await
+}
+
+/// What the request is about. Errors are the client's.
+fn parse(
+    connection: &Connection,
+    request: &Request<Incoming>,
+    info: &HeadInfo,
+) -> Result<RequestTarget, Failure> {
+    let refused = |reason| Failure::Refused { status: StatusCode::BAD_REQUEST, reason };
+    let text = std::str::from_utf8(&info.target).map_err(|_| refused("the target is not ASCII"))?;
+    let host = request.headers().get(HOST).map(HeaderValue::to_str);
+    let host = host.transpose().map_err(|_| refused("Host is not ASCII"))?;
+    if let Some(origin) = connection.worker.common.accelerated() {
+        if *request.method() == Method::CONNECT {
+            return Err(Failure::NotImplemented("CONNECT to an accelerated site"));
+        }
+        // One site: its resources are named by the path, whatever the client calls the host.
+        let named = parse_target(request.method(), text, host.or(Some("_")), origin.scheme);
+        return Ok(match named.map_err(target_failure)? {
+            RequestTarget::Resource(named) => RequestTarget::Resource(Target {
+                scheme: origin.scheme,
+                authority: origin.authority.clone(),
+                path_and_query: named.path_and_query,
+            }),
+            other => other,
+        });
+    }
+    parse_target(request.method(), text, host, Scheme::Http).map_err(target_failure)
+}
+
+fn target_failure(error: TargetError) -> Failure {
+    let refused = |reason| Failure::Refused { status: StatusCode::BAD_REQUEST, reason };
+    match error {
+        TargetError::Scheme => Failure::NotImplemented("schemes other than http"),
+        TargetError::NoHost => refused("the request names no host"),
+        TargetError::Host => refused("the host is no name and no address in its usual spelling"),
+        TargetError::Port => refused("the port is not a number from 1 to 65535"),
+        TargetError::Userinfo => refused("a user name in the URL"),
+        TargetError::Fragment => refused("a fragment in the request target"),
+        _ => refused("the request target has no form this method may use"),
+    }
+}
+
+/// OPTIONS and TRACE count the proxies they may pass (RFC 9110 7.6.2).
+fn max_forwards(request: &mut Request<Incoming>, note: &mut Note) -> Option<Answer> {
+    if !matches!(*request.method(), Method::OPTIONS | Method::TRACE) {
+        return None;
+    }
+    let value = request.headers().get(MAX_FORWARDS)?;
+    let left = value.to_str().ok().and_then(|left| left.parse::<u32>().ok())?;
+    if left == 0 {
+        return Some(match *request.method() {
+            Method::OPTIONS => Ok(own::options(note)),
+            _ => Err(Failure::NotImplemented("TRACE that ends at this proxy")),
+        });
+    }
+    request.headers_mut().insert(MAX_FORWARDS, HeaderValue::from(left - 1));
+    None
+}
+
+/// From the store if it may be, else from upstream.
+async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
+    let facts = RequestFacts::of(&order.method, &order.fields);
+    if let Err(forward) = facts.lookup() {
+        return forward::pass(connection, order, forward, note).await;
+    }
+    let Some(key) = cache_key(connection.worker.common.space(), &order.target) else {
+        let bypass = hashcache_http::Forward::Bypass;
+        return forward::pass(connection, order, bypass, note).await;
+    };
+    let looked_up = look_up(connection, &key, &order.fields).await;
+    decide(connection, order, key, &facts, looked_up, note).await
+}
+
+/// What the store has for a request.
+pub(super) enum LookedUp {
+    Found {
+        hit: Hit,
+        stored: StoredResponse,
+        from: Source,
+    },
+    /// Another variant.
+    VaryMiss(Hit),
+    Nothing,
+}
+
+/// Where the head of a stored response was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Memory,
+    Disk,
+}
+
+async fn look_up(connection: &Connection, key: &[u8], fields: &HeaderMap) -> LookedUp {
+    let (found, from) = match connection.worker.cache.get(key) {
+        Lookup::Hit(hit) => (Some(hit), Source::Memory),
+        Lookup::Miss => (None, Source::Memory),
+        Lookup::Pending(pending) => (pending.await, Source::Disk),
+    };
+    let Some(hit) = found else { return LookedUp::Nothing };
+    let whole = hit.content_len().filter(|_| hit.is_complete());
+    let Some((length, stored)) = whole.zip(StoredResponse::decode(hit.metadata())) else {
+        return LookedUp::Nothing;
+    };
+    if stored.row.as_ref().is_some_and(|row| !row.matches(fields)) {
+        return LookedUp::VaryMiss(hit);
+    }
+    if !hit.holes(0..length).is_empty() {
+        return LookedUp::Nothing;
+    }
+    LookedUp::Found { hit, stored, from }
+}
+
+async fn decide(
+    connection: &Rc<Connection>,
+    order: Order,
+    key: Vec<u8>,
+    facts: &RequestFacts,
+    looked_up: LookedUp,
+    note: &mut Note,
+) -> Answer {
+    use hashcache_http::Forward;
+    let worker = &connection.worker;
+    let now = worker.common.now();
+    let (hit, stored, from) = match looked_up {
+        LookedUp::Found { hit, stored, from } => (hit, stored, from),
+        LookedUp::VaryMiss(hit) => {
+            return forward::miss(connection, order, key, facts, Forward::VaryMiss, Some(hit), note)
+                .await;
+        }
+        LookedUp::Nothing => {
+            return forward::miss(connection, order, key, facts, Forward::UriMiss, None, note).await;
+        }
+    };
+    let decision = reuse(facts, &stored.facts, now, &worker.common.live().reuse);
+    match decision {
+        Reuse::Fresh { age, ttl } => {
+            note.outcome(hit::outcome(stored.facts.status, from));
+            hit::answer(connection, &order, facts, &hit, stored, hit::Served::fresh(age, ttl))
+        }
+        Reuse::Stale { age, ttl, allowed_by } => {
+            if allowed_by == StaleAllowance::WhileRevalidating {
+                forward::revalidate(connection, &order, &key, &hit, &stored);
+            }
+            note.outcome(Outcome::StaleHit);
+            hit::answer(connection, &order, facts, &hit, stored, hit::Served::fresh(age, ttl))
+        }
+        Reuse::Validate { forward, on_error } => {
+            let known = crate::fetch::Known { hit, stored };
+            forward::validate(connection, order, key, facts, forward, known, on_error, note).await
+        }
+        Reuse::Miss { forward } => {
+            forward::pass_or_store(connection, order, key, forward, Some(hit), note).await
+        }
+        Reuse::Unsatisfiable => Err(Failure::NotCached),
+    }
+}
+
+/// Where a target is to be fetched from.
+fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
+    let purpose = match connection.worker.common.accelerated() {
+        Some(_) => Purpose::Configured,
+        None => Purpose::Forward,
+    };
+    Endpoint { authority: target.authority.clone(), purpose }
+}
+
+/// Takes what an unsafe request may have changed out of the store, at once.
+fn invalidate(connection: &Connection, targets: &[Target]) {
+    let common = &connection.worker.common;
+    for target in targets {
+        if let Some(key) = cache_key(common.space(), target) {
+            connection.worker.cache.invalidate(&key);
+            common.collapse.forget(&key);
+        }
+    }
+}
+
+/// An authority and its content, empty.
+fn text(status: StatusCode, content: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::full(content));
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,210 @@
+//! What will stand in the log about a request, gathered on its way.
+//!
+//! Invariant: the entry is written when the last byte of the answer has gone, or never will.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use hashcache_http::Target;
+use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, Version};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::Connection;
+use super::body::{Body, Tally};
+use crate::access_log::{Entry, Outcome, RequestId};
+use crate::clock::UnixMillis;
+use crate::failure::Failure;
+use crate::fetch;
+use crate::wire::{Head, Sent};
+use crate::worker::Worker;
+
+/// The beginnings of a log entry.
+pub(super) struct Note {
+    id: RequestId,
+    start: UnixMillis,
+    received: Instant,
+    client: SocketAddr,
+    method: Method,
+    version: Version,
+    authority: String,
+    path: Box<str>,
+    outcome: Outcome,
+    error: Option<&'static str>,
+    upstream: Option<SocketAddr>,
+    user_agent: Option<HeaderValue>,
+    referer: Option<HeaderValue>,
+    tally: Tally,
+    /// The entry is written by somebody else: the tunnel.
+    handed_over: bool,
+}
+
+impl Note {
+    pub(super) fn new(connection: &Connection, request: &Request<Incoming>, head: &Head) -> Self {
+        let (received, version) = match head {
+            Head::Accepted(info) => (info.received, info.version),
+            Head::Refused(_) => (Instant::now(), Version::HTTP_11),
+        };
+        Self {
+            id: RequestId::fresh(),
+            start: connection.worker.common.clock.now(),
+            received,
+            client: connection.client,
+            method: request.method().clone(),
+            version,
+            authority: String::new(),
+            path: "".into(),
+            outcome: Outcome::Own,
+            error: None,
+            upstream: None,
+            user_agent: request.headers().get(USER_AGENT).cloned(),
+            referer: request.headers().get(REFERER).cloned(),
+            tally: fetch::tally(),
+            handed_over: false,
+        }
+    }
+
+    pub(super) fn id(&self) -> RequestId {
+        self.id
+    }
+
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    pub(super) fn set_authority(&mut self, authority: String) {
+        self.authority = authority;
+    }
+
+    pub(super) fn set_target(&mut self, target: &Target) {
+        self.authority = Worker::host_field(&target.authority);
+        self.path = target.path_and_query.clone();
+    }
+
+    pub(super) fn outcome(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    pub(super) fn upstream(&mut self, peer: Option<SocketAddr>) {
+        self.upstream = peer;
+    }
+
+    /// Counts what is received from upstream on behalf of this request.
+    pub(super) fn tally(&self) -> Tally {
+        Rc::clone(&self.tally)
+    }
+
+    pub(super) fn fail(&mut self, failure: &Failure) {
+        self.error = Some(failure.slug());
+        if matches!(
+            failure,
+            Failure::ClientDenied { .. }
+                | Failure::ConnectPortDenied { .. }
+                | Failure::DestinationDenied { .. }
+        ) {
+            self.outcome = Outcome::Denied;
+        }
+    }
+
+    /// Something went wrong, but the request was answered all the same.
+    pub(super) fn mention(&mut self, failure: &Failure) {
+        self.error = Some(failure.slug());
+    }
+
+    /// The entry of a tunnel that is open now; this note's own is not written.
+    pub(super) fn hand_over(&mut self) -> TunnelNote {
+        self.handed_over = true;
+        TunnelNote {
+            start: self.start,
+            received: self.received,
+            client: self.client,
+            version: self.version,
+            authority: self.authority.clone(),
+            upstream: self.upstream,
+            id: self.id,
+            user_agent: self.user_agent.clone(),
+        }
+    }
+
+    /// Has the entry written when `response` is out.
+    pub(super) fn finish(self, connection: &Connection, response: &Response<Body>) {
+        if self.handed_over {
+            return;
+        }
+        let worker = Rc::clone(&connection.worker);
+        let status = response.status().as_u16();
+        let content_type = response.headers().get(CONTENT_TYPE).cloned();
+        let first_byte = self.received.elapsed();
+        connection.cell.on_sent(move |sent: Sent| {
+            let entry = Entry {
+                start: self.start,
+                duration: self.received.elapsed(),
+                first_byte: Some(first_byte),
+                client: self.client,
+                method: self.method.as_str(),
+                scheme: "http",
+                authority: &self.authority,
+                path: &self.path,
+                version: self.version,
+                status,
+                outcome: self.outcome,
+                aborted: !sent.complete,
+                client_bytes: sent.bytes_written,
+                origin_bytes: self.tally.get(),
+                upstream: self.upstream,
+                peer: None,
+                error: self.error,
+                request_id: self.id,
+                user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
+                referer: self.referer.as_ref().map(HeaderValue::as_bytes),
+                content_type: content_type.as_ref().map(HeaderValue::as_bytes),
+            };
+            worker.metrics.record(&entry);
+            worker.log.write(&entry);
+        });
+    }
+}
+
+/// What will stand in the log about a tunnel.
+pub(super) struct TunnelNote {
+    start: UnixMillis,
+    received: Instant,
+    client: SocketAddr,
+    version: Version,
+    authority: String,
+    upstream: Option<SocketAddr>,
+    id: RequestId,
+    user_agent: Option<HeaderValue>,
+}
+
+impl TunnelNote {
+    /// Writes an entry about what passed since the one before.
+    pub(super) fn write(&self, worker: &Worker, to_client: u64, from_origin: u64, aborted: bool) {
+        let entry = Entry {
+            start: self.start,
+            duration: self.received.elapsed(),
+            first_byte: None,
+            client: self.client,
+            method: "CONNECT",
+            scheme: "http",
+            authority: &self.authority,
+            path: "",
+            version: self.version,
+            status: 200,
+            outcome: Outcome::Tunnel,
+            aborted,
+            client_bytes: to_client,
+            origin_bytes: from_origin,
+            upstream: self.upstream,
+            peer: None,
+            error: None,
+            request_id: self.id,
+            user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
+            referer: None,
+            content_type: None,
+        };
+        worker.metrics.record(&entry);
+        worker.log.write(&entry);
+    }
+}

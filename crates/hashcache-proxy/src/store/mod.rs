@@ -1,0 +1,150 @@
+//! Stored responses: how a response becomes an object of the engine, and back.
+//!
+//! The content is the object's content; everything else is its metadata, laid out so that a hit reads numbers
+//! instead of parsing fields:
+//!
+//! ```text
+//! layout 1 | facts 48 | row length 2 | vary row | fields: (name length 2, name, value length 2, value)*
+//! ```
+//!
+//! Called by `request` and `fetch`.
+//!
+//! Invariant: metadata that does not decode is a miss; it never becomes a response.
+//! Cost: one pass over the fields; values are slices of the metadata, not copies.
+
+use bytes::Bytes;
+use hashcache_http::{FACTS_BYTES, StoredFacts, VaryRow};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+const LAYOUT: u8 = 1;
+
+/// A response without its content, as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredResponse {
+    /// What decides about its use.
+    pub(crate) facts: StoredFacts,
+    /// The request values it was chosen by.
+    pub(crate) row: Option<VaryRow>,
+    /// Its fields, without those of the connection it came by.
+    pub(crate) fields: HeaderMap,
+}
+
+impl StoredResponse {
+    /// The metadata; `None` when it is more than the engine takes.
+    pub(crate) fn encode(&self) -> Option<Bytes> {
+        let mut out = Vec::with_capacity(512);
+        out.push(LAYOUT);
+        out.extend_from_slice(&self.facts.to_bytes());
+        push(&mut out, self.row.as_ref().map_or(&[], VaryRow::as_bytes))?;
+        // The engine knows the length, and it is right.
+        for (name, value) in self.fields.iter().filter(|(name, _)| **name != CONTENT_LENGTH) {
+            push(&mut out, name.as_str().as_bytes())?;
+            push(&mut out, value.as_bytes())?;
+        }
+        (out.len() <= hashcache::MAX_METADATA).then(|| out.into())
+    }
+
+    /// Reads metadata back; `None` when it is not of this layout.
+    pub(crate) fn decode(metadata: &Bytes) -> Option<Self> {
+        if metadata.first() != Some(&LAYOUT) {
+            return None;
+        }
+        let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
+        let mut rest = metadata.slice(1 + FACTS_BYTES..);
+        let row = take(&mut rest)?;
+        let row = if row.is_empty() { None } else { Some(VaryRow::from_bytes(&row)?) };
+        let mut fields = HeaderMap::with_capacity(16);
+        while !rest.is_empty() {
+            let name = HeaderName::from_bytes(&take(&mut rest)?).ok()?;
+            let value = HeaderValue::from_maybe_shared(take(&mut rest)?).ok()?;
+            fields.append(name, value);
+        }
+        Some(Self { facts, row, fields })
+    }
+}
+
+fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
+    out.extend_from_slice(&u16::try_from(bytes.len()).ok()?.to_le_bytes());
+    out.extend_from_slice(bytes);
+    Some(())
+}
+
+/// Splits off a piece that is preceded by its length.
+fn take(rest: &mut Bytes) -> Option<Bytes> {
+    let length = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?);
+    let end = 2 + usize::from(length);
+    if rest.len() < end {
+        return None;
+    }
+    let piece = rest.slice(2..end);
+    *rest = rest.slice(end..);
+    Some(piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use hashcache_http::{Exchange, Storable, StoreOptions, Target, UnixTime, storable};
+    use http::{Method, StatusCode};
+
+    use super::*;
+
+    fn sample() -> StoredResponse {
+        let mut fields = HeaderMap::new();
+        for (name, value) in [
+            ("cache-control", "max-age=60"),
+            ("vary", "accept-language"),
+            ("x-two", "1"),
+            ("x-two", "2"),
+            ("etag", "\"a\""),
+        ] {
+            fields.append(name, HeaderValue::from_static(value));
+        }
+        let mut request = HeaderMap::new();
+        request.insert("accept-language", HeaderValue::from_static("sw, fr"));
+        let exchange = Exchange {
+            target: &Target::parse_url("http://h/").unwrap(),
+            method: &Method::GET,
+            request: &request,
+            status: StatusCode::OK,
+            response: &fields,
+            request_time: UnixTime(1),
+            response_time: UnixTime(2),
+        };
+        let Storable::Whole { facts, row } = storable(&exchange, &StoreOptions::default()) else {
+            panic!("it is storable")
+        };
+        StoredResponse { facts, row, fields }
+    }
+
+    #[test]
+    fn a_response_comes_back_as_it_was_stored() {
+        let response = sample();
+        let back = StoredResponse::decode(&response.encode().unwrap()).unwrap();
+        assert_eq!(back.facts, response.facts);
+        assert_eq!(back.row, response.row);
+        assert_eq!(back.fields, response.fields);
+        assert!(back.row.is_some());
+    }
+
+    #[test]
+    fn metadata_that_was_cut_or_altered_never_panics() {
+        let whole = sample().encode().unwrap();
+        for length in 0..whole.len() {
+            let _ = StoredResponse::decode(&whole.slice(..length));
+        }
+        for at in 0..whole.len() {
+            let mut bad = whole.to_vec();
+            bad[at] ^= 0xff;
+            let _ = StoredResponse::decode(&bad.into());
+        }
+        assert!(StoredResponse::decode(&Bytes::new()).is_none());
+    }
+
+    #[test]
+    fn a_head_too_large_for_the_engine_is_not_stored() {
+        let mut response = sample();
+        response.fields.insert("x", HeaderValue::from_str(&"v".repeat(66_000)).unwrap());
+        assert!(response.encode().is_none());
+    }
+}

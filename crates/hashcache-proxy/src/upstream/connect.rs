@@ -1,0 +1,320 @@
+//! From an authority to a connected socket: resolve, judge, race.
+//!
+//! `Upstream` calls this for requests, `tunnel`'s caller for `CONNECT`. Addresses are tried in
+//! order, each a quarter of a second after the one before or as soon as that one failed (RFC 8305,
+//! reduced to what a cache needs).
+//!
+//! Invariant: the address that got the verdict is the address handed to the kernel; a name is never
+//! judged. Cost: one lookup, usually from memory, and one handshake.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use hashcache_http::{Authority, Host};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::address::{Destinations, Purpose};
+use super::dns::Resolver;
+use super::interfaces::OwnAddresses;
+use crate::failure::Failure;
+
+/// Where to connect to and who chose it; the key of pooled connections.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Endpoint {
+    /// Host and port.
+    pub(crate) authority: Authority,
+    /// Whose choice this is; decides which addresses may be reached.
+    pub(crate) purpose: Purpose,
+}
+
+/// Opens connections on one core.
+#[derive(Clone, Debug)]
+pub(crate) struct Connector {
+    pub(super) resolver: Resolver,
+    pub(super) destinations: Destinations,
+    pub(super) own: OwnAddresses,
+    pub(super) connect_time: Duration,
+}
+
+impl Connector {
+    /// A connected socket and the address it leads to, within the time for connecting; the lookup
+    /// of a name has its own time before that.
+    pub(crate) async fn connect(&self, to: &Endpoint) -> Result<(TcpStream, SocketAddr), Failure> {
+        let addresses = match &to.authority.host {
+            Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await?,
+            Host::V4(v4) => [IpAddr::V4(*v4)].into(),
+            Host::V6(v6) => [IpAddr::V6(*v6)].into(),
+        };
+        let race = self.race(&addresses, to.authority.port, to.purpose);
+        let limit = self.connect_time;
+        timeout(limit, race)
+            .await
+            .unwrap_or(Err(Failure::ConnectTimeout(limit)))
+    }
+
+    async fn race(
+        &self,
+        addresses: &[IpAddr],
+        port: u16,
+        purpose: Purpose,
+    ) -> Result<(TcpStream, SocketAddr), Failure> {
+        let mut waiting = addresses.iter().take(ADDRESSES_TRIED).peekable();
+        let mut under_way: Vec<Attempt> = Vec::new();
+        let mut losses = Losses::default();
+        let mut next_at = Instant::now();
+        loop {
+            if under_way.is_empty() || Instant::now() >= next_at {
+                if let Some(&address) = waiting.next() {
+                    match self.destinations.check(address, purpose) {
+                        Ok(()) => {
+                            under_way.push(Box::pin(attempt(SocketAddr::new(address, port))));
+                            next_at = Instant::now() + STAGGER;
+                        }
+                        Err(denied) => losses.denied = losses.denied.or(Some(denied)),
+                    }
+                    continue;
+                }
+                if under_way.is_empty() {
+                    return Err(losses.failure());
+                }
+            }
+            tokio::select! {
+                outcome = first_of(&mut under_way) => match outcome {
+                    Ok(connected) => return Ok(connected),
+                    Err(error) => {
+                        losses.note(&error);
+                        next_at = Instant::now();
+                    }
+                },
+                () = sleep_until(next_at), if waiting.peek().is_some() => {}
+            }
+        }
+    }
+}
+
+type Attempt = Pin<Box<dyn Future<Output = io::Result<(TcpStream, SocketAddr)>>>>;
+
+async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // Before connecting, so that a silent path is noticed on tunnels and slow answers alike.
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE / 4);
+    SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, address))
+}
+
+/// The first attempt that ends, which is taken out of the list.
+async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketAddr)> {
+    poll_fn(|cx| {
+        for at in 0..attempts.len() {
+            if let Poll::Ready(outcome) = attempts[at].as_mut().poll(cx) {
+                drop(attempts.swap_remove(at));
+                return Poll::Ready(outcome);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Why the addresses tried so far did not do.
+#[derive(Default)]
+struct Losses {
+    denied: Option<Failure>,
+    refused: bool,
+    tried: bool,
+}
+
+impl Losses {
+    fn note(&mut self, error: &io::Error) {
+        self.tried = true;
+        self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
+    }
+
+    /// A refused connection says most: somebody lives there. The verdict on an address is told only
+    /// if no address got past it, else it would hide what really failed.
+    fn failure(self) -> Failure {
+        match self.denied {
+            _ if self.refused => Failure::ConnectionRefused,
+            Some(denied) if !self.tried => denied,
+            _ => Failure::Unreachable,
+        }
+    }
+}
+
+/// The head start of an address before the next is tried (RFC 8305, section 5).
+const STAGGER: Duration = Duration::from_millis(250);
+/// Addresses tried for one connection; a name with more is balanced by its order.
+const ADDRESSES_TRIED: usize = 8;
+/// Silence after which the peer is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_mins(1);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::net::TcpListener;
+    use tokio::task::LocalSet;
+
+    use super::super::dns::{NameServers, Names};
+    use super::*;
+
+    fn connector(allow: &[&str]) -> Connector {
+        let own = OwnAddresses::fixed(&[], &[]);
+        let allow: Vec<_> = allow.iter().map(|text| text.parse().unwrap()).collect();
+        let servers = NameServers::Fixed(Arc::new([SocketAddr::from(([127, 0, 0, 1], 9))]));
+        Connector {
+            resolver: Resolver::new(Names::new(servers, Duration::from_secs(5))),
+            destinations: Destinations::new(&allow, &[], own.clone()),
+            own,
+            connect_time: Duration::from_secs(10),
+        }
+    }
+
+    fn endpoint(host: Host, port: u16) -> Endpoint {
+        Endpoint {
+            authority: Authority { host, port },
+            purpose: Purpose::Forward,
+        }
+    }
+
+    fn loopback() -> Host {
+        Host::V4([127, 0, 0, 1].into())
+    }
+
+    /// A port of loopback that refuses: bound, so nobody else gets it, but not listening.
+    fn refusing() -> (TcpSocket, u16) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        (socket, port)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_judged_before_it_is_connected_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let to = endpoint(loopback(), port);
+        let denied = connector(&[]).connect(&to).await.unwrap_err();
+        assert_eq!(
+            denied,
+            Failure::DestinationDenied {
+                address: [127, 0, 0, 1].into()
+            }
+        );
+        let (_, peer) = connector(&["127.0.0.1"]).connect(&to).await.unwrap();
+        assert_eq!(peer, SocketAddr::from(([127, 0, 0, 1], port)));
+        let configured = Endpoint {
+            purpose: Purpose::Configured,
+            ..to
+        };
+        connector(&[]).connect(&configured).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_of_loopback_is_refused_as_its_address_would_be() {
+        let to = endpoint(Host::Name("localhost".into()), 80);
+        let denied = LocalSet::new()
+            .run_until(async { connector(&[]).connect(&to).await })
+            .await;
+        assert!(matches!(denied, Err(Failure::DestinationDenied { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_nobody_listens_on_is_refused() {
+        let (_held, port) = refusing();
+        let failure = connector(&["127.0.0.1"])
+            .connect(&endpoint(loopback(), port))
+            .await;
+        assert_eq!(failure.unwrap_err(), Failure::ConnectionRefused);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_address_is_tried_at_once_when_one_fails_or_is_denied() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connector = connector(&["127.0.0.0/8"]);
+        // Nobody listens on 127.0.0.2, and 10.0.0.1 is not allowed.
+        let addresses = [
+            [127, 0, 0, 2].into(),
+            [10, 0, 0, 1].into(),
+            [127, 0, 0, 1].into(),
+        ];
+        let begun = Instant::now();
+        let (_, peer) = connector
+            .race(&addresses, port, Purpose::Forward)
+            .await
+            .unwrap();
+        assert_eq!(peer.ip(), IpAddr::from([127, 0, 0, 1]));
+        assert!(begun.elapsed() < STAGGER);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_moves_to_a_forbidden_address_is_refused() {
+        let files = tempfile::tempdir().unwrap();
+        let hosts = files.path().join("hosts");
+        let resolv_conf = files.path().join("resolv.conf");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let servers = NameServers::Files {
+            resolv_conf,
+            hosts: hosts.clone(),
+        };
+        let mut connector = connector(&["127.0.0.1"]);
+        connector.resolver = Resolver::new(Names::new(servers, Duration::from_secs(5)));
+        let to = endpoint(Host::Name("rebind.test".into()), port);
+        let rebinding = async {
+            std::fs::write(&hosts, "127.0.0.1 rebind.test\n").unwrap();
+            connector.connect(&to).await.unwrap();
+            std::fs::write(&hosts, "127.0.0.2 rebind.test\n").unwrap();
+            let file = std::fs::File::options().write(true).open(&hosts).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+                .unwrap();
+            tokio::time::advance(Duration::from_secs(11)).await;
+            connector.connect(&to).await.unwrap_err()
+        };
+        let denied = LocalSet::new().run_until(rebinding).await;
+        assert_eq!(
+            denied,
+            Failure::DestinationDenied {
+                address: [127, 0, 0, 2].into()
+            }
+        );
+    }
+
+    #[test]
+    fn the_failure_told_is_the_one_that_says_most() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let unreachable = io::Error::from(io::ErrorKind::HostUnreachable);
+        let denied = Failure::DestinationDenied {
+            address: [10, 0, 0, 1].into(),
+        };
+        let told = |denied: Option<&Failure>, errors: &[&io::Error]| {
+            let mut losses = Losses {
+                denied: denied.cloned(),
+                ..Losses::default()
+            };
+            errors.iter().for_each(|error| losses.note(error));
+            losses.failure()
+        };
+        assert_eq!(told(Some(&denied), &[]), denied);
+        assert_eq!(told(Some(&denied), &[&unreachable]), Failure::Unreachable);
+        assert_eq!(
+            told(Some(&denied), &[&unreachable, &refused]),
+            Failure::ConnectionRefused
+        );
+        assert_eq!(told(None, &[]), Failure::Unreachable);
+    }
+}

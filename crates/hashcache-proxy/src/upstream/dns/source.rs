@@ -1,0 +1,417 @@
+//! Where addresses come from: the hosts file, the resolvers of `resolv.conf`, or the system's own
+//! lookup for `.local`.
+//!
+//! One per core, owned by `dns::Resolver`; hickory sends the questions. Both files are looked at
+//! again when a lookup finds that 10 s have passed, so a laptop that changes networks follows along
+//! without a restart.
+//!
+//! Invariant: names are asked as they are, fully qualified. Search domains would send a stranger's
+//! `wiki` to `wiki.corp.example`, and the answer would be stored under the stranger's name.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+    ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Resolver as Hickory, TokioResolver, system_conf};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use super::table::Verdict;
+
+/// Which resolvers are asked.
+#[derive(Clone, Debug)]
+pub(crate) enum NameServers {
+    /// Those of `/etc/resolv.conf`, with `/etc/hosts` before them.
+    System,
+    /// These files, in the places of the system's.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests name other files"))]
+    Files {
+        resolv_conf: PathBuf,
+        hosts: PathBuf,
+    },
+    /// These addresses, and no hosts file.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests name resolvers"))]
+    Fixed(Arc<[SocketAddr]>),
+}
+
+/// How a lookup ended and how long that holds.
+#[derive(Clone, Debug)]
+pub(super) struct LookedUp {
+    pub(super) verdict: Verdict,
+    pub(super) ttl: Option<Duration>,
+}
+
+impl LookedUp {
+    /// Nothing came within the time for a lookup.
+    pub(super) fn timed_out() -> Self {
+        Self {
+            verdict: Verdict::TimedOut,
+            ttl: None,
+        }
+    }
+
+    fn found(addresses: Vec<IpAddr>, ttl: Option<Duration>) -> Self {
+        if addresses.is_empty() {
+            return Self {
+                verdict: Verdict::NoSuchName,
+                ttl,
+            };
+        }
+        Self {
+            verdict: Verdict::Found(addresses.into()),
+            ttl,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    servers: NameServers,
+    dns_time: Duration,
+    state: RefCell<State>,
+    /// Places for lookups by the system, which hold a thread each; shared by all cores.
+    system: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    look_again: Option<Instant>,
+    resolver: Option<Rc<TokioResolver>>,
+    resolv_conf_changed: Option<SystemTime>,
+    hosts: HashMap<Box<str>, Vec<IpAddr>>,
+    hosts_changed: Option<SystemTime>,
+}
+
+impl Source {
+    pub(super) fn new(servers: NameServers, dns_time: Duration, system: Arc<Semaphore>) -> Self {
+        Self {
+            servers,
+            dns_time,
+            state: RefCell::default(),
+            system,
+        }
+    }
+
+    /// Looks `name` up; the caller bounds the time.
+    pub(super) async fn look_up(&self, name: &str, ipv6: bool) -> LookedUp {
+        let resolver = match self.refreshed(name) {
+            Ok(resolver) => resolver,
+            Err(addresses) => return LookedUp::found(addresses, Some(Duration::ZERO)),
+        };
+        if name.ends_with(".local") {
+            return self.ask_system(name).await;
+        }
+        let Some(resolver) = resolver else {
+            return LookedUp {
+                verdict: Verdict::Broken,
+                ttl: None,
+            };
+        };
+        // Fully qualified: the dot at the end keeps search domains away.
+        match Name::from_ascii(format!("{name}.")) {
+            Ok(name) => ask_resolvers(&resolver, name, ipv6).await,
+            Err(_) => LookedUp {
+                verdict: Verdict::NoSuchName,
+                ttl: None,
+            },
+        }
+    }
+
+    /// The resolver to ask, or the addresses the hosts file has for `name`.
+    fn refreshed(&self, name: &str) -> Result<Option<Rc<TokioResolver>>, Vec<IpAddr>> {
+        let mut state = self.state.borrow_mut();
+        let now = Instant::now();
+        if state.look_again.is_none_or(|at| now >= at) {
+            state.look_again = Some(now + LOOK_AGAIN);
+            self.look_again(&mut state);
+        }
+        match state.hosts.get(name) {
+            Some(addresses) => Err(addresses.clone()),
+            None => Ok(state.resolver.clone()),
+        }
+    }
+
+    fn look_again(&self, state: &mut State) {
+        let (resolv_conf, hosts) = match &self.servers {
+            NameServers::System => (Path::new("/etc/resolv.conf"), Path::new("/etc/hosts")),
+            NameServers::Files { resolv_conf, hosts } => (resolv_conf.as_path(), hosts.as_path()),
+            NameServers::Fixed(addresses) => {
+                if state.resolver.is_none() {
+                    let servers = addresses.iter().map(|address| {
+                        let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
+                        connections.iter_mut().for_each(|c| c.port = address.port());
+                        NameServerConfig::new(address.ip(), true, connections.into())
+                    });
+                    let config = ResolverConfig::from_name_servers(servers.collect());
+                    state.resolver = build(config, self.dns_time);
+                }
+                return;
+            }
+        };
+        let changed = modified(hosts);
+        if changed != state.hosts_changed {
+            state.hosts = fs::read(hosts)
+                .map(|text| parse_hosts(&text))
+                .unwrap_or_default();
+            state.hosts_changed = changed;
+        }
+        let changed = modified(resolv_conf);
+        if changed != state.resolv_conf_changed || state.resolver.is_none() {
+            state.resolver = build(read_resolv_conf(resolv_conf), self.dns_time);
+            state.resolv_conf_changed = changed;
+        }
+    }
+
+    /// The system's own lookup knows multicast DNS, if the host does; it holds a thread meanwhile.
+    async fn ask_system(&self, name: &str) -> LookedUp {
+        let Ok(place) = Arc::clone(&self.system).acquire_owned().await else {
+            return LookedUp {
+                verdict: Verdict::Broken,
+                ttl: None,
+            };
+        };
+        let asked = name.to_owned();
+        let answer = tokio::task::spawn_blocking(move || {
+            // The place goes with the thread: who gives up waiting does not free it.
+            let _place = place;
+            (asked.as_str(), 0)
+                .to_socket_addrs()
+                .map(|found| found.map(|a| a.ip()).collect())
+        });
+        match answer.await {
+            Ok(Ok(addresses)) => LookedUp::found(addresses, Some(SYSTEM_TTL)),
+            // getaddrinfo does not tell "no such name" from "nobody answered" through std; the
+            // milder verdict is kept for seconds only.
+            Ok(Err(_)) => LookedUp {
+                verdict: Verdict::NoSuchName,
+                ttl: None,
+            },
+            Err(_) => LookedUp {
+                verdict: Verdict::Broken,
+                ttl: None,
+            },
+        }
+    }
+}
+
+/// Asks for both kinds of addresses at once where IPv6 can be reached, else for IPv4 first.
+async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> LookedUp {
+    let v4 = ask(resolver, name.clone(), RecordType::A);
+    if !ipv6 {
+        let v4 = v4.await;
+        return match v4.verdict {
+            // A name with IPv6 addresses alone exists, and the error should say "unreachable".
+            Verdict::NoSuchName => merge(v4, Some(ask(resolver, name, RecordType::AAAA).await)),
+            _ => v4,
+        };
+    }
+    let v6 = ask(resolver, name, RecordType::AAAA);
+    tokio::pin!(v4, v6);
+    tokio::select! {
+        v4 = &mut v4 => {
+            // Some resolvers drop questions for AAAA. With IPv4 at hand the wait for IPv6 is short.
+            let patience = match v4.verdict {
+                Verdict::Found(_) => RESOLUTION_DELAY,
+                _ => Duration::MAX,
+            };
+            let v6 = timeout(patience, v6).await.ok();
+            merge(v4, v6)
+        }
+        v6 = &mut v6 => merge(v4.await, Some(v6)),
+    }
+}
+
+/// One answer from two; IPv6 and IPv4 alternate, the first family first.
+fn merge(v4: LookedUp, v6: Option<LookedUp>) -> LookedUp {
+    let Some(v6) = v6 else { return v4 };
+    match (v4.verdict, v6.verdict) {
+        (Verdict::Found(v4_found), Verdict::Found(v6_found)) => {
+            let mut addresses = Vec::with_capacity(v4_found.len() + v6_found.len());
+            for at in 0..v4_found.len().max(v6_found.len()) {
+                addresses.extend(v6_found.get(at));
+                addresses.extend(v4_found.get(at));
+            }
+            let ttl = v4.ttl.zip(v6.ttl).map(|(a, b)| a.min(b));
+            LookedUp::found(addresses, ttl)
+        }
+        (verdict @ Verdict::Found(_), _) => LookedUp {
+            verdict,
+            ttl: v4.ttl,
+        },
+        (_, verdict @ Verdict::Found(_)) => LookedUp {
+            verdict,
+            ttl: v6.ttl,
+        },
+        // "No such name" is believed only if both say so: one broken answer may hide an address.
+        (Verdict::NoSuchName, Verdict::NoSuchName) => LookedUp {
+            verdict: Verdict::NoSuchName,
+            ttl: v4.ttl.zip(v6.ttl).map(|(a, b)| a.min(b)),
+        },
+        (Verdict::NoSuchName, verdict) | (verdict, _) => LookedUp { verdict, ttl: None },
+    }
+}
+
+async fn ask(resolver: &TokioResolver, name: Name, kind: RecordType) -> LookedUp {
+    let none = |verdict| LookedUp { verdict, ttl: None };
+    match resolver.lookup(name, kind).await {
+        Ok(answer) => {
+            let mut addresses: Vec<IpAddr> = Vec::new();
+            let mut ttl_s = u32::MAX;
+            for record in answer.answers() {
+                // The aliases on the way count: the answer holds no longer than its weakest link.
+                ttl_s = ttl_s.min(record.ttl);
+                if let Some(address) = record.data.ip_addr()
+                    && !addresses.contains(&address)
+                    && addresses.len() < ADDRESSES_MAX
+                {
+                    addresses.push(address);
+                }
+            }
+            LookedUp::found(addresses, Some(Duration::from_secs(u64::from(ttl_s))))
+        }
+        Err(NetError::Dns(DnsError::NoRecordsFound(no))) => match no.response_code {
+            ResponseCode::NXDomain | ResponseCode::NoError => LookedUp {
+                verdict: Verdict::NoSuchName,
+                ttl: no.negative_ttl.map(|s| Duration::from_secs(u64::from(s))),
+            },
+            _ => none(Verdict::Broken),
+        },
+        Err(NetError::Timeout) => none(Verdict::TimedOut),
+        Err(_) => none(Verdict::Broken),
+    }
+}
+
+fn read_resolv_conf(path: &Path) -> ResolverConfig {
+    let parsed = fs::read(path)
+        .ok()
+        .and_then(|text| system_conf::parse_resolv_conf(text).ok());
+    match parsed {
+        Some((config, _)) if !config.name_servers().is_empty() => {
+            ResolverConfig::from_name_servers(config.name_servers().to_vec())
+        }
+        // What the C library does without a file: ask this host.
+        _ => ResolverConfig::from_name_servers(vec![NameServerConfig::udp_and_tcp(
+            Ipv4Addr::LOCALHOST.into(),
+        )]),
+    }
+}
+
+fn build(config: ResolverConfig, dns_time: Duration) -> Option<Rc<TokioResolver>> {
+    let mut options = ResolverOpts::default();
+    options.ndots = 0;
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    // Three tries fit into the time of a lookup: one lost datagram must not fail it.
+    options.timeout = dns_time / 3;
+    options.attempts = 2;
+    options.cache_size = 0; // `table` keeps the answers, for all cores
+    options.use_hosts_file = ResolveHosts::Never; // read above, and watched
+    options.preserve_intermediates = true; // for the lifetimes of aliases
+    options.case_randomization = true;
+    let builder = Hickory::builder_with_config(config, TokioRuntimeProvider::default());
+    match builder.with_options(options).build() {
+        Ok(resolver) => Some(Rc::new(resolver)),
+        Err(error) => {
+            tracing::warn!(%error, "resolver not usable");
+            None
+        }
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .ok()
+}
+
+/// `address name…` per line, `#` begins a comment; a line that says anything else is skipped.
+fn parse_hosts(text: &[u8]) -> HashMap<Box<str>, Vec<IpAddr>> {
+    let mut hosts: HashMap<Box<str>, Vec<IpAddr>> = HashMap::new();
+    for line in String::from_utf8_lossy(text).lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_ascii_whitespace();
+        let Some(address) = words.next().and_then(|word| word.parse::<IpAddr>().ok()) else {
+            continue;
+        };
+        for name in words {
+            let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+            let addresses = hosts.entry(name.into()).or_default();
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    hosts
+}
+
+/// How often the two files are looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Lookups by the system at a time.
+pub(super) const SYSTEM_LOOKUPS: usize = 4;
+/// getaddrinfo gives no lifetime; hosts on a local link come and go.
+const SYSTEM_TTL: Duration = Duration::from_secs(30);
+/// How long IPv4 waits for IPv6 (RFC 8305, section 3).
+const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
+/// Addresses kept of one answer.
+const ADDRESSES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_file_is_read_as_the_c_library_reads_it() {
+        let hosts = parse_hosts(
+            b"# comment\n127.0.0.1 localhost\n\n10.0.0.5\tWiki wiki.lan. # here\nnonsense x\n\
+              fd00::5 wiki\n10.0.0.5 wiki\n\xff\xfe bad\n",
+        );
+        let wiki: [IpAddr; 2] = ["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()];
+        assert_eq!(hosts.get("wiki").unwrap(), &wiki);
+        assert_eq!(hosts.get("wiki.lan").unwrap(), &wiki[..1]);
+        assert!(!hosts.contains_key("x") && !hosts.contains_key("bad"));
+    }
+
+    #[test]
+    fn families_alternate_and_the_shorter_lifetime_holds() {
+        let answer = |texts: &[&str], ttl_s| {
+            let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
+            LookedUp::found(addresses, Some(Duration::from_secs(ttl_s)))
+        };
+        let v4 = answer(&["192.0.2.1", "192.0.2.2", "192.0.2.3"], 60);
+        let both = merge(v4, Some(answer(&["2001:db8::1"], 30)));
+        let order = ["2001:db8::1", "192.0.2.1", "192.0.2.2", "192.0.2.3"];
+        let expected: Vec<IpAddr> = order.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(both.verdict, Verdict::Found(expected.into()));
+        assert_eq!(both.ttl, Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn a_name_is_denied_only_if_both_families_deny_it() {
+        let ended = |verdict| LookedUp { verdict, ttl: None };
+        let merged = |a, b| merge(ended(a), Some(ended(b))).verdict;
+        assert_eq!(
+            merged(Verdict::NoSuchName, Verdict::NoSuchName),
+            Verdict::NoSuchName
+        );
+        assert_eq!(
+            merged(Verdict::NoSuchName, Verdict::TimedOut),
+            Verdict::TimedOut
+        );
+        assert_eq!(
+            merged(Verdict::Broken, Verdict::NoSuchName),
+            Verdict::Broken
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! One request and the head of its response, on one connection.
+//!
+//! Called by `Upstream::send`, which decides about connections and repetition. Four things are
+//! waited for at once: the head, interim responses, the second after which held content goes out
+//! anyway, and the end of patience.
+//!
+//! Invariant: every wait ends; an origin that keeps a request alive with interim responses gets
+//! `INTERIM_MAX` of them. Cost: two small allocations per request for interim responses.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{self, HeaderMap};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::upgrade::OnUpgrade;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::connect::Endpoint;
+use super::framing;
+use super::limit::Place;
+use super::pool::Line;
+use super::request_body::{RequestBody, Watch};
+use super::response_body::{Lease, ResponseBody};
+use super::{Exchange, SendFailure, SendOptions, Upgrade, Upstream};
+use crate::failure::Failure;
+use crate::settings::Limits;
+
+/// An exchange that gave no response, with what is needed to try again.
+pub(super) struct Stumble {
+    pub(super) failed: SendFailure,
+    /// The request, if nothing of it was sent.
+    pub(super) unsent: Option<Box<Request<RequestBody>>>,
+    pub(super) place: Place,
+}
+
+impl Upstream {
+    /// Sends `request` on `line` and waits for the head of its response.
+    pub(super) async fn exchange(
+        &self,
+        mut line: Line,
+        to: &Endpoint,
+        mut request: Request<RequestBody>,
+        place: Place,
+        options: &SendOptions,
+    ) -> Result<Exchange, Stumble> {
+        let method = request.method().clone();
+        let may_upgrade = request.headers().contains_key(header::UPGRADE);
+        let watch = request.body().watch();
+        if request.headers().contains_key(header::EXPECT) {
+            watch.hold();
+        }
+        let interim = Interim::listen(&mut request);
+        let (received_before, begun) = (line.meter.received(), Instant::now());
+        let sending = line.sender.try_send_request(request);
+        let patience = Patience {
+            limits: &self.limits,
+            line: &line,
+            watch: &watch,
+            since: begun,
+            received: received_before,
+            extended: false,
+        };
+        let response = head(sending, &interim, patience, options).await;
+        let judged = response.and_then(|response| {
+            let (mut head, incoming) = response.into_parts();
+            let stream = head.extensions.remove::<OnUpgrade>();
+            if stream.is_some() && !may_upgrade {
+                let failure = Failure::ResponseMalformed("unasked change of protocol");
+                return Err((failure, None));
+            }
+            let judged = framing::judge(&mut head, &method).map_err(|failure| (failure, None))?;
+            Ok((head, incoming, stream, judged))
+        });
+        let peer = line.peer;
+        let (head, incoming, stream, judged) = match judged {
+            Ok(judged) => judged,
+            Err((failure, unsent)) => {
+                let origin_bytes = line.meter.received() - received_before;
+                let failed = SendFailure {
+                    failure,
+                    peer: Some(peer),
+                    origin_bytes,
+                };
+                return Err(Stumble {
+                    failed,
+                    unsent,
+                    place,
+                });
+            }
+        };
+        let reused = received_before > 0;
+        let head_time = begun.elapsed();
+        let (body, upgrade) = if let Some(stream) = stream {
+            line.detach();
+            (
+                ResponseBody::none(incoming),
+                Some(Upgrade {
+                    stream,
+                    _place: place,
+                }),
+            )
+        } else {
+            let trusted = judged.trusted;
+            let (to, pool) = (to.clone(), Rc::clone(&self.pool));
+            let lease = Lease {
+                line,
+                to,
+                pool,
+                place,
+                received_before,
+                watch,
+                trusted,
+            };
+            let limit = self.limits.between_bytes_time;
+            (
+                ResponseBody::new(incoming, judged.framing, lease, limit),
+                None,
+            )
+        };
+        Ok(Exchange {
+            response: Response::from_parts(head, body),
+            peer,
+            reused,
+            head_time,
+            upgrade,
+        })
+    }
+}
+
+type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+type NoHead = (Failure, Option<Box<Request<RequestBody>>>);
+
+async fn head(
+    sending: impl Future<Output = Sent>,
+    interim: &Interim,
+    mut patience: Patience<'_>,
+    options: &SendOptions,
+) -> Result<Response<Incoming>, NoHead> {
+    let mut sending = pin!(sending);
+    let let_go_at = patience.since + CONTINUE_WAIT;
+    loop {
+        tokio::select! {
+            biased;
+            sent = &mut sending => {
+                // Those that came in one piece with the final head are still to be passed on.
+                interim.pass_on(&mut patience, options).map_err(|failure| (failure, None))?;
+                return sent.map_err(|mut error| {
+                    (failure_of(error.error()), error.take_message().map(Box::new))
+                });
+            }
+            () = interim.arrived.notified() => {
+                interim.pass_on(&mut patience, options).map_err(|failure| (failure, None))?;
+            }
+            () = sleep_until(let_go_at), if patience.watch.is_held() => patience.watch.let_go(),
+            () = sleep_until(patience.ends_at()) => {
+                if patience.is_over() {
+                    let failure = Failure::FirstByteTimeout(patience.limits.first_byte_time);
+                    return Err((failure, None));
+                }
+            }
+        }
+    }
+}
+
+/// How long the head of a response is waited for.
+struct Patience<'a> {
+    limits: &'a Limits,
+    line: &'a Line,
+    watch: &'a Watch,
+    /// The last sign of life: the beginning, or an interim response.
+    since: Instant,
+    /// Bytes received up to then.
+    received: u64,
+    /// The head has begun to come and was given its extra time.
+    extended: bool,
+}
+
+impl Patience<'_> {
+    fn ends_at(&self) -> Instant {
+        let mut ends_at = self.since.max(self.line.meter.last_sent()) + self.limits.first_byte_time;
+        if self.watch.is_starved() {
+            // Not the origin is silent but the client; it has its own limit, which comes first.
+            ends_at += self.limits.progress_time;
+        }
+        if self.extended {
+            ends_at += self.limits.between_bytes_time;
+        }
+        ends_at
+    }
+
+    /// Called when the end has come; a head that has begun gets more time, once.
+    fn is_over(&mut self) -> bool {
+        if Instant::now() < self.ends_at() {
+            return false; // something was sent meanwhile
+        }
+        let begun = self.line.meter.received() > self.received;
+        if begun && !self.extended {
+            self.extended = true;
+            return false;
+        }
+        true
+    }
+}
+
+/// Interim responses on their way from hyper's callback, which must be `Send`, to this task.
+struct Interim {
+    queue: Arc<Mutex<Queue>>,
+    arrived: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(StatusCode, HeaderMap)>,
+    seen: usize,
+}
+
+impl Interim {
+    fn listen(request: &mut Request<RequestBody>) -> Self {
+        let interim = Self {
+            queue: Arc::default(),
+            arrived: Arc::default(),
+        };
+        let (queue, arrived) = (Arc::clone(&interim.queue), Arc::clone(&interim.arrived));
+        hyper::ext::on_informational(request, move |response| {
+            let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+            queue.seen += 1;
+            if queue.seen <= INTERIM_MAX {
+                queue
+                    .waiting
+                    .push_back((response.status(), response.headers().clone()));
+            }
+            arrived.notify_one();
+        });
+        interim
+    }
+
+    fn pass_on(&self, patience: &mut Patience<'_>, options: &SendOptions) -> Result<(), Failure> {
+        loop {
+            let next = {
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                if queue.seen > INTERIM_MAX {
+                    return Err(Failure::ResponseMalformed("too many interim responses"));
+                }
+                queue.waiting.pop_front()
+            };
+            let Some((status, mut headers)) = next else {
+                return Ok(());
+            };
+            patience.since = Instant::now();
+            patience.received = patience.line.meter.received();
+            patience.extended = false;
+            if status == StatusCode::CONTINUE {
+                patience.watch.let_go();
+            } else if let Some(informational) = &options.informational {
+                // An interim response has no content; these would only confuse the next hop.
+                headers.remove(header::TRANSFER_ENCODING);
+                headers.remove(header::CONTENT_LENGTH);
+                informational(status, headers);
+            }
+        }
+    }
+}
+
+fn failure_of(error: &hyper::Error) -> Failure {
+    if error.is_parse_too_large() {
+        Failure::ResponseMalformed("head is too large")
+    } else if error.is_parse() {
+        Failure::ResponseMalformed("head is not HTTP/1")
+    } else if error.is_user() {
+        // The content the client sends broke off; the origin is not to blame.
+        Failure::Refused {
+            status: StatusCode::BAD_REQUEST,
+            reason: "request content broke off",
+        }
+    } else {
+        Failure::ConnectionTerminated
+    }
+}
+
+/// How long content is held for a `100 Continue` that may never come (RFC 9110, section 10.1.1).
+const CONTINUE_WAIT: Duration = Duration::from_secs(1);
+/// Interim responses to one request; more is a fault or an attack.
+const INTERIM_MAX: usize = 32;

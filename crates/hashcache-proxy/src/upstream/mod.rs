@@ -1,0 +1,306 @@
+//! Where answers come from: one request to an origin, and its response.
+//!
+//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `limit` gives a place,
+//! `pool` an idle connection or `connect` a new one (`dns` finds the addresses, `address` judges
+//! them, `interfaces` knows our own), hyper writes the request (`request_body`) and reads the head
+//! (`meter` counts below it), `framing` judges it, and `response_body` carries the content.
+//!
+//! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
+//! and the verdict on destinations are shared through [`Shared`].
+//!
+//! Invariant: a request is sent twice only if it has no content, is idempotent, went out on a
+//! connection used before, and not a byte came back. Cost: no allocation that grows with content.
+
+pub(crate) mod address;
+pub(crate) mod connect;
+pub(crate) mod dns;
+mod exchange;
+pub(crate) mod framing;
+pub(crate) mod interfaces;
+pub(crate) mod limit;
+mod meter;
+mod pool;
+pub(crate) mod request_body;
+pub(crate) mod response_body;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache_http::Scheme;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::uri::{PathAndQuery, Uri};
+use http::{Method, Request, Response, StatusCode, Version};
+use hyper::client::conn::http1::Builder;
+use hyper::upgrade::OnUpgrade;
+use tokio::time::timeout;
+
+use self::connect::Connector;
+use self::dns::{Names, Resolver};
+use self::interfaces::OwnAddresses;
+use self::limit::{Place, Places};
+use self::pool::{Line, Pool};
+use crate::failure::Failure;
+use crate::settings::Limits;
+
+pub(crate) use self::address::Destinations;
+pub(crate) use self::connect::Endpoint;
+pub(crate) use self::request_body::RequestBody;
+pub(crate) use self::response_body::ResponseBody;
+
+/// What the cores have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    /// What is known about names.
+    pub(crate) names: Names,
+    /// Which addresses may be reached.
+    pub(crate) destinations: Destinations,
+    /// The addresses of this host.
+    pub(crate) own: OwnAddresses,
+    /// Places for busy connections.
+    pub(crate) places: Places,
+    /// Bounds on time and memory.
+    pub(crate) limits: Arc<Limits>,
+}
+
+/// Sends requests to origins, from one core.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    connector: Connector,
+    places: Places,
+    pool: Rc<Pool>,
+    limits: Arc<Limits>,
+    http: Builder,
+}
+
+/// A response whose head has come.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// The head, freed of Transfer-Encoding and of all but one Content-Length, and the content.
+    pub(crate) response: Response<ResponseBody>,
+    /// The address that answered.
+    pub(crate) peer: SocketAddr,
+    /// Whether the connection had served another request before.
+    pub(crate) reused: bool,
+    /// From the request handed to the connection to the head.
+    pub(crate) head_time: Duration,
+    /// After a 101, the connection to go on with.
+    pub(crate) upgrade: Option<Upgrade>,
+}
+
+/// A connection that has switched to another protocol; holds its place until dropped.
+#[derive(Debug)]
+pub(crate) struct Upgrade {
+    /// Resolves to the connection.
+    pub(crate) stream: OnUpgrade,
+    _place: Place,
+}
+
+/// Why there is no response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SendFailure {
+    /// The reason.
+    pub(crate) failure: Failure,
+    /// The address that was asked, if one was connected to.
+    pub(crate) peer: Option<SocketAddr>,
+    /// Bytes received before it failed.
+    pub(crate) origin_bytes: u64,
+}
+
+/// What is done with interim responses; `100 Continue` is not among them.
+pub(crate) type Informational = Rc<dyn Fn(StatusCode, HeaderMap)>;
+
+/// How to send a request.
+#[derive(Clone, Default)]
+pub(crate) struct SendOptions {
+    /// Called for each interim response but 100, before the final one is returned.
+    pub(crate) informational: Option<Informational>,
+}
+
+impl Shared {
+    /// What the cores of one process share.
+    pub(crate) fn new(
+        names: Names,
+        destinations: Destinations,
+        own: OwnAddresses,
+        limits: Arc<Limits>,
+    ) -> Self {
+        let places = Places::new(limits.upstream_per_origin, limits.upstream);
+        Self {
+            names,
+            destinations,
+            own,
+            places,
+            limits,
+        }
+    }
+}
+
+impl Upstream {
+    /// An `Upstream` for the core that calls this. Its tasks are local ones: the core runs a
+    /// `LocalRuntime` or a `LocalSet`.
+    pub(crate) fn new(shared: &Shared) -> Self {
+        let Shared {
+            names,
+            destinations,
+            own,
+            places,
+            limits,
+        } = shared.clone();
+        let connector = Connector {
+            resolver: Resolver::new(names),
+            destinations,
+            own,
+            connect_time: limits.connect_time,
+        };
+        let mut http = Builder::new();
+        http.title_case_headers(true)
+            .allow_obsolete_multiline_headers_in_responses(true)
+            .allow_spaces_after_header_name_in_responses(true)
+            .max_headers(limits.head_fields)
+            .max_header_size(limits.head_bytes)
+            // Reads grow up to this where content comes fast: four pages a call at most.
+            .max_buf_size(limits.head_bytes.max(BUFFER_MIN));
+        let pool = Pool::new(limits.upstream_idle_time);
+        Self {
+            connector,
+            places,
+            pool,
+            limits,
+            http,
+        }
+    }
+
+    /// A socket to `to` for a tunnel. It takes no place: a tunnel is bounded by the client
+    /// connection it lives in, and 64 of them to one popular host are nothing.
+    pub(crate) async fn connect(
+        &self,
+        to: &Endpoint,
+    ) -> Result<(tokio::net::TcpStream, SocketAddr), Failure> {
+        self.connector.connect(to).await
+    }
+
+    /// Idle connections of this core, for metrics.
+    pub(crate) fn idle(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Sends `request` to `to` and waits for the head of the response.
+    ///
+    /// The target is sent in origin-form whatever the URI holds. A request with content and
+    /// `Expect: 100-continue` keeps its content back until 100 comes, 1 s passes, or a final
+    /// response comes, after which the content is never sent.
+    pub(crate) async fn send(
+        &self,
+        to: &Endpoint,
+        request: Request<RequestBody>,
+        options: SendOptions,
+    ) -> Result<Exchange, SendFailure> {
+        let mut request = prepare(request, to);
+        let patience = self.limits.connect_time;
+        let mut place = timeout(patience, self.places.take(&to.authority))
+            .await
+            .unwrap_or(Err(Failure::UpstreamLimit))?;
+        let repeatable = request.body().is_empty() && request.method().is_idempotent();
+        // What cannot be repeated takes a connection used a moment ago or a new one: the longer one
+        // lies idle, the likelier its other end is about to close it.
+        let max_idle = if repeatable {
+            Duration::MAX
+        } else {
+            SURELY_OPEN
+        };
+        if let Some(line) = self.pool.take(to, max_idle) {
+            let copy = repeatable.then(|| copy_of(&request));
+            let stumble = match self.exchange(line, to, request, place, &options).await {
+                Ok(exchange) => return Ok(exchange),
+                Err(stumble) => stumble,
+            };
+            let again = match stumble.unsent {
+                Some(unsent) => Some(*unsent),
+                None => copy.filter(|_| stumble.failed.is_stale_connection()),
+            };
+            let Some(again) = again else {
+                return Err(stumble.failed);
+            };
+            (request, place) = (again, stumble.place);
+        }
+        let (stream, peer) = self.connector.connect(to).await?;
+        let line = Line::new(&self.http, stream, peer).await?;
+        let sent = self.exchange(line, to, request, place, &options).await;
+        sent.map_err(|stumble| stumble.failed)
+    }
+}
+
+/// Makes a client's request one of ours: HTTP/1.1, origin-form, a Host, content with an end.
+fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody> {
+    let (mut head, body) = request.into_parts();
+    head.version = Version::HTTP_11;
+    let target = match head.uri.into_parts().path_and_query {
+        Some(target) if head.method == Method::OPTIONS || target != "*" => target,
+        _ => PathAndQuery::from_static("/"),
+    };
+    head.uri = Uri::from(target);
+    if !head.headers.contains_key(header::HOST)
+        && let Ok(host) = HeaderValue::try_from(to.authority.display(Scheme::Http).to_string())
+    {
+        head.headers.insert(header::HOST, host);
+    }
+    if body.is_empty() {
+        // There is nothing to continue with.
+        head.headers.remove(header::EXPECT);
+    } else if !head.headers.contains_key(header::CONTENT_LENGTH)
+        && http_body::Body::size_hint(&body).exact().is_none()
+    {
+        // hyper would drop the content of a GET without this.
+        head.headers.insert(
+            header::TRANSFER_ENCODING,
+            HeaderValue::from_static("chunked"),
+        );
+    }
+    Request::from_parts(head, body)
+}
+
+/// The same request once more; only for one without content.
+fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
+    let mut copy = Request::new(RequestBody::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.version_mut() = request.version();
+    copy
+}
+
+impl SendFailure {
+    /// Whether this is what a connection looks like that was closed while it lay idle.
+    fn is_stale_connection(&self) -> bool {
+        self.failure == Failure::ConnectionTerminated && self.origin_bytes == 0
+    }
+}
+
+impl From<Failure> for SendFailure {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            peer: None,
+            origin_bytes: 0,
+        }
+    }
+}
+
+impl fmt::Debug for SendOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendOptions")
+            .field("informational", &self.informational.is_some())
+            .finish()
+    }
+}
+
+/// How long a connection may have lain idle to be trusted with what cannot be sent twice.
+const SURELY_OPEN: Duration = Duration::from_secs(1);
+/// The least hyper allows, and room for a page of content at once.
+const BUFFER_MIN: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Connections to origins: one that hyper drives, and those that lie idle.
+//!
+//! `Upstream` takes a line from the pool or makes one, sends one request on it at a time, and
+//! `ResponseBody` puts it back when the response has come whole. All of one core.
+//!
+//! Invariant: a line in the pool has nothing under way and was open when last looked at; a line
+//! that is dropped closes its connection, whatever hyper still wants to do with it.
+//! Cost: an idle line keeps its socket and some 2 KiB; at most `IDLE_MAX` of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::connect::Endpoint;
+use super::meter::{Meter, Metered};
+use super::request_body::RequestBody;
+use crate::failure::Failure;
+
+/// One connection, driven by a task of its own on this core.
+pub(super) struct Line {
+    pub(super) sender: SendRequest<RequestBody>,
+    pub(super) meter: Meter,
+    pub(super) peer: SocketAddr,
+    task: Option<AbortHandle>,
+}
+
+impl Line {
+    /// Makes a line of a connected socket.
+    pub(super) async fn new(
+        http: &Builder,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) -> Result<Self, Failure> {
+        let meter = Meter::new();
+        let io = TokioIo::new(Metered::new(stream, meter.clone()));
+        let (sender, connection) = http
+            .handshake(io)
+            .await
+            .map_err(|_| Failure::Internal("handshake without bytes"))?;
+        let task = spawn_local(async move {
+            // Its errors reach the request or the body they belong to; an idle line just ends.
+            let _ = connection.with_upgrades().await;
+        });
+        Ok(Self {
+            sender,
+            meter,
+            peer,
+            task: Some(task.abort_handle()),
+        })
+    }
+
+    /// Leaves the connection to the upgrade that goes on with it.
+    pub(super) fn detach(mut self) {
+        self.task = None;
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // Without this, a request whose content was never asked for would keep hyper waiting for it
+        // until the origin closes.
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line")
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The idle lines of one core.
+#[derive(Debug)]
+pub(super) struct Pool {
+    idle: RefCell<HashMap<Endpoint, Vec<Idle>>>,
+    idle_time: Duration,
+    sweeping: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    line: Line,
+    since: Instant,
+}
+
+impl Pool {
+    pub(super) fn new(idle_time: Duration) -> Rc<Self> {
+        Rc::new(Self {
+            idle: RefCell::default(),
+            idle_time,
+            sweeping: Cell::new(false),
+        })
+    }
+
+    /// The line to `to` used last, if one lay idle no longer than `max_idle`. The one used last is
+    /// the least likely to be closed by the other end just now.
+    pub(super) fn take(&self, to: &Endpoint, max_idle: Duration) -> Option<Line> {
+        let now = Instant::now();
+        let mut idle = self.idle.borrow_mut();
+        let lines = idle.get_mut(to)?;
+        lines.retain(|idle| idle.is_usable(now, self.idle_time));
+        let last = lines.pop_if(|idle| idle.is_usable(now, max_idle));
+        if lines.is_empty() {
+            idle.remove(to);
+        }
+        last.map(|idle| idle.line)
+    }
+
+    /// Puts a line back whose last exchange is complete.
+    pub(super) fn put(self: &Rc<Self>, to: Endpoint, line: Line) {
+        if line.sender.is_ready() {
+            self.keep(to, line);
+        } else if !line.sender.is_closed() {
+            // hyper has yet to see that both sides are done, or to write out the end of the
+            // request.
+            let pool = Rc::downgrade(self);
+            spawn_local(async move {
+                let mut line = line;
+                let ready = timeout(SETTLE, line.sender.ready()).await;
+                if let (Ok(Ok(())), Some(pool)) = (ready, pool.upgrade()) {
+                    pool.keep(to, line);
+                }
+            });
+        }
+    }
+
+    fn keep(self: &Rc<Self>, to: Endpoint, line: Line) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.values().map(Vec::len).sum::<usize>() >= IDLE_MAX {
+            drop_oldest(&mut idle);
+        }
+        idle.entry(to).or_default().push(Idle {
+            line,
+            since: Instant::now(),
+        });
+        if !self.sweeping.replace(true) {
+            spawn_local(sweep(Rc::downgrade(self), self.idle_time));
+        }
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        let idle = self.idle.borrow();
+        idle.values().flatten().map(|idle| idle.since).min()
+    }
+
+    /// Lines lying idle.
+    pub(super) fn len(&self) -> usize {
+        self.idle.borrow().values().map(Vec::len).sum()
+    }
+}
+
+impl Idle {
+    fn is_usable(&self, now: Instant, max_idle: Duration) -> bool {
+        self.line.sender.is_ready() && now.duration_since(self.since) < max_idle
+    }
+}
+
+fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<Idle>>) {
+    // Lines are pushed and popped at the end: the first of each list is its oldest.
+    let oldest = idle
+        .iter()
+        .filter_map(|(to, lines)| lines.first().map(|first| (first.since, to.clone())))
+        .min_by_key(|(since, _)| *since);
+    let Some((_, to)) = oldest else { return };
+    if let Some(lines) = idle.get_mut(&to) {
+        lines.remove(0);
+        if lines.is_empty() {
+            idle.remove(&to);
+        }
+    }
+}
+
+/// Closes lines that lay idle too long; ends when none is left, or with the pool.
+async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
+    while let Some(oldest) = pool.upgrade().and_then(|pool| pool.oldest()) {
+        sleep_until(oldest + idle_time).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let now = Instant::now();
+        pool.idle.borrow_mut().retain(|_, lines| {
+            lines.retain(|idle| idle.is_usable(now, idle_time));
+            !lines.is_empty()
+        });
+    }
+    if let Some(pool) = pool.upgrade() {
+        pool.sweeping.set(false);
+    }
+}
+
+/// Idle lines kept by one core.
+const IDLE_MAX: usize = 256;
+/// How long a line may take to become idle after its response.
+const SETTLE: Duration = Duration::from_secs(1);

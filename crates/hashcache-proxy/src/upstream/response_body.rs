@@ -1,0 +1,217 @@
+//! The content of a response as it comes from an origin.
+//!
+//! Part of an `Exchange`; read by `fetch` or straight by a client's connection. Holds the
+//! connection and its place until the last byte, then gives both back.
+//!
+//! Invariant: content that did not come whole ends with a `Failure`, never with a clean end; a
+//! clean end of content delimited by the close of the connection means a clean FIN.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::connect::Endpoint;
+use super::framing::{Framing, filter_trailers};
+use super::limit::Place;
+use super::pool::{Line, Pool};
+use super::request_body::Watch;
+use crate::failure::Failure;
+
+/// The content of a response.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    incoming: Incoming,
+    framing: Framing,
+    lease: Option<Lease>,
+    between_bytes_time: Duration,
+    /// Runs while the origin is waited for; kept from one wait to the next.
+    timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+    /// Bytes received for this response, counted when the lease ended.
+    received: u64,
+    failure: Option<Failure>,
+}
+
+/// A connection while it is busy.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) line: Line,
+    pub(super) to: Endpoint,
+    pub(super) pool: Rc<Pool>,
+    pub(super) place: Place,
+    /// What the connection had received before this exchange.
+    pub(super) received_before: u64,
+    /// How far the content of the request has gone out.
+    pub(super) watch: Rc<Watch>,
+    /// Whether the bytes after this response can be trusted to begin the next.
+    pub(super) trusted: bool,
+}
+
+impl Lease {
+    pub(super) fn received(&self) -> u64 {
+        self.line.meter.received() - self.received_before
+    }
+}
+
+impl ResponseBody {
+    pub(super) fn new(
+        incoming: Incoming,
+        framing: Framing,
+        lease: Lease,
+        between_bytes_time: Duration,
+    ) -> Self {
+        let mut body = Self {
+            incoming,
+            framing,
+            lease: Some(lease),
+            between_bytes_time,
+            timer: None,
+            waiting: false,
+            received: 0,
+            failure: None,
+        };
+        if body.incoming.is_end_stream() {
+            body.complete();
+        }
+        body
+    }
+
+    /// What comes with a head after which the connection is no longer HTTP.
+    pub(super) fn none(incoming: Incoming) -> Self {
+        Self {
+            incoming,
+            framing: Framing::Empty,
+            lease: None,
+            between_bytes_time: Duration::ZERO,
+            timer: None,
+            waiting: false,
+            received: 0,
+            failure: None,
+        }
+    }
+
+    /// How the end of this content is told.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// Bytes received from the origin for this response so far, head included.
+    pub(crate) fn origin_bytes(&self) -> u64 {
+        self.lease.as_ref().map_or(self.received, Lease::received)
+    }
+
+    /// Whether all of it has come. For content delimited by the close of the connection this means
+    /// that the origin closed it cleanly.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.lease.is_none() && self.failure.is_none()
+    }
+
+    /// The next frame; `None` after the last one of content that came whole.
+    pub(crate) async fn frame(&mut self) -> Option<Result<Frame<Bytes>, Failure>> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await
+    }
+
+    /// The content has come whole: the place is free, the connection may serve the next request.
+    fn complete(&mut self) {
+        self.timer = None;
+        let Some(lease) = self.lease.take() else {
+            return;
+        };
+        self.received = lease.received();
+        drop(lease.place);
+        // An origin that answers early does not want the rest of the request, and content that was
+        // held for a 100 must not follow a final answer: such a connection is closed.
+        if lease.trusted && lease.watch.is_ended() {
+            lease.pool.put(lease.to, lease.line);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        self.timer = None;
+        self.failure = Some(failure.clone());
+        if let Some(lease) = self.lease.take() {
+            self.received = lease.received();
+        }
+        Poll::Ready(Some(Err(failure)))
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let limit = self.between_bytes_time;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        // The clock runs only while we wait: a reader that comes back late is not the origin's
+        // fault.
+        if !std::mem::replace(&mut self.waiting, true) {
+            timer.as_mut().reset(Instant::now() + limit);
+        }
+        timer.as_mut().poll(cx)
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let this = self.get_mut();
+        if this.lease.is_none() {
+            // Asked again after its end; a failure stays one.
+            return Poll::Ready(this.failure.clone().map(Err));
+        }
+        match Pin::new(&mut this.incoming).poll_frame(cx) {
+            Poll::Pending => {
+                ready!(this.poll_timer(cx));
+                let limit = this.between_bytes_time;
+                this.fail(Failure::ReadTimeout(limit))
+            }
+            Poll::Ready(Some(Ok(mut frame))) => {
+                this.waiting = false;
+                if let Some(trailers) = frame.trailers_mut() {
+                    filter_trailers(trailers);
+                }
+                if this.incoming.is_end_stream() {
+                    this.complete();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => this.fail(broken(&error)),
+            Poll::Ready(None) => {
+                this.complete();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_complete()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+/// Tells bytes that are no chunk from bytes that did not come.
+fn broken(error: &hyper::Error) -> Failure {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return match io.kind() {
+                std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => {
+                    Failure::ResponseMalformed("chunks are damaged")
+                }
+                _ => Failure::ResponseIncomplete,
+            };
+        }
+        cause = error.source();
+    }
+    Failure::ResponseIncomplete
+}

@@ -1,0 +1,263 @@
+//! The chunked coding of a request body (RFC 9112, 7.1), followed byte by byte to its end.
+//!
+//! Called by `inbound`; hands on what it has checked, without chunk extensions, for hyper to decode.
+//! Extensions go because they mean nothing end to end and hyper bounds them per body, we per chunk.
+//!
+//! Invariant: only the strict grammar passes (hex digits, CRLF exactly, no space), so hyper's more
+//! lenient decoder cannot see another end of the body than this one.
+//! Cost: chunk data is passed over whole; everything else is one match a byte.
+
+use super::head::{is_control, is_token};
+
+/// Where in the coding the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Size {
+        digits: u8,
+    },
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    /// At the start of a line of the trailer section.
+    Trailer,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    EndLf,
+    End,
+}
+
+/// A body in chunks, read so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunked {
+    state: State,
+    /// Bytes of the current chunk still to come.
+    left: u64,
+    /// Bytes of extensions of the current chunk.
+    extension: usize,
+    extension_max: usize,
+    trailer_bytes: usize,
+    trailer_fields: usize,
+}
+
+impl Chunked {
+    pub(super) fn new(extension_max: usize) -> Self {
+        Self {
+            state: State::Size { digits: 0 },
+            left: 0,
+            extension: 0,
+            extension_max,
+            trailer_bytes: 0,
+            trailer_fields: 0,
+        }
+    }
+
+    /// Whether the body is complete.
+    pub(super) fn is_complete(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// Goes through `input` up to its end or the body's, passing on what hyper shall read.
+    /// Returns how many bytes it took.
+    ///
+    /// # Errors
+    /// The reason, at the first byte that has no place in the grammar.
+    pub(super) fn advance(
+        &mut self,
+        input: &[u8],
+        mut pass: impl FnMut(&[u8]),
+    ) -> Result<usize, &'static str> {
+        let mut at = 0;
+        // Bytes since here are checked and not yet passed on.
+        let mut kept = 0;
+        while at < input.len() && self.state != State::End {
+            if self.state == State::Data {
+                let here = input.len() - at;
+                let step = usize::try_from(self.left).map_or(here, |left| left.min(here));
+                self.left -= u64::try_from(step).expect("usize is no wider than 64 bits");
+                at += step;
+                if self.left == 0 {
+                    self.state = State::DataCr;
+                }
+                continue;
+            }
+            let byte = input[at];
+            let was = self.state;
+            self.state = self.next(byte)?;
+            match (was, self.state) {
+                (State::Size { .. }, State::Extension) => {
+                    pass(&input[kept..at]);
+                }
+                (State::Extension, State::SizeLf) => kept = at,
+                _ => {}
+            }
+            at += 1;
+        }
+        if self.state != State::Extension {
+            pass(&input[kept..at]);
+        }
+        Ok(at)
+    }
+
+    fn next(&mut self, byte: u8) -> Result<State, &'static str> {
+        Ok(match (self.state, byte) {
+            (State::Size { digits }, _) if byte.is_ascii_hexdigit() => {
+                // Sixteen digits fill 64 bits; more, leading zeros or not, is no honest size.
+                if digits == 16 {
+                    return Err("chunk size too large");
+                }
+                let digit = char::from(byte).to_digit(16).expect("is a hex digit");
+                self.left = self.left << 4 | u64::from(digit);
+                State::Size { digits: digits + 1 }
+            }
+            (State::Size { digits: 1.. }, b'\r') => State::SizeLf,
+            (State::Size { digits: 1.. }, b';') => {
+                self.extension = 0;
+                self.extend()?
+            }
+            (State::Size { .. }, _) => return Err("malformed chunk size"),
+            (State::Extension, b'\r') => State::SizeLf,
+            (State::Extension, _) if is_control(byte) => {
+                return Err("control character in a chunk extension");
+            }
+            (State::Extension, _) => self.extend()?,
+            (State::SizeLf, b'\n') if self.left == 0 => State::Trailer,
+            (State::SizeLf, b'\n') => State::Data,
+            (State::Data, _) => State::Data,
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::Size { digits: 0 },
+            (State::DataCr | State::DataLf, _) => return Err("chunk longer than its size"),
+            (State::Trailer, b'\r') => State::EndLf,
+            (State::Trailer, _) if is_token(byte) => {
+                self.trailer_fields += 1;
+                self.trail(State::TrailerName)?
+            }
+            (State::TrailerName, b':') => self.trail(State::TrailerValue)?,
+            (State::TrailerName, _) if is_token(byte) => self.trail(State::TrailerName)?,
+            (State::TrailerValue, b'\r') => self.trail(State::TrailerLf)?,
+            (State::TrailerValue, _) if !is_control(byte) => self.trail(State::TrailerValue)?,
+            (State::TrailerLf, b'\n') => State::Trailer,
+            (State::Trailer | State::TrailerName | State::TrailerValue, _) => {
+                return Err("malformed trailer");
+            }
+            (State::EndLf, b'\n') => State::End,
+            (State::SizeLf | State::TrailerLf | State::EndLf, _) => return Err("CR without LF"),
+            (State::End, _) => State::End,
+        })
+    }
+
+    fn extend(&mut self) -> Result<State, &'static str> {
+        self.extension += 1;
+        if self.extension > self.extension_max {
+            return Err("chunk extension too long");
+        }
+        Ok(State::Extension)
+    }
+
+    fn trail(&mut self, next: State) -> Result<State, &'static str> {
+        self.trailer_bytes += 1;
+        if self.trailer_bytes > TRAILER_BYTES || self.trailer_fields > TRAILER_FIELDS {
+            return Err("trailer section too large");
+        }
+        Ok(next)
+    }
+}
+
+/// Half of what hyper allows, so that it is always we who refuse and say why.
+const TRAILER_BYTES: usize = 8 << 10;
+const TRAILER_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &[u8], step: usize) -> Result<(Vec<u8>, usize), &'static str> {
+        let mut chunked = Chunked::new(8);
+        let (mut passed, mut taken) = (Vec::new(), 0);
+        for part in body.chunks(step) {
+            taken += chunked.advance(part, |bytes| passed.extend_from_slice(bytes))?;
+        }
+        if chunked.is_complete() {
+            Ok((passed, taken))
+        } else {
+            Err("incomplete")
+        }
+    }
+
+    #[test]
+    fn extensions_do_not_pass_and_everything_else_does() {
+        let body = b"3;a=b\r\nabc\r\n00\r\nA: b\r\n\r\nGET /";
+        let expected = b"3\r\nabc\r\n00\r\nA: b\r\n\r\n".to_vec();
+        for step in 1..=body.len() {
+            assert_eq!(
+                read(body, step),
+                Ok((expected.clone(), body.len() - 5)),
+                "step {step}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_strict_grammar_passes() {
+        let cases: [(&[u8], &str); 21] = [
+            (b"3\nabc\r\n0\r\n\r\n", "malformed chunk size"),
+            (b"\r\n", "malformed chunk size"),
+            (b"g\r\n", "malformed chunk size"),
+            (b"0x3\r\n", "malformed chunk size"),
+            (b"-1\r\n", "malformed chunk size"),
+            (b"+1\r\n", "malformed chunk size"),
+            (b" 3\r\n", "malformed chunk size"),
+            (b"3 \r\nabc\r\n", "malformed chunk size"),
+            (b"3 ;a\r\nabc\r\n", "malformed chunk size"),
+            (b"00000000000000003\r\n", "chunk size too large"),
+            (b"ffffffffffffffff1\r\n", "chunk size too large"),
+            (b"3\rabc", "CR without LF"),
+            (b"3;a\nabc\r\n", "control character in a chunk extension"),
+            (b"3;123456789\r\nabc", "chunk extension too long"),
+            (b"3\r\nabcd\r\n", "chunk longer than its size"),
+            (b"3\r\nabc\n0\r\n\r\n", "chunk longer than its size"),
+            (b"3\r\nabc\rx", "chunk longer than its size"),
+            (b"0\r\n\n", "malformed trailer"),
+            (b"0\r\nA b: c\r\n\r\n", "malformed trailer"),
+            (b"0\r\nA: b\r\n folded\r\n\r\n", "malformed trailer"),
+            (b"0\r\nA: \x00\r\n\r\n", "malformed trailer"),
+        ];
+        for (body, reason) in cases {
+            for step in 1..=body.len() {
+                assert_eq!(
+                    read(body, step),
+                    Err(reason),
+                    "{:?}",
+                    body.escape_ascii().to_string()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn trailers_are_bounded() {
+        let many = [
+            b"0\r\n".as_slice(),
+            &b"a:\r\n".repeat(TRAILER_FIELDS + 1),
+            b"\r\n",
+        ]
+        .concat();
+        assert_eq!(read(&many, 7), Err("trailer section too large"));
+        let long = [
+            b"0\r\na:".as_slice(),
+            &vec![b'x'; TRAILER_BYTES],
+            b"\r\n\r\n",
+        ]
+        .concat();
+        assert_eq!(read(&long, 1000), Err("trailer section too large"));
+        let some = [
+            b"0\r\n".as_slice(),
+            &b"a:\r\n".repeat(TRAILER_FIELDS),
+            b"\r\n",
+        ]
+        .concat();
+        assert_eq!(read(&some, 7), Ok((some.clone(), some.len())));
+    }
+}

@@ -1,0 +1,64 @@
+//! A property of `inbound`, for its tests and for the fuzz target `wire`, which includes this file.
+
+use super::head::HeadLimits;
+use super::inbound::{HeadStep, Inbound};
+
+/// Any bytes must be read the same way however they are cut.
+///
+/// # Panics
+/// Panics when they are not.
+pub(super) fn check_reading(data: &[u8]) {
+    let whole = read_in_parts(data, data.len().max(1));
+    for step in [1, 2, 3, 7, 64] {
+        assert_eq!(read_in_parts(data, step), whole, "cut every {step} bytes");
+    }
+}
+
+/// What a reader made of some bytes: heads, what passed of bodies, and how it ended.
+fn read_in_parts(data: &[u8], step: usize) -> Vec<String> {
+    let limits = HeadLimits {
+        bytes: 512,
+        fields: 8,
+        target: 128,
+    };
+    let mut inbound = Inbound::new(limits, 16);
+    let (mut seen, mut held, mut body) = (Vec::new(), Vec::new(), String::new());
+    for part in data.chunks(step) {
+        held.extend_from_slice(part);
+        while !held.is_empty() && !inbound.is_stopped() {
+            let taken = if inbound.wants_head() {
+                match inbound.head(&held) {
+                    HeadStep::Partial => break,
+                    HeadStep::Accepted {
+                        start,
+                        taken,
+                        checked,
+                    } => {
+                        let head = held[start..taken].escape_ascii();
+                        seen.push(std::mem::take(&mut body));
+                        seen.push(format!("{head} {checked:?}"));
+                        taken
+                    }
+                    HeadStep::Refused(refusal) => {
+                        seen.push(format!("{refusal:?}"));
+                        break;
+                    }
+                }
+            } else {
+                let pass = |bytes: &[u8]| body.push_str(&bytes.escape_ascii().to_string());
+                match inbound.body(&held, pass) {
+                    Ok(taken) => taken,
+                    Err(reason) => {
+                        // How much of a broken body passes depends on the cut, and matters not.
+                        body.clear();
+                        seen.push(reason.to_owned());
+                        break;
+                    }
+                }
+            };
+            held.drain(..taken);
+        }
+    }
+    seen.push(body);
+    seen
+}

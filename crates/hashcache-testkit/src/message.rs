@@ -1,0 +1,101 @@
+//! A message head, split into lines and fields, with everything that is doubtful about it.
+//!
+//! Used by `reader` for requests and responses. Shares no code with the proxy, on purpose: the proxy's
+//! tests ask this module whether what the proxy wrote has one meaning.
+
+/// A start line and fields, as they stood on the wire.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// All bytes up to and with the empty line.
+    pub raw: Vec<u8>,
+    /// Without its line end.
+    pub start_line: String,
+    /// Names as written, values without surrounding whitespace.
+    pub fields: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The first field of this name, whatever its case.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.fields_named(name).next()
+    }
+
+    /// All fields of this name in order.
+    pub fn fields_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let named = self
+            .fields
+            .iter()
+            .filter(move |field| field.0.eq_ignore_ascii_case(name));
+        named.map(|field| field.1.as_str())
+    }
+
+    /// Splits `raw`, which ends with an empty line, and notes all that is malformed.
+    pub(crate) fn parse(raw: &[u8], complaints: &mut Vec<String>) -> Self {
+        // Latin-1, so that every byte is a character and none is lost.
+        let text: String = raw.iter().map(|&byte| char::from(byte)).collect();
+        let mut lines = text.trim_end_matches("\r\n").split("\r\n");
+        let start_line = lines.next().unwrap_or_default().to_owned();
+        let mut fields = Vec::new();
+        for line in lines {
+            if line.starts_with([' ', '\t']) {
+                complaints.push(format!("folded line {line:?}"));
+            } else if let Some((name, value)) = line.split_once(':') {
+                if name.is_empty() || !name.chars().all(is_token) {
+                    complaints.push(format!("field name {name:?}"));
+                }
+                fields.push((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()));
+            } else {
+                complaints.push(format!("line without a colon {line:?}"));
+            }
+        }
+        if text
+            .replace("\r\n", "")
+            .contains(|c: char| c.is_ascii_control() && c != '\t')
+        {
+            complaints.push(format!("control character in {text:?}"));
+        }
+        Self {
+            raw: raw.to_vec(),
+            start_line,
+            fields,
+        }
+    }
+
+    /// How the body is framed; where that is doubtful, a complaint and the reading of RFC 9112, 6.3.
+    pub(crate) fn framing(&self, complaints: &mut Vec<String>) -> Option<Framing> {
+        let lengths: Vec<_> = self.fields_named("Content-Length").collect();
+        let codings: Vec<_> = self.fields_named("Transfer-Encoding").collect();
+        if lengths.len() > 1 || codings.len() > 1 || !(lengths.is_empty() || codings.is_empty()) {
+            complaints.push(format!(
+                "framed twice: length {lengths:?}, coding {codings:?}"
+            ));
+        }
+        if let Some(coding) = codings.first() {
+            if !coding.eq_ignore_ascii_case("chunked") {
+                complaints.push(format!("transfer coding {coding:?}"));
+            }
+            return Some(Framing::Chunked);
+        }
+        let length = lengths.first()?;
+        let digits = !length.is_empty() && length.chars().all(|c| c.is_ascii_digit());
+        match length.parse() {
+            Ok(length) if digits => Some(Framing::Length(length)),
+            _ => {
+                complaints.push(format!("length {length:?}"));
+                None
+            }
+        }
+    }
+}
+
+/// Where a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    Length(u64),
+    Chunked,
+}
+
+fn is_token(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
+}

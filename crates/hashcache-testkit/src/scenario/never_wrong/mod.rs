@@ -1,0 +1,270 @@
+//! A proxy killed again and again under load: it may forget, it must not lie, and it must come back.
+//!
+//! Each round starts the proxy, asks after what was stored before the kill, loads it with requests whose
+//! answers are known byte by byte, and kills it at a random moment. A last phase fills it at a steady rate and
+//! kills it at the end.
+//!
+//! Invariant: a body is judged when its framing calls it whole; what the kill cut short counts for nothing
+//! unless it looks whole.
+
+mod client;
+mod fill;
+mod objects;
+mod tally;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::Verdict;
+use crate::{ContentOptions, ContentOrigin};
+
+use client::{Asked, Requester, Way};
+pub use fill::{Fill, fill};
+use objects::{Objects, Random};
+use tally::Tally;
+
+/// Something that can be started and killed; its cache survives both.
+pub trait Victim {
+    /// Starts it; returns when it says that it listens.
+    ///
+    /// # Errors
+    /// Why it does not listen, for people.
+    fn start(&mut self) -> Result<SocketAddr, String>;
+
+    /// Ends it as a power cut would.
+    fn kill(&mut self);
+}
+
+/// How long and how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Kills.
+    pub kills: u32,
+    /// Objects in all; one in 500 is large.
+    pub objects: u32,
+    /// Connections at once.
+    pub connections: usize,
+    /// Of sizes, contents, choices and moments.
+    pub seed: u64,
+    /// Shortest and longest time from the load's start to the kill, milliseconds.
+    pub round_millis: (u64, u64),
+    /// Sizes of the large objects, bytes: from, to.
+    pub large_bytes: (u64, u64),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            kills: 30,
+            objects: 20_000,
+            connections: 64,
+            seed: 1,
+            round_millis: (300, 4500),
+            large_bytes: (5_000_000, 200_000_000),
+        }
+    }
+}
+
+impl Options {
+    /// A few kills in less than half a minute.
+    #[must_use]
+    pub fn short() -> Self {
+        Self {
+            kills: 3,
+            objects: 2000,
+            round_millis: (1500, 3500),
+            ..Self::default()
+        }
+    }
+}
+
+/// Plays all rounds; `progress` gets a line about each.
+///
+/// # Errors
+/// When there is no port for the origin.
+pub async fn play(
+    victim: &mut dyn Victim,
+    options: &Options,
+    mut progress: impl FnMut(&str),
+) -> io::Result<Vec<Verdict>> {
+    let content = ContentOptions {
+        seed: options.seed,
+        ..ContentOptions::default()
+    };
+    let origin = ContentOrigin::start_thread(content)?;
+    let objects = Arc::new(Objects::new(options, &origin));
+    let tally = Arc::new(Tally::default());
+    let mut random = Random::new(options.seed);
+    for round in 0..options.kills {
+        let Some(proxy) = begin(victim, &objects, &tally).await else {
+            break;
+        };
+        let restarted = Instant::now();
+        if round > 0 {
+            probe(proxy, &objects, &tally, options, Probed::Recent).await;
+        }
+        let quota = objects.quota(round + 1, options.kills);
+        let time = random.between(options.round_millis.0, options.round_millis.1);
+        let time = Duration::from_millis(time);
+        let load = Load {
+            proxy,
+            restarted,
+            objects: Arc::clone(&objects),
+            tally: Arc::clone(&tally),
+            quota,
+            time,
+        };
+        load.run_and_kill(victim, options, &mut random).await;
+        progress(&format!(
+            "kill {} of {} after {:.1} s; {}",
+            round + 1,
+            options.kills,
+            time.as_secs_f64(),
+            tally.line()
+        ));
+    }
+    if let Some(proxy) = begin(victim, &objects, &tally).await {
+        probe(proxy, &objects, &tally, options, Probed::All).await;
+        victim.kill();
+    }
+    let counts = origin.counts();
+    Ok(tally.verdicts(options, &counts))
+}
+
+/// Starts the proxy and asks it something; `None` when it does not come up.
+async fn begin(
+    victim: &mut dyn Victim,
+    objects: &Arc<Objects>,
+    tally: &Tally,
+) -> Option<SocketAddr> {
+    let since = Instant::now();
+    let proxy = match victim.start() {
+        Ok(proxy) => proxy,
+        Err(error) => {
+            tally.not_started(error);
+            return None;
+        }
+    };
+    let listening = since.elapsed();
+    let mut requester = Requester::new(proxy, Arc::clone(objects));
+    let asked = requester.ask(objects.ready(), Way::Plain).await;
+    if !matches!(asked, Asked::Right { .. }) {
+        tally.not_started(format!("the first request was answered {asked:?}"));
+    }
+    tally.ready(listening, since.elapsed());
+    Some(proxy)
+}
+
+/// Which objects are asked after.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Probed {
+    /// Those that came since the last probe, and some of the older ones.
+    Recent,
+    All,
+}
+
+/// Asks for what was committed, from the cache only.
+async fn probe(
+    proxy: SocketAddr,
+    objects: &Arc<Objects>,
+    tally: &Arc<Tally>,
+    options: &Options,
+    probed: Probed,
+) {
+    let wanted = objects.committed(probed == Probed::All);
+    let share = wanted.len().div_ceil(options.connections).max(1);
+    let mut asking = JoinSet::new();
+    for part in wanted.chunks(share) {
+        let (part, objects, tally) = (part.to_vec(), Arc::clone(objects), Arc::clone(tally));
+        asking.spawn(async move {
+            let mut requester = Requester::new(proxy, Arc::clone(&objects));
+            for committed in part {
+                let asked = requester.ask(committed.object, Way::OnlyIfCached).await;
+                tally.probed(&objects, &committed, &asked);
+                if matches!(asked, Asked::NotCached) {
+                    objects.forget(committed.object);
+                }
+            }
+        });
+    }
+    asking.join_all().await;
+}
+
+/// The load of one round.
+#[derive(Clone)]
+struct Load {
+    proxy: SocketAddr,
+    restarted: Instant,
+    objects: Arc<Objects>,
+    tally: Arc<Tally>,
+    /// How many objects have been asked for when the round ends, earlier rounds included.
+    quota: u32,
+    time: Duration,
+}
+
+/// A request that came back, and when it went out and in.
+struct Came {
+    began: Instant,
+    ended: Instant,
+    object: u32,
+    way: Way,
+    asked: Asked,
+}
+
+impl Load {
+    async fn run_and_kill(&self, victim: &mut dyn Victim, options: &Options, random: &mut Random) {
+        let stop = Arc::new(AtomicBool::new(false));
+        let began = Instant::now();
+        let mut workers = JoinSet::new();
+        for _ in 0..options.connections {
+            let (load, stop, random) = (self.clone(), Arc::clone(&stop), random.split());
+            workers.spawn(async move { load.work(&stop, began, random).await });
+        }
+        sleep(self.time).await;
+        // Before the signal: what ends later may have been cut by it.
+        let killed = Instant::now();
+        victim.kill();
+        stop.store(true, Ordering::Relaxed);
+        for came in workers.join_all().await.into_iter().flatten() {
+            self.tally
+                .came(&self.objects, &came, self.restarted, killed);
+        }
+        self.objects.killed(killed);
+    }
+
+    async fn work(&self, stop: &AtomicBool, began: Instant, mut random: Random) -> Vec<Came> {
+        let mut requester = Requester::new(self.proxy, Arc::clone(&self.objects));
+        let mut all = vec![];
+        while !stop.load(Ordering::Relaxed) {
+            // New objects come evenly over the round, so that some are always fresh at the kill.
+            let share = began.elapsed().as_secs_f64() / self.time.as_secs_f64();
+            let Some((object, way)) = self.objects.choose(self.quota, share, &mut random) else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            let begun = Instant::now();
+            let asked = requester.ask(object, way).await;
+            let failed = matches!(asked, Asked::Failed(_) | Asked::Cut);
+            all.push(Came {
+                began: begun,
+                ended: Instant::now(),
+                object,
+                way,
+                asked,
+            });
+            if failed {
+                // A proxy that is gone refuses thousands of connections a second.
+                sleep(AFTER_FAILURE).await;
+            }
+        }
+        all
+    }
+}
+
+const AFTER_FAILURE: Duration = Duration::from_millis(5);

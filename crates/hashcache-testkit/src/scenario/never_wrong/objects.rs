@@ -1,0 +1,224 @@
+//! The objects of a run: which there are, which have been asked for, which must be in the cache.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Options;
+use super::client::Way;
+use crate::ContentOrigin;
+use crate::content::{self, Content};
+
+/// All objects; an object is a number.
+#[derive(Debug)]
+pub(super) struct Objects {
+    seed: u64,
+    count: u32,
+    large_bytes: (u64, u64),
+    authority: String,
+    /// Those below have been asked for.
+    introduced: AtomicU32,
+    /// Asked for by the end of the round before.
+    base: AtomicU32,
+    states: Mutex<Vec<State>>,
+    killed: Mutex<Option<Instant>>,
+}
+
+/// What is known of one object.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// When a client had all of it that did not come from the cache.
+    committed: Option<Instant>,
+    /// It has been probed since.
+    probed: bool,
+}
+
+/// An object that a client had got whole, and when, as seen from the kill.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Committed {
+    pub(super) object: u32,
+    /// Long enough before the kill that it must have survived.
+    pub(super) must_survive: bool,
+}
+
+impl Objects {
+    pub(super) fn new(options: &Options, origin: &ContentOrigin) -> Self {
+        Self {
+            seed: options.seed,
+            count: options.objects,
+            large_bytes: options.large_bytes,
+            authority: origin.address().to_string(),
+            introduced: AtomicU32::new(0),
+            base: AtomicU32::new(0),
+            states: Mutex::new(vec![State::default(); options.objects as usize]),
+            killed: Mutex::new(None),
+        }
+    }
+
+    /// The object that tells whether a proxy is ready.
+    pub(super) fn ready(&self) -> u32 {
+        u32::MAX
+    }
+
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Path and query of an object.
+    pub(super) fn target(&self, object: u32) -> String {
+        if is_large(object) {
+            let (from, to) = self.large_bytes;
+            // Even over the logarithm, as sizes are.
+            let share = f64::from(object / LARGE_EVERY % 16) / 15.0;
+            let size = from as f64 * (to as f64 / from as f64).powf(share);
+            format!("/object/{object}?size={size:.0}")
+        } else if is_short_lived(object) {
+            format!("/object/{object}?max-age=1")
+        } else {
+            format!("/object/{object}")
+        }
+    }
+
+    /// What its body must be; `length` is the one that was told.
+    pub(super) fn content(&self, target: &str, length: u64) -> Content {
+        content::body_for(self.seed, target, 0, length)
+    }
+
+    /// How many objects have been asked for at the end of `round` of `rounds`.
+    pub(super) fn quota(&self, round: u32, rounds: u32) -> u32 {
+        let quota = u64::from(self.count) * u64::from(round) / u64::from(rounds.max(1));
+        u32::try_from(quota).unwrap_or(self.count)
+    }
+
+    /// An object to ask for, when `share` of the round is over, and how.
+    pub(super) fn choose(&self, quota: u32, share: f64, random: &mut Random) -> Option<(u32, Way)> {
+        let base = self.base.load(Ordering::Relaxed);
+        let due = f64::from(base) + f64::from(quota - base) * share.min(1.0);
+        let next = self.introduced.load(Ordering::Relaxed);
+        let is_due = next < quota && f64::from(next) < due;
+        if is_due
+            && self
+                .introduced
+                .compare_exchange(next, next + 1, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            return Some((next, Way::Plain));
+        }
+        if next == 0 {
+            return None;
+        }
+        let mut object = random.below(next);
+        // Large ones are rare on the web; and they would be nearly all bytes.
+        if is_large(object) && random.below(20) > 0 {
+            object = random.below(next);
+        }
+        let way = if random.below(40) == 0 {
+            Way::Range
+        } else {
+            Way::Plain
+        };
+        Some((object, way))
+    }
+
+    /// A client has all of it, and it was not in the cache before.
+    pub(super) fn commit(&self, object: u32, at: Instant) {
+        if let Some(state) = lock(&self.states).get_mut(object as usize) {
+            *state = State {
+                committed: Some(at),
+                probed: false,
+            };
+        }
+    }
+
+    /// It is not in the cache; that has been counted.
+    pub(super) fn forget(&self, object: u32) {
+        if let Some(state) = lock(&self.states).get_mut(object as usize) {
+            state.committed = None;
+        }
+    }
+
+    /// Whether somebody has had it whole.
+    pub(super) fn is_committed(&self, object: u32) -> bool {
+        let states = lock(&self.states);
+        states
+            .get(object as usize)
+            .is_some_and(|state| state.committed.is_some())
+    }
+
+    pub(super) fn killed(&self, at: Instant) {
+        *lock(&self.killed) = Some(at);
+        let introduced = self.introduced.load(Ordering::Relaxed);
+        self.base.store(introduced, Ordering::Relaxed);
+    }
+
+    /// What should be in the cache: all of it, or what came since the last probe and one in 16 others.
+    pub(super) fn committed(&self, all: bool) -> Vec<Committed> {
+        let killed = *lock(&self.killed);
+        let mut wanted = vec![];
+        for (object, state) in (0..).zip(lock(&self.states).iter_mut()) {
+            let Some(at) = state.committed else { continue };
+            // Those are stale by now, and `only-if-cached` may rightly say so.
+            if is_short_lived(object) || (state.probed && !all && object % 16 != 0) {
+                continue;
+            }
+            state.probed = true;
+            let must_survive = killed.is_none_or(|killed| at + SAFE_AFTER < killed);
+            wanted.push(Committed {
+                object,
+                must_survive,
+            });
+        }
+        wanted
+    }
+}
+
+fn is_large(object: u32) -> bool {
+    object % LARGE_EVERY == LARGE_EVERY / 2
+}
+
+fn is_short_lived(object: u32) -> bool {
+    object % 10 == 3
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SplitMix64: choices that a seed brings back.
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// A source of its own.
+    pub(super) fn split(&mut self) -> Self {
+        Self(self.next())
+    }
+
+    pub(super) fn below(&mut self, end: u32) -> u32 {
+        let high = (self.next() >> 32) * u64::from(end);
+        u32::try_from(high >> 32).unwrap_or(0)
+    }
+
+    /// From `from` to `to`, which is not less.
+    pub(super) fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.next() % (to - from + 1)
+    }
+}
+
+const LARGE_EVERY: u32 = 500;
+/// How long before a kill something must have come to be judged by.
+const SAFE_AFTER: Duration = Duration::from_secs(1);

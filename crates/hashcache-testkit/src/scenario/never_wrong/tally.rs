@@ -1,0 +1,240 @@
+//! What a run counted, and the bars it is held against.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::client::{Asked, Way};
+use super::objects::{Committed, Objects};
+use super::{Came, Options};
+use crate::Counts;
+use crate::scenario::Verdict;
+
+/// Counts of all rounds.
+#[derive(Debug, Default)]
+pub(super) struct Tally(Mutex<Sums>);
+
+#[derive(Debug, Default)]
+struct Sums {
+    requests: u64,
+    hits: u64,
+    bytes: u64,
+    wrong: Vec<String>,
+    /// Seen as cut short by the client, which is what a kill may do.
+    cut: u64,
+    ended_by_kill: u64,
+    /// Begun more than [`CALM_AFTER`] after a restart and not ended by a kill.
+    calm: u64,
+    calm_failed: u64,
+    failures: BTreeMap<String, u64>,
+    probed: u64,
+    survived: u64,
+    probed_late: u64,
+    survived_late: u64,
+    started: u32,
+    start_faults: Vec<String>,
+    listening_max: Duration,
+    ready_max: Duration,
+}
+
+impl Tally {
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn not_started(&self, why: String) {
+        self.sums().start_faults.push(why);
+    }
+
+    /// The time from the start of the process to its greeting, and to the first answer.
+    pub(super) fn ready(&self, listening: Duration, answered: Duration) {
+        let mut sums = self.sums();
+        sums.started += 1;
+        sums.listening_max = sums.listening_max.max(listening);
+        sums.ready_max = sums.ready_max.max(answered);
+    }
+
+    /// A request of the load, once it is known when the kill was.
+    pub(super) fn came(&self, objects: &Objects, came: &Came, restarted: Instant, killed: Instant) {
+        let mut sums = self.sums();
+        sums.requests += 1;
+        let by_kill = came.ended >= killed;
+        let succeeded = match &came.asked {
+            Asked::Right { hit, bytes } => {
+                sums.hits += u64::from(*hit);
+                sums.bytes += bytes;
+                // A client may have it whole by a hit that nobody saw come: then the first counts.
+                if came.way == Way::Plain && (!hit || !objects.is_committed(came.object)) {
+                    objects.commit(came.object, came.ended);
+                }
+                true
+            }
+            Asked::Wrong(what) => {
+                sums.wrong.push(what.clone());
+                false
+            }
+            Asked::Cut => {
+                sums.cut += 1;
+                false
+            }
+            Asked::NotCached | Asked::Failed(_) => false,
+        };
+        if !succeeded && by_kill {
+            sums.ended_by_kill += 1;
+            return;
+        }
+        if !succeeded {
+            let what = match &came.asked {
+                Asked::Failed(what) => what.clone(),
+                other => format!("{other:?}"),
+            };
+            *sums.failures.entry(what).or_default() += 1;
+        }
+        if came.began > restarted + CALM_AFTER {
+            sums.calm += 1;
+            sums.calm_failed += u64::from(!succeeded);
+        }
+    }
+
+    /// An object was asked for from the cache only.
+    pub(super) fn probed(&self, objects: &Objects, committed: &Committed, asked: &Asked) {
+        let mut sums = self.sums();
+        let there = match asked {
+            Asked::Right { .. } => true,
+            Asked::Wrong(what) => {
+                sums.wrong.push(format!("after a restart: {what}"));
+                true
+            }
+            Asked::NotCached => false,
+            other => {
+                let target = objects.target(committed.object);
+                let what = format!("{other:?} to only-if-cached");
+                *sums.failures.entry(what).or_default() += 1;
+                sums.start_faults
+                    .push(format!("{target} after a restart: {other:?}"));
+                return;
+            }
+        };
+        if committed.must_survive {
+            sums.probed += 1;
+            sums.survived += u64::from(there);
+        } else {
+            sums.probed_late += 1;
+            sums.survived_late += u64::from(there);
+        }
+    }
+
+    /// How it stands, in a line.
+    pub(super) fn line(&self) -> String {
+        let sums = self.sums();
+        format!(
+            "{} requests, {} hits, {} wrong, {} cut, {} failed; survived {} of {}, ready in {} ms",
+            sums.requests,
+            sums.hits,
+            sums.wrong.len(),
+            sums.cut,
+            sums.failures.values().sum::<u64>(),
+            sums.survived,
+            sums.probed,
+            sums.ready_max.as_millis()
+        )
+    }
+
+    pub(super) fn verdicts(&self, options: &Options, origin: &Counts) -> Vec<Verdict> {
+        let sums = self.sums();
+        vec![
+            sums.no_lie(options, origin),
+            sums.success(),
+            sums.readiness(options),
+            sums.survival(options),
+        ]
+    }
+}
+
+impl Sums {
+    fn no_lie(&self, options: &Options, origin: &Counts) -> Verdict {
+        let mut verdict = Verdict::new("no wrong or short body taken for whole");
+        verdict.seen = format!(
+            "{} requests, {} MB, {} hits; {} asked of the origin; {} seen as cut short",
+            self.requests,
+            self.bytes / 1_000_000,
+            self.hits,
+            origin.requests,
+            self.cut
+        );
+        verdict.figure("requests", self.requests as f64);
+        verdict.figure("wrong", self.wrong.len() as f64);
+        verdict.expect(self.requests > u64::from(options.objects) / 2, || {
+            "too few requests to tell".to_owned()
+        });
+        verdict.expect(self.wrong.is_empty(), || {
+            let some: Vec<_> = self.wrong.iter().take(10).collect();
+            format!("{} wrong, such as {some:?}", self.wrong.len())
+        });
+        verdict
+    }
+
+    fn success(&self) -> Verdict {
+        let mut verdict = Verdict::new("requests begun > 1 s after a restart succeed at once");
+        let share = percent(self.calm - self.calm_failed, self.calm);
+        verdict.seen = format!(
+            "{share:.3} % of {}, 99.5 % are the bar; {} others ended by a kill; failures {:?}",
+            self.calm, self.ended_by_kill, self.failures
+        );
+        verdict.figure("succeeded_percent", share);
+        verdict.expect(self.calm > 0, || "none to judge".to_owned());
+        verdict.expect(share >= 99.5, || "below the bar".to_owned());
+        verdict
+    }
+
+    fn readiness(&self, options: &Options) -> Verdict {
+        let mut verdict = Verdict::new("ready within 1 s of the start");
+        verdict.seen = format!(
+            "{} starts; listening within {} ms, first answer within {} ms",
+            self.started,
+            self.listening_max.as_millis(),
+            self.ready_max.as_millis()
+        );
+        verdict.figure("ready_ms_max", self.ready_max.as_secs_f64() * 1000.0);
+        for fault in self.start_faults.iter().take(10) {
+            verdict.fault(fault.clone());
+        }
+        verdict.expect(self.started == options.kills + 1, || {
+            format!("{} starts of {}", self.started, options.kills + 1)
+        });
+        verdict.expect(self.ready_max <= READY_WITHIN, || {
+            "above the bar".to_owned()
+        });
+        verdict
+    }
+
+    fn survival(&self, options: &Options) -> Verdict {
+        let mut verdict = Verdict::new("committed > 1 s before a kill, still a hit");
+        let share = percent(self.survived, self.probed);
+        verdict.seen = format!(
+            "{share:.2} % of {}, 99 % are the bar; of those within the last second {:.2} % of {}",
+            self.probed,
+            percent(self.survived_late, self.probed_late),
+            self.probed_late
+        );
+        verdict.figure("survived_percent", share);
+        verdict.expect(self.probed > u64::from(options.objects) / 4, || {
+            "too few to judge".to_owned()
+        });
+        verdict.expect(share >= 99.0, || "below the bar".to_owned());
+        verdict
+    }
+}
+
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 * 100.0 / whole as f64
+    }
+}
+
+const CALM_AFTER: Duration = Duration::from_secs(1);
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(1);

@@ -1,0 +1,139 @@
+//! What an [`Origin`](crate::Origin) does about one request, step by step.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Steps in order. Without [`Script::read_body`] the request's body is read before the first one.
+/// After the last step the connection stays open for another request.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    pub(crate) steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Bytes(Arc<[u8]>),
+    ReadBody,
+    Wait(Gate),
+    Open(Gate),
+    Close,
+    Reset,
+}
+
+impl Script {
+    /// Does nothing at all.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A whole response with Content-Length (none for 204 and 304, which have no content).
+    #[must_use]
+    pub fn response(status: u16, fields: &[(&str, &str)], body: impl AsRef<[u8]>) -> Self {
+        let body = body.as_ref();
+        let length = body.len().to_string();
+        let mut fields = fields.to_vec();
+        if !matches!(status, 204 | 304) {
+            fields.push(("Content-Length", &length));
+        }
+        Self::new().head(status, &fields).bytes(body)
+    }
+
+    /// A head and nothing more: framing and content are the caller's.
+    #[must_use]
+    pub fn head(self, status: u16, fields: &[(&str, &str)]) -> Self {
+        let fields: String = fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        self.bytes(format!("HTTP/1.1 {status} Scripted\r\n{fields}\r\n"))
+    }
+
+    /// One chunk of a body sent with `Transfer-Encoding: chunked`; an empty one ends it.
+    #[must_use]
+    pub fn chunk(self, content: impl AsRef<[u8]>) -> Self {
+        let content = content.as_ref();
+        self.bytes(
+            [
+                format!("{:x}\r\n", content.len()).as_bytes(),
+                content,
+                b"\r\n",
+            ]
+            .concat(),
+        )
+    }
+
+    /// These bytes, whatever they mean.
+    #[must_use]
+    pub fn bytes(self, bytes: impl AsRef<[u8]>) -> Self {
+        self.step(Step::Bytes(bytes.as_ref().into()))
+    }
+
+    /// Reads the request's body now and not before.
+    #[must_use]
+    pub fn read_body(self) -> Self {
+        self.step(Step::ReadBody)
+    }
+
+    /// Goes on when `gate` is open.
+    #[must_use]
+    pub fn wait(self, gate: &Gate) -> Self {
+        self.step(Step::Wait(gate.clone()))
+    }
+
+    /// Opens `gate`: tells the test that the script has come this far.
+    #[must_use]
+    pub fn open(self, gate: &Gate) -> Self {
+        self.step(Step::Open(gate.clone()))
+    }
+
+    /// Ends the connection with a FIN.
+    #[must_use]
+    pub fn close(self) -> Self {
+        self.step(Step::Close)
+    }
+
+    /// Ends the connection with a RST; what was sent may be lost with it.
+    #[must_use]
+    pub fn reset(self) -> Self {
+        self.step(Step::Reset)
+    }
+
+    fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+}
+
+/// A gate that opens once and stays open; clones are the same gate.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<watch::Sender<bool>>);
+
+impl Gate {
+    /// A closed gate.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(watch::channel(false).0))
+    }
+
+    /// Opens it.
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Returns when it is open.
+    pub async fn opened(&self) {
+        self.0
+            .subscribe()
+            .wait_for(|&open| open)
+            .await
+            .expect("the gate holds a sender itself");
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}

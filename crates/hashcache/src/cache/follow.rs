@@ -1,0 +1,349 @@
+//! Followers: readers of a put that is still under way.
+//!
+//! A follower holds the version, not the name. What was written last lies in memory (*window*); what lies
+//! further back is read like any span, so a slow follower costs no memory and does not slow the others.
+//!
+//! Invariant: a follower ends with exactly one of "all of it" and [`ReadError::Aborted`]; a write that was
+//! given up is never shown as the end of the content.
+//!
+//! ```text
+//! Open ──commit──▶ Complete     Open ──drop, keep──▶ Aborted
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use super::Cache;
+use super::read::{Spans, wait};
+use crate::error::ReadError;
+use crate::memory::Reservation;
+use crate::object::{Cut, PAGE, Version};
+
+/// How a write ended, if it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    Complete,
+    Aborted,
+}
+
+struct State {
+    /// The first page: its record is written last, so until then it is nowhere else.
+    head: VecDeque<Bytes>,
+    /// Content from `window_start` on.
+    window: VecDeque<Bytes>,
+    window_start: u64,
+    length: u64,
+    end: End,
+    bypassed: bool,
+    /// Where each follower is; `None` for places whose follower has left.
+    followers: Vec<Option<u64>>,
+    waiting_followers: Vec<Waker>,
+    waiting_writer: Option<Waker>,
+    /// Memory of pieces that no pending record holds.
+    held: Vec<Reservation>,
+    shared: Vec<Arc<Vec<Reservation>>>,
+}
+
+/// What writer and followers share.
+pub struct Stream {
+    cache: Cache,
+    name: Bytes,
+    version: Version,
+    cut: Cut,
+    state: Mutex<State>,
+}
+
+impl Stream {
+    pub(super) fn new(cache: &Cache, name: &Bytes, version: Version, cut: Cut) -> Arc<Self> {
+        let state = State {
+            head: VecDeque::new(),
+            window: VecDeque::new(),
+            window_start: PAGE as u64,
+            length: 0,
+            end: End::Open,
+            bypassed: false,
+            followers: Vec::new(),
+            waiting_followers: Vec::new(),
+            waiting_writer: None,
+            held: Vec::new(),
+            shared: Vec::new(),
+        };
+        let (cache, name) = (cache.clone(), name.clone());
+        Arc::new(Self { cache, name, version, cut, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Someone who reads from `offset` on; `None` when the write was given up.
+    pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
+        let aborted = self.lock().end == End::Aborted;
+        (!aborted).then(|| Follower::new(self, offset))
+    }
+
+    /// Followers there are now.
+    pub fn followers(&self) -> usize {
+        self.lock().followers.iter().flatten().count()
+    }
+
+    pub(super) fn push(&self, piece: Bytes) {
+        let released;
+        let wakers = {
+            let mut state = self.lock();
+            state.length += piece.len() as u64;
+            if state.length <= PAGE as u64 {
+                state.head.push_back(piece);
+                merge(&mut state.head);
+            } else {
+                state.window.push_back(piece);
+                merge(&mut state.window);
+            }
+            released = state.trim();
+            std::mem::take(&mut state.waiting_followers)
+        };
+        drop(released);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Content below `offset` can be read from the store.
+    pub(super) fn stored_to(&self, offset: u64) {
+        let mut state = self.lock();
+        if !state.bypassed {
+            state.drop_below(offset);
+        }
+    }
+
+    /// From now on only the window holds what is written.
+    pub(super) fn bypass(&self) {
+        self.lock().bypassed = true;
+    }
+
+    /// Keeps the memory of pieces on the books that only the window holds.
+    pub(super) fn hold(&self, mut reservations: Vec<Reservation>) {
+        let mut state = self.lock();
+        state.held.append(&mut reservations);
+        let released = state.trim();
+        drop(state);
+        drop(released);
+    }
+
+    /// The first page, as far as it is written.
+    pub(super) fn head(&self) -> Vec<Bytes> {
+        self.lock().head.iter().cloned().collect()
+    }
+
+    /// What was written from `offset` on; the window still holds it.
+    pub(super) fn pieces(&self, offset: u64) -> Vec<Bytes> {
+        let state = self.lock();
+        let mut start = state.window_start;
+        let mut pieces = Vec::new();
+        for piece in &state.window {
+            let skip = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX);
+            if skip < piece.len() {
+                pieces.push(piece.slice(skip..));
+            }
+            start += piece.len() as u64;
+        }
+        pieces
+    }
+
+    pub(super) fn share(&self, reservations: &Arc<Vec<Reservation>>) {
+        self.lock().shared.push(Arc::clone(reservations));
+    }
+
+    pub(super) fn end(&self, end: End) {
+        let wakers = {
+            let mut state = self.lock();
+            if state.end != End::Open {
+                return;
+            }
+            state.end = end;
+            std::mem::take(&mut state.waiting_followers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(super) fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
+        let mut state = self.lock();
+        let positions = state.followers.iter().flatten();
+        let reader = if state.bypassed { positions.min() } else { positions.max() };
+        if reader.is_none_or(|reader| state.length.saturating_sub(*reader) <= ahead) {
+            return Poll::Ready(());
+        }
+        state.waiting_writer = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl State {
+    fn drop_below(&mut self, offset: u64) {
+        while let Some(first) = self.window.front() {
+            let end = self.window_start + first.len() as u64;
+            if end > offset {
+                break;
+            }
+            self.window_start = end;
+            self.window.pop_front();
+        }
+    }
+
+    /// Of a bypassed write, drops what no follower needs any more. Returns memory to be let go of
+    /// without the lock.
+    #[must_use]
+    fn trim(&mut self) -> Vec<Reservation> {
+        if !self.bypassed {
+            return Vec::new();
+        }
+        let slowest = self.followers.iter().flatten().min().copied();
+        self.drop_below(slowest.unwrap_or(self.length));
+        if self.window.is_empty() { std::mem::take(&mut self.held) } else { Vec::new() }
+    }
+
+    /// The piece at `at`, if it is in memory.
+    fn piece(&self, at: u64) -> Option<Bytes> {
+        let (mut start, pieces): (u64, &mut dyn Iterator<Item = &Bytes>) = if at < PAGE as u64 {
+            (0, &mut self.head.iter())
+        } else {
+            (self.window_start, &mut self.window.iter())
+        };
+        if at < start {
+            return None;
+        }
+        for piece in pieces {
+            let end = start + piece.len() as u64;
+            if at < end {
+                let skip = usize::try_from(at - start).unwrap_or(usize::MAX);
+                return Some(piece.slice(skip..));
+            }
+            start = end;
+        }
+        None
+    }
+}
+
+/// Pieces that are merged at once.
+const MERGED: usize = 16;
+
+/// Makes one piece of the last ones if they are many and small: an upstream that sends byte by byte
+/// must not cost a handle for each. Every byte is copied once a level, and there are four at most.
+fn merge(pieces: &mut VecDeque<Bytes>) {
+    while let Some(from) = pieces.len().checked_sub(MERGED) {
+        let last = || pieces.range(from..).map(Bytes::len);
+        let (total, longest) = (last().sum::<usize>(), last().max().unwrap_or(0));
+        if total > PAGE / 2 || longest * MERGED > total * 2 {
+            return;
+        }
+        let mut merged = Vec::with_capacity(total);
+        for piece in pieces.drain(from..) {
+            merged.extend_from_slice(&piece);
+        }
+        pieces.push_back(merged.into());
+    }
+}
+
+/// Reads a put while it is being written.
+pub struct Follower {
+    stream: Arc<Stream>,
+    spans: Spans,
+    place: usize,
+    at: u64,
+}
+
+impl Follower {
+    pub(super) fn new(stream: &Arc<Stream>, offset: u64) -> Self {
+        let mut state = stream.lock();
+        let place = state.followers.iter().position(Option::is_none);
+        let place = place.unwrap_or_else(|| {
+            state.followers.push(None);
+            state.followers.len() - 1
+        });
+        state.followers[place] = Some(offset);
+        drop(state);
+        let spans = Spans::new(&stream.cache, &stream.name, stream.version, stream.cut);
+        Self { stream: Arc::clone(stream), spans, place, at: offset }
+    }
+
+    /// Where the next piece begins.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// The next piece; `None` after the last one of a write that was committed.
+    ///
+    /// # Errors
+    /// [`ReadError::Aborted`] when the write was given up, [`ReadError::Missing`] when this follower was
+    /// too slow and the store has lost what it wanted next.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, ReadError>>> {
+        let piece = {
+            let mut state = self.stream.lock();
+            // What is not in the store yet must not be asked for ahead: the answer would be no.
+            let stored = state.window_start;
+            match state.piece(self.at) {
+                Some(piece) => Ok(piece),
+                None if self.at >= state.length => match state.end {
+                    End::Complete => return Poll::Ready(None),
+                    End::Aborted => {
+                        let offset = state.length;
+                        return Poll::Ready(Some(Err(ReadError::Aborted { offset })));
+                    }
+                    End::Open => {
+                        let known = |waker: &Waker| waker.will_wake(context.waker());
+                        if !state.waiting_followers.iter().any(known) {
+                            state.waiting_followers.push(context.waker().clone());
+                        }
+                        return Poll::Pending;
+                    }
+                },
+                None => Err(stored),
+            }
+        };
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(stored) => match self.spans.poll_piece(context, self.at, stored) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(piece)) => piece,
+                Poll::Ready(None) => {
+                    return Poll::Ready(Some(Err(ReadError::Missing { offset: self.at })));
+                }
+            },
+        };
+        self.at += piece.len() as u64;
+        self.moved(Some(self.at));
+        Poll::Ready(Some(Ok(piece)))
+    }
+
+    /// The rest, in one piece. Blocks until the write ends.
+    ///
+    /// # Errors
+    /// As [`Follower::poll_next`].
+    pub fn read_to_vec(mut self) -> Result<Vec<u8>, ReadError> {
+        let mut all = Vec::new();
+        while let Some(piece) = wait(|context| self.poll_next(context)) {
+            all.extend_from_slice(&piece?);
+        }
+        Ok(all)
+    }
+
+    fn moved(&self, to: Option<u64>) {
+        let (released, waker) = {
+            let mut state = self.stream.lock();
+            state.followers[self.place] = to;
+            (state.trim(), state.waiting_writer.take())
+        };
+        drop(released);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.moved(None);
+    }
+}

@@ -1,0 +1,299 @@
+//! Hits and their content.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::{Cache, write};
+use crate::completion::Outcome;
+use crate::error::{PutError, ReadError};
+use crate::object::{Cut, Version};
+use crate::record::Record;
+use crate::shard::Found;
+use crate::stripe::{Lookup, Wanted};
+
+/// An object that was found. Holds its head in memory; further content is read as it is asked for.
+#[derive(Clone)]
+pub struct Hit {
+    cache: Cache,
+    pub(super) head: Arc<Record>,
+}
+
+impl Hit {
+    pub(super) fn new(cache: Cache, head: Arc<Record>) -> Self {
+        Self { cache, head }
+    }
+
+    /// What was stored beside the content.
+    pub fn metadata(&self) -> &Bytes {
+        &self.head.metadata
+    }
+
+    /// Which put of the name this is.
+    pub fn version(&self) -> Version {
+        self.head.fields.version
+    }
+
+    /// How often the metadata was updated since.
+    pub fn revision(&self) -> u32 {
+        self.head.fields.revision
+    }
+
+    /// Length of the whole content, bytes, if known.
+    pub fn content_len(&self) -> Option<u64> {
+        self.head.fields.total
+    }
+
+    /// Whether all content was stored when the head was written. Parts of it may have gone since.
+    pub fn is_complete(&self) -> bool {
+        !self.head.fields.incomplete
+    }
+
+    /// The caller's mark.
+    pub fn mark(&self) -> u128 {
+        self.head.fields.mark
+    }
+
+    /// The content, if it lies in memory in one piece.
+    pub fn whole_content(&self) -> Option<Bytes> {
+        if self.head.fields.total != Some(self.head.content_bytes() as u64) {
+            return None;
+        }
+        match &self.head.content[..] {
+            [] => Some(Bytes::new()),
+            [one] => Some(one.clone()),
+            _ => None,
+        }
+    }
+
+    /// Reads the content in `range`; beyond its end there is nothing.
+    pub fn reader(&self, range: Range<u64>) -> Reader {
+        let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
+        Reader {
+            spans: Spans::new(&self.cache, &self.head.name, self.version(), self.cut()),
+            head: Arc::clone(&self.head),
+            at: range.start,
+            end,
+        }
+    }
+
+    /// What of `range` is not stored, as far as memory knows: rounded out to spans, in order.
+    /// What it calls stored can still turn out missing when it is read.
+    ///
+    /// Behind 4,096 spans in a row that are missing it does not look any further and calls the rest
+    /// missing: a length of 2^60 announced by an upstream must not keep anybody busy.
+    pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
+        let mut holes: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        while at < end {
+            let span = self.cut().span_at(at);
+            let bounds = self.cut().bounds(span);
+            let stop = bounds.end.min(end);
+            let searched = holes.last().map_or(0, |hole| hole.end - hole.start);
+            if searched > HOLE_SPANS_MAX * self.cut().span_bytes() || stop <= at {
+                match holes.last_mut().filter(|hole| hole.end >= at) {
+                    Some(hole) => hole.end = end,
+                    None => holes.push(at..end),
+                }
+                return holes;
+            }
+            let stored = match span {
+                0 => stop <= self.head.content_bytes() as u64,
+                _ => self.cache.stripe().contains_hint(self.span_key(span)),
+            };
+            if !stored {
+                let total = self.head.fields.total.unwrap_or(u64::MAX);
+                let hole = bounds.start..bounds.end.min(total);
+                match holes.last_mut().filter(|last| last.end == hole.start) {
+                    Some(last) => last.end = hole.end,
+                    None => holes.push(hole),
+                }
+            }
+            at = stop;
+        }
+        holes
+    }
+
+    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is that
+    /// span whole (the last one may be shorter).
+    ///
+    /// # Errors
+    /// [`PutError::Length`] when it is not a whole span; [`PutError::Full`] without memory.
+    pub fn fill(&self, offset: u64, content: &[u8]) -> Result<(), PutError> {
+        let span = self.cut().span_at(offset);
+        let bounds = self.cut().bounds(span);
+        let announced = bounds.end.min(self.head.fields.total.unwrap_or(u64::MAX)) - bounds.start;
+        let written = content.len() as u64;
+        if bounds.start != offset || announced != written || span == 0 {
+            return Err(PutError::Length { written, announced });
+        }
+        write::fill(&self.cache, &self.head, self.span_key(span), span, content)
+    }
+
+    fn cut(&self) -> Cut {
+        Cut { span_pages: self.head.fields.span_pages }
+    }
+
+    fn span_key(&self, span: u32) -> crate::key::KeyHash {
+        self.cache.stripe().secret.span(&self.head.name, self.version(), span)
+    }
+}
+
+/// See [`Hit::holes`].
+const HOLE_SPANS_MAX: u64 = 4096;
+
+/// Content of a hit, in pieces.
+pub struct Reader {
+    spans: Spans,
+    head: Arc<Record>,
+    at: u64,
+    end: u64,
+}
+
+impl Reader {
+    /// The next piece; `None` at the end.
+    ///
+    /// # Errors
+    /// [`ReadError::Missing`] when content has gone. What was read before stays right.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, ReadError>>> {
+        if self.at >= self.end {
+            return Poll::Ready(None);
+        }
+        let span = self.spans.cut.span_at(self.at);
+        let piece = if span == 0 {
+            self.head.piece(usize::try_from(self.at).unwrap_or(usize::MAX))
+        } else {
+            match self.spans.poll_piece(context, self.at, self.end) {
+                Poll::Ready(piece) => piece.unwrap_or_default(),
+                Poll::Pending => return Poll::Pending,
+            }
+        };
+        if piece.is_empty() {
+            let offset = self.at;
+            if self.head.fields.total.is_none() && !self.head.fields.incomplete {
+                return Poll::Ready(None);
+            }
+            return Poll::Ready(Some(Err(ReadError::Missing { offset })));
+        }
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        let piece = piece.slice(..piece.len().min(left));
+        self.at += piece.len() as u64;
+        Poll::Ready(Some(Ok(piece)))
+    }
+
+    /// Where the next piece begins.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// The rest, in one piece. Blocks.
+    ///
+    /// # Errors
+    /// As [`Reader::poll_next`].
+    pub fn read_to_vec(mut self) -> Result<Vec<u8>, ReadError> {
+        let mut all = Vec::new();
+        while let Some(piece) = wait(|context| self.poll_next(context)) {
+            all.extend_from_slice(&piece?);
+        }
+        Ok(all)
+    }
+}
+
+/// Blocks until `poll` is ready.
+pub(super) fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(value) = poll(&mut context) {
+            return value;
+        }
+        std::thread::park();
+    }
+}
+
+/// Spans of one version, one after another, with the next one asked for ahead.
+pub(super) struct Spans {
+    cache: Cache,
+    name: Bytes,
+    version: Version,
+    pub(super) cut: Cut,
+    current: Option<(u32, Arc<Record>)>,
+    asked: Vec<(u32, Outcome<Found>)>,
+}
+
+impl Spans {
+    pub(super) fn new(cache: &Cache, name: &Bytes, version: Version, cut: Cut) -> Self {
+        let (cache, name) = (cache.clone(), name.clone());
+        Self { cache, name, version, cut, current: None, asked: Vec::new() }
+    }
+
+    /// The piece at `at`, which lies in span 1 or later, to the end of its piece of memory; `None`
+    /// when it is not stored. Nothing from `end` on is read ahead.
+    pub(super) fn poll_piece(
+        &mut self,
+        context: &mut Context<'_>,
+        at: u64,
+        end: u64,
+    ) -> Poll<Option<Bytes>> {
+        let span = self.cut.span_at(at);
+        let start = self.cut.bounds(span).start;
+        if self.current.as_ref().is_none_or(|(current, _)| *current != span) {
+            self.current = None;
+            if !self.asked.iter().any(|(asked, _)| *asked == span) {
+                self.asked.clear();
+                self.ask(span, end);
+            }
+            let Some((_, outcome)) = self.asked.iter_mut().find(|(asked, _)| *asked == span)
+            else {
+                return Poll::Ready(None);
+            };
+            let Poll::Ready(found) = Pin::new(outcome).poll(context) else { return Poll::Pending };
+            self.asked.retain(|(asked, _)| *asked != span);
+            let Some(record) = found else { return Poll::Ready(None) };
+            self.current = Some((span, record));
+            self.ask_ahead(span.saturating_add(1), end);
+        }
+        let piece = self.current.as_ref().map(|(_, record)| {
+            record.piece(usize::try_from(at - start).unwrap_or(usize::MAX))
+        });
+        Poll::Ready(piece.filter(|piece| !piece.is_empty()))
+    }
+
+    fn ask(&mut self, span: u32, end: u64) {
+        let bounds = self.cut.bounds(span);
+        let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
+        let wanted = Wanted {
+            key: self.cache.stripe().secret.span(&self.name, self.version, span),
+            name: self.name.clone(),
+            span: Some((self.version, span)),
+            expect: expect.unwrap_or(0),
+        };
+        let outcome = match self.cache.stripe().lookup(wanted) {
+            Lookup::Found(record) => Outcome::ready(Some(record)),
+            Lookup::Nothing => Outcome::ready(None),
+            Lookup::Asked(outcome) => outcome,
+        };
+        self.asked.push((span, outcome));
+    }
+
+    /// Asks for the next span while this one is sent, as long as memory is not short.
+    fn ask_ahead(&mut self, span: u32, end: u64) {
+        let budget = &self.cache.stripe().budget;
+        let roomy = budget.used() < budget.limit() / 8 * 7;
+        let asked = self.asked.iter().any(|(asked, _)| *asked == span);
+        if roomy && !asked && self.cut.bounds(span).start < end {
+            self.ask(span, end);
+        }
+    }
+}

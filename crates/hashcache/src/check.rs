@@ -1,0 +1,197 @@
+//! Looking at a store from outside: every record verified, or just what the superblock says.
+
+use crate::circular_log::Cursor;
+use crate::config::Config;
+use crate::error::OpenError;
+use crate::format::Family;
+use crate::object::PAGE;
+use crate::open::{self, Opened};
+use crate::policy::SetId;
+use crate::recover::{Segment, first_header};
+use crate::stripe::{Read, Stripe};
+use crate::{checkpoint, disk_table};
+
+/// What a check found. All is well when `damaged` is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Records that verify: heads, spans and tails.
+    pub records: u64,
+    /// Bytes of their content and metadata.
+    pub bytes: u64,
+    /// Records that were written and do not verify.
+    pub damaged: u64,
+    /// Records of the last batch of a run that was cut off: they never arrived, which is no damage.
+    pub cut_off: u64,
+    /// Segments and sets looked at.
+    pub areas: u64,
+}
+
+/// What a superblock says of its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Format of the store.
+    pub format_version: u32,
+    /// Made at random when the store was.
+    pub store_id: u128,
+    /// `log` or `set`.
+    pub policy: &'static str,
+    /// Closed in order.
+    pub clean: bool,
+    /// Size of the store, bytes.
+    pub device_bytes: u64,
+    /// Size of the log, bytes.
+    pub log_bytes: u64,
+    /// Size of a segment, bytes.
+    pub segment_bytes: u32,
+    /// Segments that were written.
+    pub segments_written: u64,
+    /// Segments in all.
+    pub segments: u64,
+    /// What positions count, bytes.
+    pub unit_bytes: u32,
+    /// Size of a slot of the Disk Table, bytes.
+    pub block_bytes: u32,
+    /// Slots in a set.
+    pub ways: u32,
+    /// Sets in the Disk Table.
+    pub sets: u64,
+    /// Mean object the index is sized for, bytes.
+    pub object_bytes: u32,
+    /// Memory the index takes, bytes.
+    pub index_bytes: u64,
+    /// Serial of the last checkpoint.
+    pub checkpoint_serial: u64,
+    /// Whether that checkpoint is whole.
+    pub checkpoint_whole: bool,
+    /// Versions up to this may have been given out.
+    pub next_version: u64,
+    /// Unix time when the superblock was written, milliseconds.
+    pub written_at_millis: u64,
+}
+
+fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
+    let opened = open::existing(config)?;
+    // Enough for a store of any size: the index takes no memory unless it is loaded.
+    let memory_bytes = open::memory_needed(config, &opened.geometry).saturating_add(64 << 20);
+    let config = Config { memory_bytes, ..config.clone() };
+    let stripe = open::stripe(&config, &opened, 0)?;
+    Ok((opened, stripe))
+}
+
+/// Reads the superblock of the store of `config`. Changes nothing.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
+    let (opened, stripe) = opened(config)?;
+    let (superblock, geometry) = (&opened.superblock, &opened.geometry);
+    let written = (0..geometry.segments).filter(|n| first_header(&stripe, *n).is_some()).count();
+    Ok(Inspection {
+        format_version: crate::format::VERSION,
+        store_id: superblock.store_id,
+        policy: if geometry.family == Family::Log { "log" } else { "set" },
+        clean: superblock.clean,
+        device_bytes: geometry.device_bytes,
+        log_bytes: geometry.segments * u64::from(geometry.segment_bytes),
+        segment_bytes: geometry.segment_bytes,
+        segments_written: written as u64,
+        segments: geometry.segments,
+        unit_bytes: geometry.unit_bytes,
+        block_bytes: geometry.block_bytes,
+        ways: geometry.ways,
+        sets: geometry.sets,
+        object_bytes: geometry.object_bytes,
+        index_bytes: geometry.index_bytes(),
+        checkpoint_serial: superblock.checkpoint_serial,
+        checkpoint_whole: checkpoint::is_whole(&stripe, superblock.checkpoint_serial),
+        next_version: superblock.next_version,
+        written_at_millis: superblock.wall_clock,
+    })
+}
+
+/// Verifies every record of the store of `config`. Changes nothing. `progress` is told how many areas of
+/// how many were looked at.
+///
+/// # Errors
+/// See [`OpenError`]; a damaged record is no error but counted.
+pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<CheckReport, OpenError> {
+    let (_, stripe) = opened(config)?;
+    let mut report = CheckReport::default();
+    let geometry = &stripe.geometry;
+    let total = geometry.segments + geometry.sets;
+    let mut cursors = Vec::new();
+    for segment in 0..geometry.segments {
+        if let Some(first) = first_header(&stripe, segment) {
+            let cursor =
+                Cursor { segment, lap: first.lap, stamp: first.stamp, used: 0, ordinal: 0 };
+            cursors.push(cursor);
+        }
+    }
+    cursors.sort_unstable_by_key(|cursor| cursor.stamp);
+    for cursor in &cursors {
+        check_segment(&stripe, *cursor, &mut report);
+        report.areas += 1;
+        progress(report.areas, total);
+    }
+    for set in 0..geometry.sets {
+        check_set(&stripe, SetId(set), &mut report);
+        report.areas += 1;
+        progress(report.areas + geometry.segments - cursors.len() as u64, total);
+    }
+    progress(total, total);
+    Ok(report)
+}
+
+fn check_segment(stripe: &Stripe, cursor: Cursor, report: &mut CheckReport) {
+    let segment = Segment::read(stripe, cursor, 0, 0);
+    // The head stands behind this segment, as if the log had just been written up to here.
+    stripe.log.opened(Cursor { used: stripe.geometry.segment_bytes, ..cursor });
+    for (n, listed) in segment.listed.iter().enumerate() {
+        let at = stripe.log.position(cursor.lap, cursor.segment, u64::from(listed.offset));
+        let bytes = match listed.kind {
+            1 | 2 => match stripe.read_log(at, 4 * PAGE) {
+                Read::Record(record) if record.fields.key == listed.key => {
+                    Some(record.content_bytes() + record.metadata.len())
+                }
+                _ => None,
+            },
+            // A tail is verified with the slot it belongs to.
+            _ => Some(0),
+        };
+        match bytes {
+            Some(bytes) => {
+                report.records += 1;
+                report.bytes += bytes as u64;
+            }
+            None if !segment.sealed && n >= segment.last_batch => report.cut_off += 1,
+            None => report.damaged += 1,
+        }
+    }
+    stripe.log.opened(Cursor { used: segment.used, ..cursor });
+}
+
+fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
+    let (offset, bytes) = disk_table::range(stripe, set);
+    let Some(raw) = stripe.read_bytes(offset, bytes) else {
+        report.damaged += 1;
+        return;
+    };
+    let Some(filled) = disk_table::read_set(stripe, set) else { return };
+    for (slot, block) in raw.chunks(stripe.geometry.block_bytes as usize).enumerate() {
+        let Some(filled) = filled.iter().find(|filled| filled.slot.0 == slot) else {
+            report.damaged += u64::from(block.iter().any(|byte| *byte != 0));
+            continue;
+        };
+        match disk_table::read_record(stripe, filled) {
+            Read::Record(record) => {
+                report.records += 1;
+                report.bytes += (record.content_bytes() + record.metadata.len()) as u64;
+            }
+            // The log has gone over its tail: the slot is free, in effect.
+            Read::Passed => {}
+            Read::Damaged | Read::Failed => report.damaged += 1,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The engine's only source of time, handed in by whoever opens a cache.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A monotone clock and the Unix time.
+#[derive(Clone)]
+pub struct Clock {
+    monotone: Arc<dyn Fn() -> Duration + Send + Sync>,
+    unix: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
+
+impl Clock {
+    /// The system's clocks.
+    #[expect(clippy::disallowed_methods, reason = "this is where the engine's time comes from")]
+    pub fn system() -> Self {
+        let start = Instant::now();
+        Self::new(
+            move || start.elapsed(),
+            || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+        )
+    }
+
+    /// Clocks of the caller's own: time since some moment that never goes back, and Unix time.
+    pub fn new(
+        monotone: impl Fn() -> Duration + Send + Sync + 'static,
+        unix: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        Self { monotone: Arc::new(monotone), unix: Arc::new(unix) }
+    }
+
+    pub(crate) fn monotone(&self) -> Duration {
+        (self.monotone)()
+    }
+
+    pub(crate) fn unix_millis(&self) -> u64 {
+        u64::try_from((self.unix)().as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,144 @@
+//! A value that one thread makes and any number of tasks or threads wait for.
+//!
+//! Runtime-free: a plain `Future` for tasks, [`Outcome::wait`] for threads.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+struct State<T> {
+    value: Option<T>,
+    wakers: Vec<Waker>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    set: Condvar,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// The side that makes the value. Dropped without one, it makes the default: whoever waits is never
+/// left waiting.
+pub(crate) struct Promise<T: Default>(Arc<Shared<T>>);
+
+/// The side that waits; may be cloned.
+pub struct Outcome<T>(Arc<Shared<T>>);
+
+pub(crate) fn promise<T: Default + Clone>() -> (Promise<T>, Outcome<T>) {
+    let state = Mutex::new(State { value: None, wakers: Vec::new() });
+    let shared = Arc::new(Shared { state, set: Condvar::new() });
+    (Promise(Arc::clone(&shared)), Outcome(shared))
+}
+
+impl<T: Default> Promise<T> {
+    pub(crate) fn set(self, value: T) {
+        self.fulfil(value);
+    }
+
+    fn fulfil(&self, value: T) {
+        let wakers = {
+            let mut state = self.0.lock();
+            if state.value.is_some() {
+                return;
+            }
+            state.value = Some(value);
+            std::mem::take(&mut state.wakers)
+        };
+        self.0.set.notify_all();
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl<T: Default> Drop for Promise<T> {
+    fn drop(&mut self) {
+        self.fulfil(T::default());
+    }
+}
+
+impl<T: Clone> Outcome<T> {
+    /// An outcome that is known already.
+    pub(crate) fn ready(value: T) -> Self {
+        let state = Mutex::new(State { value: Some(value), wakers: Vec::new() });
+        Self(Arc::new(Shared { state, set: Condvar::new() }))
+    }
+
+    /// Blocks until the value is there.
+    pub fn wait(&self) -> T {
+        let mut state = self.0.lock();
+        loop {
+            if let Some(value) = &state.value {
+                return value.clone();
+            }
+            state = self.0.set.wait(state).expect("no holder of this lock panics");
+        }
+    }
+
+    /// Blocks until the value is there, at most for `patience`.
+    pub(crate) fn wait_for(&self, patience: std::time::Duration) -> Option<T> {
+        let state = self.0.lock();
+        let missing = |state: &mut State<T>| state.value.is_none();
+        let (state, _) = self
+            .0
+            .set
+            .wait_timeout_while(state, patience, missing)
+            .expect("no holder of this lock panics");
+        state.value.clone()
+    }
+}
+
+impl<T> Clone for Outcome<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Clone> Future for Outcome<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.0.lock();
+        if let Some(value) = &state.value {
+            return Poll::Ready(value.clone());
+        }
+        // A task that is polled again and again registers once.
+        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_waiter_gets_the_value() {
+        let (promise, outcome) = promise::<u32>();
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..4)
+                .map(|_| {
+                    let outcome = outcome.clone();
+                    scope.spawn(move || outcome.wait())
+                })
+                .collect();
+            promise.set(7);
+            assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap() == 7));
+        });
+    }
+
+    #[test]
+    fn a_broken_promise_leaves_nobody_waiting() {
+        let (promise, outcome) = promise::<Option<u32>>();
+        drop(promise);
+        assert_eq!(outcome.wait(), None);
+    }
+}

@@ -1,0 +1,423 @@
+//! What was asked for ([`Config`]) and what was built ([`Geometry`]).
+//!
+//! Invariant: only a `Geometry` can make or open a store, and it can only be had from a `Config` and a
+//! size, or from a superblock; so no code below ever checks a setting again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::error::OpenError;
+use crate::format::{BLOCK, Family, PART_BODY, PART_BYTES, SECTOR, Superblock, round_up_u64};
+use crate::key::SHARDS;
+use crate::policy::{ENTRY_BYTES, WAYS};
+
+/// How objects are found. `docs/OPERATING.md` says which to take when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyKind {
+    /// Everything in a log, 48 bits of memory a slot: fastest.
+    #[default]
+    Log,
+    /// A set-associative table on disk, no memory at all.
+    Set,
+}
+
+impl PolicyKind {
+    pub(crate) fn family(self) -> Family {
+        match self {
+            Self::Log => Family::Log,
+            Self::Set => Family::Table,
+        }
+    }
+
+    /// Its one spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Set => "set",
+        }
+    }
+}
+
+impl std::str::FromStr for PolicyKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "log" => Ok(Self::Log),
+            "set" => Ok(Self::Set),
+            _ => Err(format!("no policy `{text}`, there are `log` and `set`")),
+        }
+    }
+}
+
+/// What is asked of a store.
+#[derive(Clone)]
+pub struct Config {
+    /// File or block device; made when it is missing and `size_bytes` is given.
+    pub path: PathBuf,
+    /// Size of the store; `None` takes an existing one as it is.
+    pub size_bytes: Option<u64>,
+    /// Memory for everything: index, hot objects, pending writes, buffers.
+    pub memory_bytes: u64,
+    /// How objects are found.
+    pub policy: PolicyKind,
+    /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
+    pub object_bytes: u32,
+    /// Size of a slot of the Disk Table. Only used when a store is made.
+    pub block_bytes: u32,
+    /// How long a committed object may wait for company in its batch.
+    pub batch_delay: Duration,
+    /// How often writes are made durable while there are any.
+    pub sync_interval: Duration,
+    /// How long [`crate::Cache::open`] waits for the index before it returns and goes on behind.
+    pub open_patience: Duration,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Use this device instead of opening `path`.
+    pub device: Option<Arc<dyn Device>>,
+    /// Size of a log segment instead of the one that follows from the size of the store.
+    pub segment_bytes: Option<u32>,
+}
+
+impl Config {
+    /// Defaults for a store at `path`: 64 MiB of memory, policy `log`, 8 KiB objects.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            size_bytes: None,
+            memory_bytes: 64 << 20,
+            policy: PolicyKind::Log,
+            object_bytes: 8 << 10,
+            block_bytes: 8 << 10,
+            batch_delay: Duration::from_millis(250),
+            sync_interval: Duration::from_secs(5),
+            open_patience: Duration::from_millis(800),
+            clock: Clock::system(),
+            device: None,
+            segment_bytes: None,
+        }
+    }
+
+    /// A store on `device`, for tests and for devices of the caller's own.
+    pub fn on_device(device: Arc<dyn Device>) -> Self {
+        Self { device: Some(device), ..Self::new("device") }
+    }
+}
+
+/// What was built: every size and place in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) family: Family,
+    pub(crate) device_bytes: u64,
+    pub(crate) unit_bytes: u32,
+    pub(crate) segment_bytes: u32,
+    pub(crate) block_bytes: u32,
+    pub(crate) ways: u32,
+    pub(crate) object_bytes: u32,
+    pub(crate) journal_offset: u64,
+    pub(crate) journal_bytes: u64,
+    pub(crate) checkpoint_offset: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) table_offset: u64,
+    pub(crate) sets: u64,
+    pub(crate) log_offset: u64,
+    pub(crate) segments: u64,
+}
+
+const GIB: u64 = 1 << 30;
+/// Room for the two superblocks and what may come beside them.
+const FRONT_BYTES: u64 = 64 << 10;
+/// A segment must hold a batch with the largest record and its footer.
+const MIN_SEGMENT_BYTES: u64 = 1 << 20;
+const MAX_SEGMENT_BYTES: u64 = 64 << 20;
+/// No object is smaller than a unit.
+const MIN_OBJECT_BYTES: u32 = 512;
+const BLOCK_BYTES_MIN: u32 = 8 << 10;
+const BLOCK_BYTES_MAX: u32 = 1 << 20;
+/// With fewer segments the log would lose too much of itself when it opens the next one.
+const MIN_SEGMENTS: u64 = 4;
+/// Of the live objects a full log holds, this share has a slot (in 1/100): 48 bits a slot, 52 an object.
+const SLOTS_PER_100_OBJECTS: u64 = 108;
+/// Share of the device, in 1/100, that the Disk Table takes: the rest is for tails.
+const TABLE_SHARE: u64 = 50;
+
+impl Geometry {
+    /// The layout of a new store of `size_bytes`.
+    pub(crate) fn plan(config: &Config, size_bytes: u64) -> Result<Self, OpenError> {
+        let size = size_bytes / BLOCK as u64 * BLOCK as u64;
+        let unit_bytes = unit_bytes(size);
+        let step = u64::from(unit_bytes).max(BLOCK as u64);
+        let segment = config.segment_bytes.map_or_else(|| segment_bytes(size), u64::from);
+        let segment = segment.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES).div_ceil(step) * step;
+        let block_bytes = block_bytes(config.block_bytes);
+        let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
+        let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
+        let family = config.policy.family();
+        let checkpoint = {
+            let segments = size / segment;
+            let rows = match family {
+                Family::Log => rows(size, object_bytes) * SHARDS as u64,
+                Family::Table => 0,
+            };
+            checkpoint_parts(segments, rows) * PART_BYTES as u64
+        };
+        let checkpoint_offset = FRONT_BYTES + journal;
+        let table_offset = checkpoint_offset + 2 * checkpoint;
+        // The Disk Table halves what is left for the log.
+        let share = if family == Family::Log { 1 } else { 2 };
+        let needed_bytes = table_offset + share * (MIN_SEGMENTS + 1) * segment;
+        let too_small = OpenError::TooSmall { size_bytes, needed_bytes };
+        let room = size.checked_sub(table_offset).ok_or(too_small)?;
+        let ways = 8;
+        let set_bytes = u64::from(block_bytes) * ways;
+        let sets = match family {
+            Family::Log => 0,
+            Family::Table => room / 100 * TABLE_SHARE / set_bytes,
+        };
+        let log_offset = table_offset + sets * set_bytes;
+        let segments = (size - log_offset) / segment;
+        if segments < MIN_SEGMENTS || (family == Family::Table && sets == 0) {
+            return Err(OpenError::TooSmall { size_bytes, needed_bytes });
+        }
+        Ok(Self {
+            family,
+            device_bytes: size,
+            unit_bytes,
+            segment_bytes: u32::try_from(segment).expect("at most 64 MiB"),
+            block_bytes,
+            ways: 8,
+            object_bytes,
+            journal_offset: FRONT_BYTES,
+            journal_bytes: journal,
+            checkpoint_offset,
+            checkpoint_bytes: checkpoint,
+            table_offset,
+            sets,
+            log_offset,
+            segments,
+        })
+    }
+
+    /// The layout a superblock describes, if it is one this build could have made.
+    pub(crate) fn from_superblock(sb: &Superblock) -> Option<Self> {
+        let geometry = Self {
+            family: sb.family,
+            device_bytes: sb.device_bytes,
+            unit_bytes: sb.unit_bytes,
+            segment_bytes: sb.segment_bytes,
+            block_bytes: sb.block_bytes,
+            ways: sb.ways,
+            object_bytes: sb.object_bytes,
+            journal_offset: sb.journal_offset,
+            journal_bytes: sb.journal_bytes,
+            checkpoint_offset: sb.checkpoint_offset,
+            checkpoint_bytes: sb.checkpoint_bytes,
+            table_offset: sb.table_offset,
+            sets: sb.sets,
+            log_offset: sb.log_offset,
+            segments: sb.segments,
+        };
+        geometry.is_sound().then_some(geometry)
+    }
+
+    /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so it
+    /// tells damage, not a file that somebody made up to crash its reader.
+    fn is_sound(&self) -> bool {
+        let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
+        let sizes = unit.is_power_of_two()
+            && (SECTOR as u64..=1 << 16).contains(&unit)
+            && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment)
+            && segment.is_multiple_of(unit.max(BLOCK as u64))
+            && self.block_bytes == block_bytes(self.block_bytes)
+            && self.ways == 8
+            && self.object_bytes >= MIN_OBJECT_BYTES
+            && (8 * BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
+            && self.segments >= MIN_SEGMENTS
+            && self.capacity() <= 1 << 32
+            && (self.family == Family::Log || self.sets > 0);
+        if !sizes {
+            return false;
+        }
+        let rows = u64::from(self.shard_rows()) * SHARDS as u64;
+        let checkpoint = checkpoint_parts(self.segments, rows).saturating_mul(PART_BYTES as u64);
+        let table = self.sets.saturating_mul(self.set_bytes());
+        let log = self.segments.saturating_mul(segment);
+        let areas = [
+            (self.journal_offset, self.journal_bytes),
+            (self.checkpoint_offset, self.checkpoint_bytes.saturating_mul(2)),
+            (self.table_offset, table),
+            (self.log_offset, log),
+        ];
+        let mut end = FRONT_BYTES;
+        let in_order = areas.iter().all(|(start, size)| {
+            let behind = *start >= end && start.is_multiple_of(BLOCK as u64);
+            end = start.saturating_add(*size);
+            behind
+        });
+        in_order && end <= self.device_bytes && checkpoint <= self.checkpoint_bytes
+    }
+
+    pub(crate) fn set_bytes(&self) -> u64 {
+        u64::from(self.block_bytes) * u64::from(self.ways)
+    }
+
+    /// Units in a segment.
+    pub(crate) fn segment_units(&self) -> u64 {
+        u64::from(self.segment_bytes / self.unit_bytes)
+    }
+
+    /// Units in the log.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.segments.saturating_mul(self.segment_units())
+    }
+
+    /// Rows in each shard's index.
+    pub(crate) fn shard_rows(&self) -> u32 {
+        match self.family {
+            Family::Log => {
+                u32::try_from(rows(self.device_bytes, self.object_bytes)).unwrap_or(u32::MAX)
+            }
+            Family::Table => 0,
+        }
+    }
+
+    /// Memory the index takes.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        u64::from(self.shard_rows()) * SHARDS as u64 * (WAYS * ENTRY_BYTES) as u64
+    }
+
+    /// Rows whose bytes fit into a part of a checkpoint.
+    pub(crate) fn rows_per_part() -> u64 {
+        (PART_BODY / (WAYS * ENTRY_BYTES)) as u64
+    }
+
+    /// Blocks in the remove journal.
+    pub(crate) fn journal_blocks(&self) -> u64 {
+        self.journal_bytes / BLOCK as u64
+    }
+}
+
+/// A size of slots that can be: a power of two, and a name and header of the longest fit.
+fn block_bytes(asked: u32) -> u32 {
+    asked.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).next_power_of_two()
+}
+
+/// 64 MiB, 16 MiB below 64 GiB; smaller for stores of which that would be too large a share.
+fn segment_bytes(size: u64) -> u64 {
+    let wanted = if size >= 64 * GIB { 64 << 20 } else { 16 << 20 };
+    let mut segment = wanted;
+    while segment > MIN_SEGMENT_BYTES && size / segment < 32 {
+        segment /= 2;
+    }
+    segment
+}
+
+/// 512 bytes as long as 2^32 of them reach, then more.
+fn unit_bytes(size: u64) -> u32 {
+    let mut unit = SECTOR as u64;
+    while size / unit >= 1 << 32 {
+        unit *= 2;
+    }
+    u32::try_from(unit).expect("even 2^63 bytes take units below 2^32")
+}
+
+/// Rows of each shard for `size` bytes full of objects.
+fn rows(size: u64, object_bytes: u32) -> u64 {
+    let slots = size / u64::from(object_bytes) * SLOTS_PER_100_OBJECTS / 100;
+    slots.div_ceil(WAYS as u64 * SHARDS as u64).max(1)
+}
+
+/// Parts that hold the state of the log and all rows.
+pub(crate) fn checkpoint_parts(segments: u64, rows: u64) -> u64 {
+    meta_parts(segments) + rows.div_ceil(Geometry::rows_per_part())
+}
+
+/// Parts that hold the state of the log: a few words and a stamp per segment.
+pub(crate) fn meta_parts(segments: u64) -> u64 {
+    (segments * 8 + 128).div_ceil(PART_BODY as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(size: u64) -> Result<Geometry, OpenError> {
+        Geometry::plan(&Config::new("x"), size)
+    }
+
+    #[test]
+    fn a_terabyte_takes_less_than_900_mb_of_index() {
+        let geometry = plan(1_000_000_000_000).unwrap();
+        assert!(geometry.index_bytes() < 900_000_000, "{}", geometry.index_bytes());
+        assert_eq!(geometry.segment_bytes, 64 << 20);
+        assert_eq!(geometry.unit_bytes, 512);
+    }
+
+    #[test]
+    fn beyond_two_tebibytes_units_grow() {
+        let unit = |tib: u64| plan(tib << 40).unwrap().unit_bytes;
+        assert_eq!([unit(1), unit(2), unit(4), unit(8)], [512, 1024, 2048, 4096]);
+    }
+
+    #[test]
+    fn areas_do_not_overlap_and_end_within_the_device() {
+        for policy in [PolicyKind::Log, PolicyKind::Set] {
+            for size in [64 << 20, 1 << 30, 100 << 30, 3 << 40u64] {
+                let config = Config { policy, ..Config::new("x") };
+                let g = Geometry::plan(&config, size).unwrap();
+                assert!(g.journal_offset + g.journal_bytes <= g.checkpoint_offset);
+                assert!(g.checkpoint_offset + 2 * g.checkpoint_bytes <= g.table_offset);
+                assert!(g.table_offset + g.sets * g.set_bytes() <= g.log_offset);
+                assert!(g.log_offset + g.segments * u64::from(g.segment_bytes) <= size);
+                assert!(g.capacity() <= 1 << 32);
+                assert!(g.is_sound());
+            }
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_rounded_to_ones_that_can() {
+        for (segment, block, object) in [(0, 0, 0), (1, 5000, 1), (u32::MAX, u32::MAX, u32::MAX)] {
+            let config = Config {
+                segment_bytes: Some(segment),
+                block_bytes: block,
+                object_bytes: object,
+                policy: PolicyKind::Set,
+                ..Config::new("x")
+            };
+            assert!(Geometry::plan(&config, 1 << 30).unwrap().is_sound());
+        }
+    }
+
+    #[test]
+    fn a_layout_that_nobody_could_have_made_is_refused() {
+        let good = plan(1 << 30).unwrap();
+        assert!(good.is_sound());
+        let bad: [fn(&mut Geometry); 9] = [
+            |g| g.unit_bytes = 0,
+            |g| g.unit_bytes = 1 << 30,
+            |g| g.segment_bytes = 0,
+            |g| g.segments = u64::MAX,
+            |g| g.checkpoint_bytes = u64::MAX,
+            |g| g.checkpoint_bytes = 0,
+            |g| g.journal_offset = 0,
+            |g| g.log_offset = g.table_offset - 4096,
+            |g| g.device_bytes = 1,
+        ];
+        for change in bad {
+            let mut geometry = good.clone();
+            change(&mut geometry);
+            assert!(!geometry.is_sound(), "{geometry:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
+        let Err(OpenError::TooSmall { needed_bytes, .. }) = plan(1 << 20) else { panic!() };
+        assert!(plan(needed_bytes).is_ok());
+    }
+}

@@ -1,0 +1,197 @@
+//! A device that fails on purpose: at write number n, or by losing what was not synced.
+//!
+//! The tests of "every write can be the last" run a workload on it, end it at each write in turn, and
+//! open what is left.
+
+use std::io;
+use std::sync::Mutex;
+
+use super::{Device, MemoryDevice};
+
+/// What happens at the chosen write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// This write and all later ones never arrive (kill, power cut).
+    Freeze,
+    /// Of this write only the first sectors arrive, of later ones nothing.
+    Torn {
+        /// Sectors of 512 bytes that arrive.
+        sectors: usize,
+    },
+    /// This write never arrives, later ones do.
+    Lost,
+    /// One bit of this write arrives flipped.
+    Flip {
+        /// Which bit, modulo the length of the write.
+        bit: usize,
+    },
+    /// This write and all later operations fail with an error.
+    Error,
+}
+
+struct State {
+    writes: u64,
+    /// Writes since the last sync: offset and what was there before.
+    unsynced: Vec<(u64, Vec<u8>)>,
+    track: bool,
+    stopped: bool,
+    failing: bool,
+}
+
+/// A [`MemoryDevice`] that fails when told to.
+pub struct FaultDevice {
+    inner: MemoryDevice,
+    at: Option<(u64, Fault)>,
+    state: Mutex<State>,
+}
+
+impl FaultDevice {
+    /// Fails with `fault` at write number `at` (the first is 0); never without one.
+    pub fn new(inner: MemoryDevice, at: Option<(u64, Fault)>) -> Self {
+        let state =
+            State { writes: 0, unsynced: Vec::new(), track: false, stopped: false, failing: false };
+        Self { inner, at, state: Mutex::new(state) }
+    }
+
+    /// A device that remembers what is not synced, for [`FaultDevice::cut_power`].
+    pub fn with_volatile_cache(inner: MemoryDevice) -> Self {
+        let device = Self::new(inner, None);
+        device.lock().track = true;
+        device
+    }
+
+    /// Writes asked for so far.
+    pub fn writes(&self) -> u64 {
+        self.lock().writes
+    }
+
+    /// What the medium holds now.
+    pub fn media(&self) -> Vec<u8> {
+        self.inner.to_bytes()
+    }
+
+    /// From now on every operation fails.
+    pub fn fail(&self) {
+        self.lock().failing = true;
+    }
+
+    /// The power goes: of the writes since the last sync, those for which `keep` says no are lost,
+    /// sector by sector where it says so. Later writes never arrive.
+    pub fn cut_power(&self, mut keep: impl FnMut() -> bool) {
+        let mut state = self.lock();
+        state.stopped = true;
+        for (offset, before) in std::mem::take(&mut state.unsynced).into_iter().rev() {
+            for (n, sector) in before.chunks(512).enumerate() {
+                if !keep() {
+                    let at = offset + 512 * n as u64;
+                    self.inner.write_at(at, sector).expect("it was written there before");
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::other("injected fault")
+}
+
+impl Device for FaultDevice {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if self.lock().failing {
+            return Err(broken());
+        }
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let number = state.writes;
+        state.writes += 1;
+        if state.failing {
+            return Err(broken());
+        }
+        if state.stopped {
+            return Ok(());
+        }
+        if state.track {
+            let mut before = vec![0; buffer.len()];
+            self.inner.read_at(offset, &mut before)?;
+            state.unsynced.push((offset, before));
+        }
+        let Some((_, fault)) = self.at.filter(|(at, _)| *at == number) else {
+            return self.inner.write_at(offset, buffer);
+        };
+        match fault {
+            Fault::Freeze => state.stopped = true,
+            Fault::Torn { sectors } => {
+                state.stopped = true;
+                self.inner.write_at(offset, &buffer[..buffer.len().min(sectors * 512)])?;
+            }
+            Fault::Lost => {}
+            Fault::Flip { bit } => {
+                let mut flipped = buffer.to_vec();
+                let bit = bit % (buffer.len() * 8);
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                self.inner.write_at(offset, &flipped)?;
+            }
+            Fault::Error => {
+                state.failing = true;
+                return Err(broken());
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.failing {
+            return Err(broken());
+        }
+        if !state.stopped {
+            state.unsynced.clear();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(fault: Option<(u64, Fault)>) -> Vec<u8> {
+        let device = FaultDevice::new(MemoryDevice::new(4096), fault);
+        for n in 0..3u8 {
+            device.write_at(1024 * u64::from(n), &[n + 1; 1024]).unwrap();
+        }
+        device.media().chunks(512).map(|sector| sector[0]).collect()
+    }
+
+    #[test]
+    fn each_fault_does_what_it_says() {
+        assert_eq!(written(None), [1, 1, 2, 2, 3, 3, 0, 0]);
+        assert_eq!(written(Some((1, Fault::Freeze))), [1, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(written(Some((1, Fault::Torn { sectors: 1 }))), [1, 1, 2, 0, 0, 0, 0, 0]);
+        assert_eq!(written(Some((1, Fault::Lost))), [1, 1, 0, 0, 3, 3, 0, 0]);
+        assert_eq!(written(Some((1, Fault::Flip { bit: 2 }))), [1, 1, 6, 2, 3, 3, 0, 0]);
+    }
+
+    #[test]
+    fn a_power_cut_takes_only_what_was_not_synced() {
+        let device = FaultDevice::with_volatile_cache(MemoryDevice::new(2048));
+        device.write_at(0, &[1; 512]).unwrap();
+        device.sync().unwrap();
+        device.write_at(0, &[2; 512]).unwrap();
+        device.write_at(512, &[3; 512]).unwrap();
+        device.cut_power(|| false);
+        device.write_at(1024, &[4; 512]).unwrap();
+        assert_eq!(device.media().chunks(512).map(|s| s[0]).collect::<Vec<_>>(), [1, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,199 @@
+//! A preallocated file or a block device, read and written past the page cache where possible.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+
+use super::Device;
+
+/// Why a file could not become a device.
+#[derive(Debug)]
+pub enum FileError {
+    /// Another process has it open.
+    Locked,
+    /// What the system said.
+    Io(io::Error),
+}
+
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<rustix::io::Errno> for FileError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// A file or block device, locked for as long as this lives.
+pub struct FileDevice {
+    file: File,
+    len: u64,
+    alignment: usize,
+    path: PathBuf,
+}
+
+impl FileDevice {
+    /// Opens `path`, makes it when it is missing, and lets it grow to `size` bytes if it is a file that is
+    /// smaller (`None`: takes it as it is). Space is allocated at once, so that a disk that fills up
+    /// later cannot take it away.
+    pub fn open(path: &Path, size: Option<u64>) -> Result<Self, FileError> {
+        let file = Self::open_file(path, size.is_some())?;
+        lock(&file)?;
+        let metadata = file.metadata()?;
+        let len = if metadata.file_type().is_block_device() {
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?
+        } else if let Some(size) = size.filter(|size| *size > metadata.len()) {
+            let created = metadata.len() == 0;
+            if let Err(error) = allocate(&file, size) {
+                if created {
+                    // What was made a moment ago and never held anything is not left lying about.
+                    let _ = std::fs::remove_file(path);
+                } else {
+                    let _ = file.set_len(metadata.len());
+                }
+                return Err(error.into());
+            }
+            size
+        } else {
+            metadata.len()
+        };
+        let alignment = direct(&file);
+        if alignment.is_none() {
+            tracing::info!(path = %path.display(), "direct I/O refused, using the page cache");
+        }
+        let device = Self { file, len, alignment: alignment.unwrap_or(512), path: path.into() };
+        Ok(device)
+    }
+
+    fn open_file(path: &Path, create: bool) -> Result<File, FileError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        match options.open(path) {
+            Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+                if let Some(parent) = path.parent() {
+                    std::fs::create_dir_all(parent)?;
+                }
+                Ok(options.create_new(true).open(path)?)
+            }
+            opened => Ok(opened?),
+        }
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// An open-file-description lock: unlike a POSIX lock it is not lost when some other descriptor of
+/// the same file is closed, and unlike a pid file it cannot be left behind.
+fn lock(file: &File) -> Result<(), FileError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(FileError::Locked),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn allocate(file: &File, size: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+            // A file system that cannot preallocate (FAT on a stick): zeros, so that the space is ours.
+            let zeros = vec![0; 1 << 20];
+            let mut at = file.metadata()?.len();
+            while at < size {
+                let step = (size - at).min(zeros.len() as u64);
+                let length = usize::try_from(step).map_err(io::Error::other)?;
+                file.write_all_at(&zeros[..length], at)?;
+                at += step;
+            }
+            Ok(())
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Turns direct I/O on and returns the alignment it asks for; `None` when it is refused.
+fn direct(file: &File) -> Option<usize> {
+    let flags = rustix::fs::fcntl_getfl(file).ok()?;
+    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
+    // The least alignment that a read of an aligned buffer really accepts: `statx` tells it only on
+    // recent kernels, and some file systems accept the flag and then refuse every read.
+    let mut buffer = crate::memory::AlignedBuf::zeroed(4096);
+    for alignment in [512, 1024, 2048, 4096] {
+        // At this offset an alignment smaller than asked is an error, not a wider read.
+        if file.read_at(&mut buffer[..alignment], alignment as u64).is_ok() {
+            return Some(alignment);
+        }
+    }
+    rustix::fs::fcntl_setfl(file, flags).ok()?;
+    None
+}
+
+impl Device for FileDevice {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(buffer, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_opening_is_refused_while_the_first_lasts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new/cache.img");
+        let first = FileDevice::open(&path, Some(1 << 20)).unwrap();
+        assert_eq!(first.len(), 1 << 20);
+        assert!(matches!(FileDevice::open(&path, None), Err(FileError::Locked)));
+        drop(first);
+        assert!(FileDevice::open(&path, None).is_ok());
+    }
+
+    #[test]
+    fn bytes_come_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let device =
+            FileDevice::open(&directory.path().join("cache.img"), Some(1 << 20)).unwrap();
+        let mut buffer = crate::memory::AlignedBuf::zeroed(8192);
+        buffer.fill(7);
+        device.write_at(4096, &buffer).unwrap();
+        device.sync().unwrap();
+        buffer.fill(0);
+        device.read_at(4096, &mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 7));
+        assert!(device.read_at(1 << 20, &mut buffer).is_err());
+    }
+
+    #[test]
+    fn a_missing_file_is_not_made_unless_a_size_is_given() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("none.img");
+        assert!(matches!(FileDevice::open(&path, None), Err(FileError::Io(_))));
+        assert!(!path.exists());
+    }
+}

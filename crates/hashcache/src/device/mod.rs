@@ -1,0 +1,41 @@
+//! Where bytes are kept: a file or block device, memory, or a device that fails on purpose.
+//!
+//! Calls block; the engine's own threads make them (`io`, `flush`). Offsets and lengths are multiples
+//! of [`Device::alignment`], buffers are aligned to 4 KiB ([`crate::memory::AlignedBuf`]).
+//!
+//! Invariant: only this module knows files.
+
+mod fault;
+mod file;
+mod memory;
+
+use std::io;
+
+pub use fault::{Fault, FaultDevice};
+pub use file::{FileDevice, FileError};
+pub use memory::MemoryDevice;
+
+/// A place of fixed size that keeps bytes.
+pub trait Device: Send + Sync {
+    /// Size, bytes.
+    fn len(&self) -> u64;
+
+    /// Whether nothing fits.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What offsets and lengths must be multiples of, bytes; a power of two, at most 4096.
+    fn alignment(&self) -> usize {
+        512
+    }
+
+    /// Fills `buffer` with the bytes at `offset`.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes `buffer` at `offset`. It may be lost by a power cut until [`Device::sync`] returns.
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()>;
+
+    /// Makes all writes that have returned durable.
+    fn sync(&self) -> io::Result<()>;
+}

@@ -1,0 +1,162 @@
+//! The Disk Table: sets of slots at fixed places on a device (paper, section 3.2).
+//!
+//! A look-up reads a set whole: 64 KiB costs little more than the seek to it. A put writes one slot. What does
+//! not fit into the slot lies in the log, as one tail that names its record. No order between the two writes
+//! is needed: a tail of another version is a miss.
+//!
+//! Called by `stripe` to look up and by `flush` to put and to clear.
+//!
+//! Invariant: a filled slot lies in the set its object's name hashes to.
+//! Cost: one read to look up, two beyond a block; one read and one write to store; no memory.
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::config::Geometry;
+use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
+use crate::memory::{AlignedBuf, Reservation};
+use crate::policy::{LogPos, Occupant, SetId, Slot};
+use crate::record::Record;
+use crate::stripe::{Read, Stripe};
+
+/// A slot that holds a record of ours.
+pub(crate) struct Filled {
+    pub(crate) slot: Slot,
+    pub(crate) occupant: Occupant,
+    prelude: Prelude,
+    block: Bytes,
+}
+
+fn offset(stripe: &Stripe, set: SetId) -> u64 {
+    debug_assert!(set.0 < stripe.geometry.sets);
+    stripe.geometry.table_offset + set.0 * stripe.geometry.set_bytes()
+}
+
+/// Where a set lies and how many bytes it has.
+pub(crate) fn range(stripe: &Stripe, set: SetId) -> (u64, usize) {
+    (offset(stripe, set), usize::try_from(stripe.geometry.set_bytes()).unwrap_or(usize::MAX))
+}
+
+/// What the record in a slot must say of its place.
+pub(crate) fn place(stripe: &Stripe, set: SetId, slot: Slot) -> RecordPlace {
+    let place = set.0 * u64::from(stripe.geometry.ways) + slot.0 as u64;
+    RecordPlace { device: stripe.device_id, stamp: 0, place }
+}
+
+/// The filled slots of a set; what does not verify counts as empty. `None` when it cannot be read.
+pub(crate) fn read_set(stripe: &Stripe, set: SetId) -> Option<Vec<Filled>> {
+    let bytes = usize::try_from(stripe.geometry.set_bytes()).ok()?;
+    let block = stripe.geometry.block_bytes as usize;
+    let whole = stripe.read_bytes(offset(stripe, set), bytes)?;
+    let filled = (0..stripe.geometry.ways as usize).filter_map(|n| {
+        let block = whole.slice(n * block..(n + 1) * block);
+        let prelude = Prelude::decode(&block, &stripe.secret, place(stripe, set, Slot(n)))?;
+        Some(Filled { slot: Slot(n), occupant: occupant(&prelude), prelude, block })
+    });
+    Some(filled.collect())
+}
+
+/// The record of a filled slot, with its tail if it has one.
+pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
+    let prelude = &filled.prelude;
+    let (whole, at) = match prelude.tail {
+        None => (filled.block.clone(), None),
+        Some(tail) => match read_tail(stripe, filled, tail) {
+            Ok(whole) => (whole, Some(LogPos(tail.position))),
+            Err(read) => return read,
+        },
+    };
+    let Some((metadata, content)) = prelude.body(&whole) else { return Read::Damaged };
+    if at.is_some_and(|at| !stripe.log.is_live(at)) {
+        return Read::Passed;
+    }
+    Read::Record(Box::new(Record {
+        fields: prelude.fields.clone(),
+        name: prelude.name.clone(),
+        metadata,
+        content: if content.is_empty() { Vec::new() } else { vec![content] },
+        at: None,
+    }))
+}
+
+fn read_tail(stripe: &Stripe, filled: &Filled, tail: TailPlace) -> Result<Bytes, Read> {
+    let at = LogPos(tail.position);
+    let length = usize::try_from(tail.length).map_err(|_| Read::Damaged)?;
+    let place = stripe.log.place(at).ok_or(Read::Passed)?;
+    let (offset, left) = stripe.log.device_range(at);
+    let wanted = crate::format::TAIL_HEADER + length;
+    if wanted as u64 > left || length > crate::object::PAGE * 8 {
+        return Err(Read::Damaged);
+    }
+    let bytes = stripe.read_bytes(offset, wanted).ok_or(Read::Failed)?;
+    let fields = &filled.prelude.fields;
+    let expected = Tail { key: fields.key, version: fields.version, revision: fields.revision };
+    let Some(rest) = expected.decode(&bytes, &stripe.secret, place, length) else {
+        return Err(if stripe.log.is_live(at) { Read::Damaged } else { Read::Passed });
+    };
+    let whole = filled.block.len() + rest.len();
+    let reservation = stripe.budget.reserve(whole as u64).ok_or(Read::Failed)?;
+    Ok(joined(&filled.block, rest, reservation))
+}
+
+fn joined(block: &[u8], tail: &[u8], reservation: Reservation) -> Bytes {
+    let mut whole = AlignedBuf::reserved(block.len() + tail.len(), reservation);
+    whole[..block.len()].copy_from_slice(block);
+    whole[block.len()..].copy_from_slice(tail);
+    Bytes::from_owner(whole)
+}
+
+/// Writes the block of one slot.
+pub(crate) fn write_slot(stripe: &Stripe, set: SetId, slot: Slot, block: &[u8]) -> io::Result<()> {
+    debug_assert_eq!(block.len(), stripe.geometry.block_bytes as usize);
+    stripe.write(offset(stripe, set) + slot.0 as u64 * block.len() as u64, block)
+}
+
+/// Clears the slots that hold versions of the removed key from before. Durable after the caller's sync.
+pub(crate) fn clear(
+    stripe: &Stripe,
+    buffer: &mut AlignedBuf,
+    removed: &Removed,
+    set: SetId,
+) -> io::Result<()> {
+    for (slot, occupant) in occupants(stripe, buffer, set)?.into_iter().enumerate() {
+        let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
+        if occupant.is_some_and(old) {
+            let empty = AlignedBuf::zeroed(stripe.geometry.block_bytes as usize);
+            write_slot(stripe, set, Slot(slot), &empty)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the slots of a set hold, for who is about to write to it. A set that cannot be read is cleared
+/// whole: it could hold an older version of what is written or removed now, and be readable later.
+pub(crate) fn occupants(
+    stripe: &Stripe,
+    buffer: &mut AlignedBuf,
+    set: SetId,
+) -> io::Result<Vec<Option<Occupant>>> {
+    if stripe.fill(offset(stripe, set), buffer).is_none() {
+        buffer.fill(0);
+        stripe.write(offset(stripe, set), buffer)?;
+    }
+    let blocks = buffer.chunks(stripe.geometry.block_bytes as usize).enumerate();
+    let occupant = |(n, block)| {
+        let prelude = Prelude::decode(block, &stripe.secret, place(stripe, set, Slot(n)))?;
+        Some(occupant(&prelude))
+    };
+    Ok(blocks.map(occupant).collect())
+}
+
+fn occupant(prelude: &Prelude) -> Occupant {
+    Occupant { key: prelude.fields.key, version: prelude.fields.version }
+}
+
+/// Size of the buffer [`occupants`] needs, bytes.
+pub(crate) fn set_buffer_bytes(geometry: &Geometry) -> usize {
+    match geometry.family {
+        Family::Log => 0,
+        Family::Table => usize::try_from(geometry.set_bytes()).unwrap_or(usize::MAX),
+    }
+}

@@ -1,0 +1,139 @@
+//! Errors, one enum for each undertaking. A miss is never an error, nor is damage found while reading.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a store could not be opened or made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The device could not be read, written or made.
+    #[error("cannot use {}", path.display())]
+    Device {
+        /// The file or device.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds something else; nothing was changed.
+    #[error("{} is not a HashCache store", path.display())]
+    Foreign {
+        /// The file or device.
+        path: PathBuf,
+    },
+    /// Both superblocks are damaged.
+    #[error("both superblocks of {} are damaged", path.display())]
+    Damaged {
+        /// The file or device.
+        path: PathBuf,
+    },
+    /// Written by another version of this program.
+    #[error("format version {found}, this build reads {supported}")]
+    Version {
+        /// Version in the superblock.
+        found: u32,
+        /// The one this build reads and writes.
+        supported: u32,
+    },
+    /// Another process has it open.
+    #[error("{} is in use by another process", path.display())]
+    Locked {
+        /// The file or device.
+        path: PathBuf,
+    },
+    /// Too small for even one turn of the log.
+    #[error("{size_bytes} bytes are too few for a cache, it needs {needed_bytes}")]
+    TooSmall {
+        /// What there is.
+        size_bytes: u64,
+        /// The least that works with these settings.
+        needed_bytes: u64,
+    },
+    /// The store was made with other settings that cannot change.
+    #[error("the store was made with {field} {found}, not {asked}")]
+    Geometry {
+        /// The setting.
+        field: &'static str,
+        /// Its value in the store.
+        found: String,
+        /// Its value in the configuration.
+        asked: String,
+    },
+    /// The index and the least buffers do not fit into the memory allowed.
+    #[error("{memory_bytes} bytes of memory are too few, this store needs {needed_bytes}")]
+    Memory {
+        /// What was allowed.
+        memory_bytes: u64,
+        /// The least that works.
+        needed_bytes: u64,
+    },
+    /// Threads or randomness could not be had.
+    #[error("the system refused {what}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// Why an object was not stored. The object is then as if never put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutError {
+    /// Name longer than [`crate::MAX_NAME`] or empty.
+    #[error("the name has {length} bytes, 1 to 4096 are possible")]
+    Name {
+        /// Its length, bytes.
+        length: usize,
+    },
+    /// Metadata longer than [`crate::MAX_METADATA`].
+    #[error("the metadata has {length} bytes, at most 65536 are possible")]
+    Metadata {
+        /// Its length, bytes.
+        length: usize,
+    },
+    /// No memory for writes that wait for the disk.
+    #[error("no memory for pending writes")]
+    Full,
+    /// The content does not have the length that was announced.
+    #[error("{written} bytes were written of {announced} announced")]
+    Length {
+        /// Bytes written.
+        written: u64,
+        /// Bytes announced.
+        announced: u64,
+    },
+    /// A newer put or a remove of the same name came first.
+    #[error("a newer version or a remove of the name came first")]
+    Superseded,
+    /// The writer was told to go on without storing.
+    #[error("the object was passed on without being stored")]
+    Bypassed,
+    /// The device has failed or the cache is closed.
+    #[error("the store is out of service")]
+    OutOfService,
+}
+
+/// Why content of a hit could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The content at this offset is no longer, or was never, in the store.
+    #[error("content at offset {offset} is not stored")]
+    Missing {
+        /// First byte that is missing.
+        offset: u64,
+    },
+    /// The put this reader follows was given up.
+    #[error("the write was given up at offset {offset}")]
+    Aborted {
+        /// Bytes that had been written.
+        offset: u64,
+    },
+}
+
+/// Why a remove could not be made durable. In memory it is in force all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the remove could not be made durable")]
+pub struct RemoveError;

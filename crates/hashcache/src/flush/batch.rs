@@ -1,0 +1,224 @@
+//! Batches: records to the log; slots, and tails to the log, for the Disk Table.
+//!
+//! Called by `flush` with what the queue gave; calls `circular_log`, `disk_table` and `format`.
+//!
+//! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves the
+//! pending ones, after the write returned.
+//! Cost: see `policy`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Scribe;
+use crate::circular_log::Cursor;
+use crate::disk_table;
+use crate::format::{
+    BLOCK, Family, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace, encode_record,
+    kind_number, round_up,
+};
+use crate::memory::AlignedBuf;
+use crate::policy::{LogPos, SetId};
+use crate::shard::Pending;
+
+impl Scribe {
+    pub(super) fn write_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
+        match self.stripe.geometry.family {
+            Family::Log => self.write_log_batch(batch),
+            Family::Table => self.write_table_batch(batch),
+        }
+    }
+
+    // -- the log ------------------------------------------------------------------------------
+
+    fn write_log_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
+        let grain = self.stripe.log.grain();
+        let sizes: Vec<usize> = batch.iter().map(|it| grain.record(it.record_bytes)).collect();
+        let first = self.make_room(&sizes)?;
+        let cursor = self.log.cursor;
+        let mut at = first;
+        let mut in_buffer = first - usize_of(cursor.used);
+        let mut list = Vec::with_capacity(batch.len());
+        let mut places = Vec::with_capacity(batch.len());
+        for (pending, size) in batch.iter().zip(&sizes) {
+            let place = grain.units(at);
+            let spot = RecordPlace { device: self.stripe.device_id, stamp: cursor.stamp, place };
+            let out = &mut self.buffer[in_buffer..in_buffer + size];
+            let written = encode(&self.stripe.secret, out, pending, spot, None);
+            out[written..].fill(0);
+            let kind = kind_number(pending.record.fields.kind);
+            list.push(listed(pending, place, grain.units(*size), kind));
+            places.push(self.stripe.log.position(cursor.lap, cursor.segment, place));
+            at += size;
+            in_buffer += size;
+        }
+        self.write_out(in_buffer, list)?;
+        for (pending, at) in batch.iter().zip(places) {
+            let key = pending.record.fields.key;
+            let mut shard = self.stripe.shard(key);
+            if shard.written(pending) {
+                shard.policy.record(key, at, pending.replaces, self.stripe.log.head());
+                self.keep_hot(pending, Some(at));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.
+    /// Called under the lock of the key's shard.
+    fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
+        let budget = &self.stripe.budget;
+        let roomy = budget.used() < budget.limit() / 4 * 3;
+        if pending.asked_for.load(Ordering::Relaxed) || roomy {
+            self.stripe.hot.insert(&pending.record, at);
+        }
+    }
+
+    /// Opens the next segment if records of these sizes do not fit into this one. Returns where in
+    /// the segment the first of them goes, bytes.
+    fn make_room(&mut self, sizes: &[usize]) -> io::Result<usize> {
+        let records = sizes.iter().sum();
+        if !self.log.fits(sizes.len(), records) {
+            self.open_segment()?;
+        }
+        Ok(self.log.first_record(sizes.len()))
+    }
+
+    /// Seals the open segment with its footer and opens the next one.
+    fn open_segment(&mut self) -> io::Result<()> {
+        let stripe = Arc::clone(&self.stripe);
+        if let Some((at, bytes)) = self.log.footer(&mut self.buffer, &stripe.secret) {
+            // The footer goes over what the last lap left there, so the head moves first here too.
+            let end = Cursor { used: stripe.geometry.segment_bytes, ..self.log.cursor };
+            stripe.log.opened(end);
+            stripe.write(stripe.geometry.log_offset + at, &self.buffer[..bytes])?;
+            self.unsynced_bytes += bytes as u64;
+        }
+        let cursor = self.log.next_segment(stripe.draw_version().0);
+        stripe.log.opened(cursor);
+        self.segments_since_checkpoint += 1;
+        stripe.sweep(cursor.segment);
+        Ok(())
+    }
+
+    /// Writes the batch whose records lie in the buffer up to `filled`; the head moves first.
+    fn write_out(&mut self, filled: usize, list: Vec<Listed>) -> io::Result<()> {
+        let bytes = self.stripe.log.grain().batch_end(filled);
+        self.buffer[filled..bytes].fill(0);
+        let at = self.stripe.geometry.log_offset + self.log.batch_offset();
+        self.log.seal_batch(&mut self.buffer, bytes, list, &self.stripe.secret);
+        self.stripe.log.opened(self.log.cursor);
+        self.stripe.write(at, &self.buffer[..bytes])?;
+        self.stripe.counters.batches.add(1);
+        self.unsynced_bytes += bytes as u64;
+        Ok(())
+    }
+
+    // -- slots --------------------------------------------------------------------------------
+
+    fn write_table_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
+        let tails = self.write_tails(batch)?;
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        let sets = self.stripe.geometry.sets;
+        order.sort_by_key(|n| batch[*n].record.fields.key.set(sets));
+        for n in order {
+            self.write_slot(&batch[n], tails[n])?;
+        }
+        Ok(())
+    }
+
+    /// Writes what does not fit into blocks to the log, in one batch.
+    fn write_tails(&mut self, batch: &[Arc<Pending>]) -> io::Result<Vec<Option<TailPlace>>> {
+        let block = usize_of(self.stripe.geometry.block_bytes);
+        let grain = self.stripe.log.grain();
+        let mut tails = vec![None; batch.len()];
+        let long: Vec<usize> =
+            (0..batch.len()).filter(|n| batch[*n].record_bytes > block).collect();
+        if long.is_empty() {
+            return Ok(tails);
+        }
+        let length = |n: usize| batch[n].record_bytes - block;
+        let sizes: Vec<usize> =
+            long.iter().map(|n| grain.record(TAIL_HEADER + length(*n))).collect();
+        let mut at = self.make_room(&sizes)?;
+        let cursor = self.log.cursor;
+        let mut in_buffer = at - usize_of(cursor.used);
+        let mut list = Vec::with_capacity(long.len());
+        for (n, size) in long.into_iter().zip(sizes) {
+            let pending = &batch[n];
+            let place = grain.units(at);
+            let fields = &pending.record.fields;
+            // What lies beyond the block does not depend on the slot, which is not known yet.
+            let nowhere = RecordPlace { device: self.stripe.device_id, stamp: 0, place: 0 };
+            let mut whole = vec![0; pending.record_bytes];
+            encode(&self.stripe.secret, &mut whole, pending, nowhere, None);
+            let tail =
+                Tail { key: fields.key, version: fields.version, revision: fields.revision };
+            let out = &mut self.buffer[in_buffer..in_buffer + size];
+            out.fill(0);
+            let spot = RecordPlace { device: self.stripe.device_id, stamp: cursor.stamp, place };
+            tail.encode(out, &self.stripe.secret, spot, &whole[block..]);
+            list.push(listed(pending, place, grain.units(size), KIND_TAIL));
+            tails[n] = Some(TailPlace {
+                position: self.stripe.log.position(cursor.lap, cursor.segment, place).0,
+                length: u32::try_from(length(n)).expect("a record has far less than 4 GiB"),
+            });
+            at += size;
+            in_buffer += size;
+        }
+        self.write_out(in_buffer, list)?;
+        Ok(tails)
+    }
+
+    fn write_slot(&mut self, pending: &Arc<Pending>, tail: Option<TailPlace>) -> io::Result<()> {
+        let stripe = Arc::clone(&self.stripe);
+        let key = pending.record.fields.key;
+        let set = SetId(key.set(stripe.geometry.sets));
+        if pending.is_dead() {
+            return Ok(());
+        }
+        let slots = disk_table::occupants(&stripe, &mut self.set_buffer, set)?;
+        let slot = stripe.shard(key).policy.victim(key, &slots);
+        let block = usize_of(stripe.geometry.block_bytes);
+        let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
+        let place = disk_table::place(&stripe, set, slot);
+        encode(&stripe.secret, &mut buffer, pending, place, tail);
+        disk_table::write_slot(&stripe, set, slot, &buffer[..block])?;
+        self.unsynced_bytes += block as u64;
+        let mut shard = stripe.shard(key);
+        if shard.written(pending) {
+            self.keep_hot(pending, None);
+        }
+        Ok(())
+    }
+}
+
+fn encode(
+    secret: &crate::key::Secret,
+    out: &mut [u8],
+    pending: &Pending,
+    place: RecordPlace,
+    tail: Option<TailPlace>,
+) -> usize {
+    let record = &pending.record;
+    let (name, metadata) = (&record.name, &record.metadata);
+    encode_record(out, secret, &record.fields, place, tail, name, metadata, &record.content)
+}
+
+fn listed(pending: &Pending, place: u64, units: u64, kind: u8) -> Listed {
+    let fields = &pending.record.fields;
+    Listed {
+        key: fields.key,
+        version: fields.version,
+        revision: fields.revision,
+        mark: fields.mark,
+        offset: u32::try_from(place).expect("a segment has at most 2^23 units"),
+        length: u32::try_from(units).expect("a record has fewer units than its segment"),
+        run: 0,
+        kind,
+    }
+}
+
+fn usize_of(n: u32) -> usize {
+    usize::try_from(n).expect("the engine needs 32-bit addresses at least")
+}

@@ -1,0 +1,290 @@
+//! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
+//!
+//! One writer means no two writes ever race, and what must be ordered is ordered by the text below. Callers
+//! put work into [`Queue`]; nothing here is waited for but by those who asked to (`remove`, `flush`).
+//!
+//! Invariant: an object becomes findable on disk only after the write that holds it has returned.
+//! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
+
+mod batch;
+mod queue;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use queue::{Queue, Removal};
+
+use crate::checkpoint::Checkpoint;
+use crate::circular_log::LogWriter;
+use crate::completion::Promise;
+use crate::disk_table;
+use crate::format::{Family, Removed, Superblock};
+use crate::journal::Journal;
+use crate::memory::AlignedBuf;
+use crate::open::VERSIONS_RESERVED;
+use crate::policy::SetId;
+use crate::stats::Health;
+use crate::stripe::Stripe;
+use queue::Work;
+
+/// Most bytes in a batch.
+pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Least that holds the largest record.
+pub(crate) const BATCH_BYTES_MIN: usize = 512 << 10;
+/// Writes are made durable after this many bytes even before the interval is over.
+const SYNC_BYTES: u64 = 64 << 20;
+
+/// The writing thread's own state.
+pub(crate) struct Scribe {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) log: LogWriter,
+    pub(crate) journal: Journal,
+    pub(crate) superblock: Superblock,
+    pub(crate) sync_interval: Duration,
+    /// The store had been closed in order.
+    pub(crate) was_clean: bool,
+    checkpoint: Option<Checkpoint>,
+    buffer: AlignedBuf,
+    /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
+    set_buffer: AlignedBuf,
+    unsynced_bytes: u64,
+    synced_at: Duration,
+    segments_since_checkpoint: u64,
+}
+
+impl Scribe {
+    pub(crate) fn new(
+        stripe: Arc<Stripe>,
+        superblock: Superblock,
+        buffer: AlignedBuf,
+        sync_interval: Duration,
+        was_clean: bool,
+    ) -> Self {
+        Self {
+            log: LogWriter::new(&stripe.geometry, stripe.device_id),
+            journal: Journal::new(&stripe.geometry, stripe.device_id),
+            superblock,
+            sync_interval,
+            was_clean,
+            checkpoint: None,
+            buffer,
+            set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
+            unsynced_bytes: 0,
+            synced_at: stripe.clock.monotone(),
+            segments_since_checkpoint: 0,
+            stripe,
+        }
+    }
+
+    /// Recovers, then writes until the queue is closed.
+    pub(crate) fn run(mut self, recovered: Promise<bool>) {
+        let stripe = Arc::clone(&self.stripe);
+        if catch_unwind(AssertUnwindSafe(move || self.work(recovered))).is_err() {
+            tracing::error!("the writing thread panicked");
+        }
+        stripe.end();
+        stripe.queue.end();
+    }
+
+    fn work(&mut self, recovered: Promise<bool>) {
+        crate::recover::recover(self);
+        if let Err(error) = self.reserve_versions() {
+            self.stripe.fail("writing", &error);
+        }
+        self.stripe.recovered();
+        recovered.set(true);
+        loop {
+            let stripe = Arc::clone(&self.stripe);
+            let work = stripe.queue.next(|| stripe.clock.monotone(), self.patience());
+            let closing = work.closing;
+            if stripe.health() == Health::OutOfService {
+                // Whoever waits for `work` is told by its being dropped.
+                drop(work);
+                self.give_up();
+            } else if let Err(error) = self.serve(work) {
+                stripe.fail("writing", &error);
+                self.give_up();
+            } else if closing && let Err(error) = self.close() {
+                stripe.fail("closing", &error);
+            }
+            if closing {
+                return;
+            }
+        }
+    }
+
+    /// Sets more versions aside when recovery found some given out beyond those that the superblock
+    /// had (a superblock was lost).
+    fn reserve_versions(&mut self) -> io::Result<()> {
+        let next = self.stripe.next_version();
+        if next < self.superblock.next_version {
+            return Ok(());
+        }
+        self.superblock.next_version = next.saturating_add(VERSIONS_RESERVED);
+        self.write_superblock(false)
+    }
+
+    /// How long there is nothing to do but what comes in.
+    fn patience(&self) -> Duration {
+        if self.checkpoint.is_some() {
+            Duration::from_millis(20)
+        } else if self.unsynced_bytes > 0 {
+            (self.synced_at + self.sync_interval).saturating_sub(self.stripe.clock.monotone())
+        } else {
+            Duration::from_mins(1)
+        }
+    }
+
+    /// One round: all removes, one batch (all records that have come, for a flush), one part of a
+    /// checkpoint. Then again: under any load nobody waits for more than a batch.
+    fn serve(&mut self, work: Work) -> io::Result<()> {
+        self.write_removals(work.removals)?;
+        let all = work.closing || !work.flushes.is_empty();
+        if work.batch_due || all {
+            loop {
+                let (batch, taken) = self.stripe.queue.take_batch();
+                if !batch.is_empty() {
+                    self.write_batch(&batch)?;
+                }
+                if !all || taken >= work.come {
+                    break;
+                }
+            }
+        }
+        let due = self.synced_at + self.sync_interval <= self.stripe.clock.monotone();
+        if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
+            self.sync()?;
+        }
+        for flush in work.flushes {
+            flush.set(true);
+        }
+        self.step_checkpoint()
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.stripe.sync()?;
+        self.unsynced_bytes = 0;
+        self.synced_at = self.stripe.clock.monotone();
+        Ok(())
+    }
+
+    /// The device is gone: what waits to be written is dropped, nothing is left to be done.
+    fn give_up(&mut self) {
+        self.stripe.abandon();
+        while !self.stripe.queue.take_batch().0.is_empty() {}
+        self.checkpoint = None;
+        self.unsynced_bytes = 0;
+    }
+
+    // -- removes ------------------------------------------------------------------------------
+
+    fn write_removals(&mut self, removals: Vec<Removal>) -> io::Result<()> {
+        if removals.is_empty() {
+            return Ok(());
+        }
+        let removed: Vec<Removed> = removals.iter().map(|removal| removal.removed).collect();
+        match self.stripe.geometry.family {
+            Family::Log => {
+                for some in removed.chunks(self.journal.removes_at_once()) {
+                    if let Some(below) = self.journal.forgets(some.len()) {
+                        self.forget_removes(below)?;
+                    }
+                    self.journal.write(&self.stripe, some)?;
+                }
+            }
+            Family::Table => {
+                for removed in &removed {
+                    let set = SetId(removed.key.set(self.stripe.geometry.sets));
+                    disk_table::clear(&self.stripe, &mut self.set_buffer, removed, set)?;
+                }
+            }
+        }
+        self.sync()?;
+        for removal in removals {
+            let mut shard = self.stripe.shard(removal.removed.key);
+            if shard.removing.get(&removal.removed.key) == Some(&removal.removed.version) {
+                shard.removing.remove(&removal.removed.key);
+            }
+            drop(shard);
+            removal.done.set(true);
+        }
+        Ok(())
+    }
+
+    /// Before the journal's ring comes round to removes below `below`: they must be held by two
+    /// checkpoints, and an opening without any must know that it may not go further back.
+    fn forget_removes(&mut self, below: u64) -> io::Result<()> {
+        while self.journal.needs_checkpoint(self.superblock.checkpoint_serial) {
+            self.run_checkpoint()?;
+        }
+        self.superblock.removes_forgotten_below = below;
+        self.journal.forgot(below);
+        self.write_superblock(false)
+    }
+
+    // -- checkpoints and superblocks -----------------------------------------------------------
+
+    /// Segments after which the index is saved: recovery reads at most this many footers.
+    fn checkpoint_segments(&self) -> u64 {
+        (self.stripe.geometry.segments / 8).clamp(2, 200)
+    }
+
+    /// A part at a time, between batches, so that it takes little of the device.
+    fn step_checkpoint(&mut self) -> io::Result<()> {
+        if self.checkpoint.is_none() && self.segments_since_checkpoint >= self.checkpoint_segments()
+        {
+            self.begin_checkpoint();
+        }
+        let Some(mut checkpoint) = self.checkpoint.take() else { return Ok(()) };
+        if checkpoint.write_part(&self.stripe)? {
+            self.complete_checkpoint(&checkpoint, false)
+        } else {
+            self.checkpoint = Some(checkpoint);
+            Ok(())
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.segments_since_checkpoint = 0;
+        let serial = self.superblock.checkpoint_serial + 1;
+        self.checkpoint = Some(Checkpoint::begin(&self.stripe, serial, self.log.cursor));
+        self.journal.checkpoint_began(serial);
+    }
+
+    fn complete_checkpoint(&mut self, checkpoint: &Checkpoint, clean: bool) -> io::Result<()> {
+        self.sync()?;
+        self.superblock.checkpoint_serial = checkpoint.serial();
+        self.superblock.checkpoint_parts = checkpoint.parts();
+        self.stripe.counters.checkpoints.add(1);
+        self.write_superblock(clean)
+    }
+
+    /// A whole checkpoint at once.
+    fn run_checkpoint(&mut self) -> io::Result<()> {
+        self.checkpoint = None;
+        self.begin_checkpoint();
+        while self.checkpoint.is_some() {
+            self.step_checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Everything to disk, the index saved, the superblock marked clean.
+    fn close(&mut self) -> io::Result<()> {
+        self.checkpoint = None;
+        self.begin_checkpoint();
+        let Some(mut checkpoint) = self.checkpoint.take() else { return Ok(()) };
+        while !checkpoint.write_part(&self.stripe)? {}
+        self.complete_checkpoint(&checkpoint, true)
+    }
+
+    fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
+        self.superblock.clean = clean;
+        self.superblock.wall_clock = self.stripe.clock.unix_millis();
+        self.stripe.counters.writes.add(1);
+        self.stripe.counters.syncs.add(1);
+        crate::open::write_superblock(&*self.stripe.device, &mut self.superblock)
+    }
+}

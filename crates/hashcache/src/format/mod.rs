@@ -1,0 +1,90 @@
+//! Every record on disk: encode, decode, nothing else. `docs/FORMAT.md` is this module in prose.
+//!
+//! Called by `circular_log`, `disk_table`, `journal`, `checkpoint` and `recover`; calls `key` for MACs.
+//!
+//! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
+//! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the document.
+
+mod batch;
+mod checkpoint;
+mod journal;
+mod record;
+mod superblock;
+
+pub(crate) use batch::{BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_TAIL, LIST_ENTRY, Listed};
+pub(crate) use checkpoint::{PART_BODY, PART_BYTES, Part};
+pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
+pub(crate) use record::{
+    Fields, Kind, Place as RecordPlace, Prelude, TAIL_HEADER, Tail, TailPlace,
+    encode_record, kind_number, record_bytes,
+};
+pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+
+/// Smallest step of a position, and what every record is padded to.
+pub(crate) const SECTOR: usize = 512;
+/// What batches, superblocks and journal blocks are aligned to.
+pub(crate) const BLOCK: usize = 4096;
+/// The format this build reads and writes.
+pub(crate) const VERSION: u32 = 1;
+
+/// A field of a record on disk: name, offset, size in bytes.
+pub(crate) type Layout = &'static [(&'static str, usize, usize)];
+
+/// Whether the fields follow each other without gap or overlap and end at `size`.
+pub(crate) const fn tiles(layout: Layout, size: usize) -> bool {
+    let (mut n, mut at) = (0, 0);
+    while n < layout.len() {
+        if layout[n].1 != at {
+            return false;
+        }
+        at += layout[n].2;
+        n += 1;
+    }
+    at == size
+}
+
+/// Reads little-endian fields out of bytes whose length was checked by the caller's layout.
+pub(crate) struct Fieldreader<'a>(pub(crate) &'a [u8]);
+
+impl Fieldreader<'_> {
+    pub(crate) fn u8(&self, at: usize) -> u8 {
+        self.0[at]
+    }
+
+    pub(crate) fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    pub(crate) fn u128(&self, at: usize) -> u128 {
+        u128::from_le_bytes(self.array(at))
+    }
+
+    pub(crate) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.0[at..at + N]);
+        bytes
+    }
+}
+
+/// Writes bytes at an offset of a buffer.
+pub(crate) fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
+    buffer[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// `n` rounded up to a multiple of `step`, a power of two.
+pub(crate) const fn round_up(n: usize, step: usize) -> usize {
+    (n + step - 1) & !(step - 1)
+}
+
+/// `round_up` for device offsets.
+pub(crate) const fn round_up_u64(n: u64, step: u64) -> u64 {
+    (n + step - 1) & !(step - 1)
+}

@@ -1,0 +1,445 @@
+//! Records: the head of an object and its spans, in the log or in a slot of the Disk Table.
+//!
+//! A record is prelude (fixed header, page checksums, labels, name), metadata, content. The MAC covers the
+//! prelude; the checksums in it cover metadata and content, so a record proves itself from its first
+//! sector to its last byte. It also covers the place (segment stamp and offset, or slot), so bytes that
+//! a client placed elsewhere, in a body for instance, are not a record.
+
+use bytes::Bytes;
+
+use super::{Fieldreader, Layout, put, tiles};
+use crate::key::{KeyHash, Secret};
+use crate::object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
+
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Metadata and the first page of content.
+    Head,
+    /// A further span of content.
+    Span,
+}
+
+/// Size of the fixed header, bytes.
+pub(crate) const HEADER: usize = 128;
+
+/// The fixed header of a record.
+#[rustfmt::skip]
+pub(crate) const RECORD_LAYOUT: Layout = &[
+    ("mac", 0, 8), ("kind", 8, 1), ("flags", 9, 1), ("name length", 10, 2), ("metadata length", 12, 4),
+    ("version", 16, 8), ("revision", 24, 4), ("span", 28, 4), ("total length", 32, 8),
+    ("content length", 40, 4), ("span pages", 44, 1), ("labels", 45, 1), ("device", 46, 2),
+    ("stamp", 48, 8), ("place", 56, 8), ("key hash", 64, 16), ("mark", 80, 16), ("group", 96, 8),
+    ("useless after", 104, 8), ("tail position", 112, 8), ("tail length", 120, 4), ("reserved", 124, 4),
+];
+
+const _: () = assert!(tiles(RECORD_LAYOUT, HEADER));
+
+/// How a kind is spelled on disk.
+pub(crate) fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::Head => 1,
+        Kind::Span => 2,
+    }
+}
+
+const FLAG_INCOMPLETE: u8 = 1;
+const MAX_LABELS: usize = 16;
+const UNKNOWN: u64 = u64::MAX;
+
+/// What a record says besides its name, metadata and content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub(crate) kind: Kind,
+    pub(crate) key: KeyHash,
+    pub(crate) version: Version,
+    pub(crate) revision: u32,
+    /// 0 for a head.
+    pub(crate) span: u32,
+    /// The object was not whole when this was written.
+    pub(crate) incomplete: bool,
+    /// Length of the whole content, if known.
+    pub(crate) total: Option<u64>,
+    pub(crate) span_pages: u8,
+    pub(crate) mark: u128,
+    pub(crate) group: u64,
+    pub(crate) useless_after: u64,
+    pub(crate) labels: Vec<u64>,
+}
+
+/// Where a record lies; part of what its MAC covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) device: u16,
+    /// Stamp of the segment, 0 in the Disk Table.
+    pub(crate) stamp: u64,
+    /// Unit within the segment, or slot of the table.
+    pub(crate) place: u64,
+}
+
+/// The part of a record that did not fit into its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TailPlace {
+    /// Log position, counted in units since the log was made.
+    pub(crate) position: u64,
+    /// Bytes of the record that lie there, the tail's own header excluded.
+    pub(crate) length: u32,
+}
+
+/// A decoded prelude whose MAC was right.
+#[derive(Clone, Debug)]
+pub(crate) struct Prelude {
+    pub(crate) fields: Fields,
+    pub(crate) name: Bytes,
+    pub(crate) metadata_bytes: usize,
+    pub(crate) content_bytes: usize,
+    pub(crate) tail: Option<TailPlace>,
+    /// Bytes of the prelude.
+    bytes: usize,
+    checksums: Vec<u32>,
+}
+
+/// Pages that `bytes` bytes take.
+fn pages(bytes: usize) -> usize {
+    bytes.div_ceil(PAGE)
+}
+
+fn prelude_bytes(name: usize, labels: usize, metadata: usize, content: usize) -> usize {
+    HEADER + 4 * (pages(metadata) + pages(content)) + 8 * labels + name
+}
+
+/// Bytes of a whole record, without padding.
+pub(crate) fn record_bytes(name: usize, labels: usize, metadata: usize, content: usize) -> usize {
+    prelude_bytes(name, labels, metadata, content) + metadata + content
+}
+
+/// CRC32C of each page of the bytes in `chunks`, taken together.
+pub(crate) fn page_checksums(chunks: &[Bytes]) -> Vec<u32> {
+    let mut sums = Vec::new();
+    let (mut sum, mut filled) = (0, 0);
+    for chunk in chunks {
+        let mut rest: &[u8] = chunk;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(PAGE - filled));
+            sum = crc32c::crc32c_append(sum, now);
+            filled += now.len();
+            rest = later;
+            if filled == PAGE {
+                sums.push(sum);
+                (sum, filled) = (0, 0);
+            }
+        }
+    }
+    if filled > 0 {
+        sums.push(sum);
+    }
+    sums
+}
+
+/// Writes a whole record to the start of `out`, which must have at least `record_bytes` bytes.
+///
+/// Returns the bytes written. `metadata` and `content` are within the bounds of `object`.
+#[expect(clippy::too_many_arguments, reason = "a record is what it is; one caller per area")]
+pub(crate) fn encode_record(
+    out: &mut [u8],
+    secret: &Secret,
+    fields: &Fields,
+    place: Place,
+    tail: Option<TailPlace>,
+    name: &[u8],
+    metadata: &Bytes,
+    content: &[Bytes],
+) -> usize {
+    let content_bytes: usize = content.iter().map(Bytes::len).sum();
+    assert!(!name.is_empty() && name.len() <= MAX_NAME && metadata.len() <= MAX_METADATA);
+    assert!(content_bytes <= PAGE * usize::from(MAX_SPAN_PAGES) && fields.labels.len() <= MAX_LABELS);
+    let prelude = prelude_bytes(name.len(), fields.labels.len(), metadata.len(), content_bytes);
+    let (head, rest) = out.split_at_mut(prelude);
+    head[..HEADER].fill(0);
+    head[8] = kind_number(fields.kind);
+    head[9] = if fields.incomplete { FLAG_INCOMPLETE } else { 0 };
+    put(head, 10, &narrow_u16(name.len()).to_le_bytes());
+    put(head, 12, &narrow(metadata.len()).to_le_bytes());
+    put(head, 16, &fields.version.0.to_le_bytes());
+    put(head, 24, &fields.revision.to_le_bytes());
+    put(head, 28, &fields.span.to_le_bytes());
+    put(head, 32, &fields.total.unwrap_or(UNKNOWN).to_le_bytes());
+    put(head, 40, &narrow(content_bytes).to_le_bytes());
+    head[44] = fields.span_pages;
+    head[45] = u8::try_from(fields.labels.len()).expect("at most 16 labels, asserted above");
+    put(head, 46, &place.device.to_le_bytes());
+    put(head, 48, &place.stamp.to_le_bytes());
+    put(head, 56, &place.place.to_le_bytes());
+    put(head, 64, &fields.key.to_bytes());
+    put(head, 80, &fields.mark.to_le_bytes());
+    put(head, 96, &fields.group.to_le_bytes());
+    put(head, 104, &fields.useless_after.to_le_bytes());
+    put(head, 112, &tail.map_or(UNKNOWN, |tail| tail.position).to_le_bytes());
+    put(head, 120, &tail.map_or(0, |tail| tail.length).to_le_bytes());
+    let mut at = HEADER;
+    let metadata_sums = page_checksums(std::slice::from_ref(metadata));
+    for sum in metadata_sums.into_iter().chain(page_checksums(content)) {
+        put(head, at, &sum.to_le_bytes());
+        at += 4;
+    }
+    for label in &fields.labels {
+        put(head, at, &label.to_le_bytes());
+        at += 8;
+    }
+    put(head, at, name);
+    let mac = secret.mac(&[&head[8..]]);
+    put(head, 0, &mac.to_le_bytes());
+    let mut at = 0;
+    for chunk in std::iter::once(metadata).chain(content) {
+        put(rest, at, chunk);
+        at += chunk.len();
+    }
+    prelude + at
+}
+
+fn narrow(length: usize) -> u32 {
+    u32::try_from(length).expect("bounds of `object` are far below 4 GiB")
+}
+
+fn narrow_u16(length: usize) -> u16 {
+    u16::try_from(length).expect("a name has at most 4096 bytes")
+}
+
+impl Prelude {
+    /// Decodes the prelude at the start of `bytes`, if it is a record of this store at this place.
+    pub(crate) fn decode(bytes: &[u8], secret: &Secret, place: Place) -> Option<Self> {
+        if bytes.len() < HEADER {
+            return None;
+        }
+        let field = Fieldreader(bytes);
+        let name_bytes = usize::from(field.u16(10));
+        let metadata_bytes = usize::try_from(field.u32(12)).ok()?;
+        let content_bytes = usize::try_from(field.u32(40)).ok()?;
+        let labels = usize::from(field.u8(45));
+        if name_bytes == 0
+            || name_bytes > MAX_NAME
+            || metadata_bytes > MAX_METADATA
+            || content_bytes > PAGE * usize::from(MAX_SPAN_PAGES)
+            || labels > MAX_LABELS
+        {
+            return None;
+        }
+        let prelude = prelude_bytes(name_bytes, labels, metadata_bytes, content_bytes);
+        let prelude_slice = bytes.get(..prelude)?;
+        if secret.mac(&[&prelude_slice[8..]]) != field.u64(0) {
+            return None;
+        }
+        let found = Place { device: field.u16(46), stamp: field.u64(48), place: field.u64(56) };
+        if found != place {
+            return None;
+        }
+        // From here on the bytes are our own; what does not parse was written by a later minor
+        // version or by a bug, and is a miss either way.
+        let kind = match field.u8(8) {
+            1 => Kind::Head,
+            2 => Kind::Span,
+            _ => return None,
+        };
+        let known = |value| if value == UNKNOWN { None } else { Some(value) };
+        let sums = pages(metadata_bytes) + pages(content_bytes);
+        let checksums = (0..sums).map(|n| field.u32(HEADER + 4 * n)).collect();
+        let labels_at = HEADER + 4 * sums;
+        Some(Self {
+            fields: Fields {
+                kind,
+                key: KeyHash::from_bytes(field.array(64)),
+                version: Version(field.u64(16)),
+                revision: field.u32(24),
+                span: field.u32(28),
+                incomplete: field.u8(9) & FLAG_INCOMPLETE != 0,
+                total: known(field.u64(32)),
+                span_pages: field.u8(44).clamp(1, MAX_SPAN_PAGES),
+                mark: field.u128(80),
+                group: field.u64(96),
+                useless_after: field.u64(104),
+                labels: (0..labels).map(|n| field.u64(labels_at + 8 * n)).collect(),
+            },
+            name: Bytes::copy_from_slice(&prelude_slice[prelude - name_bytes..]),
+            metadata_bytes,
+            content_bytes,
+            tail: known(field.u64(112))
+                .map(|position| TailPlace { position, length: field.u32(120) }),
+            bytes: prelude,
+            checksums,
+        })
+    }
+
+    /// Bytes of the whole record, without padding.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.bytes + self.metadata_bytes + self.content_bytes
+    }
+
+    /// Metadata and content out of the whole record, if every page has the checksum it should.
+    pub(crate) fn body(&self, record: &Bytes) -> Option<(Bytes, Bytes)> {
+        if record.len() < self.record_bytes() {
+            return None;
+        }
+        let metadata = record.slice(self.bytes..self.bytes + self.metadata_bytes);
+        let content = record.slice(self.bytes + self.metadata_bytes..self.record_bytes());
+        let found = metadata.chunks(PAGE).chain(content.chunks(PAGE)).map(crc32c::crc32c);
+        found.eq(self.checksums.iter().copied()).then_some((metadata, content))
+    }
+}
+
+/// Size of a tail's header, bytes.
+pub(crate) const TAIL_HEADER: usize = 64;
+
+/// The header of a tail: what did not fit into the slot of the Disk Table follows it.
+#[rustfmt::skip]
+pub(crate) const TAIL_LAYOUT: Layout = &[
+    ("mac", 0, 8), ("version", 8, 8), ("revision", 16, 4), ("length", 20, 4), ("stamp", 24, 8),
+    ("place", 32, 8), ("key hash", 40, 16), ("device", 56, 2), ("reserved", 58, 2), ("checksum", 60, 4),
+];
+
+const _: () = assert!(tiles(TAIL_LAYOUT, TAIL_HEADER));
+
+/// A tail names the record it belongs to; a tail of another version is a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    pub(crate) key: KeyHash,
+    pub(crate) version: Version,
+    pub(crate) revision: u32,
+}
+
+impl Tail {
+    /// Writes header and bytes to the start of `out`.
+    pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret, place: Place, bytes: &[u8]) {
+        let (head, rest) = out.split_at_mut(TAIL_HEADER);
+        head.fill(0);
+        put(head, 8, &self.version.0.to_le_bytes());
+        put(head, 16, &self.revision.to_le_bytes());
+        put(head, 20, &narrow(bytes.len()).to_le_bytes());
+        put(head, 24, &place.stamp.to_le_bytes());
+        put(head, 32, &place.place.to_le_bytes());
+        put(head, 40, &self.key.to_bytes());
+        put(head, 56, &place.device.to_le_bytes());
+        put(head, 60, &crc32c::crc32c(bytes).to_le_bytes());
+        let mac = secret.mac(&[b"tail", &head[8..]]);
+        put(head, 0, &mac.to_le_bytes());
+        put(rest, 0, bytes);
+    }
+
+    /// The bytes of this very tail, if they are there.
+    pub(crate) fn decode<'a>(
+        &self,
+        bytes: &'a [u8],
+        secret: &Secret,
+        place: Place,
+        length: usize,
+    ) -> Option<&'a [u8]> {
+        let body = bytes.get(TAIL_HEADER..TAIL_HEADER.checked_add(length)?)?;
+        let field = Fieldreader(bytes);
+        let genuine = secret.mac(&[b"tail", &bytes[8..TAIL_HEADER]]) == field.u64(0)
+            && field.u64(8) == self.version.0
+            && field.u32(16) == self.revision
+            && usize::try_from(field.u32(20)) == Ok(length)
+            && field.u64(24) == place.stamp
+            && field.u64(32) == place.place
+            && KeyHash::from_bytes(field.array(40)) == self.key
+            && field.u16(56) == place.device
+            && field.u32(60) == crc32c::crc32c(body);
+        genuine.then_some(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Secret, Fields, Place) {
+        let secret = Secret::from_bytes([3; 32]);
+        let fields = Fields {
+            kind: Kind::Head,
+            key: secret.name(b"name"),
+            version: Version(42),
+            revision: 1,
+            span: 0,
+            incomplete: false,
+            total: Some(70_000),
+            span_pages: 4,
+            mark: 5,
+            group: 6,
+            useless_after: 7,
+            labels: vec![8, 9],
+        };
+        (secret, fields, Place { device: 0, stamp: 77, place: 12 })
+    }
+
+    fn encoded(content: &[Bytes]) -> Vec<u8> {
+        let (secret, fields, place) = sample();
+        let metadata = Bytes::from_static(b"some metadata");
+        let content_bytes = content.iter().map(Bytes::len).sum();
+        let mut out = vec![0xee; record_bytes(4, 2, metadata.len(), content_bytes)];
+        let n = encode_record(&mut out, &secret, &fields, place, None, b"name", &metadata, content);
+        assert_eq!(n, out.len());
+        out
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written() {
+        let (secret, fields, place) = sample();
+        let content = [Bytes::from(vec![1; 60_000]), Bytes::from(vec![2; 5_536])];
+        let bytes = Bytes::from(encoded(&content));
+        let prelude = Prelude::decode(&bytes, &secret, place).unwrap();
+        assert_eq!(prelude.fields, fields);
+        assert_eq!(prelude.name, &b"name"[..]);
+        let (metadata, body) = prelude.body(&bytes).unwrap();
+        assert_eq!(metadata, &b"some metadata"[..]);
+        assert_eq!(body, content.concat());
+    }
+
+    #[test]
+    fn no_flipped_bit_goes_unnoticed() {
+        let (secret, _, place) = sample();
+        let good = encoded(&[Bytes::from_static(b"content")]);
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let bad = Bytes::from(bad);
+            let body = Prelude::decode(&bad, &secret, place).and_then(|p| p.body(&bad));
+            assert_eq!(body, None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_nothing_at_another_place_or_for_another_store() {
+        let (secret, _, place) = sample();
+        let bytes = encoded(&[]);
+        let elsewhere = Place { place: 13, ..place };
+        let later = Place { stamp: 78, ..place };
+        assert!(Prelude::decode(&bytes, &secret, place).is_some());
+        assert!(Prelude::decode(&bytes, &secret, elsewhere).is_none());
+        assert!(Prelude::decode(&bytes, &secret, later).is_none());
+        assert!(Prelude::decode(&bytes, &Secret::from_bytes([4; 32]), place).is_none());
+    }
+
+    #[test]
+    fn any_bytes_decode_to_nothing_without_panic() {
+        let (secret, _, place) = sample();
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..20_000 {
+            let bytes: Vec<u8> = (0..random.usize(..400)).map(|_| random.u8(..)).collect();
+            assert!(Prelude::decode(&bytes, &secret, place).is_none());
+        }
+    }
+
+    #[test]
+    fn a_tail_serves_only_the_record_it_was_written_for() {
+        let (secret, fields, place) = sample();
+        let tail = Tail { key: fields.key, version: Version(42), revision: 0 };
+        let mut out = vec![0; TAIL_HEADER + 5];
+        tail.encode(&mut out, &secret, place, b"hello");
+        assert_eq!(tail.decode(&out, &secret, place, 5), Some(&b"hello"[..]));
+        assert_eq!(tail.decode(&out, &secret, place, 4), None);
+        assert_eq!(tail.decode(&out, &secret, place, usize::MAX), None);
+        let newer = Tail { version: Version(43), ..tail };
+        assert_eq!(newer.decode(&out, &secret, place, 5), None);
+        out[TAIL_HEADER] ^= 1;
+        assert_eq!(tail.decode(&out, &secret, place, 5), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! The superblock: what the store is and where things lie. Two copies, written in turn.
+
+use super::{Fieldreader, Layout, VERSION, put, tiles};
+use crate::key::Secret;
+
+/// Size of a superblock, bytes; copy A lies at 0, copy B right behind it.
+pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
+
+const MAGIC: [u8; 8] = *b"HASHCACH";
+
+/// The superblock, up to the checksum that ends it.
+#[rustfmt::skip]
+pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
+    ("magic", 0, 8), ("format version", 8, 4), ("flags", 12, 4), ("serial", 16, 8), ("store id", 24, 16),
+    ("secret", 40, 32), ("device", 72, 2), ("family", 74, 1), ("reserved", 75, 1), ("unit bytes", 76, 4),
+    ("device bytes", 80, 8), ("segment bytes", 88, 4), ("block bytes", 92, 4), ("ways", 96, 4),
+    ("object bytes", 100, 4), ("journal offset", 104, 8), ("journal bytes", 112, 8),
+    ("checkpoint offset", 120, 8), ("checkpoint bytes", 128, 8), ("table offset", 136, 8),
+    ("sets", 144, 8), ("log offset", 152, 8), ("segments", 160, 8), ("next version", 168, 8),
+    ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
+    ("removes forgotten below", 200, 8), ("reserved", 208, 3880), ("checksum", 4088, 8),
+];
+
+const _: () = assert!(tiles(SUPERBLOCK_LAYOUT, SUPERBLOCK_BYTES));
+
+const FLAG_CLEAN: u32 = 1;
+
+/// Which areas the store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// Everything lies in the log.
+    Log,
+    /// Objects lie in the Disk Table, tails in the log.
+    Table,
+}
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) serial: u64,
+    pub(crate) store_id: u128,
+    pub(crate) secret: [u8; 32],
+    pub(crate) device: u16,
+    pub(crate) family: Family,
+    /// The store was closed in order and nothing was written since.
+    pub(crate) clean: bool,
+    pub(crate) unit_bytes: u32,
+    pub(crate) device_bytes: u64,
+    pub(crate) segment_bytes: u32,
+    pub(crate) block_bytes: u32,
+    pub(crate) ways: u32,
+    pub(crate) object_bytes: u32,
+    pub(crate) journal_offset: u64,
+    pub(crate) journal_bytes: u64,
+    pub(crate) checkpoint_offset: u64,
+    /// Bytes of each of the two checkpoint areas.
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) table_offset: u64,
+    pub(crate) sets: u64,
+    pub(crate) log_offset: u64,
+    pub(crate) segments: u64,
+    /// No version at or above this was ever given out.
+    pub(crate) next_version: u64,
+    /// Serial of the last complete checkpoint; odd serials lie in area B. 0: none.
+    pub(crate) checkpoint_serial: u64,
+    pub(crate) checkpoint_parts: u64,
+    /// Unix time when this was written, milliseconds.
+    pub(crate) wall_clock: u64,
+    /// Removes of versions below this may be known to the checkpoint only: without a checkpoint, no
+    /// record older than this may come back.
+    pub(crate) removes_forgotten_below: u64,
+}
+
+/// Why a block is no superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuperblockError {
+    /// Something else lies here.
+    Foreign,
+    /// One of ours, of another format version.
+    Version(u32),
+    /// One of ours, damaged.
+    Damaged,
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut out = [0; SUPERBLOCK_BYTES];
+        put(&mut out, 0, &MAGIC);
+        put(&mut out, 8, &VERSION.to_le_bytes());
+        put(&mut out, 12, &if self.clean { FLAG_CLEAN } else { 0 }.to_le_bytes());
+        put(&mut out, 16, &self.serial.to_le_bytes());
+        put(&mut out, 24, &self.store_id.to_le_bytes());
+        put(&mut out, 40, &self.secret);
+        put(&mut out, 72, &self.device.to_le_bytes());
+        out[74] = match self.family {
+            Family::Log => 1,
+            Family::Table => 2,
+        };
+        let words = [
+            (76, self.unit_bytes),
+            (88, self.segment_bytes),
+            (92, self.block_bytes),
+            (96, self.ways),
+            (100, self.object_bytes),
+        ];
+        for (at, word) in words {
+            put(&mut out, at, &word.to_le_bytes());
+        }
+        let longs = [
+            (80, self.device_bytes),
+            (104, self.journal_offset),
+            (112, self.journal_bytes),
+            (120, self.checkpoint_offset),
+            (128, self.checkpoint_bytes),
+            (136, self.table_offset),
+            (144, self.sets),
+            (152, self.log_offset),
+            (160, self.segments),
+            (168, self.next_version),
+            (176, self.checkpoint_serial),
+            (184, self.checkpoint_parts),
+            (192, self.wall_clock),
+            (200, self.removes_forgotten_below),
+        ];
+        for (at, long) in longs {
+            put(&mut out, at, &long.to_le_bytes());
+        }
+        let mac = Secret::from_bytes(self.secret).mac(&[&out[..4088]]);
+        put(&mut out, 4088, &mac.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Self, SuperblockError> {
+        let field = Fieldreader(bytes);
+        if field.array(0) != MAGIC {
+            return Err(SuperblockError::Foreign);
+        }
+        // The version comes before the checksum: a later format may end in another one.
+        if field.u32(8) != VERSION {
+            return Err(SuperblockError::Version(field.u32(8)));
+        }
+        let secret = field.array(40);
+        if Secret::from_bytes(secret).mac(&[&bytes[..4088]]) != field.u64(4088) {
+            return Err(SuperblockError::Damaged);
+        }
+        Ok(Self {
+            serial: field.u64(16),
+            store_id: field.u128(24),
+            secret,
+            device: field.u16(72),
+            family: match field.u8(74) {
+                1 => Family::Log,
+                2 => Family::Table,
+                _ => return Err(SuperblockError::Damaged),
+            },
+            clean: field.u32(12) & FLAG_CLEAN != 0,
+            unit_bytes: field.u32(76),
+            device_bytes: field.u64(80),
+            segment_bytes: field.u32(88),
+            block_bytes: field.u32(92),
+            ways: field.u32(96),
+            object_bytes: field.u32(100),
+            journal_offset: field.u64(104),
+            journal_bytes: field.u64(112),
+            checkpoint_offset: field.u64(120),
+            checkpoint_bytes: field.u64(128),
+            table_offset: field.u64(136),
+            sets: field.u64(144),
+            log_offset: field.u64(152),
+            segments: field.u64(160),
+            next_version: field.u64(168),
+            checkpoint_serial: field.u64(176),
+            checkpoint_parts: field.u64(184),
+            wall_clock: field.u64(192),
+            removes_forgotten_below: field.u64(200),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            serial: 3,
+            store_id: 0x1234,
+            secret: [9; 32],
+            device: 0,
+            family: Family::Table,
+            clean: true,
+            unit_bytes: 512,
+            device_bytes: 1 << 30,
+            segment_bytes: 16 << 20,
+            block_bytes: 8192,
+            ways: 8,
+            object_bytes: 8192,
+            journal_offset: 1,
+            journal_bytes: 2,
+            checkpoint_offset: 3,
+            checkpoint_bytes: 4,
+            table_offset: 5,
+            sets: 6,
+            log_offset: 7,
+            segments: 8,
+            next_version: 9,
+            checkpoint_serial: 10,
+            checkpoint_parts: 11,
+            wall_clock: 12,
+            removes_forgotten_below: 13,
+        }
+    }
+
+    #[test]
+    fn a_superblock_comes_back_as_it_was_written() {
+        assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn damage_a_later_version_and_a_stranger_are_told_apart() {
+        let mut bytes = sample().encode();
+        bytes[100] ^= 1;
+        assert_eq!(Superblock::decode(&bytes), Err(SuperblockError::Damaged));
+        bytes[8] = 7;
+        assert_eq!(Superblock::decode(&bytes), Err(SuperblockError::Version(7)));
+        bytes[0] = 0;
+        assert_eq!(Superblock::decode(&bytes), Err(SuperblockError::Foreign));
+    }
+}

@@ -1,0 +1,118 @@
+//! The engine's own threads for calls that block on the device.
+//!
+//! Called by `stripe`. A fixed number of threads bounds both memory and the depth of the device's queue.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    jobs: Mutex<Jobs>,
+    come: Condvar,
+}
+
+/// Threads that run jobs in the order they came.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Enough to read and check a record; the default of 8 MiB would be address space for nothing.
+const STACK_BYTES: usize = 256 << 10;
+
+impl Pool {
+    pub(crate) fn new(threads: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let spawn = |n| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name(format!("hc-read-{n}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || serve(&shared))
+        };
+        let threads = (0..threads).map(spawn).collect::<io::Result<_>>()?;
+        Ok(Self { shared, threads: Mutex::new(threads) })
+    }
+
+    /// Has `job` run by one of the threads; drops it when the pool is closed.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut jobs = self.shared.jobs.lock().expect("no holder of this lock panics");
+        if !jobs.closed {
+            jobs.waiting.push_back(Box::new(job));
+            drop(jobs);
+            self.shared.come.notify_one();
+        }
+    }
+
+    /// Drops what waits and joins the threads.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut jobs = self.shared.jobs.lock().expect("no holder of this lock panics");
+            jobs.closed = true;
+            std::mem::take(&mut jobs.waiting)
+        };
+        drop(waiting);
+        self.shared.come.notify_all();
+        let mut threads = self.threads.lock().expect("no holder of this lock panics");
+        for thread in threads.drain(..) {
+            // A job may hold the last handle to the cache: then this is one of the pool's own threads.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn serve(shared: &Shared) {
+    loop {
+        let job = {
+            let mut jobs = shared.jobs.lock().expect("no holder of this lock panics");
+            loop {
+                if let Some(job) = jobs.waiting.pop_front() {
+                    break job;
+                }
+                if jobs.closed {
+                    return;
+                }
+                jobs = shared.come.wait(jobs).expect("no holder of this lock panics");
+            }
+        };
+        // Jobs do not panic; if one did, the others must still be served.
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("a read panicked, its caller gets a miss");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::promise;
+
+    #[test]
+    fn every_job_is_run_even_after_one_that_panics() {
+        let pool = Pool::new(2).unwrap();
+        let outcomes: Vec<_> = (0..10)
+            .map(|n| {
+                let (promise, outcome) = promise::<Option<u32>>();
+                pool.run(move || if n == 3 { panic!("on purpose") } else { promise.set(Some(n)) });
+                outcome
+            })
+            .collect();
+        for (n, outcome) in (0..10).zip(outcomes) {
+            assert_eq!(outcome.wait(), Some(n).filter(|n| *n != 3));
+        }
+        pool.close();
+    }
+}

@@ -1,0 +1,181 @@
+//! The remove journal: a ring of blocks, so that what a returned `remove` took away stays away.
+//!
+//! A remove says "nothing of this key below this version", which stays true for ever, so old blocks in the
+//! ring do no harm, and none needs to be cleared.
+//!
+//! Called by `flush` to write and by `recover` to read.
+//!
+//! A block that is not full takes the removes that come next, but is not written over for it: the longer
+//! block goes to the place beside it, and the one after that to the first place again. So removes that
+//! come one by one fill the ring two blocks at 169 removes, and at every moment each lies in a block that
+//! is not being written.
+//!
+//! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of the two
+//! an opening finds whole, it holds the removes that are gone from the ring.
+//! Cost: one write and one sync for all removes that wait.
+
+use std::io;
+
+use crate::config::Geometry;
+use crate::format::{BLOCK, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
+use crate::memory::AlignedBuf;
+use crate::stripe::Stripe;
+
+/// What the writer knows of a block in the ring.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    /// Highest version removed in it.
+    version_max: u64,
+    /// Serial of the last checkpoint begun before it was written.
+    checkpoint: u64,
+}
+
+/// The writer's side of the ring.
+pub(crate) struct Journal {
+    offset: u64,
+    device: u16,
+    /// Ordinal of the next block.
+    next: u64,
+    /// First place of the last block, and whether its longer copies took the place behind it too.
+    base: usize,
+    doubled: bool,
+    /// Place of its longest copy.
+    last: usize,
+    /// The removes in it, while more may be added.
+    growing: Vec<Removed>,
+    ring: Vec<Held>,
+    /// Serial of the last checkpoint that was begun.
+    begun: u64,
+    /// What the superblock says of removes that may be gone.
+    forgotten_below: u64,
+}
+
+impl Journal {
+    pub(crate) fn new(geometry: &Geometry, device: u16) -> Self {
+        let blocks = usize::try_from(geometry.journal_blocks()).unwrap_or(usize::MAX).min(1 << 16);
+        Self {
+            offset: geometry.journal_offset,
+            device,
+            next: 0,
+            base: blocks.saturating_sub(1),
+            doubled: false,
+            last: blocks.saturating_sub(1),
+            growing: Vec::new(),
+            ring: vec![Held::default(); blocks],
+            begun: 0,
+            forgotten_below: 0,
+        }
+    }
+
+    /// Reads the ring: every remove it holds; `None` when the device refuses. The writer goes on behind
+    /// the newest block.
+    pub(crate) fn read(
+        &mut self,
+        stripe: &Stripe,
+        checkpoint: u64,
+        forgotten_below: u64,
+    ) -> Option<Vec<Removed>> {
+        self.begun = checkpoint;
+        self.forgotten_below = forgotten_below;
+        let mut all = Vec::new();
+        let length = self.ring.len() * BLOCK;
+        let mut bytes = AlignedBuf::zeroed(length);
+        stripe.fill(self.offset, &mut bytes)?;
+        for (place, block) in bytes.chunks(JOURNAL_BLOCK).enumerate() {
+            let Some(block) = JournalBlock::decode(block, &stripe.secret) else { continue };
+            if block.device != self.device {
+                continue;
+            }
+            let version_max = block.removed.iter().map(|it| it.version.0).max().unwrap_or(0);
+            // Written under this checkpoint at the latest: the next two must begin before it goes.
+            self.ring[place] = Held { version_max, checkpoint };
+            if block.ordinal >= self.next {
+                self.next = block.ordinal.saturating_add(1);
+                // A copy may lie in front of it or behind: neither is written over soon.
+                (self.base, self.last, self.doubled) = (place, place, true);
+            }
+            all.extend(block.removed);
+        }
+        Some(all)
+    }
+
+    /// A quarter of the ring: what is given up at once.
+    fn quarter(&self) -> usize {
+        (self.ring.len() / 4).max(2)
+    }
+
+    /// Removes that may be written without asking `forgets` again.
+    pub(crate) fn removes_at_once(&self) -> usize {
+        (self.quarter() - 1) * REMOVES_PER_BLOCK
+    }
+
+    pub(crate) fn checkpoint_began(&mut self, serial: u64) {
+        self.begun = serial;
+    }
+
+    /// If writing `removes` more would lose removes that the superblock does not declare forgotten
+    /// yet: the version below which it must. Declares a quarter of the ring at once.
+    pub(crate) fn forgets(&self, removes: usize) -> Option<u64> {
+        // One more than they fill: the block that is growing may take its second place.
+        let lost = self.lost(removes.div_ceil(REMOVES_PER_BLOCK) + 1);
+        (lost >= self.forgotten_below && lost > 0).then(|| self.lost(self.quarter()) + 1)
+    }
+
+    /// The next `n` places that hold nothing of the last block.
+    fn ahead(&self, n: usize) -> impl Iterator<Item = Held> {
+        let first = self.base + 1 + usize::from(self.doubled);
+        (first..first + n).map(|place| self.ring[place % self.ring.len()])
+    }
+
+    /// Highest version in the next `places` places.
+    fn lost(&self, places: usize) -> u64 {
+        self.ahead(places).map(|held| held.version_max).max().unwrap_or(0)
+    }
+
+    /// Whether what is about to be lost is not yet held by two checkpoints.
+    pub(crate) fn needs_checkpoint(&self, completed: u64) -> bool {
+        let young = |held: Held| held.version_max > 0 && held.checkpoint + 2 > completed;
+        self.ahead(self.quarter()).any(young)
+    }
+
+    /// Writes `removed`. Durable after the caller's sync.
+    pub(crate) fn write(&mut self, stripe: &Stripe, removed: &[Removed]) -> io::Result<()> {
+        let room = match self.growing.len() {
+            0 => 0,
+            length => REMOVES_PER_BLOCK - length,
+        };
+        let (now, later) = removed.split_at(removed.len().min(room));
+        if !now.is_empty() {
+            // The other of its two places: the copy there is shorter, and the one beside it stays.
+            let behind = (self.base + 1) % self.ring.len();
+            self.last = if self.last == self.base { behind } else { self.base };
+            self.doubled = true;
+            self.growing.extend_from_slice(now);
+            self.write_block(stripe)?;
+        }
+        for block in later.chunks(REMOVES_PER_BLOCK) {
+            self.base = (self.base + 1 + usize::from(self.doubled)) % self.ring.len();
+            self.last = self.base;
+            self.doubled = false;
+            self.growing = block.to_vec();
+            self.write_block(stripe)?;
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, stripe: &Stripe) -> io::Result<()> {
+        let mut bytes = AlignedBuf::zeroed(JOURNAL_BLOCK);
+        let removed = self.growing.clone();
+        let version_max = removed.iter().map(|it| it.version.0).max().unwrap_or(0);
+        let block = JournalBlock { device: self.device, ordinal: self.next, removed };
+        block.encode(&mut bytes, &stripe.secret);
+        self.next += 1;
+        self.ring[self.last] = Held { version_max, checkpoint: self.begun };
+        stripe.write(self.offset + (self.last * BLOCK) as u64, &bytes)
+    }
+
+    /// The superblock declares removes below `below` forgotten.
+    pub(crate) fn forgot(&mut self, below: u64) {
+        self.forgotten_below = below;
+    }
+}

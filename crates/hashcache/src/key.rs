@@ -1,0 +1,196 @@
+//! Names to hashes to places; the only module that hashes.
+//!
+//! Everything is keyed with the store's secret. Without a key, a client could choose names that fall
+//! into one row (and push others out), and a body could contain a forged record of another site.
+//! Called by `cache`, `policy` and `format`.
+//!
+//! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::object::Version;
+
+/// Shards of a stripe: each has a lock, a pending map and a part of the policy.
+pub(crate) const SHARDS: usize = 64;
+
+/// 128-bit keyed hash of an object's name, or of a name, a version and a span number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct KeyHash {
+    pub(crate) high: u64,
+    pub(crate) low: u64,
+}
+
+impl KeyHash {
+    /// The shard: the six highest bits.
+    pub(crate) fn shard(self) -> usize {
+        (self.high >> 58) as usize
+    }
+
+    /// First candidate row of `rows` in the shard.
+    pub(crate) fn first_row(self, rows: u32) -> u32 {
+        scale(((self.high << 6) >> 32) as u32, rows)
+    }
+
+    /// Second candidate row of `rows` in the shard.
+    pub(crate) fn second_row(self, rows: u32) -> u32 {
+        scale((self.low >> 32) as u32, rows)
+    }
+
+    /// The set of `sets` in a Disk Table. Uses shard and row bits together, so that the sets of one
+    /// shard are neighbours.
+    pub(crate) fn set(self, sets: u64) -> u64 {
+        ((u128::from(self.high) * u128::from(sets)) >> 64) as u64
+    }
+
+    /// The lowest `bits` bits as a tag that is never 0, because 0 marks an empty entry.
+    pub(crate) fn tag(self, bits: u32) -> u16 {
+        debug_assert!(bits <= 16);
+        let tag = self.high & ((1 << bits) - 1);
+        u16::try_from(tag).unwrap_or(u16::MAX).max(1)
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.high.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.low.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        let (mut high, mut low) = ([0; 8], [0; 8]);
+        high.copy_from_slice(&bytes[..8]);
+        low.copy_from_slice(&bytes[8..]);
+        Self { high: u64::from_le_bytes(high), low: u64::from_le_bytes(low) }
+    }
+}
+
+/// `fraction` of 2^32, scaled to `0..n`. A multiplication where a division would cost 20 cycles.
+fn scale(fraction: u32, n: u32) -> u32 {
+    ((u64::from(fraction) * u64::from(n)) >> 32) as u32
+}
+
+/// The store's secret: one half keys names, the other records.
+#[derive(Clone)]
+pub(crate) struct Secret {
+    names: [u8; 16],
+    records: [u8; 16],
+}
+
+impl Secret {
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        let (mut names, mut records) = ([0; 16], [0; 16]);
+        names.copy_from_slice(&bytes[..16]);
+        records.copy_from_slice(&bytes[16..]);
+        Self { names, records }
+    }
+
+    /// Where the head of `name` is found.
+    pub(crate) fn name(&self, name: &[u8]) -> KeyHash {
+        let hash = SipHasher13::new_with_key(&self.names).hash(name);
+        KeyHash { high: hash.h1, low: hash.h2 }
+    }
+
+    /// Where span `span` of version `version` of `name` is found.
+    pub(crate) fn span(&self, name: &[u8], version: Version, span: u32) -> KeyHash {
+        // The suffix makes this longer than the longest name, so no name hashes like a span: the
+        // length goes into SipHash's last block, and the bytes differ for shorter names.
+        let mut hasher = SipHasher13::new_with_key(&self.names);
+        hasher.write(name);
+        hasher.write(&[0xff; 8]);
+        hasher.write(&version.0.to_le_bytes());
+        hasher.write(&span.to_le_bytes());
+        hasher.write(&u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
+        let hash = hasher.finish128();
+        KeyHash { high: hash.h1, low: hash.h2 }
+    }
+
+    /// MAC over the concatenation of `parts`.
+    pub(crate) fn mac(&self, parts: &[&[u8]]) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.records);
+        for part in parts {
+            hasher.write(part);
+        }
+        hasher.finish()
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A map keyed by hashes that are random and secret already: hashing them again buys nothing.
+pub(crate) type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<Identity>>;
+
+/// Takes the last word written as the hash.
+#[derive(Default)]
+pub(crate) struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret() -> Secret {
+        Secret::from_bytes([7; 32])
+    }
+
+    #[test]
+    fn key_hash_survives_its_bytes() {
+        let key = secret().name(b"http://example.org/");
+        assert_eq!(KeyHash::from_bytes(key.to_bytes()), key);
+    }
+
+    #[test]
+    fn names_and_spans_never_share_a_hash() {
+        let secret = secret();
+        let mut seen = std::collections::HashSet::new();
+        for n in 0..1000u32 {
+            let name = n.to_le_bytes();
+            assert!(seen.insert(secret.name(&name)));
+            for span in 0..3 {
+                assert!(seen.insert(secret.span(&name, Version(u64::from(n)), span)));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_and_shards_are_spread_evenly() {
+        let secret = secret();
+        let (mut first, mut second, mut shards) = ([0; 10], [0; 10], [0; SHARDS]);
+        for n in 0..64_000u32 {
+            let key = secret.name(&n.to_le_bytes());
+            first[key.first_row(10) as usize] += 1;
+            second[key.second_row(10) as usize] += 1;
+            shards[key.shard()] += 1;
+        }
+        assert!(first.iter().chain(&second).all(|n| (6_000..6_800).contains(n)));
+        assert!(shards.iter().all(|n| (850..1_150).contains(n)));
+    }
+
+    #[test]
+    fn a_tag_is_never_zero() {
+        assert_eq!(KeyHash { high: 0, low: 0 }.tag(9), 1);
+        assert_eq!(KeyHash { high: u64::MAX, low: 0 }.tag(9), 511);
+    }
+}

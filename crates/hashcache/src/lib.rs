@@ -1,0 +1,70 @@
+//! HashCache: a cache storage engine. Names in, bytes out.
+//!
+//! The disk is a hash table or a log; memory holds 0 to 52 bits per object. After a crash an answer is whole
+//! and once was committed under that very name, or it is a miss. The cache may forget; it never lies.
+//!
+//! ```
+//! use hashcache::{Cache, Config, Put};
+//!
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("cache.img");
+//! let mut config = Config::new(&path);
+//! config.size_bytes = Some(64 << 20);
+//! config.memory_bytes = 16 << 20;
+//! let cache = Cache::open(config)?;
+//! cache.put(b"name", Put::metadata(&b"text/plain"[..]), b"content")?;
+//! let hit = cache.get(b"name").wait().expect("it was put a moment ago");
+//! assert_eq!(hit.metadata(), &b"text/plain"[..]);
+//! assert_eq!(hit.reader(0..7).read_to_vec()?, b"content");
+//! cache.close();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! No call blocks but those named `wait`, [`Cache::open`] and [`Cache::close`]: what memory can answer is
+//! answered at once, what needs the disk is a plain [`std::future::Future`] of the engine's own threads.
+
+// What is asked for, and what is built.
+mod clock;
+mod config;
+mod error;
+mod object;
+mod stats;
+
+// The face.
+mod cache;
+mod check;
+mod open;
+
+// Names to places.
+mod key;
+mod policy;
+mod shard;
+
+// Places to bytes.
+mod checkpoint;
+mod circular_log;
+mod disk_table;
+mod flush;
+mod journal;
+mod record;
+mod recover;
+mod stripe;
+
+// What lies beneath.
+mod completion;
+pub mod device;
+mod format;
+mod io;
+mod memory;
+
+pub use cache::{
+    Cache, Follower, Hit, Intent, Keep, Lookup, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
+};
+pub use check::{CheckReport, Inspection, check, inspect};
+pub use clock::Clock;
+pub use completion::Outcome;
+pub use config::{Config, PolicyKind};
+pub use error::{OpenError, PutError, ReadError, RemoveError};
+pub use memory::Reservation;
+pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
+pub use stats::{Health, Stats};

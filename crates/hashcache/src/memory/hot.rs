@@ -1,0 +1,318 @@
+//! Hot objects: records served from memory, in slabs.
+//!
+//! Each shard fills one slab after another and lets the oldest go, unless half of what lies in it was
+//! asked for since: then it gets another round (CLOCK at the grain of a slab).
+//!
+//! Invariant: a record here is the newest committed one of its name; `cache` removes it, under the
+//! lock of the key's shard, before it lets a newer one or a remove be seen.
+//! Cost: one lock and one map look-up a hit; about [`ENTRY_BYTES`] beside the bytes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+
+use super::budget::{Budget, Reservation};
+use super::slab::{Arena, Open, SLAB_BYTES};
+use crate::key::{KeyHash, KeyMap};
+use crate::policy::LogPos;
+use crate::record::Record;
+
+const SHARDS: usize = 16;
+/// Most records a slab lists, so that lists are bounded where records are tiny or replaced over and over.
+const KEYS_MAX: usize = SLAB_BYTES / 256;
+/// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
+/// the allocator's own count, rounded up.
+const ENTRY_BYTES: u64 = 512;
+
+/// A record in slabs.
+pub(crate) struct HotObject {
+    record: Arc<Record>,
+    asked_for: AtomicBool,
+    _reservation: Reservation,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: KeyMap<HotObject>,
+    open: Option<Open>,
+    /// Slabs from the oldest to the one being filled, each with the keys of records that end in it.
+    slabs: VecDeque<Vec<KeyHash>>,
+}
+
+/// The hot objects.
+pub(crate) struct Hot {
+    shards: Vec<Mutex<Shard>>,
+    arena: Arc<Arena>,
+    budget: Budget,
+    next_victim: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+impl Hot {
+    /// Hot objects that take what `budget` leaves.
+    pub(crate) fn new(budget: &Budget) -> io::Result<Arc<Self>> {
+        let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
+        let hot = Arc::new(Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            arena: Arena::new(slabs)?,
+            budget: budget.clone(),
+            next_victim: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+        });
+        let reclaimed = Arc::downgrade(&hot);
+        budget.reclaim_from(move |bytes| {
+            if let Some(hot) = reclaimed.upgrade() {
+                hot.shrink(bytes);
+            }
+        });
+        Ok(hot)
+    }
+
+    fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+        // Bits that no map's buckets use: neither the lowest nor the seven highest.
+        let index = usize::from(key.to_bytes()[14] & 0xf);
+        self.shards[index].lock().expect("no holder of this lock panics")
+    }
+
+    /// The record under `key`, if it is hot.
+    pub(crate) fn get(&self, key: KeyHash) -> Option<Arc<Record>> {
+        let shard = self.shard(key);
+        let hot = shard.map.get(&key)?;
+        hot.asked_for.store(true, Ordering::Relaxed);
+        Some(Arc::clone(&hot.record))
+    }
+
+    /// Forgets the record under `key`.
+    pub(crate) fn remove(&self, key: KeyHash) {
+        let gone = self.shard(key).map.remove(&key);
+        self.count_out(gone.as_ref());
+    }
+
+    /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of the
+    /// key's shard.
+    pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Arc<Record>> {
+        let key = record.fields.key;
+        let bytes = record.metadata.len() + record.content_bytes();
+        if bytes as u64 > self.budget.limit() / 32 {
+            return None;
+        }
+        let reservation = self.budget.reserve(ENTRY_BYTES + record.name.len() as u64)?;
+        let mut shard = self.shard(key);
+        let (metadata, content) = self.copy(&mut shard, record)?;
+        let copy = Arc::new(Record {
+            fields: record.fields.clone(),
+            name: record.name.clone(),
+            metadata,
+            content,
+            at,
+        });
+        let hot = HotObject {
+            record: Arc::clone(&copy),
+            asked_for: AtomicBool::new(false),
+            _reservation: reservation,
+        };
+        let old = shard.map.insert(key, hot);
+        drop(shard);
+        self.count_out(old.as_ref());
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Some(copy)
+    }
+
+    fn copy(&self, shard: &mut Shard, record: &Record) -> Option<(Bytes, Vec<Bytes>)> {
+        // Metadata is used whole, so it does not straddle slabs; content may.
+        let full = |shard: &Shard| shard.slabs.back().is_none_or(|keys| keys.len() >= KEYS_MAX);
+        let room = |shard: &Shard| shard.open.as_ref().map_or(0, Open::room);
+        if full(shard) || room(shard) < record.metadata.len().max(1) {
+            self.next_slab(shard)?;
+        }
+        let open = shard.open.as_mut()?;
+        let metadata = match record.metadata.is_empty() {
+            true => Bytes::new(),
+            false => open.append(&record.metadata),
+        };
+        let mut content = Vec::with_capacity(2);
+        for piece in &record.content {
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                if shard.open.as_ref().is_none_or(|open| open.room() == 0) {
+                    self.next_slab(shard)?;
+                }
+                let open = shard.open.as_mut()?;
+                let (now, later) = rest.split_at(rest.len().min(open.room()));
+                content.push(open.append(now));
+                rest = later;
+            }
+        }
+        // Last, because making room may have let go of the slab in which it begins: a record that no
+        // slab lists would never be let go of.
+        shard.slabs.back_mut()?.push(record.fields.key);
+        Some((metadata, content))
+    }
+
+    /// Begins another slab, at the cost of this shard's oldest ones when the budget is spent.
+    fn next_slab(&self, shard: &mut Shard) -> Option<()> {
+        let once = shard.slabs.len();
+        let mut tries = 2 * once;
+        shard.open = loop {
+            match self.arena.open(&self.budget) {
+                Some(open) => break Some(open),
+                None if tries == 0 => return None,
+                None => {
+                    self.evict_oldest(shard, tries > once);
+                    tries -= 1;
+                }
+            }
+        };
+        shard.slabs.push_back(Vec::new());
+        Some(())
+    }
+
+    /// Lets the oldest slab go, unless it was asked for and that counts.
+    fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
+        let Some(keys) = shard.slabs.pop_front() else { return };
+        if shard.slabs.is_empty() {
+            shard.open = None;
+        }
+        let asked = |key: &&KeyHash| {
+            shard.map.get(key).is_some_and(|hot| hot.asked_for.swap(false, Ordering::Relaxed))
+        };
+        let asked_for = keys.iter().filter(asked).count();
+        if asked_counts && 2 * asked_for > keys.len() && !shard.slabs.is_empty() {
+            // Behind the newest full slab: the last one is still being filled.
+            let behind = shard.slabs.len() - 1;
+            shard.slabs.insert(behind, keys);
+            return;
+        }
+        for key in keys {
+            let gone = shard.map.remove(&key);
+            self.count_out(gone.as_ref());
+        }
+    }
+
+    fn count_out(&self, gone: Option<&HotObject>) {
+        if let Some(gone) = gone {
+            let bytes = gone.record.metadata.len() + gone.record.content_bytes();
+            self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets go of about `bytes` bytes, the oldest slab of each shard in turn.
+    fn shrink(&self, bytes: u64) {
+        let target = self.budget.used().saturating_sub(bytes);
+        for round in 0..4 * SHARDS {
+            if self.budget.used() <= target {
+                return;
+            }
+            let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            // The caller may hold a hot shard's lock (an insert that reserves); skipping it is enough.
+            if let Ok(mut shard) = self.shards[victim].try_lock() {
+                // Where all was asked for, looking for more that was not would keep the caller.
+                self.evict_oldest(&mut shard, round < 2 * SHARDS);
+            }
+        }
+    }
+
+    /// Bytes of content and metadata that are hot.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Fields, Kind};
+    use crate::key::Secret;
+    use crate::object::Version;
+
+    fn record(n: u32, content_bytes: usize) -> Record {
+        let name = n.to_le_bytes();
+        let fields = Fields {
+            kind: Kind::Head,
+            key: Secret::from_bytes([1; 32]).name(&name),
+            version: Version(1),
+            revision: 0,
+            span: 0,
+            incomplete: false,
+            total: Some(content_bytes as u64),
+            span_pages: 4,
+            mark: 0,
+            group: 0,
+            useless_after: 0,
+            labels: Vec::new(),
+        };
+        let fill = n.to_le_bytes()[0];
+        Record {
+            fields,
+            name: Bytes::copy_from_slice(&name),
+            metadata: Bytes::from(vec![!fill; 100]),
+            content: vec![Bytes::from(vec![fill; content_bytes])],
+            at: None,
+        }
+    }
+
+    #[test]
+    fn what_is_hot_is_what_was_inserted_and_the_budget_holds() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget).unwrap();
+        let mut random = fastrand::Rng::with_seed(5);
+        for n in 0..20_000 {
+            hot.insert(&record(n, random.usize(1..60_000)), None);
+            assert!(budget.used() <= budget.limit());
+            let asked = random.u32(n.saturating_sub(50)..=n);
+            if let Some(found) = hot.get(record(asked, 0).fields.key) {
+                let fill = asked.to_le_bytes()[0];
+                assert!(found.content.iter().all(|piece| piece.iter().all(|b| *b == fill)));
+                assert!(found.metadata.iter().all(|b| *b == !fill));
+                assert_eq!(found.content_bytes() as u64, found.fields.total.unwrap());
+            }
+        }
+        assert!(hot.bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn hot_objects_make_room_for_others_down_to_nothing() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget).unwrap();
+        for n in 0..2_000 {
+            hot.insert(&record(n, 8_000), None);
+        }
+        let mut held = Vec::new();
+        while let Some(reservation) = budget.reserve(64 << 10) {
+            held.push(reservation);
+        }
+        assert!(held.len() >= 60, "{} of 64", held.len());
+    }
+
+    #[test]
+    fn an_object_asked_for_again_and_again_stays() {
+        let budget = Budget::new(8 << 20);
+        let hot = Hot::new(&budget).unwrap();
+        let favourite = record(0, 1_000);
+        hot.insert(&favourite, None);
+        let mut lost = 0;
+        for n in 1..20_000 {
+            hot.insert(&record(n, 8_000), None);
+            if hot.get(favourite.fields.key).is_none() {
+                lost += 1;
+                hot.insert(&favourite, None);
+            }
+        }
+        assert!(lost < 400, "lost {lost} times");
+    }
+
+    #[test]
+    fn a_removed_object_is_gone() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget).unwrap();
+        let record = record(1, 10);
+        hot.insert(&record, None);
+        assert!(hot.get(record.fields.key).is_some());
+        hot.remove(record.fields.key);
+        assert!(hot.get(record.fields.key).is_none());
+        assert_eq!(hot.bytes(), 0);
+    }
+}

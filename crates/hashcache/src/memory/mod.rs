@@ -1,0 +1,16 @@
+//! Memory: one budget for everything, aligned buffers for the device, and the hot objects.
+//!
+//! Called by `cache`, `io` and `flush`.
+//!
+//! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget, which is
+//! what the operator was told (`--memory`).
+
+mod budget;
+mod buffer;
+mod hot;
+mod slab;
+
+pub use budget::Reservation;
+pub(crate) use budget::Budget;
+pub use buffer::AlignedBuf;
+pub(crate) use hot::Hot;

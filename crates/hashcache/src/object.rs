@@ -1,0 +1,78 @@
+//! What an object is made of: its version, its spans and the bounds on each.
+//!
+//! An object is a name, metadata and content of any length. Content is cut into *spans*: span 0 (at
+//! most one page) travels in the head record, further spans in records of their own. Spans are found
+//! under the name *and the version*, so content of another put can never be mistaken for this one's.
+
+use std::ops::Range;
+
+/// A put of a name. Monotone per store and never reused, not even after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub(crate) u64);
+
+impl Version {
+    /// The number itself, for logs and for callers that store it.
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+}
+
+/// Longest name, bytes.
+pub const MAX_NAME: usize = 4096;
+/// Most metadata an object can carry, bytes.
+pub const MAX_METADATA: usize = 64 << 10;
+/// Unit of verification: content and metadata carry a checksum per page of this many bytes.
+pub const PAGE: usize = 64 << 10;
+/// Most pages in a span. 1 MiB spans would not let 64 streams fit into 64 MiB of memory.
+pub const MAX_SPAN_PAGES: u8 = 4;
+
+/// How the content of an object is cut into spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Pages per span from span 1 on.
+    pub(crate) span_pages: u8,
+}
+
+impl Cut {
+    /// Bytes in each span from span 1 on, the last excepted.
+    pub(crate) fn span_bytes(self) -> u64 {
+        u64::from(self.span_pages.max(1)) * PAGE as u64
+    }
+
+    /// The span that holds the byte at `offset`.
+    pub(crate) fn span_at(self, offset: u64) -> u32 {
+        if offset < PAGE as u64 {
+            return 0;
+        }
+        u32::try_from((offset - PAGE as u64) / self.span_bytes() + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Where span `n` begins and ends in an object without end.
+    pub(crate) fn bounds(self, span: u32) -> Range<u64> {
+        if span == 0 {
+            return 0..PAGE as u64;
+        }
+        let start = PAGE as u64 + u64::from(span - 1) * self.span_bytes();
+        start..start.saturating_add(self.span_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_tile_the_content_without_gap_or_overlap() {
+        for span_pages in [1, 2, 4] {
+            let cut = Cut { span_pages };
+            let mut at = 0;
+            for span in 0..100 {
+                let bounds = cut.bounds(span);
+                assert_eq!(bounds.start, at);
+                assert_eq!(cut.span_at(bounds.start), span);
+                assert_eq!(cut.span_at(bounds.end - 1), span);
+                at = bounds.end;
+            }
+        }
+    }
+}

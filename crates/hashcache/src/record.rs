@@ -1,0 +1,37 @@
+//! A record in memory: what pending, hot and freshly read objects have in common.
+
+use bytes::Bytes;
+
+use crate::format::Fields;
+use crate::policy::LogPos;
+
+/// A head or a span with its bytes, whoever owns them: a writer, a slab or a read buffer.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) fields: Fields,
+    pub(crate) name: Bytes,
+    pub(crate) metadata: Bytes,
+    /// Pieces of the content in order; none is empty.
+    pub(crate) content: Vec<Bytes>,
+    /// Where in the log it lies, if it does.
+    pub(crate) at: Option<LogPos>,
+}
+
+impl Record {
+    pub(crate) fn content_bytes(&self) -> usize {
+        self.content.iter().map(Bytes::len).sum()
+    }
+
+    /// The piece of content at `offset` from the start of this record's content, to the end of the
+    /// piece; empty beyond the end.
+    pub(crate) fn piece(&self, offset: usize) -> Bytes {
+        let mut start = 0;
+        for piece in &self.content {
+            if offset < start + piece.len() {
+                return piece.slice(offset - start..);
+            }
+            start += piece.len();
+        }
+        Bytes::new()
+    }
+}

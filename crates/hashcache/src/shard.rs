@@ -1,0 +1,176 @@
+//! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
+//!
+//! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only.
+//!
+//! Invariants, each kept under the lock: a pending record is the newest of its key; a read that began before a
+//! newer put or a remove never makes its record hot and is never joined by a later look-up; a put whose
+//! version was drawn before a newer put or a remove of the name never becomes findable.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::completion::Outcome;
+use crate::key::{KeyHash, KeyMap};
+use crate::memory::Reservation;
+use crate::object::Version;
+use crate::policy::{LogPos, Policy};
+use crate::record::Record;
+
+/// A record that waits for its batch.
+pub(crate) struct Pending {
+    pub(crate) record: Arc<Record>,
+    /// Where an older version is known to lie.
+    pub(crate) replaces: Option<LogPos>,
+    /// A newer put or a remove came: it need not be written, and must not be recorded.
+    pub(crate) dead: AtomicBool,
+    /// It was asked for while it waited.
+    pub(crate) asked_for: AtomicBool,
+    /// Bytes it will take on disk, without padding.
+    pub(crate) record_bytes: usize,
+    pub(crate) _reservations: Arc<Vec<Reservation>>,
+}
+
+impl Pending {
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    fn supersede(&self) {
+        self.dead.store(true, Ordering::Release);
+    }
+
+    fn age(&self) -> (Version, u32) {
+        (self.record.fields.version, self.record.fields.revision)
+    }
+}
+
+/// What a look-up on disk came to: the record, if it is there.
+pub(crate) type Found = Option<Arc<Record>>;
+
+/// A look-up on disk that others may join.
+pub(crate) struct Reading {
+    pub(crate) outcome: Outcome<Found>,
+    /// A newer put or a remove came since it began.
+    pub(crate) stale: AtomicBool,
+}
+
+/// A put, or an update of metadata, that has begun: its version is drawn, its name known.
+pub(crate) struct Begun {
+    pub(crate) version: Version,
+    pub(crate) is_update: bool,
+    /// A newer put or a remove came.
+    pub(crate) superseded: AtomicBool,
+    /// Another update of the same version came.
+    outrun: AtomicBool,
+}
+
+/// The contents of the lock.
+pub(crate) struct Shard {
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) pending: KeyMap<Arc<Pending>>,
+    pub(crate) reading: KeyMap<Arc<Reading>>,
+    begun: KeyMap<Vec<Arc<Begun>>>,
+    /// Removes that the Disk Table does not show yet: no older version is to be found.
+    pub(crate) removing: KeyMap<Version>,
+}
+
+impl Shard {
+    pub(crate) fn new(policy: Box<dyn Policy>) -> Self {
+        Self {
+            policy,
+            pending: KeyMap::default(),
+            reading: KeyMap::default(),
+            begun: KeyMap::default(),
+            removing: KeyMap::default(),
+        }
+    }
+
+    pub(crate) fn begin(&mut self, key: KeyHash, version: Version, is_update: bool) -> Arc<Begun> {
+        let (superseded, outrun) = (AtomicBool::new(false), AtomicBool::new(false));
+        let begun = Arc::new(Begun { version, is_update, superseded, outrun });
+        self.begun.entry(key).or_default().push(Arc::clone(&begun));
+        begun
+    }
+
+    pub(crate) fn end(&mut self, key: KeyHash, begun: &Arc<Begun>) {
+        if let Some(all) = self.begun.get_mut(&key) {
+            all.retain(|other| !Arc::ptr_eq(other, begun));
+            if all.is_empty() {
+                self.begun.remove(&key);
+            }
+        }
+    }
+
+    /// Whether the update `begun` may go on: no other update of this version came since it began, and
+    /// the put of this version is not under way any more (it would go over the update). If so, others
+    /// that have begun may not: what they would change is no longer what they have read.
+    pub(crate) fn outruns(&mut self, key: KeyHash, begun: &Arc<Begun>) -> bool {
+        let of_version = |other: &&Arc<Begun>| other.version == begun.version;
+        let others = || self.begun.get(&key).into_iter().flatten().filter(of_version);
+        if begun.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
+            return false;
+        }
+        for other in others().filter(|other| !Arc::ptr_eq(other, begun)) {
+            other.outrun.store(true, Ordering::Release);
+        }
+        true
+    }
+
+    /// From now on nothing of `key` older than `version` may be found, kept or put. What this drops
+    /// is returned, to be let go of without the lock.
+    #[must_use]
+    pub(crate) fn supersede(&mut self, key: KeyHash, version: Version) -> Option<Arc<Pending>> {
+        for begun in self.begun.get(&key).into_iter().flatten() {
+            if begun.version < version {
+                begun.superseded.store(true, Ordering::Release);
+            }
+        }
+        if let Some(reading) = self.reading.remove(&key) {
+            reading.stale.store(true, Ordering::Release);
+        }
+        let older = |pending: &Arc<Pending>| pending.record.fields.version < version;
+        if !self.pending.get(&key).is_some_and(older) {
+            return None;
+        }
+        let dropped = self.pending.remove(&key)?;
+        dropped.supersede();
+        Some(dropped)
+    }
+
+    /// Makes `pending` the record of its key, unless a newer one is there. Returns what it replaces,
+    /// to be let go of without the lock.
+    pub(crate) fn put(&mut self, pending: Arc<Pending>) -> Result<Option<Arc<Pending>>, ()> {
+        let key = pending.record.fields.key;
+        if self.pending.get(&key).is_some_and(|other| other.age() > pending.age()) {
+            return Err(());
+        }
+        if let Some(reading) = self.reading.remove(&key) {
+            reading.stale.store(true, Ordering::Release);
+        }
+        let old = self.pending.insert(key, pending);
+        if let Some(old) = &old {
+            old.supersede();
+        }
+        Ok(old)
+    }
+
+    /// Takes `pending` out after it was written, unless it died meanwhile.
+    pub(crate) fn written(&mut self, pending: &Arc<Pending>) -> bool {
+        let key = pending.record.fields.key;
+        let current = self.pending.get(&key).is_some_and(|other| Arc::ptr_eq(other, pending));
+        if current {
+            self.pending.remove(&key);
+        }
+        current && !pending.is_dead()
+    }
+
+    /// Nothing will be written any more: all that was pending, to be let go of without the lock.
+    #[must_use]
+    pub(crate) fn abandon(&mut self) -> Vec<Arc<Pending>> {
+        let dropped: Vec<_> = self.pending.drain().map(|(_, pending)| pending).collect();
+        for pending in &dropped {
+            pending.supersede();
+        }
+        dropped
+    }
+}

@@ -1,0 +1,119 @@
+//! Counters of the engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter that any thread may add to.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What happened since the cache was opened.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) hot_hits: Counter,
+    pub(crate) pending_hits: Counter,
+    pub(crate) disk_hits: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) joined_reads: Counter,
+    pub(crate) false_reads: Counter,
+    pub(crate) damaged: Counter,
+    pub(crate) read_errors: Counter,
+    pub(crate) no_memory: Counter,
+    pub(crate) puts: Counter,
+    pub(crate) puts_refused: Counter,
+    pub(crate) removes: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) read_bytes: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) written_bytes: Counter,
+    pub(crate) syncs: Counter,
+    pub(crate) batches: Counter,
+    pub(crate) checkpoints: Counter,
+}
+
+/// Whether the store takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// All is well.
+    InService,
+    /// The index is still being read; what is not known yet is a miss.
+    Recovering,
+    /// The device has failed: nothing is read from it or written to it any more.
+    OutOfService,
+}
+
+/// A snapshot of the engine's figures; sizes in bytes, the rest counted since opening.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Whether the store takes part.
+    pub health: Health,
+    /// Index entries in use: heads and spans; 0 for policies without an index.
+    pub entries: u64,
+    /// Whether `entries` is what is stored, not an estimate.
+    pub entries_exact: bool,
+    /// Entries put out for want of room in their rows before the log came round to them.
+    pub early_evictions: u64,
+    /// Size of the store.
+    pub device_bytes: u64,
+    /// Size of the log.
+    pub log_bytes: u64,
+    /// Memory of the index.
+    pub index_bytes: u64,
+    /// Content and metadata of hot objects.
+    pub hot_bytes: u64,
+    /// Written by callers, not yet on disk.
+    pub pending_bytes: u64,
+    /// Memory in use of what was allowed.
+    pub memory_used_bytes: u64,
+    /// Memory allowed.
+    pub memory_limit_bytes: u64,
+    /// Look-ups answered from hot objects.
+    pub hot_hits: u64,
+    /// Look-ups answered from pending writes.
+    pub pending_hits: u64,
+    /// Look-ups answered from the device.
+    pub disk_hits: u64,
+    /// Look-ups that found nothing.
+    pub misses: u64,
+    /// Look-ups that shared another's read.
+    pub joined_reads: u64,
+    /// Reads that met an equal tag of another name.
+    pub false_reads: u64,
+    /// Records that did not verify.
+    pub damaged: u64,
+    /// Reads that the device refused.
+    pub read_errors: u64,
+    /// Reads given up for want of memory.
+    pub no_memory: u64,
+    /// Objects and spans accepted.
+    pub puts: u64,
+    /// Objects and spans refused for want of memory.
+    pub puts_refused: u64,
+    /// Removes.
+    pub removes: u64,
+    /// Device calls: reads.
+    pub reads: u64,
+    /// Bytes of those.
+    pub read_bytes: u64,
+    /// Device calls: writes.
+    pub writes: u64,
+    /// Bytes of those.
+    pub written_bytes: u64,
+    /// Device calls: syncs.
+    pub syncs: u64,
+    /// Batches written.
+    pub batches: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+}

@@ -1,0 +1,118 @@
+//! `cargo xtask check`: format, lints, documentation, licences and `tidy`, the cheap ones first.
+//!
+//! Tests are a command of their own (`README.md` has it, `.ci/run` runs both), so that this one can
+//! run before every commit.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+
+use crate::{root, tidy};
+
+/// Arguments of `check`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Fail when a tool is missing, instead of saying so
+    #[arg(long)]
+    all: bool,
+}
+
+/// A step that is a cargo command.
+struct Step {
+    arguments: &'static [&'static str],
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const STEPS: [Step; 3] = [
+    Step {
+        arguments: &["fmt", "--all", "--check"],
+        variables: &[],
+    },
+    Step {
+        arguments: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        variables: &[],
+    },
+    Step {
+        arguments: &["doc", "--workspace", "--no-deps", "--locked"],
+        variables: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
+];
+
+/// Advisories are left out: their database would have to be fetched, and a check that depends on
+/// the day gives another answer for the same commit.
+const DENY: Step = Step {
+    arguments: &["deny", "--locked", "check", "bans", "licenses", "sources"],
+    variables: &[],
+};
+
+/// Runs every step, also after one failed, so that one run tells all.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut failed = vec![];
+    eprintln!("xtask: tidy");
+    if let Err(error) = tidy::run(&tidy::Args {}) {
+        eprintln!("{error:#}");
+        failed.push("tidy".to_owned());
+    }
+    for step in &STEPS {
+        if !step.run()? {
+            failed.push(step.name());
+        }
+    }
+    if is_installed("deny")? {
+        if !DENY.run()? {
+            failed.push(DENY.name());
+        }
+    } else if args.all {
+        failed.push("cargo deny (not installed)".to_owned());
+    } else {
+        eprintln!(
+            "xtask: skipped: cargo deny is not installed (`cargo install --locked cargo-deny`)"
+        );
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    eprintln!("xtask: all checks passed");
+    Ok(())
+}
+
+impl Step {
+    fn name(&self) -> String {
+        format!("cargo {}", self.arguments[0])
+    }
+
+    /// Whether the step passed; an error when it could not even be started.
+    fn run(&self) -> anyhow::Result<bool> {
+        eprintln!("xtask: cargo {}", self.arguments.join(" "));
+        let status = cargo()
+            .args(self.arguments)
+            .envs(self.variables.iter().copied())
+            .status()
+            .with_context(|| format!("cannot run {}", self.name()))?;
+        Ok(status.success())
+    }
+}
+
+fn is_installed(tool: &str) -> anyhow::Result<bool> {
+    let mut command = cargo();
+    command
+        .args([tool, "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Ok(command.status().context("cannot run cargo")?.success())
+}
+
+/// The cargo that runs us, in the root of the workspace.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}

@@ -1,0 +1,92 @@
+//! `cargo xtask followers`: many clients and one fetch, against the real proxy.
+//!
+//! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or offers nothing to
+//! resume by; clients that leave or hardly read.
+//!
+//! Invariant: the bars are the testkit's; this file starts the process and tells what came out.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use hashcache_testkit::scenario::Verdict;
+use hashcache_testkit::scenario::followers::{self, Play};
+
+use crate::proxy_process::{BinaryArgs, ProxyCommand};
+use crate::report::Report;
+use crate::verdicts;
+
+/// Arguments of `followers`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: BinaryArgs,
+    /// Play against this forward proxy instead of starting ours
+    #[arg(long, value_name = "ADDRESS")]
+    proxy: Option<SocketAddr>,
+    /// Clients at once
+    #[arg(long, default_value_t = 100)]
+    clients: usize,
+    /// Size of the large object, megabytes
+    #[arg(long, default_value_t = 50)]
+    megabytes: u64,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plays all parts.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
+    let process = match args.proxy {
+        Some(_) => None,
+        None => {
+            let binary = args.binary.binary()?;
+            // More clients ask one origin at once than the default allows a polite proxy.
+            let settings = home.path().join("settings.toml");
+            let connections = args.clients + 28;
+            let text = format!("[limits]\nupstream_per_origin = {connections}\n");
+            std::fs::write(&settings, text).context("cannot write settings")?;
+            let command = ProxyCommand::new(&binary, &home.path().join("cache"))
+                .flag("config", settings.display())
+                .flag("cache-size", "8GiB")
+                .flag("memory", format!("{MEMORY_MIB}MiB"))
+                .flag("policy", "log")
+                .flag("allow-destination", "127.0.0.0/8")
+                .flag("access-log", "none");
+            Some(command.start()?)
+        }
+    };
+    let proxy = process
+        .as_ref()
+        .map(|process| process.address())
+        .or(args.proxy);
+    let play = Play {
+        proxy: proxy.context("no proxy")?,
+        pid: process.as_ref().map(|process| process.pid()),
+        memory_bytes: MEMORY_MIB << 20,
+        clients: args.clients,
+        object_bytes: args.megabytes * 1_000_000,
+        cut_clients: CUT_CLIENTS,
+        cut_bytes: CUT_BYTES,
+    };
+    let mut report = Report::new("followers", args.json);
+    let tell = |verdict: &Verdict| verdicts::tell(&mut report, "", verdict);
+    runtime.block_on(followers::play_all(&play, tell));
+    if let Some(mut process) = process {
+        let ended = process.ended()?;
+        report.check(
+            "the proxy still runs",
+            ended.is_none() && !process.said().contains("panicked"),
+            ended.map_or_else(String::new, |status| status.to_string()),
+        );
+    }
+    report.finish()
+}
+
+const MEMORY_MIB: u64 = 64;
+const CUT_CLIENTS: usize = 10;
+const CUT_BYTES: u64 = 3_000_000;

@@ -1,0 +1,77 @@
+//! `cargo xtask`: checks and measurements of the workspace, written in Rust like the rest.
+//!
+//! One file a command, each with its `Args` and a `run`. To add one: a `mod` line, a variant of
+//! `Command` whose doc comment is its help, and an arm in `main`.
+
+mod check;
+mod cpu;
+mod followers;
+mod memory_limit;
+mod never_wrong;
+mod proxy_process;
+mod real_clients;
+mod report;
+mod smuggling;
+mod tidy;
+mod verdicts;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Checks and measurements of the workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check that must pass before a change goes in, tests apart
+    Check(check::Args),
+    /// Check what rustc and clippy do not know: heads, arrows, code map, disk format, words
+    Tidy(tidy::Args),
+    /// Try curl, wget, git, apt and package tools through the proxy
+    RealClients(real_clients::Args),
+    /// Hold the memory of the proxy against what it was allowed
+    MemoryLimit(memory_limit::Args),
+    /// Kill the proxy under load again and again and check every byte
+    NeverWrong(never_wrong::Args),
+    /// Let many clients share one fetch that is cut, slow or not to be shared
+    Followers(followers::Args),
+    /// Send requests and answers that have two meanings
+    Smuggling(smuggling::Args),
+    /// Compare processor time of a hit with that of nginx
+    Cpu(cpu::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Check(args) => check::run(&args),
+        Command::Tidy(args) => tidy::run(&args),
+        Command::RealClients(args) => real_clients::run(&args),
+        Command::MemoryLimit(args) => memory_limit::run(&args),
+        Command::NeverWrong(args) => never_wrong::run(&args),
+        Command::Followers(args) => followers::run(&args),
+        Command::Smuggling(args) => smuggling::run(&args),
+        Command::Cpu(args) => cpu::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the workspace, wherever the command was started.
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent()
+        .expect("xtask lies in the root of the workspace")
+        .to_owned()
+}

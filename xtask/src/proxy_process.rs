@@ -1,0 +1,438 @@
+//! A proxy as a process of its own: built, started, asked for its figures, killed, started again.
+//!
+//! Used by the commands that test the real binary. Calls cargo to build it and reads the one line
+//! in which it says where it listens.
+//!
+//! Invariant: a process that was started is ended when its [`ProxyProcess`] is dropped, by its own
+//! id; it runs without the configuration of whoever runs the command.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::root;
+
+/// Which binary to run; every command that needs one has these arguments.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BinaryArgs {
+    /// Run this binary instead of building one
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+impl BinaryArgs {
+    /// The binary to run, built for release unless one was named.
+    pub fn binary(&self) -> anyhow::Result<PathBuf> {
+        match &self.binary {
+            Some(binary) => binary
+                .canonicalize()
+                .with_context(|| format!("cannot find {}", binary.display())),
+            None => build(),
+        }
+    }
+}
+
+/// How to start a proxy; may be started any number of times.
+///
+/// Unless said otherwise it listens on loopback ports that the system chooses.
+#[derive(Clone, Debug)]
+pub struct ProxyCommand {
+    binary: PathBuf,
+    flags: Vec<(String, String)>,
+    cgroup: Option<PathBuf>,
+    processors: Option<String>,
+    wait: Duration,
+}
+
+impl ProxyCommand {
+    /// A proxy of this binary with a cache of its own at `cache`.
+    pub fn new(binary: &Path, cache: &Path) -> Self {
+        Self {
+            binary: binary.to_owned(),
+            flags: vec![],
+            cgroup: None,
+            processors: None,
+            wait: START_TIME,
+        }
+        .flag("cache", cache.display())
+    }
+
+    /// Adds `--name=value`; lists take it several times.
+    pub fn flag(mut self, name: &str, value: impl ToString) -> Self {
+        self.flags.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Lets it listen where one before it did.
+    pub fn at(mut self, address: SocketAddr) -> Self {
+        self.flags.retain(|(name, _)| name != "listen");
+        self.flag("listen", address)
+    }
+
+    /// Runs it in this cgroup from its first instruction on.
+    pub fn cgroup(mut self, directory: &Path) -> Self {
+        self.cgroup = Some(directory.to_owned());
+        self
+    }
+
+    /// Runs it on these processors alone, in the words of `taskset`.
+    pub fn processors(mut self, processors: &str) -> Self {
+        self.processors = Some(processors.to_owned());
+        self
+    }
+
+    /// Starts it and waits until it says where it listens.
+    pub fn start(&self) -> anyhow::Result<ProxyProcess> {
+        let mut child = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.binary.display()))?;
+        let stderr = child.stderr.take().expect("it was asked to be piped");
+        let said = Said::default();
+        let greetings = listen_to(stderr, said.clone());
+        let mut process = ProxyProcess {
+            child,
+            said,
+            addresses: vec![],
+            admin: None,
+        };
+        let greeting = greetings.recv_timeout(self.wait).map_err(|_| {
+            let said = process.said();
+            anyhow!("the proxy did not say where it listens; it said: {said:?}")
+        })?;
+        (process.addresses, process.admin) = read_greeting(&greeting)?;
+        Ok(process)
+    }
+
+    fn command(&self) -> Command {
+        let mut words = vec![];
+        if let Some(directory) = &self.cgroup {
+            // The shell moves itself, then becomes the proxy: no page is charged elsewhere.
+            let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+            words.extend(["sh", "-c", enter].map(str::to_owned));
+            words.push(directory.display().to_string());
+        }
+        if let Some(processors) = &self.processors {
+            words.extend(["taskset", "-c", processors].map(str::to_owned));
+        }
+        words.push(self.binary.display().to_string());
+        words.push("proxy".to_owned());
+        for (name, otherwise) in [
+            // An empty file, so that no other is looked for.
+            ("config", "/dev/null"),
+            ("listen", "127.0.0.1:0"),
+            ("admin", "127.0.0.1:0"),
+        ] {
+            if !self.flags.iter().any(|(flag, _)| flag == name) {
+                words.push(format!("--{name}={otherwise}"));
+            }
+        }
+        let flags = self.flags.iter();
+        words.extend(flags.map(|(name, value)| format!("--{name}={value}")));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("HASHCACHE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+}
+
+/// A proxy that runs.
+#[derive(Debug)]
+pub struct ProxyProcess {
+    child: Child,
+    said: Said,
+    addresses: Vec<SocketAddr>,
+    admin: Option<SocketAddr>,
+}
+
+impl ProxyProcess {
+    /// Where its first listener is.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// `http://address`, as clients take it in `http_proxy`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The figures of `/stats`.
+    pub fn stats(&self) -> anyhow::Result<Value> {
+        let body = self.admin_page("/stats")?;
+        serde_json::from_str(&body).with_context(|| format!("/stats is no JSON: {body:?}"))
+    }
+
+    /// A page of the admin listener.
+    pub fn admin_page(&self, path: &str) -> anyhow::Result<String> {
+        let admin = self.admin.context("this proxy has no admin listener")?;
+        let mut stream =
+            TcpStream::connect(admin).with_context(|| format!("cannot connect to {admin}"))?;
+        stream.set_read_timeout(Some(ADMIN_TIME))?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {admin}\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .with_context(|| format!("{path}: no end of the head in {answer:?}"))?;
+        ensure!(
+            head.split(' ').nth(1) == Some("200"),
+            "{path}: {}",
+            head.lines().next().unwrap_or_default()
+        );
+        Ok(body.to_owned())
+    }
+
+    /// What it has written to standard error; of a lot, the end.
+    pub fn said(&self) -> String {
+        self.said.text()
+    }
+
+    /// The status it ended with, if it has ended.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Asks it to stop (TERM) and waits until it has.
+    pub fn terminate(mut self) -> anyhow::Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        Ok(self.child.wait()?)
+    }
+
+    /// Ends it as a power cut would (KILL).
+    pub fn kill(mut self) -> anyhow::Result<()> {
+        self.signal(Signal::KILL)?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let pid = pid.context("a process id that is none")?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal process {}", self.pid()))
+    }
+}
+
+impl Drop for ProxyProcess {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already, which is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The last of what a process wrote to standard error.
+#[derive(Clone, Debug, Default)]
+struct Said(Arc<Mutex<String>>);
+
+impl Said {
+    fn push(&self, line: &str) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        said.push_str(line);
+        if said.len() > SAID_BYTES {
+            let from = said.len() - SAID_BYTES / 2;
+            let cut = said[..].ceil_char_boundary(from);
+            said.drain(..cut);
+        }
+    }
+
+    fn text(&self) -> String {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// Reads what the proxy says for as long as it lives, so that it never waits for us; the greeting
+/// comes out of the channel.
+fn listen_to(stderr: ChildStderr, said: Said) -> mpsc::Receiver<String> {
+    let (sender, greetings) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(stderr);
+        let mut line = vec![];
+        while lines
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|read| read > 0)
+        {
+            let text = String::from_utf8_lossy(&line);
+            said.push(&text);
+            if text.starts_with("hashcache: ") && text.contains(" on http://") {
+                // Nobody waits for a second greeting.
+                let _ = sender.send(text.into_owned());
+            }
+            line.clear();
+        }
+    });
+    greetings
+}
+
+/// The listeners and the admin listener that a greeting names.
+///
+/// `hashcache: proxy on http://A http://B, admin on http://C; cache …`
+fn read_greeting(greeting: &str) -> anyhow::Result<(Vec<SocketAddr>, Option<SocketAddr>)> {
+    let (places, _) = greeting.split_once(';').context("a greeting without `;`")?;
+    let (listeners, admin) = places
+        .rsplit_once(", ")
+        .with_context(|| format!("not a greeting: {greeting:?}"))?;
+    let (_, listeners) = listeners
+        .rsplit_once(" on ")
+        .with_context(|| format!("no listeners in {greeting:?}"))?;
+    let address = |url: &str| {
+        url.strip_prefix("http://")
+            .and_then(|address| address.parse().ok())
+            .with_context(|| format!("`{url}` is no address in {greeting:?}"))
+    };
+    let listeners: Vec<SocketAddr> = listeners
+        .split_whitespace()
+        .map(address)
+        .collect::<anyhow::Result<_>>()?;
+    ensure!(!listeners.is_empty(), "no listeners in {greeting:?}");
+    let admin = admin.strip_prefix("admin on ").map(address).transpose()?;
+    Ok((listeners, admin))
+}
+
+/// Builds the binary for release; its path is cargo's to say.
+fn build() -> anyhow::Result<PathBuf> {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(root())
+        .args(["build", "--release", "--locked", "-p", "hashcache-cli"])
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cannot build the proxy");
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "hashcache")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo did not say where it put the binary")
+}
+
+/// A cgroup with a count of memory, below the one we run in, so that it changes nobody's share.
+///
+/// Only the first version of cgroups is known: there a group may hold processes and groups.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    directory: PathBuf,
+}
+
+impl MemoryCgroup {
+    /// Makes one, which needs root.
+    pub fn make() -> anyhow::Result<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").context("no cgroups here")?;
+        let own = groups
+            .lines()
+            .find_map(|line| {
+                let mut fields = line.splitn(3, ':').skip(1);
+                let controllers = fields.next()?;
+                let path = fields.next()?;
+                let counts = controllers.split(',').any(|name| name == "memory");
+                counts.then(|| path.trim_start_matches('/'))
+            })
+            .context("this system has no memory controller of cgroups version 1")?;
+        let name = format!("hashcache-{}-{}", std::process::id(), fastrand::u32(..));
+        let directory = Path::new(CGROUPS).join(own).join(name);
+        fs::create_dir(&directory)
+            .with_context(|| format!("cannot make {} (are we root?)", directory.display()))?;
+        Ok(Self { directory })
+    }
+
+    /// Where it is, for [`ProxyCommand::cgroup`].
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Bounds what it may use in all, page cache included; the kernel kills who needs more.
+    pub fn limit(&self, bytes: u64) -> anyhow::Result<()> {
+        let file = self.directory.join("memory.limit_in_bytes");
+        fs::write(&file, bytes.to_string())
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// A row of `memory.stat` or `memory.oom_control`.
+    pub fn count(&self, file: &str, row: &str) -> anyhow::Result<u64> {
+        let path = self.directory.join(file);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        text.lines()
+            .find_map(|line| line.strip_prefix(row)?.trim().parse().ok())
+            .with_context(|| format!("no `{row}` in {}", path.display()))
+    }
+
+    /// The one number of a file.
+    pub fn number(&self, file: &str) -> anyhow::Result<u64> {
+        self.count(file, "")
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // Fails while a process is in it, which then is a worse mistake than an empty directory.
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// A log of hundreds of GB is opened in less, and nobody wants to wait longer for a mistake.
+const START_TIME: Duration = Duration::from_secs(30);
+const ADMIN_TIME: Duration = Duration::from_secs(10);
+const SAID_BYTES: usize = 64 << 10;
+const CGROUPS: &str = "/sys/fs/cgroup/memory";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_tells_listeners_and_admin() {
+        let greeting = "hashcache: proxy on http://127.0.0.1:1 http://[::1]:2, admin on \
+                        http://127.0.0.1:3; cache /c.img (1GiB, policy log), memory 64MiB\n";
+        let (listen, admin) = read_greeting(greeting).unwrap();
+        assert_eq!(
+            listen,
+            ["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()]
+        );
+        assert_eq!(admin, Some("127.0.0.1:3".parse().unwrap()));
+        let greeting = "hashcache: in front of http://192.0.2.1 on http://127.0.0.1:1, no admin; \
+                        cache";
+        let (listen, admin) = read_greeting(greeting).unwrap();
+        assert_eq!(listen, ["127.0.0.1:1".parse().unwrap()]);
+        assert_eq!(admin, None);
+        assert!(read_greeting("hashcache: cannot open\n").is_err());
+    }
+
+    #[test]
+    fn of_much_that_is_said_the_end_is_kept() {
+        let said = Said::default();
+        for _ in 0..SAID_BYTES {
+            said.push("äß\n");
+        }
+        said.push("last\n");
+        let text = said.text();
+        assert!(text.len() <= SAID_BYTES && text.ends_with("ß\nlast\n"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Which of our crates may depend on which: the arrows of ARCHITECTURE.md, as a table.
+//!
+//! An arrow that is not here needs a commit of its own that argues for it.
+
+use super::manifest::manifests;
+use super::{Finding, Tree};
+
+/// A crate, what it may use, and what its tests may use besides.
+struct Row {
+    name: &'static str,
+    uses: &'static [&'static str],
+    tests_use: &'static [&'static str],
+}
+
+const ENGINE: &str = "hashcache";
+const HTTP: &str = "hashcache-http";
+const PROXY: &str = "hashcache-proxy";
+const TESTKIT: &str = "hashcache-testkit";
+
+const ARROWS: [Row; 6] = [
+    Row {
+        name: ENGINE,
+        uses: &[],
+        tests_use: &[],
+    },
+    Row {
+        name: HTTP,
+        uses: &[],
+        tests_use: &[],
+    },
+    Row {
+        name: TESTKIT,
+        uses: &[],
+        tests_use: &[],
+    },
+    Row {
+        name: PROXY,
+        uses: &[ENGINE, HTTP],
+        tests_use: &[TESTKIT],
+    },
+    // To `http` as well: the proxy's settings carry its origin and its freshness rules.
+    Row {
+        name: "hashcache-cli",
+        uses: &[ENGINE, HTTP, PROXY],
+        tests_use: &[TESTKIT],
+    },
+    // Nothing depends on xtask and it ships nothing, so it may measure whatever it likes.
+    Row {
+        name: "xtask",
+        uses: &[ENGINE, HTTP, PROXY, TESTKIT],
+        tests_use: &[],
+    },
+];
+
+/// Compares every manifest with the table.
+pub fn arrows(tree: &Tree) -> Vec<Finding> {
+    let (manifests, mut findings) = manifests(tree);
+    let is_ours = |name: &&str| manifests.iter().any(|manifest| manifest.name == **name);
+    for manifest in &manifests {
+        let mut find = |what: String| findings.push(Finding::new(&manifest.path, 0, what));
+        let Some(row) = ARROWS.iter().find(|row| row.name == manifest.name) else {
+            find(format!(
+                "`{}` has no row among the arrows in xtask",
+                manifest.name
+            ));
+            continue;
+        };
+        for used in manifest
+            .dependencies
+            .iter()
+            .map(String::as_str)
+            .filter(is_ours)
+        {
+            if !row.uses.contains(&used) {
+                find(format!("no arrow leads from `{}` to `{used}`", row.name));
+            }
+        }
+        for used in manifest
+            .dev_dependencies
+            .iter()
+            .map(String::as_str)
+            .filter(is_ours)
+        {
+            if !row.uses.contains(&used) && !row.tests_use.contains(&used) {
+                find(format!(
+                    "no arrow leads from the tests of `{}` to `{used}`",
+                    row.name
+                ));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::findings;
+    use super::*;
+
+    fn manifest(name: &str, rest: &str) -> (String, String) {
+        (
+            format!("crates/{name}/Cargo.toml"),
+            format!("[package]\nname = \"{name}\"\n{rest}"),
+        )
+    }
+
+    fn found(manifests: &[(String, String)]) -> Vec<String> {
+        let files: Vec<(&str, &str)> = manifests
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect();
+        findings(arrows, &files)
+    }
+
+    #[test]
+    fn an_arrow_against_the_direction_is_found() {
+        let http = manifest(
+            HTTP,
+            "[dependencies]\nhashcache.workspace = true\nserde = \"1\"\n",
+        );
+        assert_eq!(
+            found(&[http, manifest(ENGINE, "")]),
+            ["crates/hashcache-http/Cargo.toml: \
+                no arrow leads from `hashcache-http` to `hashcache`"]
+        );
+    }
+
+    #[test]
+    fn the_testkit_is_for_tests_only() {
+        let kit = manifest(TESTKIT, "");
+        let used = manifest(
+            PROXY,
+            "[dependencies]\nhashcache-testkit.workspace = true\n",
+        );
+        assert_eq!(found(&[used, kit.clone()]).len(), 1);
+        let tested = manifest(
+            PROXY,
+            "[dev-dependencies]\nhashcache-testkit.workspace = true\n",
+        );
+        assert!(found(&[tested, kit]).is_empty());
+    }
+
+    #[test]
+    fn a_crate_without_a_row_is_found() {
+        assert_eq!(found(&[manifest("hashcache-new", "")]).len(), 1);
+    }
+}

@@ -1,0 +1,167 @@
+//! Rules on single source files: their first line, their width, notes to self, `unsafe`.
+
+use super::{Finding, Tree, numbered, words};
+
+/// Widest line of a source file, in characters.
+const COLUMNS_MAX: usize = 100;
+
+/// Notes to self belong among the issues. Spelt in halves, since this file is checked as well.
+const NOTES: [&str; 3] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+];
+
+/// Where blocks that the compiler cannot check may stand.
+const UNSAFE_PLACES: [&str; 2] = [
+    "crates/hashcache/src/device/",
+    "crates/hashcache/src/memory/",
+];
+
+/// Every module says first what it is.
+pub fn heads(tree: &Tree) -> Vec<Finding> {
+    tree.ending(".rs")
+        .filter(|(_, text)| !text.starts_with("//! "))
+        .map(|(path, _)| {
+            Finding::new(
+                path,
+                1,
+                "does not begin with a `//!` line that says what it is",
+            )
+        })
+        .collect()
+}
+
+/// Lines fit beside each other on a screen. rustfmt leaves comments and strings alone.
+pub fn columns(tree: &Tree) -> Vec<Finding> {
+    each_line(tree, ".rs", |line| {
+        let columns = line.chars().count();
+        (columns > COLUMNS_MAX).then(|| format!("{columns} columns; {COLUMNS_MAX} fit"))
+    })
+}
+
+/// No notes to self, in code or documents.
+pub fn notes_to_self(tree: &Tree) -> Vec<Finding> {
+    let check = |line: &str| {
+        let note = words(line).find(|word| NOTES.contains(word))?;
+        Some(format!("`{note}`: file an issue instead"))
+    };
+    [".rs", ".md", ".toml", ".sh", ".ci/run"]
+        .iter()
+        .flat_map(|ending| each_line(tree, ending, check))
+        .collect()
+}
+
+/// `unsafe` stands only where a reader looks for it. The lint denies it; this keeps the exceptions
+/// from the lint (`allow`, `expect`) to the same places.
+pub fn unsafe_places(tree: &Tree) -> Vec<Finding> {
+    let check = |line: &str| {
+        let code = without_comment(line);
+        let is_lifted = code.contains("unsafe_code") && !code.contains("deny(unsafe_code");
+        let is_used = words(&without_strings(code)).any(|word| word == "unsafe");
+        (is_lifted || is_used).then(|| "`unsafe` outside `device` and `memory`".to_owned())
+    };
+    let mut findings = each_line(tree, ".rs", check);
+    findings.retain(|finding| {
+        !UNSAFE_PLACES.iter().any(|place| finding.path.starts_with(place))
+            // This file has to name what it looks for.
+            && finding.path != "xtask/src/tidy/source.rs"
+    });
+    findings
+}
+
+fn each_line(tree: &Tree, ending: &str, check: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let mut findings = vec![];
+    for (path, text) in tree.ending(ending) {
+        for (number, line) in numbered(text) {
+            findings.extend(check(line).map(|what| Finding::new(path, number, what)));
+        }
+    }
+    findings
+}
+
+fn without_comment(line: &str) -> &str {
+    line.split_once("//").map_or(line, |(code, _)| code)
+}
+
+/// The line without what stands between double quotes.
+fn without_strings(line: &str) -> String {
+    line.split('"').step_by(2).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::findings;
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_head_is_found() {
+        let files = [
+            ("a.rs", "//! A.\n"),
+            ("b.rs", "use c;\n//! Late.\n"),
+            ("c.rs", "//!\n"),
+        ];
+        let found = findings(heads, &files);
+        assert_eq!(found.len(), 2);
+        assert!(
+            found[0].starts_with("b.rs:1: ") && found[1].starts_with("c.rs:1: "),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_line_of_101_characters_is_found_and_one_of_100_is_not() {
+        let (fits, wide) = ("é".repeat(100), "é".repeat(101));
+        let found = findings(columns, &[("a.rs", &format!("{fits}\n{wide}\n"))]);
+        assert_eq!(found, ["a.rs:2: 101 columns; 100 fit"]);
+        assert!(findings(columns, &[("a.md", &wide)]).is_empty());
+    }
+
+    #[test]
+    fn notes_to_self_are_found_in_code_and_documents() {
+        for note in NOTES {
+            for path in ["a.rs", "docs/a.md", "Cargo.toml", ".ci/run"] {
+                let found = findings(notes_to_self, &[(path, &format!("ok\n// {note}: later\n"))]);
+                assert_eq!(
+                    found,
+                    [format!("{path}:2: `{note}`: file an issue instead")]
+                );
+            }
+        }
+        let longer = format!("mktemp a.{}X", NOTES[2]);
+        assert!(findings(notes_to_self, &[("a.sh", &longer)]).is_empty());
+    }
+
+    #[test]
+    fn unsafe_is_found_outside_its_places_in_every_form() {
+        for line in [
+            "unsafe { read(p) }",
+            "pub unsafe fn f() {}",
+            "unsafe impl Send for A {}",
+            "#[allow(unsafe_code)]",
+            "#![expect(unsafe_code, reason = \"fast\")]",
+        ] {
+            let path = "crates/hashcache/src/cache/mod.rs";
+            assert_eq!(findings(unsafe_places, &[(path, line)]).len(), 1, "{line}");
+            let path = "crates/hashcache/src/device/file.rs";
+            assert!(
+                findings(unsafe_places, &[(path, line)]).is_empty(),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn talk_of_unsafe_is_no_use_of_it() {
+        for line in [
+            "// unsafe methods invalidate",
+            "let a = \"unsafe\";",
+            "fn is_unsafe() {}",
+        ] {
+            assert!(
+                findings(unsafe_places, &[("a.rs", line)]).is_empty(),
+                "{line}"
+            );
+        }
+    }
+}
