@@ -12,7 +12,8 @@ use crate::units::show_size;
 
 /// Shows the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let found = hashcache::inspect(&Config::new(path)).map_err(|error| cannot_open(path, &error))?;
+    let found =
+        hashcache::inspect(&Config::new(path)).map_err(|error| cannot_open(path, &error))?;
     let text = if as_json {
         format!("{}\n", json_of(&found))
     } else {
@@ -47,7 +48,11 @@ fn json_of(found: &Inspection) -> Value {
 }
 
 fn text_of(found: &Inspection) -> String {
-    let closed = if found.clean { "in order" } else { "not in order, or open now" };
+    let closed = if found.clean {
+        "in order"
+    } else {
+        "not in order, or open now"
+    };
     let checkpoint = match (found.checkpoint_serial, found.checkpoint_whole) {
         (0, _) => "none".to_owned(),
         (serial, true) => format!("number {serial}, whole"),
@@ -67,10 +72,18 @@ fn text_of(found: &Inspection) -> String {
         ("log", show_size(found.log_bytes)),
         ("segments", segments),
         ("sets", format!("{} of {} slots", found.sets, found.ways)),
-        ("index", format!("{} of memory", show_size(found.index_bytes))),
-        ("sized for", format!("objects of {}", show_size(found.object_bytes.into()))),
+        (
+            "index",
+            format!("{} of memory", show_size(found.index_bytes)),
+        ),
+        (
+            "sized for",
+            format!("objects of {}", show_size(found.object_bytes.into())),
+        ),
         ("checkpoint", checkpoint),
         ("closed", closed.to_owned()),
     ];
-    rows.iter().map(|(name, value)| format!("{name:11} {value}\n")).collect()
+    rows.iter()
+        .map(|(name, value)| format!("{name:11} {value}\n"))
+        .collect()
 }

@@ -41,13 +41,23 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
         tell(&greeting(&announced, listen, admin));
     };
     let state = clock_file(&effective);
-    hashcache_proxy::run(effective.values.for_proxy(), cache, state, listening, reload)?;
+    hashcache_proxy::run(
+        effective.values.for_proxy(),
+        cache,
+        state,
+        listening,
+        reload,
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Where the last time known is kept: beside the cache, which is ours to write to.
 fn clock_file(effective: &Effective) -> Option<std::path::PathBuf> {
-    effective.values.cache.first().map(|path| path.with_extension("clock"))
+    effective
+        .values
+        .cache
+        .first()
+        .map(|path| path.with_extension("clock"))
 }
 
 fn load(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Effective> {

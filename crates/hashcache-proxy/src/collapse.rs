@@ -84,7 +84,9 @@ impl Collapse {
 
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins the fetch of `key`, or begins it.
@@ -99,7 +101,12 @@ impl Collapse {
         let (tell, told) = watch::channel(Told::Wait);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         shard.flights.insert(key.into(), (number, told));
-        Part::Leader(Flight { collapse: Arc::clone(self), key: key.into(), number, tell })
+        Part::Leader(Flight {
+            collapse: Arc::clone(self),
+            key: key.into(),
+            number,
+            tell,
+        })
     }
 
     /// What is under way for `key` is out of date: nobody may join it any more.
@@ -109,7 +116,10 @@ impl Collapse {
 
     /// Whether a revalidation of `key` failed a moment ago.
     pub(crate) fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
-        self.shard(key).failed.get(key).is_some_and(|until| *until > now)
+        self.shard(key)
+            .failed
+            .get(key)
+            .is_some_and(|until| *until > now)
     }
 
     /// Notes that a revalidation of `key` failed.
@@ -126,7 +136,9 @@ impl Collapse {
 
     /// Notes how long `origin` took for a head.
     pub(crate) fn took(&self, origin: &str, time: Duration) {
-        let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).min(1 << 20);
+        let millis = u32::try_from(time.as_millis())
+            .unwrap_or(u32::MAX)
+            .min(1 << 20);
         let mut shard = self.shard(origin.as_bytes());
         if shard.first_byte.len() >= REMEMBERED && !shard.first_byte.contains_key(origin) {
             shard.first_byte.clear();
@@ -166,7 +178,11 @@ impl Flight {
 
     /// The response cannot be shared, nor, most likely, the next one.
     pub(crate) fn not_shared(self, now: Instant) {
-        remember(&mut self.collapse.shard(&self.key).unshareable, &self.key, now + UNSHAREABLE);
+        remember(
+            &mut self.collapse.shard(&self.key).unshareable,
+            &self.key,
+            now + UNSHAREABLE,
+        );
     }
 }
 
@@ -174,7 +190,11 @@ impl Drop for Flight {
     fn drop(&mut self) {
         let mut shard = self.collapse.shard(&self.key);
         // After `forget`, another flight may have begun under this key.
-        if shard.flights.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+        if shard
+            .flights
+            .get(&self.key)
+            .is_some_and(|(number, _)| *number == self.number)
+        {
             shard.flights.remove(&self.key);
         }
         drop(shard);
@@ -204,18 +224,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_second_follows_the_first_and_goes_alone_when_that_is_dropped() {
         let collapse = Collapse::new();
-        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else { panic!() };
-        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else { panic!() };
-        assert!(matches!(collapse.join(b"other", Instant::now()), Part::Leader(_)));
+        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else {
+            panic!()
+        };
+        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else {
+            panic!()
+        };
+        assert!(matches!(
+            collapse.join(b"other", Instant::now()),
+            Part::Leader(_)
+        ));
         drop(flight);
         assert!(matches!(listen(told, WAIT_MAX).await, Told::Alone));
-        assert!(matches!(collapse.join(b"k", Instant::now()), Part::Leader(_)));
+        assert!(matches!(
+            collapse.join(b"k", Instant::now()),
+            Part::Leader(_)
+        ));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_that_could_not_be_shared_is_not_waited_for() {
         let collapse = Collapse::new();
-        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else { panic!() };
+        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else {
+            panic!()
+        };
         flight.not_shared(Instant::now());
         assert!(matches!(collapse.join(b"k", Instant::now()), Part::Alone));
         let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
@@ -226,9 +258,14 @@ mod tests {
     async fn a_follower_does_not_wait_for_ever() {
         let collapse = Collapse::new();
         let _flight = collapse.join(b"k", Instant::now());
-        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else { panic!() };
+        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else {
+            panic!()
+        };
         let before = Instant::now();
-        assert!(matches!(listen(told, collapse.patience("h")).await, Told::Alone));
+        assert!(matches!(
+            listen(told, collapse.patience("h")).await,
+            Told::Alone
+        ));
         assert_eq!(before.elapsed(), WAIT_MIN);
     }
 

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use hashcache::{Follower, Hit, Intent, Keep, Put, PutError, Writer};
 use hashcache_http::{
     ByteRange, EntityTag, FactFlags, NotStored, ResponseDirectives, Storable, StoredFacts, Target,
-    UnixTime, ensure_date, fields_to_store, freshen, not_modified_confirms, parse_content_range,
-    parse_http_date, set_validators, storable, strip_request, strip_response,
+    UnixTime, Upgrading, ensure_date, fields_to_store, freshen, not_modified_confirms,
+    parse_content_range, parse_http_date, set_validators, storable, strip_request, strip_response,
 };
 use http::header::{AGE, CONNECTION, DATE, ETAG, EXPECT, HOST, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -71,9 +71,16 @@ pub(crate) enum Fetched {
         peer: SocketAddr,
     },
     /// It is not stored: pass it on.
-    Passed { response: Response<ResponseBody>, why: NotStored, peer: SocketAddr },
+    Passed {
+        response: Response<ResponseBody>,
+        why: NotStored,
+        peer: SocketAddr,
+    },
     /// What was stored is good again, with these fields.
-    Confirmed { stored: StoredResponse, peer: SocketAddr },
+    Confirmed {
+        stored: StoredResponse,
+        peer: SocketAddr,
+    },
 }
 
 /// The answer to whoever ordered.
@@ -85,8 +92,9 @@ pub(crate) fn upstream_fields(
     target: &Target,
     mut fields: HeaderMap,
     version: Version,
+    upgrading: Upgrading,
 ) -> HeaderMap {
-    if strip_request(&mut fields, hashcache_http::Upgrading::No).is_err() {
+    if strip_request(&mut fields, upgrading).is_err() {
         // `wire` refuses such requests; if one comes another way, its options are not followed.
         fields.remove(CONNECTION);
     }
@@ -132,6 +140,13 @@ pub(crate) async fn fetch(
         }
     };
     let came = worker.common.now();
+    tracing::trace!(
+        peer = %exchange.peer,
+        reused = exchange.reused,
+        head_time = ?exchange.head_time,
+        status = exchange.response.status().as_u16(),
+        "response head"
+    );
     let origin = order.endpoint.authority.to_string();
     worker.common.collapse.took(&origin, exchange.head_time);
     hint_clock(&worker, &origin, exchange.response.headers(), came);
@@ -139,7 +154,17 @@ pub(crate) async fn fetch(
         && exchange.response.status() == StatusCode::NOT_MODIFIED
     {
         if not_modified_confirms(&known.stored.fields, exchange.response.headers()) {
-            confirm(&worker, &order, known, exchange, (asked, came), flight, reply, &tally).await;
+            confirm(
+                &worker,
+                &order,
+                known,
+                exchange,
+                (asked, came),
+                flight,
+                reply,
+                &tally,
+            )
+            .await;
         } else {
             // It speaks of another response than ours: ask once more, without conditions.
             drop(exchange);
@@ -158,50 +183,84 @@ pub(crate) async fn fetch(
                 worker.cache.invalidate(&order.key);
             }
             let peer = exchange.peer;
-            let response = passed_on(exchange.response, came);
-            let _ = reply.send(Ok(Fetched::Passed { response, why, peer }));
+            let response = passed_on(exchange.response, came, Upgrading::No);
+            let _ = reply.send(Ok(Fetched::Passed {
+                response,
+                why,
+                peer,
+            }));
         }
     }
 }
 
 /// Whether an answer that is not stored for this reason also says that what is stored must go.
 fn is_withdrawn(why: NotStored) -> bool {
-    matches!(why, NotStored::NoStore | NotStored::Private | NotStored::VaryAnything)
+    matches!(
+        why,
+        NotStored::NoStore | NotStored::Private | NotStored::VaryAnything
+    )
 }
 
 async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure> {
-    let mut fields =
-        upstream_fields(worker, &order.target, order.fields.clone(), order.version);
+    let mut fields = upstream_fields(
+        worker,
+        &order.target,
+        order.fields.clone(),
+        order.version,
+        Upgrading::No,
+    );
     if let Some(known) = &order.known {
         set_validators(&mut fields, &known.stored.facts, &known.stored.fields);
     }
-    let options = SendOptions { informational: order.informational.clone() };
+    let options = SendOptions {
+        informational: order.informational.clone(),
+    };
     let Some(request) = request(&order.target, fields) else {
         return Err(unsendable());
     };
-    worker.upstream().send(&order.endpoint, request, options).await
+    worker
+        .upstream()
+        .send(&order.endpoint, request, options)
+        .await
 }
 
 fn unsendable() -> SendFailure {
     let reason = "the path cannot be sent on";
-    let failure = crate::failure::Failure::Refused { status: StatusCode::BAD_REQUEST, reason };
-    SendFailure { failure, peer: None, origin_bytes: 0 }
+    let failure = crate::failure::Failure::Refused {
+        status: StatusCode::BAD_REQUEST,
+        reason,
+    };
+    SendFailure {
+        failure,
+        peer: None,
+        origin_bytes: 0,
+    }
 }
 
 fn hint_clock(worker: &Worker, host: &str, fields: &HeaderMap, now: UnixTime) {
     if !fields.contains_key(AGE)
-        && let Some(date) = fields.get(DATE).and_then(|date| parse_http_date(date.as_bytes(), now))
+        && let Some(date) = fields
+            .get(DATE)
+            .and_then(|date| parse_http_date(date.as_bytes(), now))
     {
         worker.common.clock.hint(host, date.0);
     }
 }
 
 /// A response freed of what belongs to the connection it came by.
-pub(crate) fn passed_on<B>(mut response: Response<B>, came: UnixTime) -> Response<B> {
+pub(crate) fn passed_on<B>(
+    mut response: Response<B>,
+    came: UnixTime,
+    upgrading: Upgrading,
+) -> Response<B> {
+    let granted = match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => upgrading,
+        _ => Upgrading::No,
+    };
     let fields = response.headers_mut();
-    if strip_response(fields, hashcache_http::Upgrading::No).is_err() {
+    if strip_response(fields, granted).is_err() {
         fields.remove(CONNECTION);
-        let _ = strip_response(fields, hashcache_http::Upgrading::No);
+        let _ = strip_response(fields, granted);
     }
     ensure_date(fields, came);
     response
@@ -256,20 +315,35 @@ fn judge(
     let mut fields = fields_to_store(response.headers(), &directives);
     ensure_date(&mut fields, response_time);
     let stored = StoredResponse { facts, row, fields };
-    let put = stored.encode().map(|metadata| Put { length, ..put(metadata) });
-    match intent.zip(put).and_then(|(intent, put)| intent.writer(put).ok()) {
-        Some(writer) => {
-            Judged::Store(Box::new(Begun { writer, stored, length, came: response_time }))
-        }
+    let put = stored.encode().map(|metadata| Put {
+        length,
+        ..put(metadata)
+    });
+    match intent
+        .zip(put)
+        .and_then(|(intent, put)| intent.writer(put).ok())
+    {
+        Some(writer) => Judged::Store(Box::new(Begun {
+            writer,
+            stored,
+            length,
+            came: response_time,
+        })),
         None => Judged::Pass(NotStored::NoUse),
     }
 }
 
 fn put(metadata: Bytes) -> Put {
-    Put { keep: Keep::Whole, ..Put::metadata(metadata) }
+    Put {
+        keep: Keep::Whole,
+        ..Put::metadata(metadata)
+    }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the end of a fetch gathers all it began with")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the end of a fetch gathers all it began with"
+)]
 async fn confirm(
     worker: &Rc<Worker>,
     order: &Order,
@@ -285,7 +359,11 @@ async fn confirm(
     let bytes = exchange.response.body().origin_bytes();
     tally.set(bytes);
     worker.metrics.fetched(bytes, 0);
-    freshen(&mut stored.fields, exchange.response.headers(), response_time);
+    freshen(
+        &mut stored.fields,
+        exchange.response.headers(),
+        response_time,
+    );
     drop(exchange);
     let judged = storable(
         &hashcache_http::Exchange {
@@ -305,7 +383,10 @@ async fn confirm(
             stored.row = row;
             if let Some(metadata) = stored.encode() {
                 // Those who wait look again, so it must be there when they are told.
-                worker.cache.update_metadata(&order.key, hit.version(), metadata).await;
+                worker
+                    .cache
+                    .update_metadata(&order.key, hit.version(), metadata)
+                    .await;
             }
         }
         Storable::Partial { .. } | Storable::No(_) => worker.cache.invalidate(&order.key),
@@ -325,18 +406,33 @@ async fn store(
     reply: Reply,
     tally: Tally,
 ) {
-    let Begun { writer, stored, length, came } = begun;
+    let Begun {
+        writer,
+        stored,
+        length,
+        came,
+    } = begun;
     // Before anyone is told: with a follower there is someone to fetch for.
     let follower = writer.follow(0);
     let peer = exchange.peer;
-    let (head, body) = passed_on(exchange.response, came).into_parts();
+    let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
     if let Some(flight) = &flight {
-        flight.share(SharedResponse { stored, length, stream: writer.stream() });
+        flight.share(SharedResponse {
+            stored,
+            length,
+            stream: writer.stream(),
+        });
     }
     let response = Response::from_parts(head, ());
-    let sent = reply.send(Ok(Fetched::Stored { response, facts, follower, length, peer }));
+    let sent = reply.send(Ok(Fetched::Stored {
+        response,
+        facts,
+        follower,
+        length,
+        peer,
+    }));
     // The follower that nobody took went with the reply.
     drop(sent);
     let mut transfer = Transfer {
@@ -415,7 +511,9 @@ impl Transfer {
     }
 
     fn count(&self, body: &ResponseBody, content: u64) {
-        self.worker.metrics.fetched(self.earlier_bytes + body.origin_bytes(), content);
+        self.worker
+            .metrics
+            .fetched(self.earlier_bytes + body.origin_bytes(), content);
     }
 
     /// Whether the rest is worth fetching.
@@ -423,7 +521,9 @@ impl Transfer {
         if self.order.background || writer.stream().followers() > 0 {
             return true;
         }
-        let Some(length) = self.length else { return false };
+        let Some(length) = self.length else {
+            return false;
+        };
         let left = length.saturating_sub(writer.written());
         writer.is_stored() && (left <= NEARLY_DONE || left <= length / 10)
     }
@@ -462,7 +562,10 @@ impl Transfer {
             let attempt = RESUMES_MAX - self.resumes_left + 1;
             self.resumes_left -= 1;
             tokio::time::sleep(RESUME_PAUSE * attempt).await;
-            let range = ByteRange { first: writer.written(), last: length - 1 };
+            let range = ByteRange {
+                first: writer.written(),
+                last: length - 1,
+            };
             if let Some(body) = self.rest(range, length, &etag).await {
                 tracing::debug!(offset = range.first, "broken fetch taken up again");
                 return Some(body);
@@ -472,24 +575,40 @@ impl Transfer {
         None
     }
 
-    async fn rest(&self, range: ByteRange, length: u64, etag: &HeaderValue) -> Option<ResponseBody> {
+    async fn rest(
+        &self,
+        range: ByteRange,
+        length: u64,
+        etag: &HeaderValue,
+    ) -> Option<ResponseBody> {
         let order = &self.order;
         let client = order.fields.clone();
-        let mut fields = upstream_fields(&self.worker, &order.target, client, order.version);
+        let mut fields = upstream_fields(
+            &self.worker,
+            &order.target,
+            client,
+            order.version,
+            Upgrading::No,
+        );
         fields.remove(EXPECT);
         let value = format!("bytes={}-{}", range.first, range.last);
         fields.insert(RANGE, HeaderValue::try_from(value).ok()?);
         fields.insert(IF_RANGE, etag.clone());
         let request = request(&order.target, fields)?;
         let upstream = self.worker.upstream();
-        let sent = upstream.send(&order.endpoint, request, SendOptions::default()).await;
+        let sent = upstream
+            .send(&order.endpoint, request, SendOptions::default())
+            .await;
         let response = sent.ok()?.response;
         let told = parse_content_range(response.headers())?;
         let tag = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
         let same = response.status() == StatusCode::PARTIAL_CONTENT
             && told.range == Some(range)
             && told.complete.is_none_or(|complete| complete == length)
-            && response.headers().get(ETAG).is_none_or(|found| found == etag && tag(found));
+            && response
+                .headers()
+                .get(ETAG)
+                .is_none_or(|found| found == etag && tag(found));
         same.then(|| response.into_body())
     }
 }
@@ -506,7 +625,9 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, order: Order) {
     if collapse.failed_lately(&order.key, now) || worker.background.get() >= BACKGROUND_MAX {
         return;
     }
-    let crate::collapse::Part::Leader(flight) = collapse.join(&order.key, now) else { return };
+    let crate::collapse::Part::Leader(flight) = collapse.join(&order.key, now) else {
+        return;
+    };
     let (reply, _) = oneshot::channel();
     let worker = Rc::clone(worker);
     worker.background.set(worker.background.get() + 1);

@@ -12,10 +12,10 @@ mod wire;
 mod worker;
 
 // The life of a request.
-mod request;
-mod store;
 mod collapse;
 mod fetch;
+mod request;
+mod store;
 
 // Where answers come from.
 mod tunnel;

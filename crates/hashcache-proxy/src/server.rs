@@ -31,15 +31,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
-use crate::access_log::AccessLog;
+use crate::access_log::{AccessLog, RequestId};
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::failure::Failure;
 use crate::metrics::{
     DeviceFigures, EngineFigures, Exposition, Limit, Metrics, Reload, StoreState,
 };
+use crate::page::{self, PageContext, Reader};
 use crate::request::{self, Connection};
 use crate::settings::Settings;
 use crate::upstream::dns::{NameServers, Names};
@@ -100,13 +102,21 @@ pub fn run<E: std::fmt::Display>(
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
-    let name_error = |_| RunError::Name { name: settings.name.clone() };
+    let name_error = |_| RunError::Name {
+        name: settings.name.clone(),
+    };
     let name = Pseudonym::new(&settings.name).map_err(name_error)?;
     let via = Pseudonym::new(&via_name(&settings.name)).map_err(name_error)?;
-    let listeners: Vec<StdListener> =
-        settings.listen.iter().map(|address| bind(*address)).collect::<Result<_, _>>()?;
+    let listeners: Vec<StdListener> = settings
+        .listen
+        .iter()
+        .map(|address| bind(*address))
+        .collect::<Result<_, _>>()?;
     let admin_listener = settings.admin.map(bind).transpose()?;
-    let listen = listeners.iter().filter_map(|it| it.local_addr().ok()).collect::<Vec<_>>();
+    let listen = listeners
+        .iter()
+        .filter_map(|it| it.local_addr().ok())
+        .collect::<Vec<_>>();
     let log = AccessLog::start(&settings).map_err(|source| RunError::AccessLog { source })?;
     let log = Arc::new(log);
     let clock = Arc::new(Clock::start(state_path));
@@ -152,7 +162,10 @@ pub fn run<E: std::fmt::Display>(
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
             };
-            let listeners = listeners.iter().map(StdListener::try_clone).collect::<Result<_, _>>();
+            let listeners = listeners
+                .iter()
+                .map(StdListener::try_clone)
+                .collect::<Result<_, _>>();
             core.start(number, listeners.map_err(system("a listener's copy"))?)
         })
         .collect::<Result<Vec<_>, RunError>>()?;
@@ -164,8 +177,16 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     listening(&listen, admin_address);
-    let control =
-        Control { common, metrics, log: Arc::clone(&log), settings, stop, counts, admin, cache };
+    let control = Control {
+        common,
+        metrics,
+        log: Arc::clone(&log),
+        settings,
+        stop,
+        counts,
+        admin,
+        cache,
+    };
     runtime.block_on(control.mind(signals, reload, threads));
     if let Err(error) = clock.persist() {
         warn!(%error, "time not noted");
@@ -176,7 +197,11 @@ pub fn run<E: std::fmt::Display>(
 
 /// Two proxies that nobody named must not take each other's requests for their own.
 fn via_name(name: &str) -> String {
-    if name == UNNAMED { format!("{name}-{:08x}", fastrand::u32(..)) } else { name.to_owned() }
+    if name == UNNAMED {
+        format!("{name}-{:08x}", fastrand::u32(..))
+    } else {
+        name.to_owned()
+    }
 }
 
 /// The name of a proxy that was given none.
@@ -184,8 +209,11 @@ const UNNAMED: &str = "hashcache";
 
 fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
     let listen = || -> io::Result<StdListener> {
-        let socket =
-            socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM,
+            None,
+        )?;
         // Lets a new process have the address while old connections are in TIME_WAIT.
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -228,7 +256,12 @@ fn exposition(
             },
         }
     };
-    Exposition::new(Arc::clone(metrics), Arc::clone(clock), Arc::clone(log), figures)
+    Exposition::new(
+        Arc::clone(metrics),
+        Arc::clone(clock),
+        Arc::clone(log),
+        figures,
+    )
 }
 
 /// How far the end of the process has come.
@@ -264,7 +297,10 @@ impl Counts {
         cache: &Cache,
     ) -> Result<Counted, Limit> {
         let memory = cache.reserve(CONNECTION_BYTES).ok_or(Limit::Clients)?;
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self
+            .by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if self.all.load(Ordering::Relaxed) >= limits.clients {
             return Err(Limit::Clients);
         }
@@ -274,7 +310,11 @@ impl Counts {
         }
         *count += 1;
         self.all.fetch_add(1, Ordering::Relaxed);
-        Ok(Counted { counts: Arc::clone(self), address, _memory: memory })
+        Ok(Counted {
+            counts: Arc::clone(self),
+            address,
+            _memory: memory,
+        })
     }
 }
 
@@ -282,7 +322,10 @@ impl Drop for Counted {
     fn drop(&mut self) {
         let counts = &self.counts;
         counts.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_address = counts.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = counts
+            .by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = by_address.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -304,22 +347,22 @@ struct Core {
 }
 
 impl Core {
-    fn start(
-        self,
-        number: usize,
-        listeners: Vec<StdListener>,
-    ) -> Result<JoinHandle<()>, RunError> {
+    fn start(self, number: usize, listeners: Vec<StdListener>) -> Result<JoinHandle<()>, RunError> {
         std::thread::Builder::new()
             .name(format!("hc-core-{number}"))
             .spawn(move || {
-                let runtime =
-                    Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+                let runtime = Builder::new_current_thread()
+                    .enable_all()
+                    .build_local(LocalOptions::default());
                 match runtime {
                     Ok(runtime) => runtime.block_on(self.serve(listeners)),
                     Err(error) => error!(%error, "core not started"),
                 }
             })
-            .map_err(|source| RunError::System { what: "a thread", source })
+            .map_err(|source| RunError::System {
+                what: "a thread",
+                source,
+            })
     }
 
     async fn serve(self, listeners: Vec<StdListener>) {
@@ -336,7 +379,8 @@ impl Core {
         for listener in listeners {
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
-                    let (core, worker, alive) = (Rc::clone(&core), Rc::clone(&worker), alive.clone());
+                    let (core, worker, alive) =
+                        (Rc::clone(&core), Rc::clone(&worker), alive.clone());
                     tokio::task::spawn_local(core.accept(listener, worker, alive));
                 }
                 Err(error) => error!(%error, "listener not taken over"),
@@ -367,7 +411,8 @@ impl Core {
             };
             match accepted {
                 Ok((socket, client)) => {
-                    let connection = Rc::clone(&self).connection(socket, client, Rc::clone(&worker));
+                    let connection =
+                        Rc::clone(&self).connection(socket, client, Rc::clone(&worker));
                     let alive = alive.clone();
                     tokio::task::spawn_local(async move {
                         connection.await;
@@ -385,16 +430,21 @@ impl Core {
 
     async fn connection(self: Rc<Self>, socket: TcpStream, client: SocketAddr, worker: Rc<Worker>) {
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
-        let Ok(local) = socket.local_addr() else { return };
-        let _counted =
-            match self.counts.admit(client.ip(), &self.settings.limits, &self.cache) {
-                Ok(counted) => counted,
-                Err(limit) => {
-                    worker.metrics.limit(limit);
-                    let _ = socket.try_write(FULL);
-                    return;
-                }
-            };
+        let Ok(local) = socket.local_addr() else {
+            return;
+        };
+        let _counted = match self
+            .counts
+            .admit(client.ip(), &self.settings.limits, &self.cache)
+        {
+            Ok(counted) => counted,
+            Err(limit) => {
+                worker.metrics.limit(limit);
+                // Best effort: whoever cannot take it at once gets nothing.
+                let _ = socket.try_write(&refusal(&self.common, client));
+                return;
+            }
+        };
         let _open = worker.metrics.connection();
         let cell = wire::Cell::new();
         let (stop, stopping) = watch::channel(false);
@@ -411,8 +461,7 @@ impl Core {
             let connection = Rc::clone(&connection);
             service_fn(move |request| request::handle(Rc::clone(&connection), request))
         };
-        let serving =
-            wire::serve_connection(socket, &worker.limits, &cell, service, stopping);
+        let serving = wire::serve_connection(socket, &worker.limits, &cell, service, stopping);
         tokio::pin!(serving);
         let mut stage = self.stopping.clone();
         let ending = loop {
@@ -448,9 +497,27 @@ impl Core {
     }
 }
 
-/// To clients beyond a limit, who get no more than this.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n\
-    Proxy-Status: hashcache; error=connection_limit_reached\r\nConnection: close\r\n\r\n";
+/// What clients beyond a limit get instead of a connection.
+fn refusal(common: &Common, client: SocketAddr) -> Vec<u8> {
+    let context = PageContext {
+        name: common.name.as_str(),
+        host: None,
+        request_id: RequestId::fresh(),
+        reader: Reader::Program,
+    };
+    let page = page::failure(&Failure::ClientLimit, &context);
+    debug!(%client, id = %context.request_id, "client beyond a limit");
+    let mut out = format!("HTTP/1.1 {}\r\nconnection: close\r\n", page.status()).into_bytes();
+    for (name, value) in page.headers() {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(format!("content-length: {}\r\n\r\n", page.body().len()).as_bytes());
+    out.extend_from_slice(page.body());
+    out
+}
 
 /// The signals we answer to.
 struct Signals {
@@ -501,7 +568,10 @@ impl Control {
                 _ = signals.usr1.recv() => self.log.reopen(),
             }
         }
-        info!(connections = self.counts.all.load(Ordering::Relaxed), "stopping");
+        info!(
+            connections = self.counts.all.load(Ordering::Relaxed),
+            "stopping"
+        );
         self.admin.drain();
         self.stop.send_replace(Stage::Draining);
         let deadline = tokio::time::sleep(self.settings.limits.drain_time);
@@ -535,11 +605,19 @@ impl Control {
             }
         };
         let old = self.common.live.load_full();
-        let live = Live::new(&settings, old.generation + 1, &self.common.own, old.upstream.clone());
+        let live = Live::new(
+            &settings,
+            old.generation + 1,
+            &self.common.own,
+            old.upstream.clone(),
+        );
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
-            warn!(settings = restart.join(", "), "changed settings need a restart");
+            warn!(
+                settings = restart.join(", "),
+                "changed settings need a restart"
+            );
         }
         // Those that need a restart stay as they are, so that the next reload names them again.
         self.settings = Settings {
@@ -565,9 +643,16 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         ("name", old.name != new.name),
         ("access_log", old.access_log != new.access_log),
         ("log_format", old.log_format != new.log_format),
-        ("log_strip_query", old.log_strip_query != new.log_strip_query),
+        (
+            "log_strip_query",
+            old.log_strip_query != new.log_strip_query,
+        ),
         ("workers", old.workers != new.workers),
         ("limits", old.limits != new.limits),
     ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    differs
+        .into_iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(name, _)| name)
+        .collect()
 }

@@ -66,12 +66,18 @@ impl Live {
         );
         Self {
             generation,
-            store: StoreOptions { rules: settings.rules.clone(), ..StoreOptions::default() },
+            store: StoreOptions {
+                rules: settings.rules.clone(),
+                ..StoreOptions::default()
+            },
             reuse: ReuseOptions::default(),
             max_object_size: settings.max_object_size,
             connect_ports: settings.allow_connect_port.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
-            upstream: upstream::Shared { destinations, ..upstream },
+            upstream: upstream::Shared {
+                destinations,
+                ..upstream
+            },
         }
     }
 }
@@ -103,7 +109,11 @@ impl Common {
 
     /// Whether a request to `authority` is one to this proxy itself, not to be forwarded.
     pub(crate) fn is_us(&self, authority: &Authority) -> bool {
-        let ports = || self.listen.iter().any(|address| address.port() == authority.port);
+        let ports = || {
+            self.listen
+                .iter()
+                .any(|address| address.port() == authority.port)
+        };
         let ours = |address: IpAddr| ports() && self.own.holds(address);
         match &authority.host {
             Host::Name(name) => {
@@ -140,7 +150,15 @@ impl Worker {
         drop(live);
         let limits = Rc::new(limits.clone());
         let (background, upstream) = (Cell::new(0), RefCell::new(upstream));
-        Rc::new(Self { common, cache, limits, log, metrics, background, upstream })
+        Rc::new(Self {
+            common,
+            cache,
+            limits,
+            log,
+            metrics,
+            background,
+            upstream,
+        })
     }
 
     /// The connections to origins; new ones after a reload.

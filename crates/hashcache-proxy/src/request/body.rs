@@ -49,17 +49,26 @@ impl Body {
     /// These bytes.
     pub(crate) fn full(bytes: Bytes) -> Self {
         let left = Some(bytes.len() as u64);
-        Self { source: Source::Memory(Some(bytes).filter(|bytes| !bytes.is_empty())), left }
+        Self {
+            source: Source::Memory(Some(bytes).filter(|bytes| !bytes.is_empty())),
+            left,
+        }
     }
 
     /// `length` bytes out of the store.
     pub(crate) fn stored(reader: Reader, length: u64) -> Self {
-        Self { source: Source::Stored(Box::new(reader)), left: Some(length) }
+        Self {
+            source: Source::Stored(Box::new(reader)),
+            left: Some(length),
+        }
     }
 
     /// A response that is being fetched and stored.
     pub(crate) fn following(follower: Follower, length: Option<u64>) -> Self {
-        Self { source: Source::Following(Box::new(follower)), left: length }
+        Self {
+            source: Source::Following(Box::new(follower)),
+            left: length,
+        }
     }
 
     /// A response that is only passed on.
@@ -69,8 +78,16 @@ impl Body {
         metrics: std::sync::Arc<WorkerMetrics>,
     ) -> Self {
         let left = http_body::Body::size_hint(&body).exact();
-        let passed = Passed { body, tally, content: 0, metrics };
-        Self { source: Source::Passed(Box::new(passed)), left }
+        let passed = Passed {
+            body,
+            tally,
+            content: 0,
+            metrics,
+        };
+        Self {
+            source: Source::Passed(Box::new(passed)),
+            left,
+        }
     }
 }
 
@@ -112,7 +129,9 @@ impl http_body::Body for Body {
             Source::Stored(reader) => reader.poll_next(context),
             Source::Following(follower) => follower.poll_next(context),
         };
-        let Poll::Ready(piece) = piece else { return Poll::Pending };
+        let Poll::Ready(piece) = piece else {
+            return Poll::Pending;
+        };
         match piece {
             Some(Ok(bytes)) => {
                 if let Some(left) = &mut this.left {
@@ -122,9 +141,9 @@ impl http_body::Body for Body {
             }
             Some(Err(error)) => Poll::Ready(Some(Err(failure(error)))),
             // The store's length and the announced one come from one record, so this is a bug.
-            None if this.left.is_some_and(|left| left > 0) => {
-                Poll::Ready(Some(Err(Failure::Internal("content is shorter than announced"))))
-            }
+            None if this.left.is_some_and(|left| left > 0) => Poll::Ready(Some(Err(
+                Failure::Internal("content is shorter than announced"),
+            ))),
             None => Poll::Ready(None),
         }
     }
@@ -140,7 +159,9 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Passed(passed) => passed.body.size_hint(),
-            _ => self.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            _ => self
+                .left
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }

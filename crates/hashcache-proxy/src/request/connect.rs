@@ -1,17 +1,20 @@
-//! CONNECT: a tunnel to a port that is allowed, at an address that is allowed.
+//! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that change
+//! to another protocol (WebSocket).
 
 use std::io::Cursor;
 use std::rc::Rc;
 
 use hashcache_http::Authority;
 use http::Response;
-use tokio::io::AsyncReadExt;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use super::body::Body;
-use super::note::Note;
+use super::note::{Note, TunnelNote};
 use super::{Answer, Connection};
 use crate::failure::Failure;
 use crate::tunnel::{self, Carried, Ended};
+use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
 use crate::upstream::connect::Endpoint;
 
@@ -26,21 +29,47 @@ pub(super) async fn tunnel(
         return Err(Failure::Loop);
     }
     check_connect_port(&worker.common.live().connect_ports, authority.port)?;
-    let endpoint = Endpoint { authority, purpose: Purpose::Forward };
+    let endpoint = Endpoint {
+        authority,
+        purpose: Purpose::Forward,
+    };
     let (upstream, peer) = worker.upstream().connect(&endpoint).await?;
     note.upstream(Some(peer));
+    carry(
+        connection,
+        note.hand_over(),
+        async move { Some(upstream) },
+        (),
+    );
+    Ok(Response::new(Body::empty()))
+}
+
+/// Makes a pipe of the client's connection and the one upstream that has agreed to change protocol.
+pub(super) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
+    let Upgrade { stream, place } = upgrade;
+    let upstream = async move { stream.await.ok().map(TokioIo::new) };
+    carry(connection, note.hand_over(), upstream, place);
+}
+
+/// Carries bytes both ways once the answer has gone to the client, and writes the log entries. `held` is
+/// kept until the end.
+fn carry<U: AsyncRead + AsyncWrite + Unpin + 'static>(
+    connection: &Rc<Connection>,
+    note: TunnelNote,
+    upstream: impl Future<Output = Option<U>> + 'static,
+    held: impl Sized + 'static,
+) {
     let client = connection.cell.upgraded();
-    let note = note.hand_over();
     let connection = Rc::clone(connection);
-    let open = worker.metrics.tunnel();
+    let open = connection.worker.metrics.tunnel();
     tokio::task::spawn_local(async move {
         let worker = &connection.worker;
-        let mut told = Carried::default();
-        let Ok(client) = client.await else {
-            note.write(worker, 0, 0, true);
+        let (client, upstream) = tokio::join!(client, upstream);
+        let (Ok(client), Some(upstream)) = (client, upstream) else {
+            note.write(worker, 0, true);
             return;
         };
-        // What the client sent along with its CONNECT belongs to the tunnel.
+        // What the client sent along with its request belongs to the tunnel.
         let (read, write) = tokio::io::split(client.socket);
         let client = tokio::io::join(Cursor::new(client.read).chain(read), write);
         let mut drained = connection.drained.clone();
@@ -48,15 +77,14 @@ pub(super) async fn tunnel(
             let _ = drained.wait_for(|drained| *drained).await;
         };
         let idle_time = worker.limits.tunnel_idle_time;
-        let (carried, ended) = tunnel::run(client, upstream, idle_time, stop, |carried| {
-            note.write(worker, carried.to_client - told.to_client, carried.to_client - told.to_client, false);
-            told = carried;
-        })
-        .await;
-        let passed = carried.to_client - told.to_client;
+        let mut told = 0;
+        let progress = |carried: Carried| {
+            note.write(worker, carried.to_client - told, false);
+            told = carried.to_client;
+        };
+        let (carried, ended) = tunnel::run(client, upstream, idle_time, stop, progress).await;
         let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
-        note.write(worker, passed, passed, broke);
-        drop(open);
+        note.write(worker, carried.to_client - told, broke);
+        drop((open, held));
     });
-    Ok(Response::new(Body::empty()))
 }

@@ -1,13 +1,12 @@
 //! Requests that go upstream: misses, validations, and what is only passed on.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Hit;
 use hashcache_http::{
     CacheStatus, Forward, Handling, MethodKind, NotStored, OnError, RequestFacts, Reuse, Target,
-    invalidated, is_unsafe, reuse,
+    Upgrading, asks_for_upgrade, invalidated, is_unsafe, reuse,
 };
 use http::header::{AGE, AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::note::Note;
-use super::{Answer, Connection, endpoint, hit, invalidate};
+use super::{Answer, Connection, connect, endpoint, hit, invalidate};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, SharedResponse, Told, listen};
 use crate::failure::Failure;
@@ -71,8 +70,18 @@ pub(super) async fn pass(
 ) -> Answer {
     let worker = &connection.worker;
     note.outcome(outcome_of(forward));
-    let Order { target, method, fields, version, body } = order;
-    let fields = fetch::upstream_fields(worker, &target, fields, version);
+    let Order {
+        target,
+        method,
+        fields,
+        version,
+        body,
+    } = order;
+    let upgrading = match asks_for_upgrade(&method, &fields) {
+        true => Upgrading::Yes,
+        false => Upgrading::No,
+    };
+    let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
     let mut request = Request::new(match body {
         Some(body) => RequestBody::streamed(body),
         None => RequestBody::empty(),
@@ -85,20 +94,35 @@ pub(super) async fn pass(
     // `OPTIONS *` for another server came as `OPTIONS http://host`; it goes on with its path.
     *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
     *request.headers_mut() = fields;
-    let options = SendOptions { informational: informational(connection) };
+    let options = SendOptions {
+        informational: informational(connection),
+    };
     let to = endpoint(connection, &target);
     let sent = worker.upstream().send(&to, request, options).await;
     let exchange = sent.map_err(|failed| {
-        connection.cell.body_failure().unwrap_or_else(|| send_failed(connection, note, failed))
+        connection
+            .cell
+            .body_failure()
+            .unwrap_or_else(|| send_failed(connection, note, failed))
     })?;
     note.upstream(Some(exchange.peer));
-    let response = fetch::passed_on(exchange.response, worker.common.now());
+    let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
+    if let Some(upgrade) = exchange.upgrade {
+        connect::upgrade(connection, upgrade, note);
+    }
     if is_unsafe(&method) {
         let status = response.status();
-        invalidate(connection, &invalidated(&method, &target, status, response.headers()));
+        invalidate(
+            connection,
+            &invalidated(&method, &target, status, response.headers()),
+        );
     }
     let (mut head, body) = response.into_parts();
-    add_own(connection, &mut head.headers, CacheStatus::of(Handling::Forwarded(forward)));
+    add_own(
+        connection,
+        &mut head.headers,
+        CacheStatus::of(Handling::Forwarded(forward)),
+    );
     let body = Body::passed(body, note.tally(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
 }
@@ -157,7 +181,16 @@ pub(super) async fn miss(
     let collapse = &connection.worker.common.collapse;
     match collapse.join(&key, Instant::now()) {
         Part::Leader(flight) => {
-            lead(connection, order, key, forward, replaces, Some(flight), note).await
+            lead(
+                connection,
+                order,
+                key,
+                forward,
+                replaces,
+                Some(flight),
+                note,
+            )
+            .await
         }
         Part::Alone => lead(connection, order, key, forward, replaces, None, note).await,
         Part::Follower(told) => {
@@ -260,7 +293,13 @@ fn fetched_answer(
 ) -> Response<Body> {
     let mut status = CacheStatus::of(Handling::Forwarded(forward));
     match fetched {
-        Fetched::Stored { response, facts, follower, length, peer } => {
+        Fetched::Stored {
+            response,
+            facts,
+            follower,
+            length,
+            peer,
+        } => {
             note.upstream(Some(peer));
             let now = connection.worker.common.now();
             status.stored = true;
@@ -269,7 +308,11 @@ fn fetched_answer(
             add_own(connection, &mut head.headers, status);
             Response::from_parts(head, Body::following(follower, length))
         }
-        Fetched::Passed { response, why, peer } => {
+        Fetched::Passed {
+            response,
+            why,
+            peer,
+        } => {
             note.upstream(Some(peer));
             status.detail = Some(detail(why));
             let (mut head, body) = response.into_parts();
@@ -299,7 +342,11 @@ fn follow(
     note: &mut Note,
 ) -> Option<Answer> {
     let stored = &shared.stored;
-    if stored.row.as_ref().is_some_and(|row| !row.matches(&order.fields)) {
+    if stored
+        .row
+        .as_ref()
+        .is_some_and(|row| !row.matches(&order.fields))
+    {
         return None;
     }
     let common = &connection.worker.common;
@@ -349,7 +396,10 @@ async fn again(
 }
 
 /// Asks upstream whether a stored response is still good.
-#[expect(clippy::too_many_arguments, reason = "what is known of a request before it goes upstream")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "what is known of a request before it goes upstream"
+)]
 pub(super) async fn validate(
     connection: &Rc<Connection>,
     order: Order,
@@ -391,13 +441,13 @@ pub(super) async fn validate(
         }
         Ok(fetched) if on_error == OnError::ServeIfError && is_error(&fetched) => {
             note.outcome(Outcome::StaleIfError);
-            stand_in(connection, &order, facts, &known, forward, note)
+            stand_in(connection, &order, facts, &known, forward)
         }
         Ok(fetched) => Ok(fetched_answer(connection, fetched, forward, note)),
         Err(failure) if on_error != OnError::Fail => {
             note.outcome(Outcome::StaleIfError);
             note.mention(&failure);
-            stand_in(connection, &order, facts, &known, forward, note)
+            stand_in(connection, &order, facts, &known, forward)
         }
         Err(failure) => Err(failure),
     }
@@ -441,7 +491,6 @@ fn stand_in(
     facts: &RequestFacts,
     known: &Known,
     forward: Forward,
-    note: &mut Note,
 ) -> Answer {
     let now = connection.worker.common.now();
     let stored = known.stored.clone();
@@ -463,7 +512,10 @@ pub(super) fn revalidate(
     hit: &Hit,
     stored: &StoredResponse,
 ) {
-    let known = Known { hit: hit.clone(), stored: stored.clone() };
+    let known = Known {
+        hit: hit.clone(),
+        stored: stored.clone(),
+    };
     let replaces = Some(hit.clone());
     let order = fetch::Order {
         informational: None,

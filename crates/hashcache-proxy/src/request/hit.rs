@@ -32,7 +32,13 @@ impl Served {
     /// Without asking anyone.
     pub(super) fn fresh(age: Seconds, ttl: i64) -> Self {
         let handling = Handling::Hit;
-        Self { age, handling, ttl, upstream_status: None, collapsed: false }
+        Self {
+            age,
+            handling,
+            ttl,
+            upstream_status: None,
+            collapsed: false,
+        }
     }
 
     fn status(&self) -> CacheStatus<'static> {
@@ -56,7 +62,11 @@ pub(super) fn answer(
 ) -> Answer {
     let now = connection.worker.common.now();
     let length = hit.content_len().unwrap_or(0);
-    let StoredResponse { facts: known, fields, .. } = stored;
+    let StoredResponse {
+        facts: known,
+        fields,
+        ..
+    } = stored;
     if facts.has_condition
         && evaluate_conditions(&order.fields, &known, &fields, now) == ConditionOutcome::NotModified
     {

@@ -24,8 +24,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::{Hit, Lookup};
 use hashcache_http::{
-    Authority, RequestFacts, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target,
-    TargetError, cache_key, parse_target, reuse,
+    RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
+    asks_for_upgrade, cache_key, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -70,7 +70,8 @@ pub(crate) async fn handle(
         Head::Refused(failure) => Err(failure),
         Head::Accepted(info) => serve(&connection, request, &info, &mut note).await,
     };
-    let response = answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
+    let response =
+        answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
     note.finish(&connection, &response);
     Ok(response)
 }
@@ -122,10 +123,15 @@ async fn serve(
     }
     if common.accelerated().is_none() && info.form == crate::wire::Form::Origin {
         let reason = "this is a proxy: name the whole URL, as clients do that know of it";
-        return Err(Failure::Refused { status: StatusCode::BAD_REQUEST, reason });
+        return Err(Failure::Refused {
+            status: StatusCode::BAD_REQUEST,
+            reason,
+        });
     }
     if target.scheme == Scheme::Https {
-        return Err(Failure::NotImplemented("https goes through CONNECT, not in plain text"));
+        return Err(Failure::NotImplemented(
+            "https goes through CONNECT, not in plain text",
+        ));
     }
     if let Some(answer) = max_forwards(&mut request, note) {
         return answer;
@@ -140,7 +146,10 @@ fn parse(
     request: &Request<Incoming>,
     info: &HeadInfo,
 ) -> Result<RequestTarget, Failure> {
-    let refused = |reason| Failure::Refused { status: StatusCode::BAD_REQUEST, reason };
+    let refused = |reason| Failure::Refused {
+        status: StatusCode::BAD_REQUEST,
+        reason,
+    };
     let text = std::str::from_utf8(&info.target).map_err(|_| refused("the target is not ASCII"))?;
     let host = request.headers().get(HOST).map(HeaderValue::to_str);
     let host = host.transpose().map_err(|_| refused("Host is not ASCII"))?;
@@ -163,7 +172,10 @@ fn parse(
 }
 
 fn target_failure(error: TargetError) -> Failure {
-    let refused = |reason| Failure::Refused { status: StatusCode::BAD_REQUEST, reason };
+    let refused = |reason| Failure::Refused {
+        status: StatusCode::BAD_REQUEST,
+        reason,
+    };
     match error {
         TargetError::Scheme => Failure::NotImplemented("schemes other than http"),
         TargetError::NoHost => refused("the request names no host"),
@@ -181,14 +193,19 @@ fn max_forwards(request: &mut Request<Incoming>, note: &mut Note) -> Option<Answ
         return None;
     }
     let value = request.headers().get(MAX_FORWARDS)?;
-    let left = value.to_str().ok().and_then(|left| left.parse::<u32>().ok())?;
+    let left = value
+        .to_str()
+        .ok()
+        .and_then(|left| left.parse::<u32>().ok())?;
     if left == 0 {
         return Some(match *request.method() {
             Method::OPTIONS => Ok(own::options(note)),
             _ => Err(Failure::NotImplemented("TRACE that ends at this proxy")),
         });
     }
-    request.headers_mut().insert(MAX_FORWARDS, HeaderValue::from(left - 1));
+    request
+        .headers_mut()
+        .insert(MAX_FORWARDS, HeaderValue::from(left - 1));
     None
 }
 
@@ -197,6 +214,10 @@ async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> A
     let facts = RequestFacts::of(&order.method, &order.fields);
     if let Err(forward) = facts.lookup() {
         return forward::pass(connection, order, forward, note).await;
+    }
+    if asks_for_upgrade(&order.method, &order.fields) {
+        let bypass = hashcache_http::Forward::Bypass;
+        return forward::pass(connection, order, bypass, note).await;
     }
     let Some(key) = cache_key(connection.worker.common.space(), &order.target) else {
         let bypass = hashcache_http::Forward::Bypass;
@@ -231,7 +252,9 @@ async fn look_up(connection: &Connection, key: &[u8], fields: &HeaderMap) -> Loo
         Lookup::Miss => (None, Source::Memory),
         Lookup::Pending(pending) => (pending.await, Source::Disk),
     };
-    let Some(hit) = found else { return LookedUp::Nothing };
+    let Some(hit) = found else {
+        return LookedUp::Nothing;
+    };
     let whole = hit.content_len().filter(|_| hit.is_complete());
     let Some((length, stored)) = whole.zip(StoredResponse::decode(hit.metadata())) else {
         return LookedUp::Nothing;
@@ -259,29 +282,59 @@ async fn decide(
     let (hit, stored, from) = match looked_up {
         LookedUp::Found { hit, stored, from } => (hit, stored, from),
         LookedUp::VaryMiss(hit) => {
-            return forward::miss(connection, order, key, facts, Forward::VaryMiss, Some(hit), note)
-                .await;
+            return forward::miss(
+                connection,
+                order,
+                key,
+                facts,
+                Forward::VaryMiss,
+                Some(hit),
+                note,
+            )
+            .await;
         }
         LookedUp::Nothing => {
-            return forward::miss(connection, order, key, facts, Forward::UriMiss, None, note).await;
+            return forward::miss(connection, order, key, facts, Forward::UriMiss, None, note)
+                .await;
         }
     };
     let decision = reuse(facts, &stored.facts, now, &worker.common.live().reuse);
     match decision {
         Reuse::Fresh { age, ttl } => {
             note.outcome(hit::outcome(stored.facts.status, from));
-            hit::answer(connection, &order, facts, &hit, stored, hit::Served::fresh(age, ttl))
+            hit::answer(
+                connection,
+                &order,
+                facts,
+                &hit,
+                stored,
+                hit::Served::fresh(age, ttl),
+            )
         }
-        Reuse::Stale { age, ttl, allowed_by } => {
+        Reuse::Stale {
+            age,
+            ttl,
+            allowed_by,
+        } => {
             if allowed_by == StaleAllowance::WhileRevalidating {
                 forward::revalidate(connection, &order, &key, &hit, &stored);
             }
             note.outcome(Outcome::StaleHit);
-            hit::answer(connection, &order, facts, &hit, stored, hit::Served::fresh(age, ttl))
+            hit::answer(
+                connection,
+                &order,
+                facts,
+                &hit,
+                stored,
+                hit::Served::fresh(age, ttl),
+            )
         }
         Reuse::Validate { forward, on_error } => {
             let known = crate::fetch::Known { hit, stored };
-            forward::validate(connection, order, key, facts, forward, known, on_error, note).await
+            forward::validate(
+                connection, order, key, facts, forward, known, on_error, note,
+            )
+            .await
         }
         Reuse::Miss { forward } => {
             forward::pass_or_store(connection, order, key, forward, Some(hit), note).await
@@ -296,7 +349,10 @@ fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
         Some(_) => Purpose::Configured,
         None => Purpose::Forward,
     };
-    Endpoint { authority: target.authority.clone(), purpose }
+    Endpoint {
+        authority: target.authority.clone(),
+        purpose,
+    }
 }
 
 /// Takes what an unsafe request may have changed out of the store, at once.

@@ -120,7 +120,14 @@ impl Note {
             received: self.received,
             client: self.client,
             version: self.version,
+            method: self.method.clone(),
+            status: if self.method == Method::CONNECT {
+                200
+            } else {
+                101
+            },
             authority: self.authority.clone(),
+            path: self.path.clone(),
             upstream: self.upstream,
             id: self.id,
             user_agent: self.user_agent.clone(),
@@ -172,7 +179,10 @@ pub(super) struct TunnelNote {
     received: Instant,
     client: SocketAddr,
     version: Version,
+    method: Method,
+    status: u16,
     authority: String,
+    path: Box<str>,
     upstream: Option<SocketAddr>,
     id: RequestId,
     user_agent: Option<HeaderValue>,
@@ -180,22 +190,22 @@ pub(super) struct TunnelNote {
 
 impl TunnelNote {
     /// Writes an entry about what passed since the one before.
-    pub(super) fn write(&self, worker: &Worker, to_client: u64, from_origin: u64, aborted: bool) {
+    pub(super) fn write(&self, worker: &Worker, to_client: u64, aborted: bool) {
         let entry = Entry {
             start: self.start,
             duration: self.received.elapsed(),
             first_byte: None,
             client: self.client,
-            method: "CONNECT",
+            method: self.method.as_str(),
             scheme: "http",
             authority: &self.authority,
-            path: "",
+            path: &self.path,
             version: self.version,
-            status: 200,
+            status: self.status,
             outcome: Outcome::Tunnel,
             aborted,
             client_bytes: to_client,
-            origin_bytes: from_origin,
+            origin_bytes: to_client,
             upstream: self.upstream,
             peer: None,
             error: None,

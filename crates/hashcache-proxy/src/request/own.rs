@@ -25,12 +25,18 @@ pub(super) fn page(
     }
     if target.path() != "/" {
         let reason = "this proxy has no page of that name";
-        return Err(Failure::Refused { status: StatusCode::NOT_FOUND, reason });
+        return Err(Failure::Refused {
+            status: StatusCode::NOT_FOUND,
+            reason,
+        });
     }
     let common = &connection.worker.common;
     let landing = Landing {
         name: common.name.as_str(),
-        authority: request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+        authority: request
+            .headers()
+            .get(HOST)
+            .and_then(|host| host.to_str().ok()),
         local: connection.local,
         requests: common.exposition.requests(),
         engine: common.exposition.engine(),
@@ -43,12 +49,17 @@ pub(super) fn page(
 pub(super) fn options(note: &mut Note) -> Response<Body> {
     note.outcome(Outcome::Own);
     let mut response = text(StatusCode::OK, bytes::Bytes::new());
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD, OPTIONS, CONNECT"));
+    response.headers_mut().insert(
+        ALLOW,
+        HeaderValue::from_static("GET, HEAD, OPTIONS, CONNECT"),
+    );
     response
 }
 
 fn not_allowed() -> Response<Body> {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, bytes::Bytes::new());
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }

@@ -38,7 +38,11 @@ impl StoredResponse {
         out.extend_from_slice(&self.facts.to_bytes());
         push(&mut out, self.row.as_ref().map_or(&[], VaryRow::as_bytes))?;
         // The engine knows the length, and it is right.
-        for (name, value) in self.fields.iter().filter(|(name, _)| **name != CONTENT_LENGTH) {
+        for (name, value) in self
+            .fields
+            .iter()
+            .filter(|(name, _)| **name != CONTENT_LENGTH)
+        {
             push(&mut out, name.as_str().as_bytes())?;
             push(&mut out, value.as_bytes())?;
         }
@@ -53,7 +57,11 @@ impl StoredResponse {
         let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
         let mut rest = metadata.slice(1 + FACTS_BYTES..);
         let row = take(&mut rest)?;
-        let row = if row.is_empty() { None } else { Some(VaryRow::from_bytes(&row)?) };
+        let row = if row.is_empty() {
+            None
+        } else {
+            Some(VaryRow::from_bytes(&row)?)
+        };
         let mut fields = HeaderMap::with_capacity(16);
         while !rest.is_empty() {
             let name = HeaderName::from_bytes(&take(&mut rest)?).ok()?;
@@ -144,7 +152,9 @@ mod tests {
     #[test]
     fn a_head_too_large_for_the_engine_is_not_stored() {
         let mut response = sample();
-        response.fields.insert("x", HeaderValue::from_str(&"v".repeat(66_000)).unwrap());
+        response
+            .fields
+            .insert("x", HeaderValue::from_str(&"v".repeat(66_000)).unwrap());
         assert!(response.encode().is_none());
     }
 }

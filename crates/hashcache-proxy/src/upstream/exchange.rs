@@ -100,10 +100,7 @@ impl Upstream {
             line.detach();
             (
                 ResponseBody::none(incoming),
-                Some(Upgrade {
-                    stream,
-                    _place: place,
-                }),
+                Some(Upgrade { stream, place }),
             )
         } else {
             let trusted = judged.trusted;

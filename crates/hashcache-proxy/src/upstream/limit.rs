@@ -21,6 +21,7 @@ pub(crate) struct Places(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     all: Arc<Semaphore>,
+    #[cfg(test)]
     in_all: usize,
     per_origin: usize,
     origins: Mutex<HashMap<Authority, Arc<Semaphore>>>,
@@ -41,6 +42,7 @@ impl Places {
         let in_all = in_all.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Shared {
             all: Arc::new(Semaphore::new(in_all)),
+            #[cfg(test)]
             in_all,
             per_origin: per_origin.min(Semaphore::MAX_PERMITS),
             origins: Mutex::default(),
@@ -67,7 +69,8 @@ impl Places {
         })
     }
 
-    /// Connections busy now, for metrics.
+    /// Connections busy now.
+    #[cfg(test)]
     pub(crate) fn busy(&self) -> usize {
         self.0.in_all - self.0.all.available_permits()
     }

@@ -95,7 +95,8 @@ pub(crate) struct Exchange {
 pub(crate) struct Upgrade {
     /// Resolves to the connection.
     pub(crate) stream: OnUpgrade,
-    _place: Place,
+    /// Its place among the busy ones.
+    pub(crate) place: Place,
 }
 
 /// Why there is no response.
@@ -182,7 +183,8 @@ impl Upstream {
         self.connector.connect(to).await
     }
 
-    /// Idle connections of this core, for metrics.
+    /// Idle connections of this core.
+    #[cfg(test)]
     pub(crate) fn idle(&self) -> usize {
         self.pool.len()
     }

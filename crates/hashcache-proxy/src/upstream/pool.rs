@@ -157,6 +157,7 @@ impl Pool {
     }
 
     /// Lines lying idle.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.idle.borrow().values().map(Vec::len).sum()
     }

@@ -27,6 +27,7 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     incoming: Incoming,
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     framing: Framing,
     lease: Option<Lease>,
     between_bytes_time: Duration,
@@ -97,6 +98,7 @@ impl ResponseBody {
     }
 
     /// How the end of this content is told.
+    #[cfg(test)]
     pub(crate) fn framing(&self) -> Framing {
         self.framing
     }

@@ -843,7 +843,10 @@ async fn a_change_of_protocol_keeps_its_place() {
             .await
             .unwrap();
         assert_eq!(exchange.response.status(), 101);
-        let Upgrade { stream, _place } = exchange.upgrade.take().unwrap();
+        let Upgrade {
+            stream,
+            place: _place,
+        } = exchange.upgrade.take().unwrap();
         let mut stream = hyper_util::rt::TokioIo::new(stream.await.unwrap());
         let mut hello = [0; 5];
         stream.read_exact(&mut hello).await.unwrap();

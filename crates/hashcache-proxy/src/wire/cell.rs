@@ -49,8 +49,6 @@ pub(crate) struct HeadInfo {
     pub(crate) content: Content,
     /// When the first byte of the head was read.
     pub(crate) received: Instant,
-    /// Size of the head.
-    pub(crate) head_bytes: usize,
 }
 
 /// What one exchange took, told when its last byte was accepted by the socket or never will be.
@@ -229,16 +227,6 @@ impl Cell {
     /// Has `told` called once, when the answer to the current request is out or can never be.
     pub(crate) fn on_sent(&self, told: impl FnOnce(Sent) + 'static) {
         *self.on_sent.borrow_mut() = Some(Box::new(told));
-    }
-
-    /// Bytes read from the client on this connection.
-    pub(crate) fn bytes_read(&self) -> u64 {
-        self.traffic.get().read
-    }
-
-    /// Bytes the socket accepted for the client on this connection.
-    pub(crate) fn bytes_written(&self) -> u64 {
-        self.traffic.get().written
     }
 }
 

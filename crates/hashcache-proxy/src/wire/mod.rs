@@ -34,7 +34,8 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{Cell, Head, HeadInfo, Sent, Upgraded};
+pub(crate) use cell::{Cell, Head, HeadInfo, Sent};
 pub(crate) use head::{Content, Form};
 pub(crate) use serve::{Ending, serve_connection};
-pub(crate) use socket::Socket;
+#[cfg(test)]
+use socket::Socket;

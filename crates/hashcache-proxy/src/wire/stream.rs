@@ -183,7 +183,6 @@ impl Stream {
             version: checked.version,
             content: checked.content,
             received: self.received.take().unwrap_or_else(Instant::now),
-            head_bytes: head.len(),
         };
         let asked = Asked {
             http_10: checked.version == Version::HTTP_10,
