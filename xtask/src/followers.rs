@@ -8,8 +8,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use hashcache_testkit::scenario::Verdict;
-use hashcache_testkit::scenario::followers::{self, Play};
+use hashcache_testkit::scenario::followers::{Part, Play};
 
 use crate::proxy_process::{BinaryArgs, ProxyCommand};
 use crate::report::Report;
@@ -29,6 +28,9 @@ pub struct Args {
     /// Size of the large object, megabytes
     #[arg(long, default_value_t = 50)]
     megabytes: u64,
+    /// Play only the parts with this word in their name: Cut, Chunks, Leave, Slow, …
+    #[arg(long, value_name = "WORD")]
+    only: Option<String>,
     /// Write the report as JSON
     #[arg(long)]
     json: bool,
@@ -74,8 +76,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cut_bytes: CUT_BYTES,
     };
     let mut report = Report::new("followers", args.json);
-    let tell = |verdict: &Verdict| verdicts::tell(&mut report, "", verdict);
-    runtime.block_on(followers::play_all(&play, tell));
+    let wanted = |part: &&Part| match &args.only {
+        Some(word) => format!("{part:?}").contains(word.as_str()),
+        None => true,
+    };
+    for part in Part::all(&play).iter().filter(wanted) {
+        verdicts::tell(&mut report, "", &runtime.block_on(part.play(&play)));
+    }
     if let Some(mut process) = process {
         let ended = process.ended()?;
         report.check(

@@ -213,9 +213,11 @@ impl ProxyProcess {
         Ok(self.child.try_wait()?)
     }
 
-    /// Asks it to stop (TERM) and waits until it has.
+    /// Asks it to stop (TERM) and waits until it has; one that has ended already says how.
     pub fn terminate(mut self) -> anyhow::Result<ExitStatus> {
-        self.signal(Signal::TERM)?;
+        if self.ended()?.is_none() {
+            self.signal(Signal::TERM)?;
+        }
         Ok(self.child.wait()?)
     }
 

@@ -228,12 +228,7 @@ impl Stripe {
 
     /// Forgets all that could be `key`; whether there was any.
     pub(crate) fn forget(&self, shard: &mut Shard, key: KeyHash) -> bool {
-        let head = self.log.head();
-        let Located::Log(candidates) = shard.policy.locate(key, head) else { return false };
-        for at in candidates.as_slice() {
-            shard.policy.forget(key, *at, head);
-        }
-        true
+        shard.policy.forget_all(key, self.log.head())
     }
 
     /// Takes `key` away as of a version that this draws: from now on no older one is found. Also says

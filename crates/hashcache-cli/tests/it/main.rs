@@ -3,6 +3,12 @@
 mod command;
 mod configuration;
 
+mod proxy_process;
+
+mod proxy_followers;
+mod proxy_never_wrong;
+mod proxy_smuggling;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

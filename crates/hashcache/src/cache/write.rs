@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::follow::{End, Follower, Stream};
 use super::{Cache, Hit, Lookup, Updated};
@@ -14,7 +14,7 @@ use crate::completion::{Outcome, promise};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
-use crate::memory::Reservation;
+use crate::memory::{Chunk, Reservation};
 use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 use crate::policy::LogPos;
 use crate::record::Record;
@@ -135,8 +135,8 @@ impl Intent {
             put,
             cut,
             stream,
-            chunk: BytesMut::new(),
-            head_reservations: reservation,
+            chunk: Chunk::Full,
+            head_reservations: reservation.into(),
             reservations: Vec::new(),
             written: 0,
             revision: 0,
@@ -158,14 +158,14 @@ const RECORD_OVERHEAD: usize = 512;
 const FIRST_CHUNK: usize = 4 << 10;
 
 /// Sets memory aside for a pending write, out of the share for writes and out of the whole.
-fn reserve(cache: &Cache, bytes: usize) -> Option<Vec<Reservation>> {
+fn reserve(cache: &Cache, bytes: usize) -> Option<[Reservation; 2]> {
     let stripe = cache.stripe();
     let share = stripe.write_budget.reserve_free(bytes as u64);
     let whole = share.is_some().then(|| stripe.budget.reserve(bytes as u64)).flatten();
     if whole.is_none() {
         stripe.counters.puts_refused.add(1);
     }
-    Some(vec![share?, whole?])
+    Some([share?, whole?])
 }
 
 /// How often memory had been released, in the share for writes and in the whole.
@@ -189,7 +189,7 @@ pub struct Writer {
     cut: Cut,
     stream: Arc<Stream>,
     /// Where the next bytes go; never beyond the end of the span.
-    chunk: BytesMut,
+    chunk: Chunk,
     head_reservations: Vec<Reservation>,
     reservations: Vec<Reservation>,
     written: u64,
@@ -267,16 +267,19 @@ impl Writer {
         let mut reserved = self.reserve_for(bytes.len())?;
         let mut rest = bytes;
         while !rest.is_empty() {
-            if self.chunk.capacity() == 0 {
-                let (size, reservation) = reserved.next().expect("reserved for all of it");
-                self.chunk = BytesMut::with_capacity(size);
-                self.reservations.extend(reservation);
+            if self.chunk.room() == 0 {
+                let (size, [share, whole]) = reserved.next().expect("reserved for all of it");
+                let hot = &self.intent.cache.stripe().hot;
+                let (chunk, whole) = Chunk::new(size, whole, hot);
+                self.chunk = chunk;
+                self.reservations.push(share);
+                self.reservations.extend(whole);
             }
-            let (now, later) = rest.split_at(rest.len().min(self.spare()));
-            self.chunk.extend_from_slice(now);
+            let (now, later) = rest.split_at(rest.len().min(self.chunk.room()));
+            let piece = self.chunk.append(now);
             rest = later;
             self.written += now.len() as u64;
-            self.stream.push(self.chunk.split().freeze());
+            self.stream.push(piece);
             let span = self.cut.span_at(self.written - 1);
             if self.bypassed {
                 self.stream.hold(std::mem::take(&mut self.reservations));
@@ -287,19 +290,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes that still fit into the chunk. A freshly split `BytesMut` keeps what is left of its
-    /// capacity, and never grows because no more than this is written to it.
-    fn spare(&self) -> usize {
-        self.chunk.capacity() - self.chunk.len()
-    }
-
     /// Sets aside memory for all chunks that `bytes` more bytes need, or for none.
     fn reserve_for(
         &self,
         bytes: usize,
-    ) -> Result<std::vec::IntoIter<(usize, Vec<Reservation>)>, PutError> {
+    ) -> Result<std::vec::IntoIter<(usize, [Reservation; 2])>, PutError> {
         let mut chunks = Vec::new();
-        let (mut at, mut room) = (self.written, self.spare());
+        let (mut at, mut room) = (self.written, self.chunk.room());
         let mut left = bytes;
         loop {
             let now = left.min(room);
@@ -327,7 +324,7 @@ impl Writer {
 
     /// Passes the span on that ends here.
     fn end_span(&mut self, span: u32) {
-        self.chunk = BytesMut::new();
+        self.chunk = Chunk::Full;
         if span == 0 {
             self.head_reservations.append(&mut self.reservations);
             if self.put.keep == Keep::Partial && self.put.length != Some(self.written) {
@@ -466,7 +463,8 @@ pub(super) fn fill(
     span: u32,
     content: &[u8],
 ) -> Result<(), PutError> {
-    let reservations = reserve(cache, content.len() + RECORD_OVERHEAD).ok_or(PutError::Full)?;
+    let reservations =
+        Vec::from(reserve(cache, content.len() + RECORD_OVERHEAD).ok_or(PutError::Full)?);
     let fields = Fields { kind: Kind::Span, key, span, ..head.fields.clone() };
     let content = vec![Bytes::copy_from_slice(content)];
     let reservations = Arc::new(reservations);
@@ -518,7 +516,7 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes) -> Updated {
     };
     let revision = old.fields.revision.saturating_add(1);
     let fields = Fields { revision, ..old.fields.clone() };
-    let (content, reservations) = (old.content.clone(), Arc::new(reservations));
+    let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
     match intent.cache.stripe().put_head(&head, &intent.begun) {
         Accepted::Yes => Updated::Done,

@@ -77,6 +77,11 @@ impl Hot {
         self.shards[index].lock().expect("no holder of this lock panics")
     }
 
+    /// A slab for a writer, of the same arena.
+    pub(super) fn slab(&self, reservation: Reservation) -> Result<Open, Reservation> {
+        self.arena.open_reserved(reservation)
+    }
+
     /// The record under `key`, if it is hot.
     pub(crate) fn get(&self, key: KeyHash) -> Option<Arc<Record>> {
         let shard = self.shard(key);

@@ -7,10 +7,12 @@
 
 mod budget;
 mod buffer;
+mod chunk;
 mod hot;
 mod slab;
 
 pub use budget::Reservation;
 pub(crate) use budget::Budget;
 pub use buffer::AlignedBuf;
+pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;

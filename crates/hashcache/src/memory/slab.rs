@@ -1,6 +1,6 @@
-//! Slabs: 64 KiB pieces of a memory file that hot objects are copied into.
+//! Slabs: 64 KiB pieces of a memory file that hot objects are copied into, and long writes.
 //!
-//! Why not the heap: hot objects come and go in all sizes for months, and a heap that served them grows
+//! Why not the heap: objects come and go in all sizes for months, and a heap that served them grows
 //! holes that no budget knows of. A slab is given back whole.
 //!
 //! Invariant: bytes of a slab are written once, before anyone else can see them, and the slab is used
@@ -70,9 +70,18 @@ impl Arena {
     /// An empty slab, if the budget and the arena have one.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget) -> Option<Open> {
         let reservation = budget.reserve_free((SLAB_BYTES + LIST_BYTES) as u64)?;
-        let index = self.free.lock().expect("no holder of this lock panics").pop()?;
+        self.open_reserved(reservation).ok()
+    }
+
+    /// An empty slab that is accounted for by `reservation`, which is given back if there is none.
+    pub(super) fn open_reserved(
+        self: &Arc<Self>,
+        reservation: Reservation,
+    ) -> Result<Open, Reservation> {
+        let free = self.free.lock().expect("no holder of this lock panics").pop();
+        let Some(index) = free else { return Err(reservation) };
         let slab = Slab { arena: Arc::clone(self), index, _reservation: reservation };
-        Some(Open { slab: Arc::new(slab), filled: 0 })
+        Ok(Open { slab: Arc::new(slab), filled: 0 })
     }
 }
 
@@ -114,7 +123,7 @@ impl Drop for Slab {
 }
 
 /// A slab that is being filled; there is one handle to it.
-pub(super) struct Open {
+pub(crate) struct Open {
     slab: Arc<Slab>,
     filled: usize,
 }

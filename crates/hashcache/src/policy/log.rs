@@ -201,6 +201,19 @@ impl Policy for Log {
         }
     }
 
+    fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool {
+        let tag = key.tag(TAG_BITS);
+        let mut any = false;
+        for (row, way) in self.places(key) {
+            let entry = self.entry(row, way);
+            if entry.tag == tag {
+                any |= self.position(entry, head).is_some();
+                self.clear(row, way);
+            }
+        }
+        any
+    }
+
     fn rows(&self) -> u32 {
         self.rows
     }
@@ -317,6 +330,17 @@ mod tests {
             let own = candidates.iter().find(|at| put_at[*at] == asked);
             assert!(own.is_none_or(|own| *own == newest[asked]), "name {asked} at {at}");
         }
+    }
+
+    #[test]
+    fn a_name_is_forgotten_even_where_the_head_has_not_come_yet() {
+        let mut log = Log::new(4, 1000);
+        log.record(key(1), LogPos(500), None, LogPos(510));
+        assert!(!log.forget_all(key(1), LogPos(400)));
+        assert_eq!(found(&log, key(1), 510), [0; 0]);
+        log.record(key(1), LogPos(600), None, LogPos(610));
+        assert!(log.forget_all(key(1), LogPos(610)));
+        assert_eq!(log.entries(), 0);
     }
 
     #[test]

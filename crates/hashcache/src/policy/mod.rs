@@ -98,6 +98,12 @@ pub(crate) trait Policy: Send {
     /// What lies at `at` is not to be found any more. No effect when the entry is no longer there.
     fn forget(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}
 
+    /// Nothing that could be `key` is to be found any more, wherever it lies: in recovery that may be
+    /// beyond the head, which is still on its way there. Whether there was any this side of it.
+    fn forget_all(&mut self, _key: KeyHash, _head: LogPos) -> bool {
+        false
+    }
+
     /// Rows of the index, for `sweep`, `save` and `restore`.
     fn rows(&self) -> u32 {
         0

@@ -18,7 +18,8 @@ use super::Verdict;
 use crate::{ContentOptions, ContentOrigin, Sizes, content};
 
 use crowd::Crowd;
-pub use cut::{Cutting, play as cut};
+pub use cut::Cutting;
+use cut::play as cut;
 
 /// A proxy, and how much to ask of it.
 #[derive(Clone, Copy, Debug)]
@@ -39,38 +40,68 @@ pub struct Play {
     pub cut_bytes: u64,
 }
 
-/// All parts that need not be parametrised, in order.
-pub async fn play_all(play: &Play, mut each: impl FnMut(&Verdict)) -> Vec<Verdict> {
-    let mut verdicts = vec![];
-    let mut keep = |verdict: Verdict| {
-        each(&verdict);
-        verdicts.push(verdict);
-    };
-    keep(one_fetch(play).await);
-    for cutting in Cutting::all(play.cut_bytes) {
-        keep(cut(play, &cutting).await);
+/// One part of the story.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// All ask at once for what nobody has.
+    OneFetch,
+    /// The origin breaks off, and few are there.
+    Cut(Cutting),
+    /// The origin breaks off in a large object, and all are there.
+    LargeCut,
+    /// All ask for a slow page that cannot be shared, as is known.
+    Uncacheable,
+    /// The same, and nobody knows.
+    UncacheableAtFirst,
+    /// The only client leaves when little has come.
+    LeaveEarly,
+    /// The only client leaves when nearly all has come.
+    LeaveLate,
+    /// Clients that hardly read.
+    Slow,
+}
+
+impl Part {
+    /// All parts, in order.
+    #[must_use]
+    pub fn all(play: &Play) -> Vec<Self> {
+        let cuts = Cutting::all(play.cut_bytes).into_iter().map(Self::Cut);
+        let mut all = vec![Self::OneFetch];
+        all.extend(cuts);
+        all.extend([
+            Self::LargeCut,
+            Self::Uncacheable,
+            Self::UncacheableAtFirst,
+            Self::LeaveEarly,
+            Self::LeaveLate,
+            Self::Slow,
+        ]);
+        all
     }
-    let large = Cutting::of_a_large_object(play.object_bytes);
-    keep(
-        cut(
-            &Play {
-                cut_clients: play.clients,
-                ..*play
-            },
-            &large,
-        )
-        .await,
-    );
-    keep(uncacheable::known(play).await);
-    keep(uncacheable::unknown(play).await);
-    keep(leaving::early(play).await);
-    keep(leaving::late(play).await);
-    keep(slow::play(play).await);
-    verdicts
+
+    /// Plays it.
+    pub async fn play(&self, play: &Play) -> Verdict {
+        match self {
+            Self::OneFetch => one_fetch(play).await,
+            Self::Cut(cutting) => cut(play, cutting).await,
+            Self::LargeCut => {
+                let all = Play {
+                    cut_clients: play.clients,
+                    ..*play
+                };
+                cut(&all, &Cutting::of_a_large_object(play.object_bytes)).await
+            }
+            Self::Uncacheable => uncacheable::known(play).await,
+            Self::UncacheableAtFirst => uncacheable::unknown(play).await,
+            Self::LeaveEarly => leaving::early(play).await,
+            Self::LeaveLate => leaving::late(play).await,
+            Self::Slow => slow::play(play).await,
+        }
+    }
 }
 
 /// All ask at once for what nobody has: the origin is asked once.
-pub async fn one_fetch(play: &Play) -> Verdict {
+async fn one_fetch(play: &Play) -> Verdict {
     let mut verdict = Verdict::new(format!(
         "{} clients, one uncached object of {} kB",
         play.clients,

@@ -31,6 +31,7 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     };
     let origin = ContentOrigin::start_thread(options)?;
     let fast = (play.clients / 5).max(2);
+    let at_first = play.pid.and_then(memory_of);
     let crowd = |target: &str| {
         let content = origin.content(target);
         Crowd::new(play.proxy, origin.url(target), fast, vec![content])
@@ -47,6 +48,8 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     });
     slow.finish(verdict).await;
 
+    let between = play.pid.and_then(memory_of);
+    let fetched_before = origin.counts().body_bytes;
     let mut several = vec![];
     for number in 0..SLOW_CLIENTS {
         several.push(SlowClient::begin(play, &origin, &format!("/slow/{number}")).await?);
@@ -54,6 +57,7 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     // The proxy reads on for them as long as it thinks it may.
     tokio::time::sleep(STALL).await;
     let held = play.pid.and_then(memory_of);
+    let fetched = origin.counts().body_bytes - fetched_before;
     let mut finishing = JoinSet::new();
     for mut client in several {
         finishing.spawn(async move {
@@ -66,11 +70,18 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
         verdict.faults.extend(faults);
     }
     let bar = play.memory_bytes + OVERHEAD_BYTES;
+    let show = |bytes: Option<u64>| match bytes {
+        Some(bytes) => format!("{} MB", bytes / 1_000_000),
+        None => "?".to_owned(),
+    };
     verdict.seen = format!(
-        "{fast} fast ones {before:.2} s alone, {after:.2} s beside a slow one; the proxy held {} \
-         with {SLOW_CLIENTS} slow ones, {} MB allowed",
-        held.map_or_else(|| "?".to_owned(), |held| format!("{} MB", held / 1_000_000)),
-        bar / 1_000_000
+        "{fast} fast ones {before:.2} s alone, {after:.2} s beside a slow one; the proxy held {} at \
+         first, {} then, {} with {SLOW_CLIENTS} slow ones for whom {} were fetched; {} allowed",
+        show(at_first),
+        show(between),
+        show(held),
+        show(Some(fetched)),
+        show(Some(bar)),
     );
     if let Some(held) = held {
         verdict.figure("held_bytes", held as f64);

@@ -27,6 +27,7 @@ use crate::{ContentOptions, ContentOrigin};
 use client::{Asked, Requester, Way};
 pub use fill::{Fill, fill};
 use objects::{Objects, Random};
+pub use tally::READINESS;
 use tally::Tally;
 
 /// Something that can be started and killed; its cache survives both.

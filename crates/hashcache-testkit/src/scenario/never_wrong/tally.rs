@@ -190,7 +190,7 @@ impl Sums {
     }
 
     fn readiness(&self, options: &Options) -> Verdict {
-        let mut verdict = Verdict::new("ready within 1 s of the start");
+        let mut verdict = Verdict::new(READINESS);
         verdict.seen = format!(
             "{} starts; listening within {} ms, first answer within {} ms",
             self.started,
@@ -236,5 +236,7 @@ pub(super) fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
+/// The name of the verdict on how fast it starts.
+pub const READINESS: &str = "ready within 1 s of the start";
 const CALM_AFTER: Duration = Duration::from_secs(1);
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(1);

@@ -205,7 +205,8 @@ fn judge(verdict: &mut Verdict, which: &str, fault: &Fault, answer: &io::Result<
     }
     if is_whole(answer) && !is_own_page(answer) {
         verdict.expect(fault.allows(answer), || {
-            let body = answer.body[..answer.body.len().min(40)].escape_ascii();
+            let body = &answer.body[..answer.body.len().min(40)];
+            let body = body.escape_ascii().to_string();
             format!("{which} looks whole: {} with {body:?}", answer.status)
         });
     }

@@ -35,8 +35,11 @@ pub struct Shape {
 /// What may become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// It must be answered with a page of the proxy's own and one of [`REFUSALS`].
+    /// It must be answered with a page of the proxy's own and one of [`REFUSALS`], and be the last on
+    /// its connection.
     Refused,
+    /// It must be answered so too; the connection may go on.
+    RefusedAlone,
     /// It must be passed on, with this content.
     Forwarded(&'static [u8]),
     /// One of the two.
@@ -358,7 +361,8 @@ fn judge_answers(
                     answer.head
                 )
             });
-            verdict.expect(place + 1 == answers.len(), || {
+            let is_last = place + 1 == answers.len();
+            verdict.expect(is_last || shape.allowed != Allowed::Refused, || {
                 "the connection goes on after a refusal".to_owned()
             });
         }
@@ -366,7 +370,9 @@ fn judge_answers(
     let first_is_echo = answers.first().map(|answer| echo_of(answer).is_some());
     match (shape.allowed, first_is_echo) {
         (_, None) => verdict.fault("no answer"),
-        (Allowed::Refused, Some(true)) => verdict.fault("passed on, must be refused"),
+        (Allowed::Refused | Allowed::RefusedAlone, Some(true)) => {
+            verdict.fault("passed on, must be refused");
+        }
         (Allowed::Forwarded(_), Some(false)) => verdict.fault("refused, must be passed on"),
         (Allowed::Forwarded(_), _) if shape.means_two() => {
             verdict.expect(answers.len() == meant.len(), || {
@@ -409,7 +415,7 @@ fn judge_requests(
         .find(|request| path_of(request).starts_with(&names.path(FIRST)));
     match (shape.allowed, first) {
         // One whose content turns out malformed may have been passed on in part, never as whole.
-        (Allowed::Refused, Some(request)) if request.whole => {
+        (Allowed::Refused | Allowed::RefusedAlone, Some(request)) if request.whole => {
             verdict.fault(format!("reached the origin: {:?}", request.head.start_line));
         }
         (Allowed::Forwarded(body), Some(request)) => {

@@ -17,7 +17,7 @@
 
 use super::{Allowed, Modes, Shape};
 
-use Allowed::{Either, Forwarded, Refused};
+use Allowed::{Either, Forwarded, Refused, RefusedAlone};
 use Modes::{Accelerate, Both, Forward};
 
 const fn refused(name: &'static str, bytes: &'static [u8]) -> Shape {
@@ -25,6 +25,16 @@ const fn refused(name: &'static str, bytes: &'static [u8]) -> Shape {
         name,
         bytes,
         allowed: Refused,
+        modes: Both,
+    }
+}
+
+/// Where it ends is beyond doubt, so that only what it asks for is refused.
+const fn refused_alone(name: &'static str, bytes: &'static [u8]) -> Shape {
+    Shape {
+        name,
+        bytes,
+        allowed: RefusedAlone,
         modes: Both,
     }
 }
@@ -109,18 +119,18 @@ pub const SHAPES: &[Shape] = &[
     refused("port-0", b"GET http://127.0.0.1:0{path} HTTP/1.1|Host: {h}||"),
     refused("port-65536", b"GET http://127.0.0.1:65536{path} HTTP/1.1|Host: {h}||"),
     refused("port-sign", b"GET http://127.0.0.1:+80{path} HTTP/1.1|Host: {h}||"),
-    refused("ipv4-as-one-number", b"GET http://2130706433{path} HTTP/1.1|Host: {h}||"),
-    refused("ipv4-in-hex", b"GET http://0x7f.0.0.1{path} HTTP/1.1|Host: {h}||"),
-    refused("ipv4-in-octal", b"GET http://0177.0.0.1{path} HTTP/1.1|Host: {h}||"),
-    refused("ipv4-short", b"GET http://127.1{path} HTTP/1.1|Host: {h}||"),
+    refused_alone("ipv4-as-one-number", b"GET http://2130706433{path} HTTP/1.1|Host: {h}||"),
+    refused_alone("ipv4-in-hex", b"GET http://0x7f.0.0.1{path} HTTP/1.1|Host: {h}||"),
+    refused_alone("ipv4-in-octal", b"GET http://0177.0.0.1{path} HTTP/1.1|Host: {h}||"),
+    refused_alone("ipv4-short", b"GET http://127.1{path} HTTP/1.1|Host: {h}||"),
     refused("ipv6-broken", b"GET http://[::1{path} HTTP/1.1|Host: {h}||"),
     refused("backslash-in-host", b"GET http://{h}\\{path} HTTP/1.1|Host: {h}||"),
     refused("percent-in-host", b"GET http://127.0.0.1%2f{path} HTTP/1.1|Host: {h}||"),
-    refused("no-host-in-url", b"GET http:///{path} HTTP/1.1|Host: {h}||"),
-    refused("one-slash-url", b"GET http:/{path} HTTP/1.1|Host: {h}||"),
+    refused("no-host-in-url", b"GET http://{path} HTTP/1.1|Host: {h}||"),
+    refused("one-slash-url", b"GET http:{path} HTTP/1.1|Host: {h}||"),
     refused("scheme-file", b"GET file://{path} HTTP/1.1|Host: {h}||"),
     refused("scheme-ws", b"GET ws://{h}{path} HTTP/1.1|Host: {h}||"),
-    refused("scheme-ftp", b"GET ftp://{h}{path} HTTP/1.1|Host: {h}||"),
+    refused_alone("scheme-ftp", b"GET ftp://{h}{path} HTTP/1.1|Host: {h}||"),
     refused("target-relative", b"GET smuggled HTTP/1.1|Host: {h}||"),
     refused("target-asterisk", b"GET * HTTP/1.1|Host: {h}||"),
     refused("target-authority", b"GET {h} HTTP/1.1|Host: {h}||"),

@@ -1,0 +1,48 @@
+//! The real proxy killed under load: it may forget, it must not lie.
+
+use hashcache_testkit::scenario::never_wrong::{self, Fill, Options, READINESS};
+
+use crate::Home;
+use crate::proxy_process::Restarted;
+
+const OPTIONS: Options = Options {
+    kills: 2,
+    objects: 600,
+    connections: 16,
+    seed: 7,
+    round_millis: (1300, 1600),
+    large_bytes: (1_000_000, 4_000_000),
+};
+
+#[tokio::test]
+async fn a_proxy_that_is_killed_under_load_forgets_little_and_tells_no_lie() {
+    let home = Home::new();
+    let mut victim = Restarted {
+        cache: &home.path().join("cache"),
+        running: None,
+    };
+    let verdicts = never_wrong::play(&mut victim, &OPTIONS, |_| ())
+        .await
+        .unwrap();
+    for verdict in &verdicts {
+        // How fast it starts is for a machine that does nothing else: `cargo xtask never-wrong`.
+        assert!(verdict.is_well() || verdict.name == READINESS, "{verdict}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_delivered_before_a_kill_is_there_after_it() {
+    let home = Home::new();
+    let mut victim = Restarted {
+        cache: &home.path().join("cache"),
+        running: None,
+    };
+    let fill = Fill {
+        rate: 200,
+        seconds: 2,
+    };
+    let verdict = never_wrong::fill(&mut victim, &OPTIONS, &fill)
+        .await
+        .unwrap();
+    assert!(verdict.is_well(), "{verdict}");
+}

@@ -1,0 +1,119 @@
+//! The proxy as users run it: a process with a cache of its own, started and killed by tests.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+
+use hashcache_testkit::scenario::never_wrong::Victim;
+
+/// A proxy that runs, ended by its own id when dropped.
+pub struct Proxy {
+    child: Child,
+    address: SocketAddr,
+    /// What it says after its greeting, once it has ended.
+    said: Option<JoinHandle<String>>,
+}
+
+impl Proxy {
+    /// Starts one with its cache at `cache` and these flags beside.
+    pub fn start(cache: &Path, flags: &[&str]) -> Result<Self, String> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
+            .args(["proxy", "--config=/dev/null", "--listen=127.0.0.1:0"])
+            .args(["--cache-size=1GiB", "--memory=64MiB", "--access-log=none"])
+            .arg("--allow-destination=127.0.0.0/8")
+            .arg(format!("--cache={}", cache.display()))
+            .args(flags)
+            .env_clear()
+            .env("HOME", cache.parent().expect("a cache lies in a directory"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let mut stderr = BufReader::new(child.stderr.take().expect("it was asked to be piped"));
+        let mut said = String::new();
+        let address = loop {
+            let before = said.len();
+            let read = stderr
+                .read_line(&mut said)
+                .map_err(|error| error.to_string())?;
+            if read == 0 {
+                let status = child.wait();
+                return Err(format!("the proxy ended with {status:?}: {said}"));
+            }
+            if let Some((_, rest)) = said[before..].split_once(" on http://") {
+                let address = rest.split([' ', ',']).next().unwrap_or_default();
+                break address
+                    .parse()
+                    .map_err(|_| format!("no address in {said:?}"))?;
+            }
+        };
+        // Read to the end, or the proxy would wait for us one day.
+        let said = std::thread::spawn(move || {
+            // What is no UTF-8 ends the text early, which a test then shows.
+            let _ = stderr.read_to_string(&mut said);
+            said
+        });
+        Ok(Self {
+            child,
+            address,
+            said: Some(said),
+        })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a power cut would; what it had said by then.
+    pub fn kill(mut self) -> String {
+        self.child.kill().expect("a child that was not waited for");
+        self.child.wait().expect("a child that was not waited for");
+        let said = self.said.take().expect("taken here alone");
+        said.join().expect("a thread that only reads")
+    }
+
+    /// Ends it; it must have been running without a panic.
+    pub fn kill_well(mut self) {
+        let ended = self.child.try_wait().expect("a child");
+        let said = self.kill();
+        assert!(
+            ended.is_none() && !said.contains("panicked"),
+            "{ended:?}: {said}"
+        );
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A proxy that a scenario may kill and start again with the same cache.
+pub struct Restarted<'a> {
+    pub cache: &'a Path,
+    pub running: Option<Proxy>,
+}
+
+impl Victim for Restarted<'_> {
+    fn start(&mut self) -> Result<SocketAddr, String> {
+        let proxy = Proxy::start(self.cache, &[])?;
+        Ok(self.running.insert(proxy).address())
+    }
+
+    fn kill(&mut self) {
+        if let Some(proxy) = self.running.take() {
+            let said = proxy.kill();
+            assert!(!said.contains("panicked"), "{said}");
+        }
+    }
+}

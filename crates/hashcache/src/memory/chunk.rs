@@ -1,0 +1,89 @@
+//! Chunks: what a writer fills, piece by piece, while others read what is there already.
+//!
+//! A whole page lies in a slab, so that a long transfer leaves no holes in the heap; less than that lies in
+//! the heap, because a slab would be mostly empty.
+
+use bytes::{Bytes, BytesMut};
+
+use super::budget::Reservation;
+use super::hot::Hot;
+use super::slab::{Open, SLAB_BYTES};
+
+/// Memory that is filled once, from the start.
+pub(crate) enum Chunk {
+    /// Nothing fits.
+    Full,
+    /// Part of the heap; never grows, because no more than its room is appended.
+    Heap(BytesMut),
+    /// A slab.
+    Slab(Open),
+}
+
+impl Chunk {
+    /// A chunk of `size` bytes, accounted for by `reservation`, which is given back if the chunk does
+    /// not hold it itself.
+    pub(crate) fn new(
+        size: usize,
+        reservation: Reservation,
+        hot: &Hot,
+    ) -> (Self, Option<Reservation>) {
+        if size != SLAB_BYTES {
+            return (Self::Heap(BytesMut::with_capacity(size)), Some(reservation));
+        }
+        match hot.slab(reservation) {
+            Ok(slab) => (Self::Slab(slab), None),
+            Err(reservation) => (Self::Heap(BytesMut::with_capacity(size)), Some(reservation)),
+        }
+    }
+
+    /// Bytes that still fit.
+    pub(crate) fn room(&self) -> usize {
+        match self {
+            Self::Full => 0,
+            // What is left of its capacity after each `split`.
+            Self::Heap(bytes) => bytes.capacity(),
+            Self::Slab(slab) => slab.room(),
+        }
+    }
+
+    /// Copies `bytes` in, which must fit, and returns them as they lie there.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Bytes {
+        assert!(bytes.len() <= self.room());
+        match self {
+            Self::Full => Bytes::new(),
+            Self::Heap(chunk) => {
+                chunk.extend_from_slice(bytes);
+                chunk.split().freeze()
+            }
+            Self::Slab(slab) => slab.append(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Budget;
+
+    #[test]
+    fn a_page_lies_in_a_slab_and_less_in_the_heap() {
+        let budget = Budget::new(1 << 20);
+        let hot = Hot::new(&budget).unwrap();
+        for (size, in_slab) in [(SLAB_BYTES, true), (100, false)] {
+            let reservation = budget.reserve(size as u64).unwrap();
+            let (mut chunk, back) = Chunk::new(size, reservation, &hot);
+            assert_eq!(matches!(chunk, Chunk::Slab(_)), in_slab);
+            assert_eq!(back.is_none(), in_slab);
+            assert_eq!(chunk.room(), size);
+            let first = chunk.append(b"one");
+            let second = chunk.append(b"two");
+            assert_eq!((&first[..], &second[..]), (&b"one"[..], &b"two"[..]));
+            assert_eq!(chunk.room(), size - 6);
+            drop((chunk, back));
+            // What is still read is still on the books, if it is a slab.
+            assert_eq!(budget.used() > 0, in_slab);
+            drop((first, second));
+            assert_eq!(budget.used(), 0);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What each call costs the device: every cell of the table in `policy/mod.rs`, counted.
+
+use std::sync::Arc;
+
+use hashcache::device::MemoryDevice;
+use hashcache::{Cache, Config, PolicyKind};
+
+use super::support::{Call, KIB, MIB, Recorder, Value, get, open, quiet};
+
+type Device = Arc<Recorder<MemoryDevice>>;
+
+fn store(policy: PolicyKind, length: usize, objects: u64) -> (Cache, Device) {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let config = |device: &Device| Config {
+        object_bytes: 8 << 10,
+        segment_bytes: Some(4 * MIB as u32),
+        ..quiet(device.clone(), policy)
+    };
+    let cache = open(config(&device));
+    for put in 0..objects {
+        store_one(&cache, put, length);
+        if put % 100 == 99 {
+            assert!(cache.flush().wait());
+        }
+    }
+    cache.close();
+    // Opened anew nothing is hot, and what is asked for is asked of the disk.
+    let cache = open(config(&device));
+    device.take_reads();
+    device.take_writes();
+    (cache, device)
+}
+
+fn name(put: u64) -> Vec<u8> {
+    format!("http://example.org/{put}").into_bytes()
+}
+
+fn store_one(cache: &Cache, put: u64, length: usize) {
+    Value::new(put, length).store(cache, &name(put)).unwrap();
+}
+
+#[test]
+fn log_hit_is_one_read_of_at_most_16_kib() {
+    let (cache, device) = store(PolicyKind::Log, 6_000, 1_000);
+    let (mut found, mut extra) = (0, 0);
+    for put in 0..1_000 {
+        let value = get(&cache, &name(put));
+        let reads = device.take_reads();
+        assert!(reads.iter().all(|read| read.length <= 16 * KIB + 512));
+        if value.is_some() {
+            found += 1;
+            // One more for an equal tag of another name that lies later in the log.
+            extra += reads.len() - 1;
+        }
+    }
+    assert!(found > 990, "{found} of 1,000");
+    assert!(extra < 40, "{extra} reads in vain");
+    assert_eq!(device.take_writes(), []);
+}
+
+#[test]
+fn log_hit_beyond_the_first_read_is_two_that_follow_on() {
+    let (cache, device) = store(PolicyKind::Log, 50_000, 50);
+    for put in 0..50 {
+        assert!(get(&cache, &name(put)).is_some());
+        let reads = device.take_reads();
+        let [first, second] = &reads[reads.len() - 2..] else { panic!("{reads:?}") };
+        assert_eq!(first.offset + first.length as u64, second.offset);
+        assert!(first.length + second.length < 53_000);
+    }
+}
+
+#[test]
+fn log_miss_is_at_most_0_031_reads() {
+    let (cache, device) = store(PolicyKind::Log, 3_000, 3_000);
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(reads <= 310, "{reads} reads for 10,000 misses");
+}
+
+#[test]
+fn log_put_is_much_less_than_a_write_and_no_read() {
+    let (cache, device) = store(PolicyKind::Log, 3_000, 10);
+    for put in 0..1_000 {
+        store_one(&cache, 100 + put, 3_000);
+    }
+    assert!(cache.flush().wait());
+    let writes = device.take_writes();
+    assert!(writes.len() <= 9, "{writes:?}");
+    assert_eq!(device.take_reads(), []);
+    // And little is written beside the records.
+    let bytes: usize = writes.iter().map(|call| call.length).sum();
+    assert!(bytes < 1_000 * 4_700, "{bytes}");
+}
+
+#[test]
+fn a_hot_hit_costs_nothing() {
+    for policy in [PolicyKind::Log, PolicyKind::Set] {
+        let (cache, device) = store(policy, 3_000, 20);
+        assert!(get(&cache, &name(7)).is_some());
+        device.take_reads();
+        for _ in 0..100 {
+            assert!(get(&cache, &name(7)).is_some());
+        }
+        assert_eq!(device.take_reads(), []);
+    }
+}
+
+#[test]
+fn set_hit_is_one_read_of_a_set() {
+    let (cache, device) = store(PolicyKind::Set, 3_000, 500);
+    for put in 0..500 {
+        assert!(get(&cache, &name(put)).is_some());
+        let [Call { length, .. }] = device.take_reads()[..] else { panic!("more than one read") };
+        assert_eq!(length, 64 * KIB);
+    }
+    assert_eq!(device.take_writes(), []);
+}
+
+#[test]
+fn set_hit_beyond_a_block_is_two_reads() {
+    let (cache, device) = store(PolicyKind::Set, 30_000, 100);
+    let mut found = 0;
+    for put in 0..100 {
+        if get(&cache, &name(put)).is_some() {
+            found += 1;
+            assert_eq!(device.take_reads().len(), 2);
+        }
+        device.take_reads();
+    }
+    assert!(found >= 95, "{found} of 100");
+}
+
+#[test]
+fn set_miss_is_one_read() {
+    let (cache, device) = store(PolicyKind::Set, 3_000, 100);
+    for put in 0..100 {
+        assert!(get(&cache, &name(1_000 + put)).is_none());
+        assert_eq!(device.take_reads().len(), 1);
+    }
+}
+
+#[test]
+fn set_put_is_one_read_and_one_write_at_one_place() {
+    let (cache, device) = store(PolicyKind::Set, 3_000, 100);
+    for put in 0..50 {
+        store_one(&cache, 1_000 + put, 3_000);
+        assert!(cache.flush().wait());
+        let (reads, writes) = (device.take_reads(), device.take_writes());
+        let ([read], [write]) = (&reads[..], &writes[..]) else { panic!("{reads:?} {writes:?}") };
+        assert_eq!((read.length, write.length), (64 * KIB, 8 * KIB));
+        assert!((read.offset..read.offset + 64 * KIB as u64).contains(&write.offset));
+    }
+}
+
+#[test]
+fn a_remove_is_one_write_and_one_for_all_that_wait() {
+    let (cache, device) = store(PolicyKind::Log, 3_000, 100);
+    cache.remove(&name(3)).wait().unwrap();
+    let [Call { length: 4096, .. }] = device.take_writes()[..] else { panic!("not one block") };
+    let removes: Vec<_> = (10..60).map(|put| cache.remove(&name(put))).collect();
+    removes.into_iter().for_each(|remove| remove.wait().unwrap());
+    // As many as the thread was woken in between, at most one each; all fit into one block.
+    assert!(device.take_writes().iter().all(|write| write.length == 4096));
+    assert_eq!(device.take_reads(), []);
+}
+
+#[test]
+fn readers_of_one_object_share_its_read() {
+    let (cache, device) = store(PolicyKind::Log, 3_000, 10);
+    let lookups: Vec<_> = (0..50).map(|_| cache.get(&name(5))).collect();
+    for lookup in lookups {
+        assert!(lookup.wait().is_some());
+    }
+    assert_eq!(device.take_reads().len(), 1);
+}

@@ -1,0 +1,348 @@
+//! Every write can be the last: a mixed workload is ended at each of its writes in turn, in several ways,
+//! and what is left is opened.
+//!
+//! The rule. After a crash a look-up gives a miss, or a whole value that was once committed under that
+//! very name and that no remove which had returned took away. One device call that is lost or damaged
+//! while all others arrive may void the removes that were new in it, and nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hashcache::device::{Fault, FaultDevice, MemoryDevice};
+use hashcache::{Cache, PolicyKind, Put, Updated, Version};
+
+use super::support::{
+    Call, KIB, MIB, POLICIES, Recorder, Value, copy, get, memory, open, quiet, rounds,
+};
+
+const LENGTHS: [usize; 9] =
+    [0, 300, 2_000, 9_000, 64 * KIB, 64 * KIB + 1, 320 * KIB, 900 * KIB, MIB + 64 * KIB];
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Put(usize),
+    Update,
+    Remove,
+    Read,
+    Flush,
+}
+
+/// One step of the workload: the name it is for, and what is done.
+type Step = (usize, Op);
+
+/// What happened to a name, and between which writes of the device.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    what: Happened,
+    /// Writes that had arrived before it was asked for, and when it had returned.
+    before: usize,
+    after: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Happened {
+    Put(Value, Version),
+    Updated(Value, Version),
+    Removed,
+    Flushed,
+}
+
+#[derive(Default)]
+struct History {
+    events: HashMap<usize, Vec<Event>>,
+    flushes: Vec<Event>,
+}
+
+fn name(n: usize) -> Vec<u8> {
+    format!("http://example.org/{n}").into_bytes()
+}
+
+/// Names replaced by longer and shorter contents, updated, removed, read while replaced.
+fn workload(seed: u64, steps: usize) -> Vec<Step> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    // An object of five spans replaced by one of three, always.
+    let mut all = vec![(0, Op::Put(MIB + 64 * KIB)), (0, Op::Flush), (0, Op::Put(500 * KIB))];
+    while all.len() < steps {
+        let op = match random.u32(..100) {
+            0..45 => Op::Put(LENGTHS[random.usize(..LENGTHS.len())]),
+            45..60 => Op::Update,
+            60..72 => Op::Remove,
+            72..80 => Op::Read,
+            _ => Op::Flush,
+        };
+        all.push((random.usize(..12), op));
+    }
+    all.push((0, Op::Flush));
+    all
+}
+
+/// Runs the workload; `writes` tells how many writes the device has seen.
+fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
+    let mut history = History::default();
+    let mut last: HashMap<usize, (Value, Version)> = HashMap::new();
+    for (number, (n, op)) in steps.iter().enumerate() {
+        let name = name(*n);
+        let before = writes();
+        let what = match op {
+            Op::Put(length) => {
+                let value = Value::new(number as u64, *length);
+                let intent = cache.intend(&name).unwrap();
+                // Known before it can be seen: after a fault the put may be seen without returning.
+                let version = intent.version();
+                let put = Put { length: None, ..Put::metadata(value.metadata()) };
+                let stored = intent.writer(put).and_then(|mut writer| {
+                    writer.write(&value.content(&name))?;
+                    writer.commit()
+                });
+                stored.is_ok().then(|| {
+                    last.insert(*n, (value, version));
+                    Happened::Put(value, version)
+                })
+            }
+            Op::Update => last.get(n).copied().and_then(|(value, version)| {
+                let value = Value { revision: value.revision + 1, ..value };
+                let updated = cache.update_metadata(&name, version, value.metadata()).wait();
+                (updated == Updated::Done).then(|| {
+                    last.insert(*n, (value, version));
+                    Happened::Updated(value, version)
+                })
+            }),
+            Op::Remove => {
+                last.remove(n);
+                cache.remove(&name).wait().ok().map(|()| Happened::Removed)
+            }
+            Op::Read => {
+                if let Some(hit) = cache.get(&name).wait() {
+                    let _ = hit.reader(100_000..500_000).read_to_vec();
+                }
+                None
+            }
+            Op::Flush => cache.flush().wait().then_some(Happened::Flushed),
+        };
+        let Some(what) = what else { continue };
+        let event = Event { what, before, after: writes() };
+        if matches!(what, Happened::Flushed) {
+            history.flushes.push(event);
+        } else {
+            history.events.entry(*n).or_default().push(event);
+        }
+    }
+    history
+}
+
+/// What of the history had happened when the writes below `arrived` had arrived and no others. Writes in
+/// `void` did not.
+fn verify(cache: &Cache, history: &History, arrived: usize, void: Option<usize>, what: &str) -> usize {
+    let mut found = 0;
+    for (n, events) in &history.events {
+        let name = name(*n);
+        let Some(hit) = cache.get(&name).wait() else { continue };
+        let version = hit.version();
+        let Some(value) = super::support::read(&hit, &name) else { continue };
+        found += 1;
+        let position = events.iter().rposition(|event| match event.what {
+            Happened::Put(put, of) | Happened::Updated(put, of) => {
+                put == value && of == version && event.before <= arrived
+            }
+            _ => false,
+        });
+        let position = position.unwrap_or_else(|| panic!("{what}: {value:?} was never committed"));
+        let removed = events[position..].iter().find(|event| {
+            let voided = void.is_some_and(|n| (event.before..event.after).contains(&n));
+            matches!(event.what, Happened::Removed) && event.after <= arrived && !voided
+        });
+        assert!(removed.is_none(), "{what}: {value:?} came back: {removed:?}");
+    }
+    found
+}
+
+/// Opens what is left twice, the second time as after a kill right behind the first, and then lives on.
+fn reopen(
+    bytes: Vec<u8>,
+    policy: PolicyKind,
+    history: &History,
+    arrived: usize,
+    void: Option<usize>,
+    what: &str,
+) -> usize {
+    let device = copy(bytes);
+    let cache = open(quiet(device.clone(), policy));
+    let found = verify(&cache, history, arrived, void, what);
+    let again = copy(device.to_bytes());
+    drop(cache);
+    let cache = open(quiet(again, policy));
+    verify(&cache, history, arrived, void, what);
+    // What is put now is found, whatever the crash left behind.
+    let value = Value::new(1 << 40, 70_000);
+    value.store(&cache, b"new").unwrap();
+    assert!(cache.flush().wait());
+    assert_eq!(get(&cache, b"new"), Some(value), "{what}");
+    verify(&cache, history, arrived, void, what);
+    found
+}
+
+fn device_bytes(policy: PolicyKind) -> usize {
+    match policy {
+        PolicyKind::Log => 8 * MIB,
+        _ => 16 * MIB,
+    }
+}
+
+#[test]
+fn every_write_can_be_the_last_whole_or_torn() {
+    for policy in POLICIES {
+        for seed in 0..rounds() {
+            let device = Arc::new(Recorder::keeping(MemoryDevice::new(device_bytes(policy))));
+            let cache = open(quiet(device.clone(), policy));
+            let history = run(&cache, &workload(seed, 110), &|| device.writes());
+            cache.close();
+            let written = device.written();
+            let log_bytes: usize = written.iter().map(|(_, bytes)| bytes.len()).sum();
+            assert!(log_bytes > device_bytes(policy), "the log comes round");
+            let mut image = vec![0; device_bytes(policy)];
+            let (mut opened, mut found) = (0, 0);
+            for (n, (offset, bytes)) in written.iter().enumerate() {
+                let at = usize::try_from(*offset).unwrap();
+                // Before the second write of a superblock there is no store yet.
+                if n > 0 {
+                    let sectors = bytes.len() / 512;
+                    let mut torn: Vec<usize> = vec![0, 1, 3, sectors / 2, sectors - 1];
+                    torn.retain(|it| *it < sectors);
+                    torn.dedup();
+                    for sectors in torn {
+                        let mut image = image.clone();
+                        image[at..at + sectors * 512].copy_from_slice(&bytes[..sectors * 512]);
+                        let what = format!("{policy:?} seed {seed} write {n} cut at {sectors}");
+                        found += reopen(image, policy, &history, n, None, &what);
+                        opened += 1;
+                    }
+                }
+                image[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            assert!(opened > 300 && found > opened, "{opened} opened, {found} found");
+        }
+    }
+}
+
+#[test]
+fn every_write_can_be_lost_or_damaged_while_all_others_arrive() {
+    for policy in POLICIES {
+        let steps = workload(7, 60);
+        let run_with = |fault: Option<(u64, Fault)>| {
+            let inner = FaultDevice::new(MemoryDevice::new(device_bytes(policy)), fault);
+            let device = Arc::new(Recorder::new(inner));
+            let cache = open(quiet(device.clone(), policy));
+            let history = run(&cache, &steps, &|| device.writes());
+            let bytes = device.inner.media();
+            // A kill: the close that follows writes to what nobody looks at any more.
+            drop(cache);
+            (bytes, history, device.take_writes())
+        };
+        let (_, _, writes): (_, _, Vec<Call>) = run_with(None);
+        let mut random = fastrand::Rng::with_seed(3);
+        for n in 1..writes.len() {
+            let bits = writes[n].length * 8;
+            let faults = [
+                Fault::Lost,
+                Fault::Flip { bit: random.usize(..bits.min(8 * 512)) },
+                Fault::Flip { bit: random.usize(..bits) },
+            ];
+            for fault in faults {
+                let (bytes, history, calls) = run_with(Some((n as u64, fault)));
+                let what = format!("{policy:?} write {n} of {}: {fault:?}", calls.len());
+                let arrived = calls.len();
+                reopen(bytes, policy, &history, arrived, Some(n), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_fails_at_any_write_leaves_a_store_that_opens() {
+    for policy in POLICIES {
+        let steps = workload(9, 40);
+        for n in (3..60).step_by(3) {
+            let inner = MemoryDevice::new(device_bytes(policy));
+            let device = Arc::new(FaultDevice::new(inner, Some((n, Fault::Error))));
+            let cache = open(quiet(device.clone(), policy));
+            let counted = device.clone();
+            let writes = move || usize::try_from(counted.writes()).unwrap();
+            let history = run(&cache, &steps, &writes);
+            // Nothing hangs, and nobody is told of a success that was none.
+            drop(cache);
+            let arrived = usize::try_from(n).unwrap();
+            let what = format!("{policy:?} error at write {n}");
+            reopen(device.media(), policy, &history, arrived, None, &what);
+        }
+    }
+}
+
+#[test]
+fn a_real_record_in_a_body_is_never_served() {
+    let device = memory(16 * MIB);
+    let cache = open(quiet(device.clone(), PolicyKind::Log));
+    let victim = b"http://victim.example/";
+    Value::new(1, 700).store(&cache, victim).unwrap();
+    assert!(cache.flush().wait());
+    let image = device.to_bytes();
+    let at = image.windows(victim.len()).position(|window| window == victim).unwrap();
+    let record = &image[at / 512 * 512..at / 512 * 512 + 1536];
+    cache.remove(victim).wait().unwrap();
+
+    // Bodies that are nothing but copies of the record, at every alignment.
+    let mut attackers = Vec::new();
+    for shift in (0..512).step_by(4) {
+        let mut body = vec![0; shift];
+        for _ in 0..40 {
+            body.extend_from_slice(record);
+        }
+        let name = format!("http://attacker.example/{shift}");
+        cache.put(name.as_bytes(), Put::metadata("m"), &body).unwrap();
+        attackers.push((name, body));
+    }
+    assert!(cache.flush().wait());
+    let mut bytes = device.to_bytes();
+    drop(cache);
+    let check = |bytes: Vec<u8>, what: &str| {
+        let cache = open(quiet(copy(bytes), PolicyKind::Log));
+        assert!(cache.get(victim).wait().is_none(), "{what}");
+        for (name, body) in &attackers {
+            if let Some(hit) = cache.get(name.as_bytes()).wait() {
+                assert!(hit.reader(0..u64::MAX).read_to_vec().is_ok_and(|it| it == *body));
+            }
+        }
+        cache.stats().entries
+    };
+    assert!(check(bytes.clone(), "as it was") > 100);
+    // Whatever a scan could go by is damaged: headers of batches and footers, one after another.
+    for magic in [b"HCba", b"HCft"] {
+        let places: Vec<usize> = (0..bytes.len() / 512)
+            .flat_map(|sector| [sector * 512 + 8, sector * 512 + 448 + 8])
+            .filter(|at| &bytes[*at..*at + 4] == magic)
+            .collect();
+        for at in places {
+            bytes[at + 8] ^= 0x10;
+            check(bytes.clone(), "a header damaged");
+        }
+    }
+}
+
+#[test]
+fn records_of_one_store_mean_nothing_in_another() {
+    for policy in POLICIES {
+        let (one, two) = (memory(16 * MIB), memory(16 * MIB));
+        for device in [&one, &two] {
+            let cache = open(quiet(device.clone(), policy));
+            for put in 0..100 {
+                let value = Value::new(put, 3000);
+                value.store(&cache, format!("{put}").as_bytes()).unwrap();
+            }
+            cache.close();
+        }
+        // The superblocks of one in front of the areas of the other.
+        let mut mixed = two.to_bytes();
+        mixed[..8192].copy_from_slice(&one.to_bytes()[..8192]);
+        let cache = open(quiet(copy(mixed), policy));
+        assert!((0..100).all(|put| get(&cache, format!("{put}").as_bytes()).is_none()));
+    }
+}

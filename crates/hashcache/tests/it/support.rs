@@ -1,0 +1,252 @@
+//! What the tests share: contents that prove themselves, stores in memory, devices that tell or stop.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::{env, io};
+
+use bytes::Bytes;
+use hashcache::device::{Device, MemoryDevice};
+use hashcache::{Cache, Config, Hit, PolicyKind, Put, PutError, Version};
+
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
+
+/// How many times as long random tests are to be as they are by default.
+pub fn rounds() -> u64 {
+    env::var("HASHCACHE_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// A store on `device` in which nothing is written before it is asked for: no delay is ever over.
+pub fn quiet(device: Arc<dyn Device>, policy: PolicyKind) -> Config {
+    let hour = std::time::Duration::from_secs(3600);
+    Config {
+        policy,
+        memory_bytes: 16 * MIB as u64,
+        segment_bytes: Some(MIB as u32),
+        batch_delay: hour,
+        sync_interval: hour,
+        open_patience: hour,
+        ..Config::on_device(device)
+    }
+}
+
+pub fn open(config: Config) -> Cache {
+    Cache::open(config).expect("a store that can be opened")
+}
+
+pub fn memory(bytes: usize) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(bytes))
+}
+
+/// A store on a copy of what `device` holds, as after a kill at this moment.
+pub fn copy(bytes: Vec<u8>) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::from_bytes(bytes))
+}
+
+/// What a put of a test stores: its metadata says which put it was, and the content follows from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Value {
+    pub put: u64,
+    pub revision: u32,
+    pub length: usize,
+}
+
+impl Value {
+    pub fn new(put: u64, length: usize) -> Self {
+        Self { put, revision: 0, length }
+    }
+
+    pub fn metadata(self) -> Bytes {
+        let Self { put, revision, length } = self;
+        format!("{put} {revision} {length} {}", "m".repeat((put % 900) as usize)).into()
+    }
+
+    pub fn parse(metadata: &[u8]) -> Self {
+        let text = std::str::from_utf8(metadata).expect("metadata of a test is text");
+        let numbers: Vec<u64> =
+            text.split(' ').take(3).map(|word| word.parse().expect("a number")).collect();
+        let value = Self {
+            put: numbers[0],
+            revision: u32::try_from(numbers[1]).unwrap(),
+            length: usize::try_from(numbers[2]).unwrap(),
+        };
+        assert_eq!(value.metadata(), metadata, "metadata of another value");
+        value
+    }
+
+    pub fn content(self, name: &[u8]) -> Vec<u8> {
+        content(name, self.put, self.length)
+    }
+
+    pub fn store(self, cache: &Cache, name: &[u8]) -> Result<Version, PutError> {
+        cache.put(name, Put::metadata(self.metadata()), &self.content(name))
+    }
+}
+
+/// Bytes that belong to this put of this name and to no other.
+pub fn content(name: &[u8], put: u64, length: usize) -> Vec<u8> {
+    let seed = name.iter().fold(put ^ 0x9e37_79b9_7f4a_7c15, |seed, byte| {
+        (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+    });
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut bytes = vec![0; length];
+    for chunk in bytes.chunks_mut(8) {
+        let word = random.u64(..).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes
+}
+
+/// The value of a hit, every byte compared; `None` when content has gone.
+///
+/// # Panics
+/// On a single wrong byte.
+pub fn read(hit: &Hit, name: &[u8]) -> Option<Value> {
+    let value = Value::parse(hit.metadata());
+    assert_eq!(hit.content_len(), Some(value.length as u64));
+    let content = hit.reader(0..u64::MAX).read_to_vec().ok()?;
+    assert!(content == value.content(name), "wrong content for {value:?}");
+    Some(value)
+}
+
+pub fn get(cache: &Cache, name: &[u8]) -> Option<Value> {
+    read(&cache.get(name).wait()?, name)
+}
+
+/// One call to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub offset: u64,
+    pub length: usize,
+}
+
+#[derive(Default)]
+struct Tape {
+    reads: Vec<Call>,
+    writes: Vec<Call>,
+    /// Bytes of the writes, if they are kept.
+    written: Option<Vec<Vec<u8>>>,
+}
+
+/// A device that tells what was asked of it.
+pub struct Recorder<D> {
+    pub inner: D,
+    tape: Mutex<Tape>,
+}
+
+impl<D: Device> Recorder<D> {
+    pub fn new(inner: D) -> Self {
+        Self { inner, tape: Mutex::default() }
+    }
+
+    /// Keeps the bytes of all writes.
+    pub fn keeping(inner: D) -> Self {
+        let device = Self::new(inner);
+        device.tape.lock().unwrap().written = Some(Vec::new());
+        device
+    }
+
+    pub fn take_reads(&self) -> Vec<Call> {
+        std::mem::take(&mut self.tape.lock().unwrap().reads)
+    }
+
+    pub fn take_writes(&self) -> Vec<Call> {
+        std::mem::take(&mut self.tape.lock().unwrap().writes)
+    }
+
+    pub fn writes(&self) -> usize {
+        self.tape.lock().unwrap().writes.len()
+    }
+
+    /// Offset and bytes of all writes.
+    pub fn written(&self) -> Vec<(u64, Vec<u8>)> {
+        let tape = self.tape.lock().unwrap();
+        let bytes = tape.written.clone().expect("made with `keeping`");
+        tape.writes.iter().map(|call| call.offset).zip(bytes).collect()
+    }
+}
+
+impl<D: Device> Device for Recorder<D> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let call = Call { offset, length: buffer.len() };
+        self.tape.lock().unwrap().reads.push(call);
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        let mut tape = self.tape.lock().unwrap();
+        tape.writes.push(Call { offset, length: buffer.len() });
+        if let Some(written) = &mut tape.written {
+            written.push(buffer.to_vec());
+        }
+        drop(tape);
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+/// A device whose writes wait while it is shut.
+pub struct Gate<D> {
+    pub inner: D,
+    shut: Mutex<bool>,
+    opened: Condvar,
+    waiting: Condvar,
+    held: Mutex<usize>,
+}
+
+impl<D: Device> Gate<D> {
+    pub fn new(inner: D) -> Self {
+        Self {
+            inner,
+            shut: Mutex::new(false),
+            opened: Condvar::new(),
+            waiting: Condvar::new(),
+            held: Mutex::new(0),
+        }
+    }
+
+    pub fn shut(&self) {
+        *self.shut.lock().unwrap() = true;
+    }
+
+    pub fn open(&self) {
+        *self.shut.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+
+    /// Waits until a write is being held up.
+    pub fn wait_for_write(&self) {
+        let held = self.held.lock().unwrap();
+        drop(self.waiting.wait_while(held, |held| *held == 0).unwrap());
+    }
+}
+
+impl<D: Device> Device for Gate<D> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        *self.held.lock().unwrap() += 1;
+        self.waiting.notify_all();
+        let shut = self.shut.lock().unwrap();
+        drop(self.opened.wait_while(shut, |shut| *shut).unwrap());
+        *self.held.lock().unwrap() -= 1;
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
