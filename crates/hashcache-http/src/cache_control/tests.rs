@@ -1,3 +1,5 @@
+//! Directives as origins and clients really write them.
+
 use super::*;
 
 fn fields(lines: &[&str]) -> HeaderMap {

@@ -1,3 +1,5 @@
+//! What belongs to a connection stays with it.
+
 use super::*;
 
 fn fields(lines: &[(&str, &str)]) -> HeaderMap {

@@ -1,3 +1,5 @@
+//! What an unsafe request takes out of the store.
+
 use super::*;
 
 fn target(url: &str) -> Target {

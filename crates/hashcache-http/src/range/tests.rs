@@ -1,3 +1,5 @@
+//! Ranges, resolved and refused.
+
 use super::*;
 
 use http::header::{DATE, HeaderName, LAST_MODIFIED};

@@ -1,3 +1,5 @@
+//! Freshness rules, shipped and written by hand.
+
 use super::*;
 
 fn find(rules: &Rules, url: &str) -> Option<RuleAction> {

@@ -1,3 +1,5 @@
+//! Preconditions, validations, freshening.
+
 use super::*;
 
 use http::StatusCode;

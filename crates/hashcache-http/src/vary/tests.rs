@@ -1,3 +1,5 @@
+//! Rows that match, and rows that do not.
+
 use super::*;
 
 fn fields(lines: &[(&str, &str)]) -> HeaderMap {

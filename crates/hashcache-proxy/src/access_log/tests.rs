@@ -1,3 +1,5 @@
+//! The log as a whole: threads, files, full disks.
+
 use std::path::Path;
 
 use http::Version;

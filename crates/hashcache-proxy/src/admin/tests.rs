@@ -1,3 +1,5 @@
+//! The admin listener, asked over sockets.
+
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

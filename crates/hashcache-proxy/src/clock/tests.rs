@@ -1,3 +1,5 @@
+//! Clocks that jump, and what is made of them.
+
 use super::*;
 
 /// A clock whose hands the test moves.

@@ -1,3 +1,5 @@
+//! Counters and their exposition.
+
 use std::net::SocketAddr;
 
 use serde_json::Value;

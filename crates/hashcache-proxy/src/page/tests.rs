@@ -1,3 +1,5 @@
+//! Pages, escaped and small.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Connections served over pipes and sockets, good and bad.
+
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;

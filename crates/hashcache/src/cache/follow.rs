@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::Cache;
 use super::read::{Spans, wait};
 use crate::error::ReadError;
-use crate::memory::Reservation;
+use crate::memory::{Budget, Reservation};
 use crate::object::{Cut, PAGE, Version};
 
 /// How a write ended, if it did.
@@ -98,10 +98,10 @@ impl Stream {
             state.length += piece.len() as u64;
             if state.length <= PAGE as u64 {
                 state.head.push_back(piece);
-                merge(&mut state.head);
+                merge(&mut state.head, &self.cache.stripe().budget);
             } else {
                 state.window.push_back(piece);
-                merge(&mut state.window);
+                merge(&mut state.window, &self.cache.stripe().budget);
             }
             released = state.trim();
             std::mem::take(&mut state.waiting_followers)
@@ -231,18 +231,32 @@ const MERGED: usize = 16;
 
 /// Makes one piece of the last ones if they are many and small: an upstream that sends byte by byte
 /// must not cost a handle for each. Every byte is copied once a level, and there are four at most.
-fn merge(pieces: &mut VecDeque<Bytes>) {
+fn merge(pieces: &mut VecDeque<Bytes>, budget: &Budget) {
     while let Some(from) = pieces.len().checked_sub(MERGED) {
         let last = || pieces.range(from..).map(Bytes::len);
         let (total, longest) = (last().sum::<usize>(), last().max().unwrap_or(0));
         if total > PAGE / 2 || longest * MERGED > total * 2 {
             return;
         }
-        let mut merged = Vec::with_capacity(total);
+        // The pieces' own memory goes off the books with them.
+        let Some(reservation) = budget.reserve(total as u64) else { return };
+        let mut bytes = Vec::with_capacity(total);
         for piece in pieces.drain(from..) {
-            merged.extend_from_slice(&piece);
+            bytes.extend_from_slice(&piece);
         }
-        pieces.push_back(merged.into());
+        pieces.push_back(Bytes::from_owner(Merged { bytes, _reservation: reservation }));
+    }
+}
+
+/// Bytes of several pieces, with the memory set aside for them.
+struct Merged {
+    bytes: Vec<u8>,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for Merged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

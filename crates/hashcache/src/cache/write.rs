@@ -158,14 +158,32 @@ const RECORD_OVERHEAD: usize = 512;
 const FIRST_CHUNK: usize = 4 << 10;
 
 /// Sets memory aside for a pending write, out of the share for writes and out of the whole.
-fn reserve(cache: &Cache, bytes: usize) -> Option<[Reservation; 2]> {
+fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
     let stripe = cache.stripe();
     let share = stripe.write_budget.reserve_free(bytes as u64);
     let whole = share.is_some().then(|| stripe.budget.reserve(bytes as u64)).flatten();
     if whole.is_none() {
         stripe.counters.puts_refused.add(1);
     }
-    Some([share?, whole?])
+    Some(Reserved { share: Some(share?), whole: whole? })
+}
+
+/// The same for what is passed on only: the share for writes is for what the disk is to take, and may
+/// be spent just because the disk takes nothing.
+fn reserve_window(cache: &Cache, bytes: usize) -> Option<Reserved> {
+    Some(Reserved { share: None, whole: cache.stripe().budget.reserve(bytes as u64)? })
+}
+
+/// Memory set aside out of both budgets.
+struct Reserved {
+    share: Option<Reservation>,
+    whole: Reservation,
+}
+
+impl From<Reserved> for Vec<Reservation> {
+    fn from(reserved: Reserved) -> Self {
+        reserved.share.into_iter().chain([reserved.whole]).collect()
+    }
 }
 
 /// How often memory had been released, in the share for writes and in the whole.
@@ -268,12 +286,11 @@ impl Writer {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.chunk.room() == 0 {
-                let (size, [share, whole]) = reserved.next().expect("reserved for all of it");
+                let (size, reserved) = reserved.next().expect("reserved for all of it");
                 let hot = &self.intent.cache.stripe().hot;
-                let (chunk, whole) = Chunk::new(size, whole, hot);
+                let (chunk, whole) = Chunk::new(size, reserved.whole, hot);
                 self.chunk = chunk;
-                self.reservations.push(share);
-                self.reservations.extend(whole);
+                self.reservations.extend(reserved.share.into_iter().chain(whole));
             }
             let (now, later) = rest.split_at(rest.len().min(self.chunk.room()));
             let piece = self.chunk.append(now);
@@ -294,7 +311,7 @@ impl Writer {
     fn reserve_for(
         &self,
         bytes: usize,
-    ) -> Result<std::vec::IntoIter<(usize, [Reservation; 2])>, PutError> {
+    ) -> Result<std::vec::IntoIter<(usize, Reserved)>, PutError> {
         let mut chunks = Vec::new();
         let (mut at, mut room) = (self.written, self.chunk.room());
         let mut left = bytes;
@@ -306,8 +323,10 @@ impl Writer {
                 return Ok(chunks.into_iter());
             }
             room = self.chunk_size(at, left);
-            let reservation = reserve(&self.intent.cache, room).ok_or(PutError::Full)?;
-            chunks.push((room, reservation));
+            let cache = &self.intent.cache;
+            let reserved =
+                if self.bypassed { reserve_window(cache, room) } else { reserve(cache, room) };
+            chunks.push((room, reserved.ok_or(PutError::Full)?));
         }
     }
 

@@ -1,3 +1,5 @@
+//! Lines of the three formats, with hostile values.
+
 use serde_json::Value;
 
 use super::super::RequestId;

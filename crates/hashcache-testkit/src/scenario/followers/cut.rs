@@ -158,10 +158,12 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
         .collect();
     let (everybody, asked) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
     let script = {
-        let (cutting, versions, gate) = (*cutting, versions.clone(), everybody.clone());
-        move |request: &RawRequest| {
-            let number = asked.fetch_add(1, Ordering::Relaxed);
-            cutting.answer(request, number, &versions, &gate)
+        let (cutting, versions) = (*cutting, versions.clone());
+        // Made beforehand: a proxy that waits too long for a head lets its followers go.
+        let first = cutting.cut_off(&versions[0].bytes(), &everybody);
+        move |request: &RawRequest| match asked.fetch_add(1, Ordering::Relaxed) {
+            0 => first.clone(),
+            number => cutting.answer(request, number, &versions),
         }
     };
     let origin = match Origin::start(script).await {
@@ -225,14 +227,8 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
 }
 
 impl Cutting {
-    /// What the origin does about its request of this `number`.
-    fn answer(
-        &self,
-        request: &RawRequest,
-        number: usize,
-        versions: &[Content],
-        everybody: &Gate,
-    ) -> Script {
+    /// What the origin does about its request of this `number`, which is not the first.
+    fn answer(&self, request: &RawRequest, number: usize, versions: &[Content]) -> Script {
         let changes = matches!(
             self.offers,
             Offers::Nothing | Offers::Weak | Offers::Changed
@@ -244,19 +240,12 @@ impl Cutting {
         };
         let body = versions[version].bytes();
         let range = request.field("Range").and_then(first_of_range);
-        let tag = match self.offers {
-            Offers::Nothing => None,
-            Offers::Weak => Some("W/\"v\"".to_owned()),
-            _ => Some(format!("\"v{version}\"")),
-        };
+        let tag = self.tag(version);
         let same = request
             .field("If-Range")
             .is_none_or(|asked| tag.as_deref() == Some(asked));
         let mut fields = vec![("Cache-Control", "max-age=3600".to_owned())];
         fields.extend(tag.map(|tag| ("ETag", tag)));
-        if number == 0 {
-            return self.cut_off(&fields, &body, everybody);
-        }
         match (self.offers, range.filter(|_| same)) {
             (Offers::Error, Some(_)) => {
                 Script::response(500, &[("Content-Length", "0")], "").close()
@@ -277,9 +266,18 @@ impl Cutting {
         }
     }
 
+    fn tag(&self, version: usize) -> Option<String> {
+        match self.offers {
+            Offers::Nothing => None,
+            Offers::Weak => Some("W/\"v\"".to_owned()),
+            _ => Some(format!("\"v{version}\"")),
+        }
+    }
+
     /// The first answer: broken off when all clients are there.
-    fn cut_off(&self, fields: &[(&str, String)], body: &[u8], everybody: &Gate) -> Script {
-        let mut fields = fields.to_vec();
+    fn cut_off(&self, body: &[u8], everybody: &Gate) -> Script {
+        let mut fields = vec![("Cache-Control", "max-age=3600".to_owned())];
+        fields.extend(self.tag(0).map(|tag| ("ETag", tag)));
         let sent = usize::try_from(self.at).map_or(body.len(), |at| at.min(body.len()));
         match self.told {
             Told::Length => fields.push(("Content-Length", body.len().to_string())),

@@ -49,7 +49,6 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     slow.finish(verdict).await;
 
     let between = play.pid.and_then(memory_of);
-    let fetched_before = origin.counts().body_bytes;
     let mut several = vec![];
     for number in 0..SLOW_CLIENTS {
         several.push(SlowClient::begin(play, &origin, &format!("/slow/{number}")).await?);
@@ -57,7 +56,6 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     // The proxy reads on for them as long as it thinks it may.
     tokio::time::sleep(STALL).await;
     let held = play.pid.and_then(memory_of);
-    let fetched = origin.counts().body_bytes - fetched_before;
     let mut finishing = JoinSet::new();
     for mut client in several {
         finishing.spawn(async move {
@@ -76,11 +74,10 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     };
     verdict.seen = format!(
         "{fast} fast ones {before:.2} s alone, {after:.2} s beside a slow one; the proxy held {} at \
-         first, {} then, {} with {SLOW_CLIENTS} slow ones for whom {} were fetched; {} allowed",
+         first, {} then, {} with {SLOW_CLIENTS} slow ones; {} allowed",
         show(at_first),
         show(between),
         show(held),
-        show(Some(fetched)),
         show(Some(bar)),
     );
     if let Some(held) = held {
