@@ -1,13 +1,13 @@
 //! Collapsed forwarding: one fetch serves all who wait for the same key, on any core.
 //!
-//! The first to miss becomes the *leader* and owns the [`Flight`]; who comes later *follows* it. When the
-//! response's head has come, the leader says whether it may be shared; if not, all go at once, and the key is
-//! remembered so that the next ones do not even wait.
+//! The first to miss becomes the *leader* and owns the [`Flight`]; who comes later *follows* it.
+//! When the response's head has come, the leader says whether it may be shared; if not, all go at
+//! once, and the key is remembered so that the next ones do not even wait.
 //!
 //! Called by `request`; the flight travels with `fetch`.
 //!
-//! Invariant: a follower waits at most [`WAIT_MAX`] for the head; a flight that is dropped lets everyone go.
-//! Cost: one lock and one map entry per fetch in progress.
+//! Invariant: a follower waits at most [`WAIT_MAX`] for the head; a flight that is dropped lets
+//! everyone go. Cost: one lock and one map entry per fetch in progress.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -1,13 +1,13 @@
 //! A fetch: one request upstream whose answer is stored while any number of readers follow it.
 //!
-//! A task of its own, because the client that caused it may leave at any time and others may have joined. It
-//! ends when the content is whole, when nobody is left to read it (unless it is nearly done), or when upstream
-//! fails and cannot be resumed.
+//! A task of its own, because the client that caused it may leave at any time and others may have
+//! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
+//! done), or when upstream fails and cannot be resumed.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
 //!
-//! Invariants: the version is drawn before the request is sent, so an answer never outlives an invalidation
-//! that came after the question; a response is committed only when its end was seen.
+//! Invariants: the version is drawn before the request is sent, so an answer never outlives an
+//! invalidation that came after the question; a response is committed only when its end was seen.
 
 use std::cell::Cell as StdCell;
 use std::future::poll_fn;

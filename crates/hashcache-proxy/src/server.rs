@@ -1,17 +1,17 @@
 //! Listeners, cores, signals: from the start of the process to its end.
 //!
-//! One thread a core runs a runtime of its own with a copy of every listening socket; the thread that called
-//! [`run`] minds signals, the admin listener and the clock.
+//! One thread a core runs a runtime of its own with a copy of every listening socket; the thread
+//! that called [`run`] minds signals, the admin listener and the clock.
 //!
 //! Called by `hashcache-cli`; hands every connection to `wire`, every request to `request`.
 //!
 //! ```text
-//! Serving ──TERM──▶ Draining ──all done, or drain_time──▶ Closing (cache saved, log written) ──▶ end
+//! Serving ──TERM──▶ Draining ──all done, or drain_time──▶ Closing (cache saved, log written)
 //!                      └──────────TERM again─────────────────┘
 //! ```
 //!
-//! Invariant: addresses are bound without SO_REUSEPORT, so a second instance is refused and does not
-//! silently take half of the connections.
+//! Invariant: addresses are bound without SO_REUSEPORT, so a second instance is refused and does
+//! not silently take half of the connections.
 
 use std::collections::HashMap;
 use std::io;
@@ -89,8 +89,8 @@ const CONNECTION_BYTES: u64 = 12 << 10;
 /// How often the clock and the health of the store are looked at while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(50);
 
-/// Serves until told to stop. `listening` is called once with the addresses really bound (and that of the
-/// admin listener); `reload` gives the settings anew on SIGHUP.
+/// Serves until told to stop. `listening` is called once with the addresses really bound (and that
+/// of the admin listener); `reload` gives the settings anew on SIGHUP.
 ///
 /// # Errors
 /// See [`RunError`]; nothing was served then.

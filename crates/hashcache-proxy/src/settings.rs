@@ -1,4 +1,5 @@
-//! What an operator asked for, parsed and checked; made by `hashcache-cli`, read by every module here.
+//! What an operator asked for, parsed and checked; made by `hashcache-cli`, read by every module
+//! here.
 //!
 //! Invariant: a `Settings` that exists is consistent; nothing here is a raw string of the user's.
 

@@ -1,7 +1,7 @@
 //! Where the bytes of an answer come from: memory, the store, a fetch in progress, or upstream.
 //!
-//! Invariant: a body ends with an error unless all of it was given; hyper then breaks the connection off, so
-//! that no client takes a part for the whole.
+//! Invariant: a body ends with an error unless all of it was given; hyper then breaks the
+//! connection off, so that no client takes a part for the whole.
 
 use std::cell::Cell;
 use std::pin::Pin;

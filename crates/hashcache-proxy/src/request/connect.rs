@@ -1,5 +1,5 @@
-//! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that change
-//! to another protocol (WebSocket).
+//! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that
+//! change to another protocol (WebSocket).
 
 use std::io::Cursor;
 use std::rc::Rc;
@@ -51,8 +51,8 @@ pub(super) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut 
     carry(connection, note.hand_over(), upstream, place);
 }
 
-/// Carries bytes both ways once the answer has gone to the client, and writes the log entries. `held` is
-/// kept until the end.
+/// Carries bytes both ways once the answer has gone to the client, and writes the log entries.
+/// `held` is kept until the end.
 fn carry<U: AsyncRead + AsyncWrite + Unpin + 'static>(
     connection: &Rc<Connection>,
     note: TunnelNote,

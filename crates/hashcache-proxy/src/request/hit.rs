@@ -2,7 +2,8 @@
 //!
 //! Preconditions first, then ranges (RFC 9110 13.2.2).
 //!
-//! Cost: the stored fields are put into a map, four of ours are added; content is passed by reference.
+//! Cost: the stored fields are put into a map, four of ours are added; content is passed by
+//! reference.
 
 use hashcache::Hit;
 use hashcache_http::{

@@ -1,16 +1,17 @@
 //! Stored responses: how a response becomes an object of the engine, and back.
 //!
-//! The content is the object's content; everything else is its metadata, laid out so that a hit reads numbers
-//! instead of parsing fields:
+//! The content is the object's content; everything else is its metadata, laid out so that a hit
+//! reads numbers instead of parsing fields:
 //!
 //! ```text
-//! layout 1 | facts 48 | row length 2 | vary row | fields: (name length 2, name, value length 2, value)*
+//! layout 1 | facts 48 | row length 2 | vary row | fields
+//! field: name length 2 | name | value length 2 | value
 //! ```
 //!
 //! Called by `request` and `fetch`.
 //!
-//! Invariant: metadata that does not decode is a miss; it never becomes a response.
-//! Cost: one pass over the fields; values are slices of the metadata, not copies.
+//! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
+//! over the fields; values are slices of the metadata, not copies.
 
 use bytes::Bytes;
 use hashcache_http::{FACTS_BYTES, StoredFacts, VaryRow};

@@ -176,10 +176,10 @@ impl Cell {
         self.head.take().unwrap_or_else(none)
     }
 
-    /// Sends a 1xx before the answer to the current request. Returns whether it will be sent: not to
-    /// HTTP/1.0 clients, not once the answer has begun, not while the client does not take what it was
-    /// sent before. 100 is never sent from here: hyper sends it when the request's body is first
-    /// polled, and would send it again. 101 is an answer, not an interim response.
+    /// Sends a 1xx before the answer to the current request. Returns whether it will be sent: not
+    /// to HTTP/1.0 clients, not once the answer has begun, not while the client does not take what
+    /// it was sent before. 100 is never sent from here: hyper sends it when the request's body is
+    /// first polled, and would send it again. 101 is an answer, not an interim response.
     pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         let mut interim = self.interim.borrow_mut();
         let in_time = self.exchange.get() == Exchange::Asked && !self.signals.write_partial.get();
@@ -216,8 +216,8 @@ impl Cell {
         self.body_failure.borrow().clone()
     }
 
-    /// To be called before a 2xx to CONNECT or a 101 is returned: resolves to the client's socket when
-    /// that answer has been flushed. An error means that the client left before.
+    /// To be called before a 2xx to CONNECT or a 101 is returned: resolves to the client's socket
+    /// when that answer has been flushed. An error means that the client left before.
     pub(crate) fn upgraded(&self) -> oneshot::Receiver<Upgraded> {
         let (sender, receiver) = oneshot::channel();
         *self.tunnel.borrow_mut() = Some(sender);

@@ -1,11 +1,12 @@
 //! The chunked coding of a request body (RFC 9112, 7.1), followed byte by byte to its end.
 //!
-//! Called by `inbound`; hands on what it has checked, without chunk extensions, for hyper to decode.
-//! Extensions go because they mean nothing end to end and hyper bounds them per body, we per chunk.
+//! Called by `inbound`; hands on what it has checked, without chunk extensions, for hyper to
+//! decode. Extensions go because they mean nothing end to end and hyper bounds them per body, we
+//! per chunk.
 //!
 //! Invariant: only the strict grammar passes (hex digits, CRLF exactly, no space), so hyper's more
-//! lenient decoder cannot see another end of the body than this one.
-//! Cost: chunk data is passed over whole; everything else is one match a byte.
+//! lenient decoder cannot see another end of the body than this one. Cost: chunk data is passed
+//! over whole; everything else is one match a byte.
 
 use super::head::{is_control, is_token};
 

@@ -58,8 +58,8 @@ impl Inbound {
         matches!(self.part, Part::Nothing)
     }
 
-    /// Looks for a head in `input`, which must begin where the last message ended and grow from call
-    /// to call until a head was accepted.
+    /// Looks for a head in `input`, which must begin where the last message ended and grow from
+    /// call to call until a head was accepted.
     pub(super) fn head(&mut self, input: &[u8]) -> HeadStep {
         let Part::Head(scan) = &mut self.part else {
             return HeadStep::Partial;

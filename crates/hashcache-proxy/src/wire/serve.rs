@@ -1,11 +1,11 @@
 //! One client's connection from its first byte to its last.
 //!
-//! Called by `server` for every connection; runs hyper on a `stream` and acts on what the two leave in
-//! the `Cell`: deadlines, aborts, upgrades. Closes so that the client gets all that was sent.
+//! Called by `server` for every connection; runs hyper on a `stream` and acts on what the two leave
+//! in the `Cell`: deadlines, aborts, upgrades. Closes so that the client gets all that was sent.
 //!
-//! Invariant: hyper's state is thrown away only between two messages, so that nothing is lost with it.
-//! Cost: a connection that rests for [`PARK_AFTER`] gives back hyper's buffers (about 10 KiB) and
-//! builds them anew with the next request, about a microsecond.
+//! Invariant: hyper's state is thrown away only between two messages, so that nothing is lost with
+//! it. Cost: a connection that rests for [`PARK_AFTER`] gives back hyper's buffers (about 10 KiB)
+//! and builds them anew with the next request, about a microsecond.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -51,8 +51,8 @@ pub(crate) enum Ending {
 }
 
 /// Serves `socket` until one side is done. `service` is called once a request and must take the
-/// request's head from `cell`. When `stopping` becomes true (or its sender goes), the current answer is
-/// finished and the connection closed. Dropping the future breaks the connection off.
+/// request's head from `cell`. When `stopping` becomes true (or its sender goes), the current
+/// answer is finished and the connection closed. Dropping the future breaks the connection off.
 pub(crate) async fn serve_connection<S, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
@@ -221,8 +221,8 @@ struct Driver<'a, Stop> {
     /// Tells for a glance at an atomic whether `stop` is worth a poll.
     glance: watch::Receiver<bool>,
     stopped: bool,
-    /// The timer. It is set anew only when it would ring late, or has rung: deadlines move with every
-    /// request, and mostly away.
+    /// The timer. It is set anew only when it would ring late, or has rung: deadlines move with
+    /// every request, and mostly away.
     sleep: Pin<&'a mut Sleep>,
     armed: bool,
 }
@@ -372,8 +372,8 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
     ending
 }
 
-/// Closes so that the client can read all that was sent: closing with input unread is answered with a
-/// RST, which makes many clients throw away what they have not read yet (RFC 9112, 9.6).
+/// Closes so that the client can read all that was sent: closing with input unread is answered with
+/// a RST, which makes many clients throw away what they have not read yet (RFC 9112, 9.6).
 async fn linger(mut socket: Socket, peer: Peer) {
     if socket.shutdown().await.is_err() || peer == Peer::Finished {
         return;

@@ -23,7 +23,8 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Whether the drop of this socket is a RST, so that what was sent cannot pass for all there is.
+    /// Whether the drop of this socket is a RST, so that what was sent cannot pass for all there
+    /// is.
     pub(super) fn reset_on_drop(&self, reset: bool) {
         match self {
             // Fails only on a socket that is broken already, which the client notices as well.

@@ -1,12 +1,12 @@
 //! The stream hyper reads from and writes to.
 //!
-//! Made and taken back by `serve`; called by hyper. Reading goes socket → `inbound` → hyper; writing
-//! goes straight through, after any 1xx that waits in the `Cell`.
+//! Made and taken back by `serve`; called by hyper. Reading goes socket → `inbound` → hyper;
+//! writing goes straight through, after any 1xx that waits in the `Cell`.
 //!
 //! Invariant: the next head is given to hyper only when the answer before it is out (`Cell`'s
-//! `Resting`). Until then one read's worth of bytes is kept here, and nothing more is read.
-//! Cost: reads go to a buffer of the thread and from there to hyper's; a connection owns memory only
-//! for bytes that hyper cannot have yet.
+//! `Resting`). Until then one read's worth of bytes is kept here, and nothing more is read. Cost:
+//! reads go to a buffer of the thread and from there to hyper's; a connection owns memory only for
+//! bytes that hyper cannot have yet.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -475,8 +475,8 @@ impl Stream {
         }
     }
 
-    /// Whether time is up for the client: true ends the connection as if it had, an error breaks off
-    /// the body.
+    /// Whether time is up for the client: true ends the connection as if it had, an error breaks
+    /// off the body.
     fn expired(&mut self) -> io::Result<bool> {
         let signals = &self.cell.signals;
         if !signals.read_expired.replace(false) {

@@ -165,7 +165,11 @@ fn requests_served(data: &[u8], step: usize) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn no_more_requests_are_served_than_there_are(data in pieces(), step in 1_usize..200) {
