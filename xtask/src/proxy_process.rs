@@ -394,14 +394,22 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
-        // Fails while a process is in it, which then is a worse mistake than an empty directory.
-        let _ = fs::remove_dir(&self.directory);
+        // The kernel is not done with a process the moment it has ended. What stays after that has
+        // a process in it, which is a worse mistake than an empty directory.
+        for _ in 0..LEAVE_LOOKS {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            thread::sleep(LEAVE_TIME);
+        }
     }
 }
 
 /// A log of hundreds of GB is opened in less, and nobody wants to wait longer for a mistake.
 const START_TIME: Duration = Duration::from_secs(30);
 const ADMIN_TIME: Duration = Duration::from_secs(10);
+const LEAVE_LOOKS: u32 = 100;
+const LEAVE_TIME: Duration = Duration::from_millis(10);
 const SAID_BYTES: usize = 64 << 10;
 const CGROUPS: &str = "/sys/fs/cgroup/memory";
 

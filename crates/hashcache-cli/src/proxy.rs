@@ -3,12 +3,14 @@
 //! Called by `main`; calls `settings`, the engine and the proxy, and holds no logic of either.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use hashcache::{Cache, Config};
+use hashcache_proxy::RunError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -47,8 +49,29 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
         state,
         listening,
         reload,
-    )?;
+    )
+    .map_err(cannot_run)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the proxy did not start, with what to do about it.
+fn cannot_run(error: RunError) -> anyhow::Error {
+    let hint = match &error {
+        RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
+            "another program listens there: stop it, or give this one another `--listen` or `--admin`"
+        }
+        RunError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            "ports below 1024 are for root, or for those who have CAP_NET_BIND_SERVICE"
+        }
+        RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address; 0.0.0.0 stands for all it has"
+        }
+        _ => return error.into(),
+    };
+    let source = std::error::Error::source(&error)
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    Fault::new(format!("{error}: {source}")).hint(hint).into()
 }
 
 /// Where the last time known is kept: beside the cache, which is ours to write to.

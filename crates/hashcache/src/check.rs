@@ -117,7 +117,7 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
 /// # Errors
 /// See [`OpenError`]; a damaged record is no error but counted.
 pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<CheckReport, OpenError> {
-    let (_, stripe) = opened(config)?;
+    let (opened, stripe) = opened(config)?;
     let mut report = CheckReport::default();
     let geometry = &stripe.geometry;
     let total = geometry.segments + geometry.sets;
@@ -131,7 +131,7 @@ pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<Chec
     }
     cursors.sort_unstable_by_key(|cursor| cursor.stamp);
     for cursor in &cursors {
-        check_segment(&stripe, *cursor, &mut report);
+        check_segment(&stripe, *cursor, opened.superblock.clean, &mut report);
         report.areas += 1;
         progress(report.areas, total);
     }
@@ -144,7 +144,7 @@ pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<Chec
     Ok(report)
 }
 
-fn check_segment(stripe: &Stripe, cursor: Cursor, report: &mut CheckReport) {
+fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {
     let segment = Segment::read(stripe, cursor, 0, 0);
     // The head stands behind this segment, as if the log had just been written up to here.
     stripe.log.opened(Cursor { used: stripe.geometry.segment_bytes, ..cursor });
@@ -165,7 +165,7 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, report: &mut CheckReport) {
                 report.records += 1;
                 report.bytes += bytes as u64;
             }
-            None if !segment.sealed && n >= segment.last_batch => report.cut_off += 1,
+            None if !clean && !segment.sealed && n >= segment.last_batch => report.cut_off += 1,
             None => report.damaged += 1,
         }
     }

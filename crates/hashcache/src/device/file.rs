@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 
@@ -93,13 +94,21 @@ impl FileDevice {
 
 /// An open-file-description lock: unlike a POSIX lock it is not lost when some other descriptor of
 /// the same file is closed, and unlike a pid file it cannot be left behind.
+///
+/// Tried for half a second: a process that was killed a moment ago may still be on its way out.
 fn lock(file: &File) -> Result<(), FileError> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(FileError::Locked),
-        Err(errno) => Err(errno.into()),
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(errno) => return Err(errno.into()),
+        }
     }
+    Err(FileError::Locked)
 }
+
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 fn allocate(file: &File, size: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {

@@ -25,6 +25,7 @@ use crate::journal::Journal;
 use crate::memory::AlignedBuf;
 use crate::open::VERSIONS_RESERVED;
 use crate::policy::SetId;
+use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
 use queue::Work;
@@ -144,7 +145,7 @@ impl Scribe {
         let all = work.closing || !work.flushes.is_empty();
         if work.batch_due || all {
             loop {
-                let (batch, taken) = self.stripe.queue.take_batch();
+                let (batch, taken) = self.take_batch();
                 if !batch.is_empty() {
                     self.write_batch(&batch)?;
                 }
@@ -163,6 +164,12 @@ impl Scribe {
         self.step_checkpoint()
     }
 
+    /// The next batch: what still fits into the open segment, if anything does.
+    fn take_batch(&self) -> (Vec<Arc<Pending>>, u64) {
+        let is_log = self.stripe.geometry.family == Family::Log;
+        self.stripe.queue.take_batch(|count, bytes| is_log && self.log.fits(count, bytes))
+    }
+
     fn sync(&mut self) -> io::Result<()> {
         self.stripe.sync()?;
         self.unsynced_bytes = 0;
@@ -173,7 +180,7 @@ impl Scribe {
     /// The device is gone: what waits to be written is dropped, nothing is left to be done.
     fn give_up(&mut self) {
         self.stripe.abandon();
-        while !self.stripe.queue.take_batch().0.is_empty() {}
+        while !self.take_batch().0.is_empty() {}
         self.checkpoint = None;
         self.unsynced_bytes = 0;
     }

@@ -177,19 +177,28 @@ impl Queue {
         }
     }
 
-    /// The oldest records, as many as fit into a batch, and how many were ever taken. Dead ones are
-    /// dropped on the way.
-    pub(super) fn take_batch(&self) -> (Vec<Arc<Pending>>, u64) {
+    /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and how
+    /// many were ever taken. Dead ones are dropped on the way. The first is always taken.
+    pub(super) fn take_batch(
+        &self,
+        welcome: impl Fn(usize, usize) -> bool,
+    ) -> (Vec<Arc<Pending>>, u64) {
         let mut waiting = self.lock();
         let (mut batch, mut dead) = (Vec::new(), Vec::new());
         let mut bytes = 0;
+        // Not even one: where the batch goes there is room for all.
+        let mut any = false;
         while let Some(next) = waiting.records.front() {
             let size = self.grain.record(next.record_bytes);
             let batch_bytes = self.grain.batch(batch.len() + 1, bytes + size);
+            let welcome = welcome(batch.len() + 1, bytes + size);
             let fits = batch_bytes <= self.batch_bytes && batch.len() < self.batch_records;
-            // The largest record fits into the smallest batch, so the first is always taken.
-            if !next.is_dead() && !fits && !batch.is_empty() {
-                break;
+            if !next.is_dead() {
+                if batch.is_empty() {
+                    any = welcome;
+                } else if !fits || (any && !welcome) {
+                    break;
+                }
             }
             waiting.bytes -= size;
             waiting.taken += 1;

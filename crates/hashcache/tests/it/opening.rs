@@ -1,1 +1,297 @@
-//! In the making.
+//! What is opened and what is refused, `check` and `inspect`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hashcache::device::MemoryDevice;
+use hashcache::{Cache, Config, OpenError, PolicyKind, check, inspect};
+
+use super::support::{KIB, MIB, POLICIES, Value, copy, get, memory, open, quiet};
+
+fn file(path: &Path) -> Config {
+    Config {
+        size_bytes: Some(16 * MIB as u64),
+        memory_bytes: 16 * MIB as u64,
+        ..Config::new(path)
+    }
+}
+
+fn refused(config: Config) -> OpenError {
+    Cache::open(config).err().expect("cannot be opened")
+}
+
+#[test]
+fn a_store_in_a_file_is_made_used_and_opened_again() {
+    for policy in POLICIES {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new directory/cache.img");
+        let config = Config { policy, ..file(&path) };
+        let value = Value::new(1, 300_000);
+        let cache = open(config.clone());
+        value.store(&cache, b"name").unwrap();
+        cache.close();
+        let cache = open(Config { size_bytes: None, ..config });
+        assert_eq!(get(&cache, b"name"), Some(value));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 16 * MIB as u64);
+    }
+}
+
+#[test]
+fn a_file_of_someone_elses_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("thesis.tex");
+    // A file system may leave its first blocks alone: btrfs begins at 64 KiB.
+    let mut late = vec![0; MIB];
+    late[70_000] = 1;
+    let mut end = vec![0; 3 * MIB];
+    end[3 * MIB - 5_000] = 1;
+    for content in [b"\\documentclass{article}".to_vec(), vec![1; 100_000], late, end] {
+        std::fs::write(&path, &content).unwrap();
+        assert!(matches!(refused(file(&path)), OpenError::Foreign { .. }));
+        let existing = Config { size_bytes: None, ..file(&path) };
+        assert!(matches!(refused(existing), OpenError::Foreign { .. }));
+        assert!(std::fs::read(&path).unwrap() == content);
+    }
+}
+
+#[test]
+fn an_empty_or_blank_file_becomes_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    for length in [0, 5, 16 * MIB] {
+        let path = directory.path().join(format!("{length}"));
+        std::fs::write(&path, vec![0; length]).unwrap();
+        if length == 5 {
+            assert!(matches!(refused(file(&path)), OpenError::Foreign { .. }));
+        } else {
+            open(file(&path)).close();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_when_a_store_cannot_be_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache.img");
+    let small = Config { size_bytes: Some(100_000), ..file(&path) };
+    let OpenError::TooSmall { needed_bytes, size_bytes: 100_000 } = refused(small) else {
+        panic!("not too small")
+    };
+    assert!(!path.exists());
+    let poor = Config { memory_bytes: 1 << 20, ..file(&path) };
+    let OpenError::Memory { needed_bytes: memory, .. } = refused(poor.clone()) else {
+        panic!("enough memory")
+    };
+    assert!(!path.exists());
+    // More than any disk has.
+    let huge = Config {
+        size_bytes: Some(1 << 55),
+        object_bytes: u32::MAX,
+        memory_bytes: 1 << 40,
+        ..file(&path)
+    };
+    assert!(matches!(refused(huge), OpenError::Device { .. }));
+    assert!(!path.exists());
+    let absent = Config { size_bytes: None, ..file(&path) };
+    assert!(matches!(refused(absent), OpenError::Device { .. }));
+    assert!(!path.exists());
+    // An empty file that was there stays, empty.
+    std::fs::write(&path, b"").unwrap();
+    assert!(matches!(refused(poor), OpenError::Memory { .. }));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    std::fs::remove_file(&path).unwrap();
+
+    // And what the errors name as needed is enough.
+    let enough = Config { size_bytes: Some(needed_bytes), ..file(&path) };
+    open(enough).close();
+    std::fs::remove_file(&path).unwrap();
+    open(Config { memory_bytes: memory, ..file(&path) }).close();
+}
+
+#[test]
+fn a_store_in_use_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache.img");
+    let cache = open(file(&path));
+    assert!(matches!(refused(file(&path)), OpenError::Locked { .. }));
+    assert!(matches!(check(&file(&path), |_, _| ()), Err(OpenError::Locked { .. })));
+    cache.close();
+    open(file(&path)).close();
+}
+
+#[test]
+fn other_settings_than_the_store_was_made_with_are_refused() {
+    let device = memory(16 * MIB);
+    open(quiet(device.clone(), PolicyKind::Log)).close();
+    let before = device.to_bytes();
+    let policy = refused(quiet(device.clone(), PolicyKind::Set));
+    assert!(matches!(policy, OpenError::Geometry { field: "policy", .. }), "{policy}");
+    assert_eq!(policy.to_string(), "the store was made with policy log, not set");
+    let larger = Config {
+        size_bytes: Some(8 * MIB as u64),
+        ..quiet(device.clone(), PolicyKind::Log)
+    };
+    assert!(matches!(refused(larger), OpenError::Geometry { field: "size", .. }));
+    let poor = Config { memory_bytes: 1 << 20, ..quiet(device.clone(), PolicyKind::Log) };
+    assert!(matches!(refused(poor), OpenError::Memory { .. }));
+    assert!(device.to_bytes() == before, "nothing was changed");
+}
+
+#[test]
+fn one_damaged_superblock_does_no_harm_two_are_told() {
+    for policy in POLICIES {
+        let device = memory(16 * MIB);
+        let cache = open(quiet(device.clone(), policy));
+        let value = Value::new(1, 1_000);
+        value.store(&cache, b"name").unwrap();
+        cache.close();
+        let bytes = device.to_bytes();
+        for damaged in [0..1, 1..2, 0..2] {
+            let mut bytes = bytes.clone();
+            for copy in damaged.clone() {
+                bytes[copy * 4096 + 100] ^= 4;
+            }
+            let config = quiet(copy(bytes), policy);
+            if damaged.len() == 2 {
+                assert!(matches!(refused(config), OpenError::Damaged { .. }));
+            } else {
+                // The older copy does not know of the orderly end, which costs nothing either.
+                assert_eq!(get(&open(config), b"name"), Some(value), "{policy:?} {damaged:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn another_format_version_is_refused_by_number() {
+    let device = memory(16 * MIB);
+    open(quiet(device.clone(), PolicyKind::Log)).close();
+    for version in [0, 2] {
+        let mut bytes = device.to_bytes();
+        for copy in 0..2 {
+            bytes[copy * 4096 + 8] = version;
+        }
+        let found = u32::from(version);
+        let error = refused(quiet(copy(bytes), PolicyKind::Log));
+        assert!(matches!(error, OpenError::Version { found: f, supported: 1 } if f == found));
+    }
+}
+
+#[test]
+fn no_damage_to_the_front_makes_opening_panic_or_lie() {
+    let device = memory(8 * MIB);
+    let cache = open(quiet(device.clone(), PolicyKind::Log));
+    for put in 0..50 {
+        Value::new(put, 5_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+        if put % 10 == 0 {
+            cache.remove(format!("{put}").as_bytes()).wait().unwrap();
+        }
+    }
+    cache.close();
+    let bytes = device.to_bytes();
+    let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..200 {
+        let mut bytes = bytes.clone();
+        for _ in 0..random.usize(1..200) {
+            bytes[used[random.usize(..used.len())]] = random.u8(..);
+        }
+        let Ok(cache) = Cache::open(quiet(copy(bytes), PolicyKind::Log)) else { continue };
+        for put in 0..50 {
+            let found = get(&cache, format!("{put}").as_bytes());
+            assert!(found.is_none_or(|value| value == Value::new(put, 5_000)));
+        }
+    }
+}
+
+#[test]
+fn check_counts_what_is_there_and_what_is_damaged() {
+    for policy in POLICIES {
+        let device = memory(64 * MIB);
+        let cache = open(quiet(device.clone(), policy));
+        for put in 0..100 {
+            Value::new(put, 10_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+        }
+        cache.close();
+        let mut steps = 0;
+        let report = check(&quiet(device.clone(), policy), |_, _| steps += 1).unwrap();
+        assert_eq!((report.damaged, report.cut_off), (0, 0), "{policy:?}");
+        // In the table a record counts with its slot and with its tail, unless it was put out.
+        assert!((95..=200).contains(&report.records), "{report:?}");
+        assert!(report.bytes >= 90 * 10_000);
+        assert!(steps > 0);
+
+        // A flipped byte in the content of every tenth record.
+        let mut bytes = device.to_bytes();
+        for put in (0..100).step_by(10) {
+            let content = Value::new(put, 10_000).content(format!("{put}").as_bytes());
+            let part = &content[3_000..3_016];
+            let at = bytes.windows(16).position(|window| window == part);
+            if let Some(at) = at {
+                bytes[at] ^= 1;
+            }
+        }
+        let damaged = check(&quiet(copy(bytes.clone()), policy), |_, _| ()).unwrap();
+        assert!((9..=10).contains(&damaged.damaged), "{damaged:?}");
+        let cache = open(quiet(copy(bytes), policy));
+        for put in 0..100 {
+            let found = get(&cache, format!("{put}").as_bytes());
+            assert!(found.is_none() || found == Some(Value::new(put, 10_000)));
+        }
+        assert!(cache.stats().damaged >= 9);
+    }
+}
+
+#[test]
+fn what_a_kill_cut_off_is_no_damage() {
+    let device = memory(16 * MIB);
+    let cache = open(quiet(device.clone(), PolicyKind::Log));
+    for put in 0..60 {
+        Value::new(put, 10_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+        if put == 29 {
+            assert!(cache.flush().wait());
+        }
+    }
+    assert!(cache.flush().wait());
+    let mut bytes = device.to_bytes();
+    drop(cache);
+    // The last batch arrived but for its second half.
+    let content = Value::new(45, 10_000).content(b"45");
+    let at = bytes.windows(16).position(|window| window == &content[..16]).unwrap();
+    let end = Value::new(59, 10_000).content(b"59");
+    let to = bytes.windows(16).position(|window| window == &end[9_000..9_016]).unwrap();
+    bytes[at..to].fill(0);
+    let report = check(&quiet(copy(bytes), PolicyKind::Log), |_, _| ()).unwrap();
+    assert_eq!((report.damaged, report.records, report.cut_off), (0, 45, 15));
+}
+
+#[test]
+fn check_and_inspect_change_nothing() {
+    for policy in POLICIES {
+        let device = memory(16 * MIB);
+        let cache = open(quiet(device.clone(), policy));
+        Value::new(1, 100 * KIB).store(&cache, b"name").unwrap();
+        assert!(cache.flush().wait());
+        let killed = copy(device.to_bytes());
+        cache.close();
+        for (device, clean) in [(device, true), (killed, false)] {
+            let before = device.to_bytes();
+            check(&quiet(device.clone(), policy), |_, _| ()).unwrap();
+            let inspection = inspect(&quiet(device.clone(), policy)).unwrap();
+            assert_eq!(inspection.clean, clean);
+            assert_eq!(inspection.checkpoint_whole, clean);
+            assert_eq!(inspection.policy, policy.name());
+            assert_eq!(inspection.device_bytes, 16 * MIB as u64);
+            assert_eq!(inspection.segments_written, 1);
+            assert!(device.to_bytes() == before);
+        }
+    }
+}
+
+#[test]
+fn a_device_of_ones_own_too_small_is_refused() {
+    for bytes in [0, 8192, MIB] {
+        let config = quiet(Arc::new(MemoryDevice::new(bytes)), PolicyKind::Log);
+        let error = refused(config);
+        assert!(matches!(error, OpenError::TooSmall { .. }), "{bytes}: {error:?}");
+    }
+}

@@ -1,1 +1,169 @@
-//! In the making.
+//! Opening after a kill: how long it takes, and what it goes by.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache::device::{Device, MemoryDevice};
+use hashcache::{Cache, Config, Health, PolicyKind, inspect};
+
+use super::support::{MIB, Recorder, Value, copy, get, memory, open, quiet};
+
+/// A store for objects of 4 KiB.
+fn of_small(device: Arc<dyn Device>) -> Config {
+    Config { object_bytes: 4 << 10, ..quiet(device, PolicyKind::Log) }
+}
+
+/// A store whose log has come round and whose index was saved several times, killed.
+fn killed() -> (Vec<u8>, Vec<Value>) {
+    let device = memory(32 * MIB);
+    let cache = open(of_small(device.clone()));
+    let values: Vec<Value> = (0..12_000).map(|put| Value::new(put, 3_000)).collect();
+    for (n, value) in values.iter().enumerate() {
+        value.store(&cache, format!("{}", value.put).as_bytes()).unwrap();
+        if n % 500 == 0 {
+            assert!(cache.flush().wait());
+        }
+    }
+    assert!(cache.flush().wait());
+    assert!(cache.stats().checkpoints >= 3);
+    let bytes = device.to_bytes();
+    drop(cache);
+    (bytes, values)
+}
+
+fn found(cache: &Cache, values: &[Value]) -> usize {
+    values
+        .iter()
+        .filter(|value| {
+            let found = get(cache, format!("{}", value.put).as_bytes());
+            assert!(found.is_none_or(|found| found == **value));
+            found.is_some()
+        })
+        .count()
+}
+
+#[test]
+fn with_no_checkpoint_or_an_older_one_all_is_found_just_the_same() {
+    let (bytes, values) = killed();
+    let whole = found(&open(of_small(copy(bytes.clone()))), &values);
+    // 32 MiB of log less a segment, at 4,096 to 4,608 bytes a record.
+    assert!(whole > 6_000, "{whole}");
+    let serial = inspect(&of_small(copy(bytes.clone()))).unwrap().checkpoint_serial;
+    let area = |serial: u64| checkpoint_area(&bytes, serial);
+    for damaged in [vec![serial], vec![serial - 1], vec![serial, serial - 1]] {
+        for part in 0..2 {
+            let mut bytes = bytes.clone();
+            for serial in &damaged {
+                bytes[area(*serial) + part * (256 << 10) + 1000] ^= 1;
+            }
+            let inspection = inspect(&of_small(copy(bytes.clone()))).unwrap();
+            assert_eq!(inspection.checkpoint_whole, !damaged.contains(&serial));
+            let cache = open(of_small(copy(bytes)));
+            let again = found(&cache, &values);
+            // What was put out of the index early may be back, its neighbour gone.
+            assert!(again.abs_diff(whole) < 60, "{damaged:?}: {again}, not {whole}");
+        }
+    }
+}
+
+/// Where checkpoint `serial` lies: areas begin behind the journal, odd serials in the second.
+fn checkpoint_area(bytes: &[u8], serial: u64) -> usize {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    usize::try_from(word(120) + serial % 2 * word(128)).unwrap()
+}
+
+#[test]
+fn a_checkpoint_that_the_log_has_overtaken_is_not_gone_by() {
+    let (bytes, values) = killed();
+    let serial = inspect(&of_small(copy(bytes.clone()))).unwrap().checkpoint_serial;
+    // An image whose superblocks and checkpoints are those of long ago.
+    let early = {
+        let device = copy(bytes.clone());
+        let cache = open(of_small(device.clone()));
+        for put in 0..9_000 {
+            let value = Value::new(100_000 + put, 3_000);
+            value.store(&cache, format!("new {put}").as_bytes()).unwrap();
+            if put % 500 == 0 {
+                assert!(cache.flush().wait());
+            }
+        }
+        assert!(cache.flush().wait());
+        let mut late = device.to_bytes();
+        let front = checkpoint_area(&bytes, 1) + (512 << 10);
+        late[..front].copy_from_slice(&bytes[..front]);
+        late
+    };
+    assert!(serial > 0);
+    let cache = open(of_small(copy(early)));
+    assert!(found(&cache, &values) < 1_000);
+    let new = (0..9_000).filter(|put| get(&cache, format!("new {put}").as_bytes()).is_some());
+    assert!(new.count() > 5_000);
+    // And it lives on without giving a version out twice.
+    let value = Value::new(1 << 40, 5_000);
+    value.store(&cache, b"name").unwrap();
+    assert!(cache.flush().wait());
+    assert_eq!(get(&cache, b"name"), Some(value));
+}
+
+#[test]
+fn a_gibibyte_opens_after_a_kill_reading_little() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache.img");
+    let config = Config {
+        size_bytes: Some(1 << 30),
+        memory_bytes: 32 << 20,
+        open_patience: Duration::from_secs(60),
+        ..Config::new(&path)
+    };
+    let values: Vec<Value> = (0..4_000).map(|put| Value::new(put, 20_000)).collect();
+    {
+        let cache = open(config.clone());
+        for value in &values {
+            while value.store(&cache, format!("{}", value.put).as_bytes()).is_err() {
+                assert!(cache.flush().wait());
+            }
+        }
+        assert!(cache.flush().wait());
+        // The file as a kill would leave it.
+        std::fs::copy(&path, directory.path().join("killed.img")).unwrap();
+    }
+    let killed = Config { path: directory.path().join("killed.img"), ..config };
+    let cache = open(killed);
+    assert_eq!(cache.health(), Health::InService);
+    // At a hundredth of a second a read, a hard disk's, and 100 MB a second: within a second.
+    let stats = cache.stats();
+    assert!(stats.reads < 80, "{} reads", stats.reads);
+    assert!(stats.read_bytes < 32 << 20, "{} bytes", stats.read_bytes);
+    assert!(found(&cache, &values) >= 3_990);
+}
+
+#[test]
+fn opening_returns_before_all_is_known_and_what_happens_meanwhile_holds() {
+    let (bytes, values) = killed();
+    for round in 0..20 {
+        let device = Arc::new(Recorder::new(MemoryDevice::from_bytes(bytes.clone())));
+        let config = Config {
+            open_patience: Duration::ZERO,
+            ..of_small(device)
+        };
+        let cache = open(config);
+        // The newest ones: they come from the lists, last of all.
+        let name = |n: usize| format!("{}", values[values.len() - 1 - n].put).into_bytes();
+        let removes: Vec<_> = (0..30).map(|n| cache.remove(&name(n))).collect();
+        let value = Value::new(1 << 40, 500 + round);
+        value.store(&cache, &name(40)).unwrap();
+        for n in 0..30 {
+            assert_eq!(get(&cache, &name(n)), None);
+        }
+        assert_eq!(get(&cache, &name(40)), Some(value));
+        removes.into_iter().for_each(|remove| remove.wait().unwrap());
+        // A remove is answered by the writing thread, which has recovered by then.
+        assert_eq!(cache.health(), Health::InService);
+        for n in 0..30 {
+            assert_eq!(get(&cache, &name(n)), None, "removed {n} came back");
+        }
+        assert_eq!(get(&cache, &name(40)), Some(value));
+        assert!(cache.flush().wait());
+        assert_eq!(get(&cache, &name(40)), Some(value));
+    }
+}
