@@ -6,6 +6,7 @@
 //! Invariant: the bars are the testkit's; this file starts the process and tells what came out.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use hashcache_testkit::scenario::followers::{Part, Play};
@@ -74,6 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         object_bytes: args.megabytes * 1_000_000,
         cut_clients: CUT_CLIENTS,
         cut_bytes: CUT_BYTES,
+        first_answer: Duration::ZERO,
     };
     let mut report = Report::new("followers", args.json);
     let wanted = |part: &&Part| match &args.only {

@@ -100,6 +100,13 @@ impl Script {
         self.step(Step::Reset)
     }
 
+    /// Goes on with the steps of `next`.
+    #[must_use]
+    pub fn then(mut self, next: Self) -> Self {
+        self.steps.extend(next.steps);
+        self
+    }
+
     fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self

@@ -75,7 +75,10 @@ fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError
     let opened = open::existing(config)?;
     // Enough for a store of any size: the index takes no memory unless it is loaded.
     let memory_bytes = open::memory_needed(config, &opened.geometry).saturating_add(64 << 20);
-    let config = Config { memory_bytes, ..config.clone() };
+    let config = Config {
+        memory_bytes,
+        ..config.clone()
+    };
     let stripe = open::stripe(&config, &opened, 0)?;
     Ok((opened, stripe))
 }
@@ -87,11 +90,17 @@ fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError
 pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     let (opened, stripe) = opened(config)?;
     let (superblock, geometry) = (&opened.superblock, &opened.geometry);
-    let written = (0..geometry.segments).filter(|n| first_header(&stripe, *n).is_some()).count();
+    let written = (0..geometry.segments)
+        .filter(|n| first_header(&stripe, *n).is_some())
+        .count();
     Ok(Inspection {
         format_version: crate::format::VERSION,
         store_id: superblock.store_id,
-        policy: if geometry.family == Family::Log { "log" } else { "set" },
+        policy: if geometry.family == Family::Log {
+            "log"
+        } else {
+            "set"
+        },
         clean: superblock.clean,
         device_bytes: geometry.device_bytes,
         log_bytes: geometry.segments * u64::from(geometry.segment_bytes),
@@ -116,7 +125,10 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
 ///
 /// # Errors
 /// See [`OpenError`]; a damaged record is no error but counted.
-pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<CheckReport, OpenError> {
+pub fn check(
+    config: &Config,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<CheckReport, OpenError> {
     let (opened, stripe) = opened(config)?;
     let mut report = CheckReport::default();
     let geometry = &stripe.geometry;
@@ -124,8 +136,13 @@ pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<Chec
     let mut cursors = Vec::new();
     for segment in 0..geometry.segments {
         if let Some(first) = first_header(&stripe, segment) {
-            let cursor =
-                Cursor { segment, lap: first.lap, stamp: first.stamp, used: 0, ordinal: 0 };
+            let cursor = Cursor {
+                segment,
+                lap: first.lap,
+                stamp: first.stamp,
+                used: 0,
+                ordinal: 0,
+            };
             cursors.push(cursor);
         }
     }
@@ -138,7 +155,10 @@ pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<Chec
     for set in 0..geometry.sets {
         check_set(&stripe, SetId(set), &mut report);
         report.areas += 1;
-        progress(report.areas + geometry.segments - cursors.len() as u64, total);
+        progress(
+            report.areas + geometry.segments - cursors.len() as u64,
+            total,
+        );
     }
     progress(total, total);
     Ok(report)
@@ -147,9 +167,14 @@ pub fn check(config: &Config, mut progress: impl FnMut(u64, u64)) -> Result<Chec
 fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {
     let segment = Segment::read(stripe, cursor, 0, 0);
     // The head stands behind this segment, as if the log had just been written up to here.
-    stripe.log.opened(Cursor { used: stripe.geometry.segment_bytes, ..cursor });
+    stripe.log.opened(Cursor {
+        used: stripe.geometry.segment_bytes,
+        ..cursor
+    });
     for (n, listed) in segment.listed.iter().enumerate() {
-        let at = stripe.log.position(cursor.lap, cursor.segment, u64::from(listed.offset));
+        let at = stripe
+            .log
+            .position(cursor.lap, cursor.segment, u64::from(listed.offset));
         let bytes = match listed.kind {
             1 | 2 => match stripe.read_log(at, 4 * PAGE) {
                 Read::Record(record) if record.fields.key == listed.key => {
@@ -169,7 +194,10 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut Chec
             None => report.damaged += 1,
         }
     }
-    stripe.log.opened(Cursor { used: segment.used, ..cursor });
+    stripe.log.opened(Cursor {
+        used: segment.used,
+        ..cursor
+    });
 }
 
 fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
@@ -178,7 +206,9 @@ fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
         report.damaged += 1;
         return;
     };
-    let Some(filled) = disk_table::read_set(stripe, set) else { return };
+    let Some(filled) = disk_table::read_set(stripe, set) else {
+        return;
+    };
     for (slot, block) in raw.chunks(stripe.geometry.block_bytes as usize).enumerate() {
         let Some(filled) = filled.iter().find(|filled| filled.slot.0 == slot) else {
             report.damaged += u64::from(block.iter().any(|byte| *byte != 0));

@@ -61,7 +61,11 @@ impl Checkpoint {
             u64::from(cursor.ordinal),
             next_version,
         ];
-        let meta = words.iter().chain(&stamps).flat_map(|word| word.to_le_bytes()).collect();
+        let meta = words
+            .iter()
+            .chain(&stamps)
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
         Self {
             serial,
             begun: next_version,
@@ -113,7 +117,11 @@ fn pieces(geometry: &Geometry, part: u64) -> impl Iterator<Item = (usize, u32, u
         let narrow = |row: u64| u32::try_from(row).unwrap_or(u32::MAX);
         let first = from.saturating_sub(shard * rows);
         let last = (to - shard * rows).min(rows);
-        (usize::try_from(shard).unwrap_or(usize::MAX), narrow(first), narrow(last))
+        (
+            usize::try_from(shard).unwrap_or(usize::MAX),
+            narrow(first),
+            narrow(last),
+        )
     })
 }
 
@@ -134,7 +142,9 @@ fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
 ///
 /// One part less would not do: a newer version of a name could lie in it and an older one in another.
 pub(crate) fn load(stripe: &Stripe, serial: u64) -> Option<Restored> {
-    let restored = read(stripe, serial, |part, body| restore_rows(stripe, part, body));
+    let restored = read(stripe, serial, |part, body| {
+        restore_rows(stripe, part, body)
+    });
     if restored.is_none() {
         stripe.shards().for_each(|mut shard| shard.policy.clear());
     }
@@ -156,8 +166,10 @@ fn read(
         return None;
     }
     let geometry = &stripe.geometry;
-    let (metas, parts) =
-        (meta_parts(geometry.segments), checkpoint_parts(geometry.segments, total_rows(geometry)));
+    let (metas, parts) = (
+        meta_parts(geometry.segments),
+        checkpoint_parts(geometry.segments, total_rows(geometry)),
+    );
     let mut buffer = AlignedBuf::zeroed(PART_BYTES);
     let mut meta = Vec::new();
     let mut begun = None;
@@ -221,7 +233,6 @@ fn read_part<'a>(
     let at = area(&stripe.geometry, serial) + number * PART_BYTES as u64;
     stripe.fill(at, buffer)?;
     let part = Part::decode(buffer, &stripe.secret)?;
-    let right =
-        part.serial == serial && part.number == number && part.device == stripe.device_id;
+    let right = part.serial == serial && part.number == number && part.device == stripe.device_id;
     right.then_some(part)
 }

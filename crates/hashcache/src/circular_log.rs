@@ -27,7 +27,9 @@ pub(crate) struct Grain {
 
 impl Grain {
     pub(crate) fn new(geometry: &Geometry) -> Self {
-        Self { unit: geometry.unit_bytes as usize }
+        Self {
+            unit: geometry.unit_bytes as usize,
+        }
     }
 
     /// Bytes a record of `bytes` bytes takes.
@@ -133,7 +135,10 @@ impl LogMap {
     pub(crate) fn device_range(&self, at: LogPos) -> (u64, u64) {
         let unit = at.0 % self.capacity;
         let left = self.segment_units - unit % self.segment_units;
-        (self.log_offset + unit * self.unit_bytes, left * self.unit_bytes)
+        (
+            self.log_offset + unit * self.unit_bytes,
+            left * self.unit_bytes,
+        )
     }
 
     /// What a record at `at` must say of its place; `None` when no record can be there.
@@ -152,7 +157,11 @@ impl LogMap {
             return None;
         };
         let place = unit % self.segment_units;
-        (stamp != 0).then_some(RecordPlace { device: self.device, stamp, place })
+        (stamp != 0).then_some(RecordPlace {
+            device: self.device,
+            stamp,
+            place,
+        })
     }
 
     /// The position of a unit of a segment in a lap.
@@ -162,7 +171,11 @@ impl LogMap {
 
     /// Stamps of all segments, for the checkpoint.
     pub(crate) fn stamps(&self) -> Vec<u64> {
-        self.stamps.read().expect("no holder of this lock panics").of.clone()
+        self.stamps
+            .read()
+            .expect("no holder of this lock panics")
+            .of
+            .clone()
     }
 
     /// Takes over stamps from a checkpoint or a scan.
@@ -179,7 +192,11 @@ impl LogMap {
     }
 
     fn position_of(&self, cursor: Cursor) -> LogPos {
-        self.position(cursor.lap, cursor.segment, u64::from(cursor.used) / self.unit_bytes)
+        self.position(
+            cursor.lap,
+            cursor.segment,
+            u64::from(cursor.used) / self.unit_bytes,
+        )
     }
 
     /// The segment of `cursor` is open from now on. Also used by recovery, for segments it finds.
@@ -281,9 +298,19 @@ impl LogWriter {
     /// The segment after this one, to be opened with `stamp`.
     pub(crate) fn next_segment(&mut self, stamp: u64) -> Cursor {
         let fresh = self.phase == Phase::Fresh;
-        let segment = if fresh { 0 } else { (self.cursor.segment + 1) % self.segments };
+        let segment = if fresh {
+            0
+        } else {
+            (self.cursor.segment + 1) % self.segments
+        };
         let lap = self.cursor.lap + u64::from(!fresh && segment == 0);
-        self.cursor = Cursor { segment, lap, stamp, used: 0, ordinal: 0 };
+        self.cursor = Cursor {
+            segment,
+            lap,
+            stamp,
+            used: 0,
+            ordinal: 0,
+        };
         self.phase = Phase::Open;
         self.listed.clear();
         self.cursor
@@ -341,7 +368,10 @@ mod tests {
     use crate::config::Config;
 
     fn geometry() -> Geometry {
-        let config = Config { segment_bytes: Some(1 << 20), ..Config::new("x") };
+        let config = Config {
+            segment_bytes: Some(1 << 20),
+            ..Config::new("x")
+        };
         Geometry::plan(&config, 16 << 20).unwrap()
     }
 
@@ -369,7 +399,13 @@ mod tests {
     fn what_the_head_has_passed_is_not_live() {
         let geometry = geometry();
         let map = LogMap::new(&geometry, 0);
-        let cursor = Cursor { segment: 2, lap: 1, stamp: 9, used: 4096, ordinal: 1 };
+        let cursor = Cursor {
+            segment: 2,
+            lap: 1,
+            stamp: 9,
+            used: 4096,
+            ordinal: 1,
+        };
         map.opened(cursor);
         let head = map.head().0;
         assert!(map.is_live(LogPos(head - 1)));

@@ -12,12 +12,19 @@ pub struct Clock {
 
 impl Clock {
     /// The system's clocks.
-    #[expect(clippy::disallowed_methods, reason = "this is where the engine's time comes from")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is where the engine's time comes from"
+    )]
     pub fn system() -> Self {
         let start = Instant::now();
         Self::new(
             move || start.elapsed(),
-            || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            || {
+                SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default()
+            },
         )
     }
 
@@ -26,7 +33,10 @@ impl Clock {
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> Self {
-        Self { monotone: Arc::new(monotone), unix: Arc::new(unix) }
+        Self {
+            monotone: Arc::new(monotone),
+            unix: Arc::new(unix),
+        }
     }
 
     pub(crate) fn monotone(&self) -> Duration {

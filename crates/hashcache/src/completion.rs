@@ -31,8 +31,14 @@ pub(crate) struct Promise<T: Default>(Arc<Shared<T>>);
 pub struct Outcome<T>(Arc<Shared<T>>);
 
 pub(crate) fn promise<T: Default + Clone>() -> (Promise<T>, Outcome<T>) {
-    let state = Mutex::new(State { value: None, wakers: Vec::new() });
-    let shared = Arc::new(Shared { state, set: Condvar::new() });
+    let state = Mutex::new(State {
+        value: None,
+        wakers: Vec::new(),
+    });
+    let shared = Arc::new(Shared {
+        state,
+        set: Condvar::new(),
+    });
     (Promise(Arc::clone(&shared)), Outcome(shared))
 }
 
@@ -66,8 +72,14 @@ impl<T: Default> Drop for Promise<T> {
 impl<T: Clone> Outcome<T> {
     /// An outcome that is known already.
     pub(crate) fn ready(value: T) -> Self {
-        let state = Mutex::new(State { value: Some(value), wakers: Vec::new() });
-        Self(Arc::new(Shared { state, set: Condvar::new() }))
+        let state = Mutex::new(State {
+            value: Some(value),
+            wakers: Vec::new(),
+        });
+        Self(Arc::new(Shared {
+            state,
+            set: Condvar::new(),
+        }))
     }
 
     /// Blocks until the value is there.
@@ -77,7 +89,11 @@ impl<T: Clone> Outcome<T> {
             if let Some(value) = &state.value {
                 return value.clone();
             }
-            state = self.0.set.wait(state).expect("no holder of this lock panics");
+            state = self
+                .0
+                .set
+                .wait(state)
+                .expect("no holder of this lock panics");
         }
     }
 
@@ -109,7 +125,11 @@ impl<T: Clone> Future for Outcome<T> {
             return Poll::Ready(value.clone());
         }
         // A task that is polled again and again registers once.
-        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+        if !state
+            .wakers
+            .iter()
+            .any(|waker| waker.will_wake(context.waker()))
+        {
             state.wakers.push(context.waker().clone());
         }
         Poll::Pending
@@ -131,7 +151,11 @@ mod tests {
                 })
                 .collect();
             promise.set(7);
-            assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap() == 7));
+            assert!(
+                waiters
+                    .into_iter()
+                    .all(|waiter| waiter.join().unwrap() == 7)
+            );
         });
     }
 

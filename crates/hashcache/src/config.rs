@@ -104,7 +104,10 @@ impl Config {
 
     /// A store on `device`, for tests and for devices of the caller's own.
     pub fn on_device(device: Arc<dyn Device>) -> Self {
-        Self { device: Some(device), ..Self::new("device") }
+        Self {
+            device: Some(device),
+            ..Self::new("device")
+        }
     }
 }
 
@@ -151,8 +154,13 @@ impl Geometry {
         let size = size_bytes / BLOCK as u64 * BLOCK as u64;
         let unit_bytes = unit_bytes(size);
         let step = u64::from(unit_bytes).max(BLOCK as u64);
-        let segment = config.segment_bytes.map_or_else(|| segment_bytes(size), u64::from);
-        let segment = segment.clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES).div_ceil(step) * step;
+        let segment = config
+            .segment_bytes
+            .map_or_else(|| segment_bytes(size), u64::from);
+        let segment = segment
+            .clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
+            .div_ceil(step)
+            * step;
         let block_bytes = block_bytes(config.block_bytes);
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
         let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
@@ -170,7 +178,10 @@ impl Geometry {
         // The Disk Table halves what is left for the log.
         let share = if family == Family::Log { 1 } else { 2 };
         let needed_bytes = table_offset + share * (MIN_SEGMENTS + 1) * segment;
-        let too_small = OpenError::TooSmall { size_bytes, needed_bytes };
+        let too_small = OpenError::TooSmall {
+            size_bytes,
+            needed_bytes,
+        };
         let room = size.checked_sub(table_offset).ok_or(too_small)?;
         let ways = 8;
         let set_bytes = u64::from(block_bytes) * ways;
@@ -181,7 +192,10 @@ impl Geometry {
         let log_offset = table_offset + sets * set_bytes;
         let segments = (size - log_offset) / segment;
         if segments < MIN_SEGMENTS || (family == Family::Table && sets == 0) {
-            return Err(OpenError::TooSmall { size_bytes, needed_bytes });
+            return Err(OpenError::TooSmall {
+                size_bytes,
+                needed_bytes,
+            });
         }
         Ok(Self {
             family,
@@ -248,7 +262,10 @@ impl Geometry {
         let log = self.segments.saturating_mul(segment);
         let areas = [
             (self.journal_offset, self.journal_bytes),
-            (self.checkpoint_offset, self.checkpoint_bytes.saturating_mul(2)),
+            (
+                self.checkpoint_offset,
+                self.checkpoint_bytes.saturating_mul(2),
+            ),
             (self.table_offset, table),
             (self.log_offset, log),
         ];
@@ -303,7 +320,9 @@ impl Geometry {
 
 /// A size of slots that can be: a power of two, and a name and header of the longest fit.
 fn block_bytes(asked: u32) -> u32 {
-    asked.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).next_power_of_two()
+    asked
+        .clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
+        .next_power_of_two()
 }
 
 /// 64 MiB, 16 MiB below 64 GiB; smaller for stores of which that would be too large a share.
@@ -352,7 +371,11 @@ mod tests {
     #[test]
     fn a_terabyte_takes_less_than_900_mb_of_index() {
         let geometry = plan(1_000_000_000_000).unwrap();
-        assert!(geometry.index_bytes() < 900_000_000, "{}", geometry.index_bytes());
+        assert!(
+            geometry.index_bytes() < 900_000_000,
+            "{}",
+            geometry.index_bytes()
+        );
         assert_eq!(geometry.segment_bytes, 64 << 20);
         assert_eq!(geometry.unit_bytes, 512);
     }
@@ -360,14 +383,20 @@ mod tests {
     #[test]
     fn beyond_two_tebibytes_units_grow() {
         let unit = |tib: u64| plan(tib << 40).unwrap().unit_bytes;
-        assert_eq!([unit(1), unit(2), unit(4), unit(8)], [512, 1024, 2048, 4096]);
+        assert_eq!(
+            [unit(1), unit(2), unit(4), unit(8)],
+            [512, 1024, 2048, 4096]
+        );
     }
 
     #[test]
     fn areas_do_not_overlap_and_end_within_the_device() {
         for policy in [PolicyKind::Log, PolicyKind::Set] {
             for size in [64 << 20, 1 << 30, 100 << 30, 3 << 40u64] {
-                let config = Config { policy, ..Config::new("x") };
+                let config = Config {
+                    policy,
+                    ..Config::new("x")
+                };
                 let g = Geometry::plan(&config, size).unwrap();
                 assert!(g.journal_offset + g.journal_bytes <= g.checkpoint_offset);
                 assert!(g.checkpoint_offset + 2 * g.checkpoint_bytes <= g.table_offset);
@@ -417,7 +446,9 @@ mod tests {
 
     #[test]
     fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
-        let Err(OpenError::TooSmall { needed_bytes, .. }) = plan(1 << 20) else { panic!() };
+        let Err(OpenError::TooSmall { needed_bytes, .. }) = plan(1 << 20) else {
+            panic!()
+        };
         assert!(plan(needed_bytes).is_ok());
     }
 }

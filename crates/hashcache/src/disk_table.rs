@@ -35,13 +35,20 @@ fn offset(stripe: &Stripe, set: SetId) -> u64 {
 
 /// Where a set lies and how many bytes it has.
 pub(crate) fn range(stripe: &Stripe, set: SetId) -> (u64, usize) {
-    (offset(stripe, set), usize::try_from(stripe.geometry.set_bytes()).unwrap_or(usize::MAX))
+    (
+        offset(stripe, set),
+        usize::try_from(stripe.geometry.set_bytes()).unwrap_or(usize::MAX),
+    )
 }
 
 /// What the record in a slot must say of its place.
 pub(crate) fn place(stripe: &Stripe, set: SetId, slot: Slot) -> RecordPlace {
     let place = set.0 * u64::from(stripe.geometry.ways) + slot.0 as u64;
-    RecordPlace { device: stripe.device_id, stamp: 0, place }
+    RecordPlace {
+        device: stripe.device_id,
+        stamp: 0,
+        place,
+    }
 }
 
 /// The filled slots of a set; what does not verify counts as empty. `None` when it cannot be read.
@@ -52,7 +59,12 @@ pub(crate) fn read_set(stripe: &Stripe, set: SetId) -> Option<Vec<Filled>> {
     let filled = (0..stripe.geometry.ways as usize).filter_map(|n| {
         let block = whole.slice(n * block..(n + 1) * block);
         let prelude = Prelude::decode(&block, &stripe.secret, place(stripe, set, Slot(n)))?;
-        Some(Filled { slot: Slot(n), occupant: occupant(&prelude), prelude, block })
+        Some(Filled {
+            slot: Slot(n),
+            occupant: occupant(&prelude),
+            prelude,
+            block,
+        })
     });
     Some(filled.collect())
 }
@@ -67,7 +79,9 @@ pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
             Err(read) => return read,
         },
     };
-    let Some((metadata, content)) = prelude.body(&whole) else { return Read::Damaged };
+    let Some((metadata, content)) = prelude.body(&whole) else {
+        return Read::Damaged;
+    };
     if at.is_some_and(|at| !stripe.log.is_live(at)) {
         return Read::Passed;
     }
@@ -75,7 +89,11 @@ pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
         fields: prelude.fields.clone(),
         name: prelude.name.clone(),
         metadata,
-        content: if content.is_empty() { Vec::new() } else { vec![content] },
+        content: if content.is_empty() {
+            Vec::new()
+        } else {
+            vec![content]
+        },
         at: None,
     }))
 }
@@ -91,9 +109,17 @@ fn read_tail(stripe: &Stripe, filled: &Filled, tail: TailPlace) -> Result<Bytes,
     }
     let bytes = stripe.read_bytes(offset, wanted).ok_or(Read::Failed)?;
     let fields = &filled.prelude.fields;
-    let expected = Tail { key: fields.key, version: fields.version, revision: fields.revision };
+    let expected = Tail {
+        key: fields.key,
+        version: fields.version,
+        revision: fields.revision,
+    };
     let Some(rest) = expected.decode(&bytes, &stripe.secret, place, length) else {
-        return Err(if stripe.log.is_live(at) { Read::Damaged } else { Read::Passed });
+        return Err(if stripe.log.is_live(at) {
+            Read::Damaged
+        } else {
+            Read::Passed
+        });
     };
     let whole = filled.block.len() + rest.len();
     let reservation = stripe.budget.reserve(whole as u64).ok_or(Read::Failed)?;
@@ -110,7 +136,10 @@ fn joined(block: &[u8], tail: &[u8], reservation: Reservation) -> Bytes {
 /// Writes the block of one slot.
 pub(crate) fn write_slot(stripe: &Stripe, set: SetId, slot: Slot, block: &[u8]) -> io::Result<()> {
     debug_assert_eq!(block.len(), stripe.geometry.block_bytes as usize);
-    stripe.write(offset(stripe, set) + slot.0 as u64 * block.len() as u64, block)
+    stripe.write(
+        offset(stripe, set) + slot.0 as u64 * block.len() as u64,
+        block,
+    )
 }
 
 /// Clears the slots that hold versions of the removed key from before. Durable after the caller's sync.
@@ -141,7 +170,9 @@ pub(crate) fn occupants(
         buffer.fill(0);
         stripe.write(offset(stripe, set), buffer)?;
     }
-    let blocks = buffer.chunks(stripe.geometry.block_bytes as usize).enumerate();
+    let blocks = buffer
+        .chunks(stripe.geometry.block_bytes as usize)
+        .enumerate();
     let occupant = |(n, block)| {
         let prelude = Prelude::decode(block, &stripe.secret, place(stripe, set, Slot(n)))?;
         Some(occupant(&prelude))
@@ -150,7 +181,10 @@ pub(crate) fn occupants(
 }
 
 fn occupant(prelude: &Prelude) -> Occupant {
-    Occupant { key: prelude.fields.key, version: prelude.fields.version }
+    Occupant {
+        key: prelude.fields.key,
+        version: prelude.fields.version,
+    }
 }
 
 /// Size of the buffer [`occupants`] needs, bytes.

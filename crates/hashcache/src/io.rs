@@ -42,12 +42,19 @@ impl Pool {
                 .spawn(move || serve(&shared))
         };
         let threads = (0..threads).map(spawn).collect::<io::Result<_>>()?;
-        Ok(Self { shared, threads: Mutex::new(threads) })
+        Ok(Self {
+            shared,
+            threads: Mutex::new(threads),
+        })
     }
 
     /// Has `job` run by one of the threads; drops it when the pool is closed.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let mut jobs = self.shared.jobs.lock().expect("no holder of this lock panics");
+        let mut jobs = self
+            .shared
+            .jobs
+            .lock()
+            .expect("no holder of this lock panics");
         if !jobs.closed {
             jobs.waiting.push_back(Box::new(job));
             drop(jobs);
@@ -58,7 +65,11 @@ impl Pool {
     /// Drops what waits and joins the threads.
     pub(crate) fn close(&self) {
         let waiting = {
-            let mut jobs = self.shared.jobs.lock().expect("no holder of this lock panics");
+            let mut jobs = self
+                .shared
+                .jobs
+                .lock()
+                .expect("no holder of this lock panics");
             jobs.closed = true;
             std::mem::take(&mut jobs.waiting)
         };
@@ -85,7 +96,10 @@ fn serve(shared: &Shared) {
                 if jobs.closed {
                     return;
                 }
-                jobs = shared.come.wait(jobs).expect("no holder of this lock panics");
+                jobs = shared
+                    .come
+                    .wait(jobs)
+                    .expect("no holder of this lock panics");
             }
         };
         // Jobs do not panic; if one did, the others must still be served.
@@ -106,7 +120,13 @@ mod tests {
         let outcomes: Vec<_> = (0..10)
             .map(|n| {
                 let (promise, outcome) = promise::<Option<u32>>();
-                pool.run(move || if n == 3 { panic!("on purpose") } else { promise.set(Some(n)) });
+                pool.run(move || {
+                    if n == 3 {
+                        panic!("on purpose")
+                    } else {
+                        promise.set(Some(n))
+                    }
+                });
                 outcome
             })
             .collect();

@@ -52,7 +52,9 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn new(geometry: &Geometry, device: u16) -> Self {
-        let blocks = usize::try_from(geometry.journal_blocks()).unwrap_or(usize::MAX).min(1 << 16);
+        let blocks = usize::try_from(geometry.journal_blocks())
+            .unwrap_or(usize::MAX)
+            .min(1 << 16);
         Self {
             offset: geometry.journal_offset,
             device,
@@ -82,13 +84,23 @@ impl Journal {
         let mut bytes = AlignedBuf::zeroed(length);
         stripe.fill(self.offset, &mut bytes)?;
         for (place, block) in bytes.chunks(JOURNAL_BLOCK).enumerate() {
-            let Some(block) = JournalBlock::decode(block, &stripe.secret) else { continue };
+            let Some(block) = JournalBlock::decode(block, &stripe.secret) else {
+                continue;
+            };
             if block.device != self.device {
                 continue;
             }
-            let version_max = block.removed.iter().map(|it| it.version.0).max().unwrap_or(0);
+            let version_max = block
+                .removed
+                .iter()
+                .map(|it| it.version.0)
+                .max()
+                .unwrap_or(0);
             // Written under this checkpoint at the latest: the next two must begin before it goes.
-            self.ring[place] = Held { version_max, checkpoint };
+            self.ring[place] = Held {
+                version_max,
+                checkpoint,
+            };
             if block.ordinal >= self.next {
                 self.next = block.ordinal.saturating_add(1);
                 // A copy may lie in front of it or behind: neither is written over soon.
@@ -129,7 +141,10 @@ impl Journal {
 
     /// Highest version in the next `places` places.
     fn lost(&self, places: usize) -> u64 {
-        self.ahead(places).map(|held| held.version_max).max().unwrap_or(0)
+        self.ahead(places)
+            .map(|held| held.version_max)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Whether what is about to be lost is not yet held by two checkpoints.
@@ -148,7 +163,11 @@ impl Journal {
         if !now.is_empty() {
             // The other of its two places: the copy there is shorter, and the one beside it stays.
             let behind = (self.base + 1) % self.ring.len();
-            self.last = if self.last == self.base { behind } else { self.base };
+            self.last = if self.last == self.base {
+                behind
+            } else {
+                self.base
+            };
             self.doubled = true;
             self.growing.extend_from_slice(now);
             self.write_block(stripe)?;
@@ -167,10 +186,17 @@ impl Journal {
         let mut bytes = AlignedBuf::zeroed(JOURNAL_BLOCK);
         let removed = self.growing.clone();
         let version_max = removed.iter().map(|it| it.version.0).max().unwrap_or(0);
-        let block = JournalBlock { device: self.device, ordinal: self.next, removed };
+        let block = JournalBlock {
+            device: self.device,
+            ordinal: self.next,
+            removed,
+        };
         block.encode(&mut bytes, &stripe.secret);
         self.next += 1;
-        self.ring[self.last] = Held { version_max, checkpoint: self.begun };
+        self.ring[self.last] = Held {
+            version_max,
+            checkpoint: self.begun,
+        };
         stripe.write(self.offset + (self.last * BLOCK) as u64, &bytes)
     }
 

@@ -64,7 +64,10 @@ impl KeyHash {
         let (mut high, mut low) = ([0; 8], [0; 8]);
         high.copy_from_slice(&bytes[..8]);
         low.copy_from_slice(&bytes[8..]);
-        Self { high: u64::from_le_bytes(high), low: u64::from_le_bytes(low) }
+        Self {
+            high: u64::from_le_bytes(high),
+            low: u64::from_le_bytes(low),
+        }
     }
 }
 
@@ -91,7 +94,10 @@ impl Secret {
     /// Where the head of `name` is found.
     pub(crate) fn name(&self, name: &[u8]) -> KeyHash {
         let hash = SipHasher13::new_with_key(&self.names).hash(name);
-        KeyHash { high: hash.h1, low: hash.h2 }
+        KeyHash {
+            high: hash.h1,
+            low: hash.h2,
+        }
     }
 
     /// Where span `span` of version `version` of `name` is found.
@@ -105,7 +111,10 @@ impl Secret {
         hasher.write(&span.to_le_bytes());
         hasher.write(&u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
         let hash = hasher.finish128();
-        KeyHash { high: hash.h1, low: hash.h2 }
+        KeyHash {
+            high: hash.h1,
+            low: hash.h2,
+        }
     }
 
     /// MAC over the concatenation of `parts`.
@@ -184,13 +193,25 @@ mod tests {
             second[key.second_row(10) as usize] += 1;
             shards[key.shard()] += 1;
         }
-        assert!(first.iter().chain(&second).all(|n| (6_000..6_800).contains(n)));
+        assert!(
+            first
+                .iter()
+                .chain(&second)
+                .all(|n| (6_000..6_800).contains(n))
+        );
         assert!(shards.iter().all(|n| (850..1_150).contains(n)));
     }
 
     #[test]
     fn a_tag_is_never_zero() {
         assert_eq!(KeyHash { high: 0, low: 0 }.tag(9), 1);
-        assert_eq!(KeyHash { high: u64::MAX, low: 0 }.tag(9), 511);
+        assert_eq!(
+            KeyHash {
+                high: u64::MAX,
+                low: 0
+            }
+            .tag(9),
+            511
+        );
     }
 }

@@ -58,7 +58,8 @@ mod io;
 mod memory;
 
 pub use cache::{
-    Cache, Follower, Hit, Intent, Keep, Lookup, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
+    Cache, Follower, Hit, Intent, Keep, Lookup, PendingLookup, Put, Reader, Remove, Stream,
+    Updated, Writer,
 };
 pub use check::{CheckReport, Inspection, check, inspect};
 pub use clock::Clock;

@@ -38,10 +38,13 @@ pub(crate) fn device(config: &Config, size: Option<u64>) -> Result<Arc<dyn Devic
     }
     match FileDevice::open(&config.path, size) {
         Ok(device) => Ok(Arc::new(device)),
-        Err(FileError::Locked) => Err(OpenError::Locked { path: config.path.clone() }),
-        Err(FileError::Io(source)) => {
-            Err(OpenError::Device { path: config.path.clone(), source })
-        }
+        Err(FileError::Locked) => Err(OpenError::Locked {
+            path: config.path.clone(),
+        }),
+        Err(FileError::Io(source)) => Err(OpenError::Device {
+            path: config.path.clone(),
+            source,
+        }),
     }
 }
 
@@ -95,7 +98,10 @@ fn is_blank(device: &dyn Device) -> io::Result<bool> {
 /// Opens what is there; an error when there is nothing of ours.
 pub(crate) fn existing(config: &Config) -> Result<Opened, OpenError> {
     let device = device(config, None)?;
-    let io_error = |source| OpenError::Device { path: config.path.clone(), source };
+    let io_error = |source| OpenError::Device {
+        path: config.path.clone(),
+        source,
+    };
     let path = || config.path.clone();
     let superblock = match front(&*device).map_err(io_error)? {
         Front::Superblock(superblock) => *superblock,
@@ -105,20 +111,34 @@ pub(crate) fn existing(config: &Config) -> Result<Opened, OpenError> {
     let geometry = Geometry::from_superblock(&superblock)
         .filter(|geometry| geometry.device_bytes <= device.len())
         .ok_or_else(|| OpenError::Damaged { path: path() })?;
-    Ok(Opened { device, superblock, geometry })
+    Ok(Opened {
+        device,
+        superblock,
+        geometry,
+    })
 }
 
 fn refused(config: &Config, error: SuperblockError) -> OpenError {
     match error {
-        SuperblockError::Foreign => OpenError::Foreign { path: config.path.clone() },
-        SuperblockError::Damaged => OpenError::Damaged { path: config.path.clone() },
-        SuperblockError::Version(found) => OpenError::Version { found, supported: VERSION },
+        SuperblockError::Foreign => OpenError::Foreign {
+            path: config.path.clone(),
+        },
+        SuperblockError::Damaged => OpenError::Damaged {
+            path: config.path.clone(),
+        },
+        SuperblockError::Version(found) => OpenError::Version {
+            found,
+            supported: VERSION,
+        },
     }
 }
 
 /// Opens what is there, or makes a store where there is nothing yet.
 fn open_or_make(config: &Config) -> Result<Opened, OpenError> {
-    let io_error = |source| OpenError::Device { path: config.path.clone(), source };
+    let io_error = |source| OpenError::Device {
+        path: config.path.clone(),
+        source,
+    };
     // A file that is someone else's must not grow, so it is looked at before it is.
     let found = config.device.is_some() || config.path.exists();
     if found {
@@ -154,12 +174,18 @@ fn make(config: &Config) -> Result<Opened, OpenError> {
 
 /// Writes the first superblock to a device that holds nothing yet.
 fn fill(config: &Config) -> Result<Opened, OpenError> {
-    let io_error = |source| OpenError::Device { path: config.path.clone(), source };
+    let io_error = |source| OpenError::Device {
+        path: config.path.clone(),
+        source,
+    };
     let size = |device: &dyn Device| config.size_bytes.unwrap_or(u64::MAX).min(device.len());
     if config.device.is_none() && config.path.exists() {
         // It is not made to grow for a store that cannot be made in it.
         let length = size(&*device(config, None)?);
-        enough(config, &Geometry::plan(config, config.size_bytes.unwrap_or(length))?)?;
+        enough(
+            config,
+            &Geometry::plan(config, config.size_bytes.unwrap_or(length))?,
+        )?;
     }
     let device = device(config, config.size_bytes)?;
     let geometry = Geometry::plan(config, size(&*device))?;
@@ -199,7 +225,11 @@ fn fill(config: &Config) -> Result<Opened, OpenError> {
         removes_forgotten_below: 0,
     };
     write_superblock(&*device, &mut superblock).map_err(io_error)?;
-    Ok(Opened { device, superblock, geometry })
+    Ok(Opened {
+        device,
+        superblock,
+        geometry,
+    })
 }
 
 fn agrees(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
@@ -254,7 +284,10 @@ fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
 fn enough(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
     let (memory_bytes, needed_bytes) = (config.memory_bytes, memory_needed(config, geometry));
     if memory_bytes < needed_bytes {
-        return Err(OpenError::Memory { memory_bytes, needed_bytes });
+        return Err(OpenError::Memory {
+            memory_bytes,
+            needed_bytes,
+        });
     }
     Ok(())
 }
@@ -262,7 +295,9 @@ fn enough(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
 fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
     let by_memory = usize::try_from(config.memory_bytes / 16).unwrap_or(usize::MAX);
     let by_segment = geometry.segment_bytes as usize / 2;
-    let bytes = by_memory.clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX).min(by_segment);
+    let bytes = by_memory
+        .clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX)
+        .min(by_segment);
     bytes / BLOCK * BLOCK
 }
 
@@ -314,13 +349,20 @@ pub(crate) fn start(
     let stripe = stripe(config, &opened, READ_THREADS)?;
     let was_clean = opened.superblock.clean;
     opened.superblock.clean = false;
-    let next_version = opened.superblock.next_version.saturating_add(VERSIONS_RESERVED);
+    let next_version = opened
+        .superblock
+        .next_version
+        .saturating_add(VERSIONS_RESERVED);
     opened.superblock.next_version = next_version;
     // Both copies: were the only one that says this lost, an opening after a crash would go by one that
     // says "closed in order" and gives the versions of this run out again.
     for _ in 0..2 {
-        write_superblock(&*opened.device, &mut opened.superblock)
-            .map_err(|source| OpenError::Device { path: config.path.clone(), source })?;
+        write_superblock(&*opened.device, &mut opened.superblock).map_err(|source| {
+            OpenError::Device {
+                path: config.path.clone(),
+                source,
+            }
+        })?;
     }
     let scribe = Scribe::new(
         Arc::clone(&stripe),
@@ -333,7 +375,10 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new()
         .name("hc-write".into())
         .spawn(move || scribe.run(promise))
-        .map_err(|source| OpenError::System { what: "a thread", source })?;
+        .map_err(|source| OpenError::System {
+            what: "a thread",
+            source,
+        })?;
     if recovered.wait_for(config.open_patience).is_none() {
         tracing::info!("going on before all of the index is known");
     }

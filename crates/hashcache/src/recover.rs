@@ -26,9 +26,15 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     let forgotten_below = scribe.superblock.removes_forgotten_below;
     let removed = scribe.journal.read(&stripe, serial, forgotten_below);
     let older = serial.saturating_sub(1);
-    let restored = removed.is_some().then(|| checkpoint::load(&stripe, serial)).flatten();
+    let restored = removed
+        .is_some()
+        .then(|| checkpoint::load(&stripe, serial))
+        .flatten();
     let restored = restored.filter(|it| still_there(&stripe, it)).or_else(|| {
-        let restored = removed.is_some().then(|| checkpoint::load(&stripe, older)).flatten();
+        let restored = removed
+            .is_some()
+            .then(|| checkpoint::load(&stripe, older))
+            .flatten();
         restored.filter(|it| still_there(&stripe, it))
     });
     let floor = match (&restored, &removed) {
@@ -41,7 +47,11 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     for removed in &removed {
         stripe.version_was_drawn(removed.version.0);
     }
-    let replay = Replay { stripe: &stripe, removed: newest(&removed), floor: Version(floor) };
+    let replay = Replay {
+        stripe: &stripe,
+        removed: newest(&removed),
+        floor: Version(floor),
+    };
     match restored {
         Some(restored) => from_checkpoint(scribe, &replay, restored, &removed),
         None => {
@@ -81,7 +91,10 @@ fn from_checkpoint(
     let cursor = restored.cursor;
     stripe.log.restore(restored.stamps, cursor);
     stripe.version_was_drawn(restored.next_version);
-    for removed in removed.iter().filter(|it| it.version.0 >= restored.next_version) {
+    for removed in removed
+        .iter()
+        .filter(|it| it.version.0 >= restored.next_version)
+    {
         stripe.forget(&mut stripe.shard(removed.key), removed.key);
     }
     if cursor.stamp == 0 {
@@ -97,11 +110,19 @@ fn from_checkpoint(
     for _ in 0..stripe.geometry.segments {
         let segment = (last.segment + 1) % stripe.geometry.segments;
         let lap = last.lap + u64::from(segment == 0);
-        let Some(first) = first_header(stripe, segment) else { break };
+        let Some(first) = first_header(stripe, segment) else {
+            break;
+        };
         if first.stamp <= last.stamp || first.lap != lap {
             break;
         }
-        let next = Cursor { segment, lap, stamp: first.stamp, used: 0, ordinal: 0 };
+        let next = Cursor {
+            segment,
+            lap,
+            stamp: first.stamp,
+            used: 0,
+            ordinal: 0,
+        };
         last = replay.segment(next, 0, 0);
     }
     scribe.log.resume_behind(last);
@@ -119,13 +140,25 @@ fn from_scan(scribe: &mut Scribe, replay: &Replay<'_>) {
             }
             continue;
         };
-        found.push(Cursor { segment, lap: first.lap, stamp: first.stamp, used: 0, ordinal: 0 });
+        found.push(Cursor {
+            segment,
+            lap: first.lap,
+            stamp: first.stamp,
+            used: 0,
+            ordinal: 0,
+        });
     }
     found.sort_unstable_by_key(|cursor| cursor.stamp);
-    let Some(head) = found.last().copied() else { return };
+    let Some(head) = found.last().copied() else {
+        return;
+    };
     // What a run that was lost in a power cut left behind does not fit between these.
     let fits = |cursor: &Cursor| {
-        let lap = if cursor.segment <= head.segment { Some(head.lap) } else { head.lap.checked_sub(1) };
+        let lap = if cursor.segment <= head.segment {
+            Some(head.lap)
+        } else {
+            head.lap.checked_sub(1)
+        };
         Some(cursor.lap) == lap
     };
     let mut last = head;
@@ -147,7 +180,11 @@ impl Replay<'_> {
     fn segment(&self, cursor: Cursor, used: u32, ordinal: u32) -> Cursor {
         let stripe = self.stripe;
         let segment = Segment::read(stripe, cursor, used, ordinal);
-        let end = Cursor { used: segment.used, ordinal: segment.ordinal, ..cursor };
+        let end = Cursor {
+            used: segment.used,
+            ordinal: segment.ordinal,
+            ..cursor
+        };
         stripe.log.opened(end);
         stripe.sweep(cursor.segment);
         let from = used / stripe.geometry.unit_bytes;
@@ -159,16 +196,23 @@ impl Replay<'_> {
 
     fn record(&self, cursor: Cursor, listed: &Listed) {
         self.stripe.version_was_drawn(listed.version.0);
-        let removed = self.removed.get(&listed.key).is_some_and(|below| listed.version < *below);
+        let removed = self
+            .removed
+            .get(&listed.key)
+            .is_some_and(|below| listed.version < *below);
         let is_record = listed.kind == 1 || listed.kind == 2;
         if removed || !is_record || listed.version < self.floor {
             return;
         }
         let stripe = self.stripe;
-        let at = stripe.log.position(cursor.lap, cursor.segment, u64::from(listed.offset));
+        let at = stripe
+            .log
+            .position(cursor.lap, cursor.segment, u64::from(listed.offset));
         let mut shard = stripe.shard(listed.key);
         // Naming the same place as what it replaces makes a replay of what is known change nothing.
-        shard.policy.record(listed.key, at, Some(at), stripe.log.head());
+        shard
+            .policy
+            .record(listed.key, at, Some(at), stripe.log.head());
     }
 }
 
@@ -191,7 +235,13 @@ impl Segment {
         {
             let used = stripe.geometry.segment_bytes;
             let last_batch = footer.list.len();
-            return Self { listed: footer.list, last_batch, used, ordinal, sealed: true };
+            return Self {
+                listed: footer.list,
+                last_batch,
+                used,
+                ordinal,
+                sealed: true,
+            };
         }
         Self::walk(stripe, cursor.segment, Some(cursor.stamp), used, ordinal)
     }
@@ -219,7 +269,13 @@ impl Segment {
             last_batch = listed.len();
             listed.extend(header.list);
         }
-        Self { listed, last_batch, used, ordinal, sealed: false }
+        Self {
+            listed,
+            last_batch,
+            used,
+            ordinal,
+            sealed: false,
+        }
     }
 }
 
@@ -267,18 +323,30 @@ impl<'a> Window<'a> {
         let segment_bytes = stripe.geometry.segment_bytes as usize;
         let start = segment_offset(stripe, segment);
         let bytes = AlignedBuf::zeroed(0);
-        Self { stripe, start, segment_bytes, window_bytes, at: 0, bytes }
+        Self {
+            stripe,
+            start,
+            segment_bytes,
+            window_bytes,
+            at: 0,
+            bytes,
+        }
     }
 
     /// `length` bytes at `from`, or as many as the segment has.
     fn get(&mut self, from: usize, length: usize) -> Option<&[u8]> {
         let to = (from + length).min(self.segment_bytes);
         if from < self.at || to > self.at + self.bytes.len() {
-            let wanted = crate::format::round_up(length.max(self.window_bytes), crate::format::BLOCK);
+            let wanted =
+                crate::format::round_up(length.max(self.window_bytes), crate::format::BLOCK);
             let size = wanted.min(self.segment_bytes.checked_sub(from)?);
             self.bytes = AlignedBuf::zeroed(size);
             self.at = from;
-            if self.stripe.fill(self.start + from as u64, &mut self.bytes).is_none() {
+            if self
+                .stripe
+                .fill(self.start + from as u64, &mut self.bytes)
+                .is_none()
+            {
                 self.bytes = AlignedBuf::zeroed(0);
                 return None;
             }

@@ -87,7 +87,12 @@ impl Shard {
 
     pub(crate) fn begin(&mut self, key: KeyHash, version: Version, is_update: bool) -> Arc<Begun> {
         let (superseded, outrun) = (AtomicBool::new(false), AtomicBool::new(false));
-        let begun = Arc::new(Begun { version, is_update, superseded, outrun });
+        let begun = Arc::new(Begun {
+            version,
+            is_update,
+            superseded,
+            outrun,
+        });
         self.begun.entry(key).or_default().push(Arc::clone(&begun));
         begun
     }
@@ -106,7 +111,13 @@ impl Shard {
     /// that have begun may not: what they would change is no longer what they have read.
     pub(crate) fn outruns(&mut self, key: KeyHash, begun: &Arc<Begun>) -> bool {
         let of_version = |other: &&Arc<Begun>| other.version == begun.version;
-        let others = || self.begun.get(&key).into_iter().flatten().filter(of_version);
+        let others = || {
+            self.begun
+                .get(&key)
+                .into_iter()
+                .flatten()
+                .filter(of_version)
+        };
         if begun.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
             return false;
         }
@@ -141,7 +152,11 @@ impl Shard {
     /// to be let go of without the lock.
     pub(crate) fn put(&mut self, pending: Arc<Pending>) -> Result<Option<Arc<Pending>>, ()> {
         let key = pending.record.fields.key;
-        if self.pending.get(&key).is_some_and(|other| other.age() > pending.age()) {
+        if self
+            .pending
+            .get(&key)
+            .is_some_and(|other| other.age() > pending.age())
+        {
             return Err(());
         }
         if let Some(reading) = self.reading.remove(&key) {
@@ -157,7 +172,10 @@ impl Shard {
     /// Takes `pending` out after it was written, unless it died meanwhile.
     pub(crate) fn written(&mut self, pending: &Arc<Pending>) -> bool {
         let key = pending.record.fields.key;
-        let current = self.pending.get(&key).is_some_and(|other| Arc::ptr_eq(other, pending));
+        let current = self
+            .pending
+            .get(&key)
+            .is_some_and(|other| Arc::ptr_eq(other, pending));
         if current {
             self.pending.remove(&key);
         }

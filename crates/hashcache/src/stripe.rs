@@ -159,11 +159,15 @@ impl Stripe {
     }
 
     pub(crate) fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
-        self.shards[key.shard()].lock().expect("no holder of this lock panics")
+        self.shards[key.shard()]
+            .lock()
+            .expect("no holder of this lock panics")
     }
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        self.shards.iter().map(|shard| shard.lock().expect("no holder of this lock panics"))
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().expect("no holder of this lock panics"))
     }
 
     pub(crate) fn draw_version(&self) -> Version {
@@ -176,7 +180,8 @@ impl Stripe {
 
     /// Recovery found `version` given out.
     pub(crate) fn version_was_drawn(&self, version: u64) {
-        self.next_version.fetch_max(version.saturating_add(1), Ordering::Relaxed);
+        self.next_version
+            .fetch_max(version.saturating_add(1), Ordering::Relaxed);
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -196,12 +201,9 @@ impl Stripe {
             }
         }
         let from = RECOVERING;
-        let _ = self.health.compare_exchange(
-            from,
-            IN_SERVICE,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let _ = self
+            .health
+            .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Takes the store out; what is in memory is still served.
@@ -298,8 +300,10 @@ impl Stripe {
             return Lookup::Nothing;
         }
         let (promise, outcome) = promise();
-        let reading =
-            Arc::new(Reading { outcome: outcome.clone(), stale: AtomicBool::new(false) });
+        let reading = Arc::new(Reading {
+            outcome: outcome.clone(),
+            stale: AtomicBool::new(false),
+        });
         shard.reading.insert(wanted.key, Arc::clone(&reading));
         drop(shard);
         let stripe = Arc::clone(self);
@@ -324,7 +328,9 @@ impl Stripe {
             return Accepted::Busy;
         }
         let older = shard.supersede(fields.key, fields.version);
-        let Ok(other) = shard.put(Arc::clone(pending)) else { return Accepted::Superseded };
+        let Ok(other) = shard.put(Arc::clone(pending)) else {
+            return Accepted::Superseded;
+        };
         self.hot.remove(fields.key);
         drop(shard);
         drop((older, other));
@@ -339,7 +345,9 @@ impl Stripe {
         if self.health() == Health::OutOfService {
             return Accepted::OutOfService;
         }
-        let Ok(other) = shard.put(Arc::clone(pending)) else { return Accepted::Superseded };
+        let Ok(other) = shard.put(Arc::clone(pending)) else {
+            return Accepted::Superseded;
+        };
         self.hot.remove(key);
         drop(shard);
         drop(other);
@@ -358,7 +366,9 @@ impl Stripe {
         for mut shard in self.shards() {
             let rows = u64::from(shard.policy.rows());
             let row = |part: u64| u32::try_from(rows * part / segments).unwrap_or(u32::MAX);
-            shard.policy.sweep(row(segment)..row(segment + 1), self.log.head());
+            shard
+                .policy
+                .sweep(row(segment)..row(segment + 1), self.log.head());
         }
     }
 
@@ -374,7 +384,10 @@ impl Stripe {
     /// The end of a look-up on disk: makes the record hot if it is still the newest.
     fn found(&self, wanted: &Wanted, found: Option<Record>, reading: &Arc<Reading>) -> Found {
         let mut shard = self.shard(wanted.key);
-        let current = shard.reading.get(&wanted.key).is_some_and(|it| Arc::ptr_eq(it, reading));
+        let current = shard
+            .reading
+            .get(&wanted.key)
+            .is_some_and(|it| Arc::ptr_eq(it, reading));
         if current {
             shard.reading.remove(&wanted.key);
         }
@@ -450,22 +463,42 @@ impl Stripe {
 
     /// Reads and verifies the record at a position of the log.
     pub(crate) fn read_log(&self, at: LogPos, expect: usize) -> Read {
-        let Some(place) = self.log.place(at) else { return Read::Passed };
+        let Some(place) = self.log.place(at) else {
+            return Read::Passed;
+        };
         let (offset, left) = self.log.device_range(at);
         let left = usize::try_from(left).unwrap_or(usize::MAX);
-        let first = if expect == 0 { FIRST_READ } else { expect + 2048 };
-        let Some(mut bytes) = self.read_bytes(offset, first.min(left)) else { return Read::Failed };
-        let bad = || if self.log.is_live(at) { Read::Damaged } else { Read::Passed };
-        let Some(prelude) = Prelude::decode(&bytes, &self.secret, place) else { return bad() };
+        let first = if expect == 0 {
+            FIRST_READ
+        } else {
+            expect + 2048
+        };
+        let Some(mut bytes) = self.read_bytes(offset, first.min(left)) else {
+            return Read::Failed;
+        };
+        let bad = || {
+            if self.log.is_live(at) {
+                Read::Damaged
+            } else {
+                Read::Passed
+            }
+        };
+        let Some(prelude) = Prelude::decode(&bytes, &self.secret, place) else {
+            return bad();
+        };
         let whole = prelude.record_bytes();
         if whole > left {
             return bad();
         }
         if whole > bytes.len() {
-            let Some(rest) = self.read_rest(offset, &bytes, whole) else { return Read::Failed };
+            let Some(rest) = self.read_rest(offset, &bytes, whole) else {
+                return Read::Failed;
+            };
             bytes = rest;
         }
-        let Some((metadata, content)) = prelude.body(&bytes) else { return bad() };
+        let Some((metadata, content)) = prelude.body(&bytes) else {
+            return bad();
+        };
         if !self.log.is_live(at) {
             return Read::Passed;
         }
@@ -473,7 +506,11 @@ impl Stripe {
             fields: prelude.fields,
             name: prelude.name,
             metadata,
-            content: if content.is_empty() { Vec::new() } else { vec![content] },
+            content: if content.is_empty() {
+                Vec::new()
+            } else {
+                vec![content]
+            },
             at: Some(at),
         }))
     }
@@ -501,7 +538,11 @@ impl Stripe {
     fn widen(&self, offset: u64, length: usize) -> (u64, usize, usize) {
         let alignment = self.device.alignment();
         let skip = usize::try_from(offset % alignment as u64).unwrap_or(0);
-        (offset - skip as u64, skip, crate::format::round_up(skip + length, alignment))
+        (
+            offset - skip as u64,
+            skip,
+            crate::format::round_up(skip + length, alignment),
+        )
     }
 
     fn buffer(&self, bytes: usize) -> Option<AlignedBuf> {

@@ -1,5 +1,7 @@
 //! Many clients and one fetch, through the real proxy.
 
+use std::time::Duration;
+
 use hashcache_testkit::scenario::Verdict;
 use hashcache_testkit::scenario::followers::{Cutting, Part, Play};
 
@@ -16,6 +18,7 @@ fn start(home: &Home) -> (Proxy, Play) {
         object_bytes: 4_000_000,
         cut_clients: 6,
         cut_bytes: 400_000,
+        first_answer: Duration::from_millis(300),
     };
     (proxy, play)
 }

@@ -73,7 +73,13 @@ impl Stream {
             shared: Vec::new(),
         };
         let (cache, name) = (cache.clone(), name.clone());
-        Arc::new(Self { cache, name, version, cut, state: Mutex::new(state) })
+        Arc::new(Self {
+            cache,
+            name,
+            version,
+            cut,
+            state: Mutex::new(state),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -171,7 +177,11 @@ impl Stream {
     pub(super) fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
         let mut state = self.lock();
         let positions = state.followers.iter().flatten();
-        let reader = if state.bypassed { positions.min() } else { positions.max() };
+        let reader = if state.bypassed {
+            positions.min()
+        } else {
+            positions.max()
+        };
         if reader.is_none_or(|reader| state.length.saturating_sub(*reader) <= ahead) {
             return Poll::Ready(());
         }
@@ -201,7 +211,11 @@ impl State {
         }
         let slowest = self.followers.iter().flatten().min().copied();
         self.drop_below(slowest.unwrap_or(self.length));
-        if self.window.is_empty() { std::mem::take(&mut self.held) } else { Vec::new() }
+        if self.window.is_empty() {
+            std::mem::take(&mut self.held)
+        } else {
+            Vec::new()
+        }
     }
 
     /// The piece at `at`, if it is in memory.
@@ -239,12 +253,17 @@ fn merge(pieces: &mut VecDeque<Bytes>, budget: &Budget) {
             return;
         }
         // The pieces' own memory goes off the books with them.
-        let Some(reservation) = budget.reserve(total as u64) else { return };
+        let Some(reservation) = budget.reserve(total as u64) else {
+            return;
+        };
         let mut bytes = Vec::with_capacity(total);
         for piece in pieces.drain(from..) {
             bytes.extend_from_slice(&piece);
         }
-        pieces.push_back(Bytes::from_owner(Merged { bytes, _reservation: reservation }));
+        pieces.push_back(Bytes::from_owner(Merged {
+            bytes,
+            _reservation: reservation,
+        }));
     }
 }
 
@@ -279,7 +298,12 @@ impl Follower {
         state.followers[place] = Some(offset);
         drop(state);
         let spans = Spans::new(&stream.cache, &stream.name, stream.version, stream.cut);
-        Self { stream: Arc::clone(stream), spans, place, at: offset }
+        Self {
+            stream: Arc::clone(stream),
+            spans,
+            place,
+            at: offset,
+        }
     }
 
     /// Where the next piece begins.
@@ -292,7 +316,10 @@ impl Follower {
     /// # Errors
     /// [`ReadError::Aborted`] when the write was given up, [`ReadError::Missing`] when this follower was
     /// too slow and the store has lost what it wanted next.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, ReadError>>> {
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, ReadError>>> {
         let piece = {
             let mut state = self.stream.lock();
             // What is not in the store yet must not be asked for ahead: the answer would be no.

@@ -45,9 +45,14 @@ struct Inner {
 
 impl Inner {
     fn close(&self) {
-        self.closed.store(true, std::sync::atomic::Ordering::Release);
+        self.closed
+            .store(true, std::sync::atomic::Ordering::Release);
         self.stripe.queue.close();
-        let scribe = self.scribe.lock().expect("no holder of this lock panics").take();
+        let scribe = self
+            .scribe
+            .lock()
+            .expect("no holder of this lock panics")
+            .take();
         if let Some(scribe) = scribe
             && scribe.thread().id() != std::thread::current().id()
         {
@@ -75,7 +80,13 @@ impl Cache {
         let (stripe, scribe) = open::start(&config)?;
         let scribe = std::sync::Mutex::new(Some(scribe));
         let closed = std::sync::atomic::AtomicBool::new(false);
-        Ok(Self { inner: Arc::new(Inner { stripe, scribe, closed }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                stripe,
+                scribe,
+                closed,
+            }),
+        })
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is done.
@@ -103,13 +114,19 @@ impl Cache {
             return Lookup::Hit(Hit::new(self.clone(), record));
         }
         let name = Bytes::copy_from_slice(name);
-        let wanted = Wanted { key, name, span: None, expect: 0 };
+        let wanted = Wanted {
+            key,
+            name,
+            span: None,
+            expect: 0,
+        };
         match self.stripe().lookup(wanted) {
             stripe::Lookup::Found(record) => Lookup::Hit(Hit::new(self.clone(), record)),
             stripe::Lookup::Nothing => Lookup::Miss,
-            stripe::Lookup::Asked(outcome) => {
-                Lookup::Pending(PendingLookup { cache: self.clone(), outcome })
-            }
+            stripe::Lookup::Asked(outcome) => Lookup::Pending(PendingLookup {
+                cache: self.clone(),
+                outcome,
+            }),
         }
     }
 
@@ -130,14 +147,22 @@ impl Cache {
     /// [`PutError::Full`] when there is no memory for more pending writes; the object is then not put.
     pub fn put(&self, name: &[u8], put: Put, content: &[u8]) -> Result<Version, PutError> {
         let length = content.len() as u64;
-        let mut writer = self.intend(name)?.writer(Put { length: Some(length), ..put })?;
+        let mut writer = self.intend(name)?.writer(Put {
+            length: Some(length),
+            ..put
+        })?;
         writer.write(content)?;
         writer.commit()
     }
 
     /// Gives an object new metadata, if it still has the version `expected`. Its content is not
     /// touched: at most its first page is written again.
-    pub fn update_metadata(&self, name: &[u8], expected: Version, metadata: Bytes) -> Outcome<Updated> {
+    pub fn update_metadata(
+        &self,
+        name: &[u8],
+        expected: Version,
+        metadata: Bytes,
+    ) -> Outcome<Updated> {
         write::update_metadata(self, name, expected, metadata)
     }
 
@@ -146,7 +171,9 @@ impl Cache {
     pub fn remove(&self, name: &[u8]) -> Remove {
         let key = self.stripe().secret.name(name);
         let (version, _) = self.forget(key);
-        Remove { outcome: self.remove_durably(key, version) }
+        Remove {
+            outcome: self.remove_durably(key, version),
+        }
     }
 
     /// Like [`Cache::remove`], for a caller who does not wait: costs no write when memory says that the
@@ -295,7 +322,11 @@ impl Remove {
     /// # Errors
     /// When the device fails.
     pub fn wait(self) -> Result<(), RemoveError> {
-        if self.outcome.wait() { Ok(()) } else { Err(RemoveError) }
+        if self.outcome.wait() {
+            Ok(())
+        } else {
+            Err(RemoveError)
+        }
     }
 }
 
@@ -320,4 +351,3 @@ pub enum Updated {
     /// nothing was changed.
     Refused,
 }
-

@@ -136,11 +136,16 @@ impl Hit {
     }
 
     fn cut(&self) -> Cut {
-        Cut { span_pages: self.head.fields.span_pages }
+        Cut {
+            span_pages: self.head.fields.span_pages,
+        }
     }
 
     fn span_key(&self, span: u32) -> crate::key::KeyHash {
-        self.cache.stripe().secret.span(&self.head.name, self.version(), span)
+        self.cache
+            .stripe()
+            .secret
+            .span(&self.head.name, self.version(), span)
     }
 }
 
@@ -160,13 +165,17 @@ impl Reader {
     ///
     /// # Errors
     /// [`ReadError::Missing`] when content has gone. What was read before stays right.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, ReadError>>> {
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, ReadError>>> {
         if self.at >= self.end {
             return Poll::Ready(None);
         }
         let span = self.spans.cut.span_at(self.at);
         let piece = if span == 0 {
-            self.head.piece(usize::try_from(self.at).unwrap_or(usize::MAX))
+            self.head
+                .piece(usize::try_from(self.at).unwrap_or(usize::MAX))
         } else {
             match self.spans.poll_piece(context, self.at, self.end) {
                 Poll::Ready(piece) => piece.unwrap_or_default(),
@@ -235,7 +244,14 @@ pub(super) struct Spans {
 impl Spans {
     pub(super) fn new(cache: &Cache, name: &Bytes, version: Version, cut: Cut) -> Self {
         let (cache, name) = (cache.clone(), name.clone());
-        Self { cache, name, version, cut, current: None, asked: Vec::new() }
+        Self {
+            cache,
+            name,
+            version,
+            cut,
+            current: None,
+            asked: Vec::new(),
+        }
     }
 
     /// The piece at `at`, which lies in span 1 or later, to the end of its piece of memory; `None`
@@ -248,25 +264,33 @@ impl Spans {
     ) -> Poll<Option<Bytes>> {
         let span = self.cut.span_at(at);
         let start = self.cut.bounds(span).start;
-        if self.current.as_ref().is_none_or(|(current, _)| *current != span) {
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|(current, _)| *current != span)
+        {
             self.current = None;
             if !self.asked.iter().any(|(asked, _)| *asked == span) {
                 self.asked.clear();
                 self.ask(span, end);
             }
-            let Some((_, outcome)) = self.asked.iter_mut().find(|(asked, _)| *asked == span)
-            else {
+            let Some((_, outcome)) = self.asked.iter_mut().find(|(asked, _)| *asked == span) else {
                 return Poll::Ready(None);
             };
-            let Poll::Ready(found) = Pin::new(outcome).poll(context) else { return Poll::Pending };
+            let Poll::Ready(found) = Pin::new(outcome).poll(context) else {
+                return Poll::Pending;
+            };
             self.asked.retain(|(asked, _)| *asked != span);
-            let Some(record) = found else { return Poll::Ready(None) };
+            let Some(record) = found else {
+                return Poll::Ready(None);
+            };
             self.current = Some((span, record));
             self.ask_ahead(span.saturating_add(1), end);
         }
-        let piece = self.current.as_ref().map(|(_, record)| {
-            record.piece(usize::try_from(at - start).unwrap_or(usize::MAX))
-        });
+        let piece = self
+            .current
+            .as_ref()
+            .map(|(_, record)| record.piece(usize::try_from(at - start).unwrap_or(usize::MAX)));
         Poll::Ready(piece.filter(|piece| !piece.is_empty()))
     }
 
@@ -274,7 +298,11 @@ impl Spans {
         let bounds = self.cut.bounds(span);
         let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
         let wanted = Wanted {
-            key: self.cache.stripe().secret.span(&self.name, self.version, span),
+            key: self
+                .cache
+                .stripe()
+                .secret
+                .span(&self.name, self.version, span),
             name: self.name.clone(),
             span: Some((self.version, span)),
             expect: expect.unwrap_or(0),

@@ -96,7 +96,13 @@ impl Intent {
 
     fn begun(cache: &Cache, name: &[u8], key: KeyHash, begun: Arc<Begun>) -> Self {
         let name = Bytes::copy_from_slice(name);
-        Self { cache: cache.clone(), name, key, begun, replaces: None }
+        Self {
+            cache: cache.clone(),
+            name,
+            key,
+            begun,
+            replaces: None,
+        }
     }
 
     /// The version the put will have.
@@ -119,7 +125,9 @@ impl Intent {
     /// [`PutError::Metadata`] when there is too much of it, [`PutError::OutOfService`] without a store.
     pub fn writer(self, put: Put) -> Result<Writer, PutError> {
         if put.metadata.len() > MAX_METADATA {
-            return Err(PutError::Metadata { length: put.metadata.len() });
+            return Err(PutError::Metadata {
+                length: put.metadata.len(),
+            });
         }
         let stripe = self.cache.stripe();
         if stripe.health() == crate::stats::Health::OutOfService || self.cache.is_closed() {
@@ -127,7 +135,9 @@ impl Intent {
         }
         let bytes = put.metadata.len() + self.name.len() + RECORD_OVERHEAD;
         let reservation = reserve(&self.cache, bytes).ok_or(PutError::Full)?;
-        let cut = Cut { span_pages: put.span_pages.clamp(1, MAX_SPAN_PAGES) };
+        let cut = Cut {
+            span_pages: put.span_pages.clamp(1, MAX_SPAN_PAGES),
+        };
         let cache_releases = Releases::now(&self.cache);
         let stream = Stream::new(&self.cache, &self.name, self.version(), cut);
         Ok(Writer {
@@ -148,7 +158,10 @@ impl Intent {
 
 impl Drop for Intent {
     fn drop(&mut self) {
-        self.cache.stripe().shard(self.key).end(self.key, &self.begun);
+        self.cache
+            .stripe()
+            .shard(self.key)
+            .end(self.key, &self.begun);
     }
 }
 
@@ -161,17 +174,26 @@ const FIRST_CHUNK: usize = 4 << 10;
 fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
     let stripe = cache.stripe();
     let share = stripe.write_budget.reserve_free(bytes as u64);
-    let whole = share.is_some().then(|| stripe.budget.reserve(bytes as u64)).flatten();
+    let whole = share
+        .is_some()
+        .then(|| stripe.budget.reserve(bytes as u64))
+        .flatten();
     if whole.is_none() {
         stripe.counters.puts_refused.add(1);
     }
-    Some(Reserved { share: Some(share?), whole: whole? })
+    Some(Reserved {
+        share: Some(share?),
+        whole: whole?,
+    })
 }
 
 /// The same for what is passed on only: the share for writes is for what the disk is to take, and may
 /// be spent just because the disk takes nothing.
 fn reserve_window(cache: &Cache, bytes: usize) -> Option<Reserved> {
-    Some(Reserved { share: None, whole: cache.stripe().budget.reserve(bytes as u64)? })
+    Some(Reserved {
+        share: None,
+        whole: cache.stripe().budget.reserve(bytes as u64)?,
+    })
 }
 
 /// Memory set aside out of both budgets.
@@ -196,7 +218,10 @@ struct Releases {
 impl Releases {
     fn now(cache: &Cache) -> Self {
         let stripe = cache.stripe();
-        Self { share: stripe.write_budget.releases(), whole: stripe.budget.releases() }
+        Self {
+            share: stripe.write_budget.releases(),
+            whole: stripe.budget.releases(),
+        }
     }
 }
 
@@ -265,7 +290,11 @@ impl Writer {
         std::future::poll_fn(move |context| {
             let either = Pin::new(&mut share).poll(context).is_ready()
                 | Pin::new(&mut whole).poll(context).is_ready();
-            if either { Poll::Ready(()) } else { Poll::Pending }
+            if either {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
     }
 
@@ -290,7 +319,8 @@ impl Writer {
                 let hot = &self.intent.cache.stripe().hot;
                 let (chunk, whole) = Chunk::new(size, reserved.whole, hot);
                 self.chunk = chunk;
-                self.reservations.extend(reserved.share.into_iter().chain(whole));
+                self.reservations
+                    .extend(reserved.share.into_iter().chain(whole));
             }
             let (now, later) = rest.split_at(rest.len().min(self.chunk.room()));
             let piece = self.chunk.append(now);
@@ -308,10 +338,7 @@ impl Writer {
     }
 
     /// Sets aside memory for all chunks that `bytes` more bytes need, or for none.
-    fn reserve_for(
-        &self,
-        bytes: usize,
-    ) -> Result<std::vec::IntoIter<(usize, Reserved)>, PutError> {
+    fn reserve_for(&self, bytes: usize) -> Result<std::vec::IntoIter<(usize, Reserved)>, PutError> {
         let mut chunks = Vec::new();
         let (mut at, mut room) = (self.written, self.chunk.room());
         let mut left = bytes;
@@ -324,8 +351,11 @@ impl Writer {
             }
             room = self.chunk_size(at, left);
             let cache = &self.intent.cache;
-            let reserved =
-                if self.bypassed { reserve_window(cache, room) } else { reserve(cache, room) };
+            let reserved = if self.bypassed {
+                reserve_window(cache, room)
+            } else {
+                reserve(cache, room)
+            };
             chunks.push((room, reserved.ok_or(PutError::Full)?));
         }
     }
@@ -353,9 +383,26 @@ impl Writer {
         }
         let reservations = Arc::new(std::mem::take(&mut self.reservations));
         let pieces = self.stream.pieces(self.cut.bounds(span).start);
-        let key = self.intent.cache.stripe().secret.span(&self.intent.name, self.version(), span);
-        let fields = Fields { kind: Kind::Span, key, span, ..self.fields() };
-        let pending = pending(fields, &self.intent.name, Bytes::new(), pieces, None, reservations);
+        let key = self
+            .intent
+            .cache
+            .stripe()
+            .secret
+            .span(&self.intent.name, self.version(), span);
+        let fields = Fields {
+            kind: Kind::Span,
+            key,
+            span,
+            ..self.fields()
+        };
+        let pending = pending(
+            fields,
+            &self.intent.name,
+            Bytes::new(),
+            pieces,
+            None,
+            reservations,
+        );
         if self.intent.cache.stripe().put_span(&pending) == Accepted::Yes {
             self.stream.stored_to(self.written);
         } else {
@@ -383,8 +430,16 @@ impl Writer {
     /// Makes the object findable. `reservations` are for the first page; none while the writer goes on
     /// and holds the page itself.
     fn put_head(&mut self, incomplete: bool, reservations: Arc<Vec<Reservation>>) -> Accepted {
-        let total = if incomplete { self.put.length } else { Some(self.written) };
-        let fields = Fields { incomplete, total, ..self.fields() };
+        let total = if incomplete {
+            self.put.length
+        } else {
+            Some(self.written)
+        };
+        let fields = Fields {
+            incomplete,
+            total,
+            ..self.fields()
+        };
         self.revision += 1;
         let metadata = self.put.metadata.clone();
         let head = pending(
@@ -395,7 +450,10 @@ impl Writer {
             self.intent.replaces.take(),
             reservations,
         );
-        self.intent.cache.stripe().put_head(&head, &self.intent.begun)
+        self.intent
+            .cache
+            .stripe()
+            .put_head(&head, &self.intent.begun)
     }
 
     /// Ends the put: from now on the object is found.
@@ -406,7 +464,10 @@ impl Writer {
         if let Some(announced) = self.put.length
             && announced != self.written
         {
-            return Err(PutError::Length { written: self.written, announced });
+            return Err(PutError::Length {
+                written: self.written,
+                announced,
+            });
         }
         let span = self.cut.span_at(self.written);
         if !self.bypassed && span > 0 && self.written > self.cut.bounds(span).start {
@@ -462,10 +523,20 @@ fn pending(
     reservations: Arc<Vec<Reservation>>,
 ) -> Arc<Pending> {
     let content_bytes = content.iter().map(Bytes::len).sum();
-    let record_bytes =
-        record_bytes(name.len(), fields.labels.len(), metadata.len(), content_bytes);
+    let record_bytes = record_bytes(
+        name.len(),
+        fields.labels.len(),
+        metadata.len(),
+        content_bytes,
+    );
     Arc::new(Pending {
-        record: Arc::new(Record { fields, name: name.clone(), metadata, content, at: None }),
+        record: Arc::new(Record {
+            fields,
+            name: name.clone(),
+            metadata,
+            content,
+            at: None,
+        }),
         replaces,
         dead: AtomicBool::new(false),
         asked_for: AtomicBool::new(false),
@@ -484,10 +555,22 @@ pub(super) fn fill(
 ) -> Result<(), PutError> {
     let reservations =
         Vec::from(reserve(cache, content.len() + RECORD_OVERHEAD).ok_or(PutError::Full)?);
-    let fields = Fields { kind: Kind::Span, key, span, ..head.fields.clone() };
+    let fields = Fields {
+        kind: Kind::Span,
+        key,
+        span,
+        ..head.fields.clone()
+    };
     let content = vec![Bytes::copy_from_slice(content)];
     let reservations = Arc::new(reservations);
-    let pending = pending(fields, &head.name, Bytes::new(), content, None, reservations);
+    let pending = pending(
+        fields,
+        &head.name,
+        Bytes::new(),
+        content,
+        None,
+        reservations,
+    );
     match cache.stripe().put_span(&pending) {
         Accepted::Yes => Ok(()),
         Accepted::OutOfService => Err(PutError::OutOfService),
@@ -534,7 +617,10 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes) -> Updated {
         return Updated::Refused;
     };
     let revision = old.fields.revision.saturating_add(1);
-    let fields = Fields { revision, ..old.fields.clone() };
+    let fields = Fields {
+        revision,
+        ..old.fields.clone()
+    };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
     match intent.cache.stripe().put_head(&head, &intent.begun) {

@@ -48,9 +48,18 @@ pub struct FaultDevice {
 impl FaultDevice {
     /// Fails with `fault` at write number `at` (the first is 0); never without one.
     pub fn new(inner: MemoryDevice, at: Option<(u64, Fault)>) -> Self {
-        let state =
-            State { writes: 0, unsynced: Vec::new(), track: false, stopped: false, failing: false };
-        Self { inner, at, state: Mutex::new(state) }
+        let state = State {
+            writes: 0,
+            unsynced: Vec::new(),
+            track: false,
+            stopped: false,
+            failing: false,
+        };
+        Self {
+            inner,
+            at,
+            state: Mutex::new(state),
+        }
     }
 
     /// A device that remembers what is not synced, for [`FaultDevice::cut_power`].
@@ -84,7 +93,9 @@ impl FaultDevice {
             for (n, sector) in before.chunks(512).enumerate() {
                 if !keep() {
                     let at = offset + 512 * n as u64;
-                    self.inner.write_at(at, sector).expect("it was written there before");
+                    self.inner
+                        .write_at(at, sector)
+                        .expect("it was written there before");
                 }
             }
         }
@@ -133,7 +144,8 @@ impl Device for FaultDevice {
             Fault::Freeze => state.stopped = true,
             Fault::Torn { sectors } => {
                 state.stopped = true;
-                self.inner.write_at(offset, &buffer[..buffer.len().min(sectors * 512)])?;
+                self.inner
+                    .write_at(offset, &buffer[..buffer.len().min(sectors * 512)])?;
             }
             Fault::Lost => {}
             Fault::Flip { bit } => {
@@ -169,7 +181,9 @@ mod tests {
     fn written(fault: Option<(u64, Fault)>) -> Vec<u8> {
         let device = FaultDevice::new(MemoryDevice::new(4096), fault);
         for n in 0..3u8 {
-            device.write_at(1024 * u64::from(n), &[n + 1; 1024]).unwrap();
+            device
+                .write_at(1024 * u64::from(n), &[n + 1; 1024])
+                .unwrap();
         }
         device.media().chunks(512).map(|sector| sector[0]).collect()
     }
@@ -178,9 +192,15 @@ mod tests {
     fn each_fault_does_what_it_says() {
         assert_eq!(written(None), [1, 1, 2, 2, 3, 3, 0, 0]);
         assert_eq!(written(Some((1, Fault::Freeze))), [1, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(written(Some((1, Fault::Torn { sectors: 1 }))), [1, 1, 2, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            written(Some((1, Fault::Torn { sectors: 1 }))),
+            [1, 1, 2, 0, 0, 0, 0, 0]
+        );
         assert_eq!(written(Some((1, Fault::Lost))), [1, 1, 0, 0, 3, 3, 0, 0]);
-        assert_eq!(written(Some((1, Fault::Flip { bit: 2 }))), [1, 1, 6, 2, 3, 3, 0, 0]);
+        assert_eq!(
+            written(Some((1, Fault::Flip { bit: 2 }))),
+            [1, 1, 6, 2, 3, 3, 0, 0]
+        );
     }
 
     #[test]
@@ -192,6 +212,9 @@ mod tests {
         device.write_at(512, &[3; 512]).unwrap();
         device.cut_power(|| false);
         device.write_at(1024, &[4; 512]).unwrap();
-        assert_eq!(device.media().chunks(512).map(|s| s[0]).collect::<Vec<_>>(), [1, 0, 0, 0]);
+        assert_eq!(
+            device.media().chunks(512).map(|s| s[0]).collect::<Vec<_>>(),
+            [1, 0, 0, 0]
+        );
     }
 }

@@ -44,13 +44,12 @@ impl FileDevice {
     /// smaller (`None`: takes it as it is). Space is allocated at once, so that a disk that fills up
     /// later cannot take it away.
     pub fn open(path: &Path, size: Option<u64>) -> Result<Self, FileError> {
-        let file = Self::open_file(path, size.is_some())?;
+        let (file, created) = Self::open_file(path, size.is_some())?;
         lock(&file)?;
         let metadata = file.metadata()?;
         let len = if metadata.file_type().is_block_device() {
             rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?
         } else if let Some(size) = size.filter(|size| *size > metadata.len()) {
-            let created = metadata.len() == 0;
             if let Err(error) = allocate(&file, size) {
                 if created {
                     // What was made a moment ago and never held anything is not left lying about.
@@ -68,21 +67,32 @@ impl FileDevice {
         if alignment.is_none() {
             tracing::info!(path = %path.display(), "direct I/O refused, using the page cache");
         }
-        let device = Self { file, len, alignment: alignment.unwrap_or(512), path: path.into() };
+        let device = Self {
+            file,
+            len,
+            alignment: alignment.unwrap_or(512),
+            path: path.into(),
+        };
         Ok(device)
     }
 
-    fn open_file(path: &Path, create: bool) -> Result<File, FileError> {
+    /// The file, and whether it was made just now.
+    fn open_file(path: &Path, create: bool) -> Result<(File, bool), FileError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
+        if std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device()) {
+            // Without it a mounted device could be opened, and what is mounted would be destroyed.
+            options.custom_flags(i32::try_from(OFlags::EXCL.bits()).map_err(io::Error::other)?);
+        }
         match options.open(path) {
             Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
                 if let Some(parent) = path.parent() {
                     std::fs::create_dir_all(parent)?;
                 }
-                Ok(options.create_new(true).open(path)?)
+                Ok((options.create_new(true).open(path)?, true))
             }
-            opened => Ok(opened?),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(FileError::Locked),
+            opened => Ok((opened?, false)),
         }
     }
 
@@ -138,7 +148,10 @@ fn direct(file: &File) -> Option<usize> {
     let mut buffer = crate::memory::AlignedBuf::zeroed(4096);
     for alignment in [512, 1024, 2048, 4096] {
         // At this offset an alignment smaller than asked is an error, not a wider read.
-        if file.read_at(&mut buffer[..alignment], alignment as u64).is_ok() {
+        if file
+            .read_at(&mut buffer[..alignment], alignment as u64)
+            .is_ok()
+        {
             return Some(alignment);
         }
     }
@@ -178,7 +191,10 @@ mod tests {
         let path = directory.path().join("new/cache.img");
         let first = FileDevice::open(&path, Some(1 << 20)).unwrap();
         assert_eq!(first.len(), 1 << 20);
-        assert!(matches!(FileDevice::open(&path, None), Err(FileError::Locked)));
+        assert!(matches!(
+            FileDevice::open(&path, None),
+            Err(FileError::Locked)
+        ));
         drop(first);
         assert!(FileDevice::open(&path, None).is_ok());
     }
@@ -186,8 +202,7 @@ mod tests {
     #[test]
     fn bytes_come_back() {
         let directory = tempfile::tempdir().unwrap();
-        let device =
-            FileDevice::open(&directory.path().join("cache.img"), Some(1 << 20)).unwrap();
+        let device = FileDevice::open(&directory.path().join("cache.img"), Some(1 << 20)).unwrap();
         let mut buffer = crate::memory::AlignedBuf::zeroed(8192);
         buffer.fill(7);
         device.write_at(4096, &buffer).unwrap();
@@ -202,7 +217,10 @@ mod tests {
     fn a_missing_file_is_not_made_unless_a_size_is_given() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("none.img");
-        assert!(matches!(FileDevice::open(&path, None), Err(FileError::Io(_))));
+        assert!(matches!(
+            FileDevice::open(&path, None),
+            Err(FileError::Io(_))
+        ));
         assert!(!path.exists());
     }
 }

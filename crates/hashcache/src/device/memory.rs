@@ -18,12 +18,17 @@ impl MemoryDevice {
 
     /// A device that holds `bytes`.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
-        Self { bytes: RwLock::new(bytes) }
+        Self {
+            bytes: RwLock::new(bytes),
+        }
     }
 
     /// A copy of what it holds.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.bytes.read().expect("no holder of this lock panics").clone()
+        self.bytes
+            .read()
+            .expect("no holder of this lock panics")
+            .clone()
     }
 
     /// Lets `change` alter the bytes, as damage to the medium would.
@@ -36,13 +41,19 @@ fn range(offset: u64, length: usize, size: usize) -> io::Result<std::ops::Range<
     let start = usize::try_from(offset).map_err(io::Error::other)?;
     match start.checked_add(length) {
         Some(end) if end <= size => Ok(start..end),
-        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the device")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "beyond the end of the device",
+        )),
     }
 }
 
 impl Device for MemoryDevice {
     fn len(&self) -> u64 {
-        self.bytes.read().expect("no holder of this lock panics").len() as u64
+        self.bytes
+            .read()
+            .expect("no holder of this lock panics")
+            .len() as u64
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {

@@ -33,7 +33,10 @@ impl Scribe {
 
     fn write_log_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
         let grain = self.stripe.log.grain();
-        let sizes: Vec<usize> = batch.iter().map(|it| grain.record(it.record_bytes)).collect();
+        let sizes: Vec<usize> = batch
+            .iter()
+            .map(|it| grain.record(it.record_bytes))
+            .collect();
         let first = self.make_room(&sizes)?;
         let cursor = self.log.cursor;
         let mut at = first;
@@ -42,7 +45,11 @@ impl Scribe {
         let mut places = Vec::with_capacity(batch.len());
         for (pending, size) in batch.iter().zip(&sizes) {
             let place = grain.units(at);
-            let spot = RecordPlace { device: self.stripe.device_id, stamp: cursor.stamp, place };
+            let spot = RecordPlace {
+                device: self.stripe.device_id,
+                stamp: cursor.stamp,
+                place,
+            };
             let out = &mut self.buffer[in_buffer..in_buffer + size];
             let written = encode(&self.stripe.secret, out, pending, spot, None);
             out[written..].fill(0);
@@ -57,7 +64,9 @@ impl Scribe {
             let key = pending.record.fields.key;
             let mut shard = self.stripe.shard(key);
             if shard.written(pending) {
-                shard.policy.record(key, at, pending.replaces, self.stripe.log.head());
+                shard
+                    .policy
+                    .record(key, at, pending.replaces, self.stripe.log.head());
                 self.keep_hot(pending, Some(at));
             }
         }
@@ -89,7 +98,10 @@ impl Scribe {
         let stripe = Arc::clone(&self.stripe);
         if let Some((at, bytes)) = self.log.footer(&mut self.buffer, &stripe.secret) {
             // The footer goes over what the last lap left there, so the head moves first here too.
-            let end = Cursor { used: stripe.geometry.segment_bytes, ..self.log.cursor };
+            let end = Cursor {
+                used: stripe.geometry.segment_bytes,
+                ..self.log.cursor
+            };
             stripe.log.opened(end);
             stripe.write(stripe.geometry.log_offset + at, &self.buffer[..bytes])?;
             self.unsynced_bytes += bytes as u64;
@@ -106,7 +118,8 @@ impl Scribe {
         let bytes = self.stripe.log.grain().batch_end(filled);
         self.buffer[filled..bytes].fill(0);
         let at = self.stripe.geometry.log_offset + self.log.batch_offset();
-        self.log.seal_batch(&mut self.buffer, bytes, list, &self.stripe.secret);
+        self.log
+            .seal_batch(&mut self.buffer, bytes, list, &self.stripe.secret);
         self.stripe.log.opened(self.log.cursor);
         self.stripe.write(at, &self.buffer[..bytes])?;
         self.stripe.counters.batches.add(1);
@@ -132,14 +145,17 @@ impl Scribe {
         let block = usize_of(self.stripe.geometry.block_bytes);
         let grain = self.stripe.log.grain();
         let mut tails = vec![None; batch.len()];
-        let long: Vec<usize> =
-            (0..batch.len()).filter(|n| batch[*n].record_bytes > block).collect();
+        let long: Vec<usize> = (0..batch.len())
+            .filter(|n| batch[*n].record_bytes > block)
+            .collect();
         if long.is_empty() {
             return Ok(tails);
         }
         let length = |n: usize| batch[n].record_bytes - block;
-        let sizes: Vec<usize> =
-            long.iter().map(|n| grain.record(TAIL_HEADER + length(*n))).collect();
+        let sizes: Vec<usize> = long
+            .iter()
+            .map(|n| grain.record(TAIL_HEADER + length(*n)))
+            .collect();
         let mut at = self.make_room(&sizes)?;
         let cursor = self.log.cursor;
         let mut in_buffer = at - usize_of(cursor.used);
@@ -149,18 +165,33 @@ impl Scribe {
             let place = grain.units(at);
             let fields = &pending.record.fields;
             // What lies beyond the block does not depend on the slot, which is not known yet.
-            let nowhere = RecordPlace { device: self.stripe.device_id, stamp: 0, place: 0 };
+            let nowhere = RecordPlace {
+                device: self.stripe.device_id,
+                stamp: 0,
+                place: 0,
+            };
             let mut whole = vec![0; pending.record_bytes];
             encode(&self.stripe.secret, &mut whole, pending, nowhere, None);
-            let tail =
-                Tail { key: fields.key, version: fields.version, revision: fields.revision };
+            let tail = Tail {
+                key: fields.key,
+                version: fields.version,
+                revision: fields.revision,
+            };
             let out = &mut self.buffer[in_buffer..in_buffer + size];
             out.fill(0);
-            let spot = RecordPlace { device: self.stripe.device_id, stamp: cursor.stamp, place };
+            let spot = RecordPlace {
+                device: self.stripe.device_id,
+                stamp: cursor.stamp,
+                place,
+            };
             tail.encode(out, &self.stripe.secret, spot, &whole[block..]);
             list.push(listed(pending, place, grain.units(size), KIND_TAIL));
             tails[n] = Some(TailPlace {
-                position: self.stripe.log.position(cursor.lap, cursor.segment, place).0,
+                position: self
+                    .stripe
+                    .log
+                    .position(cursor.lap, cursor.segment, place)
+                    .0,
                 length: u32::try_from(length(n)).expect("a record has far less than 4 GiB"),
             });
             at += size;
@@ -202,7 +233,16 @@ fn encode(
 ) -> usize {
     let record = &pending.record;
     let (name, metadata) = (&record.name, &record.metadata);
-    encode_record(out, secret, &record.fields, place, tail, name, metadata, &record.content)
+    encode_record(
+        out,
+        secret,
+        &record.fields,
+        place,
+        tail,
+        name,
+        metadata,
+        &record.content,
+    )
 }
 
 fn listed(pending: &Pending, place: u64, units: u64, kind: u8) -> Listed {

@@ -98,7 +98,9 @@ impl Scribe {
         recovered.set(true);
         loop {
             let stripe = Arc::clone(&self.stripe);
-            let work = stripe.queue.next(|| stripe.clock.monotone(), self.patience());
+            let work = stripe
+                .queue
+                .next(|| stripe.clock.monotone(), self.patience());
             let closing = work.closing;
             if stripe.health() == Health::OutOfService {
                 // Whoever waits for `work` is told by its being dropped.
@@ -167,7 +169,9 @@ impl Scribe {
     /// The next batch: what still fits into the open segment, if anything does.
     fn take_batch(&self) -> (Vec<Arc<Pending>>, u64) {
         let is_log = self.stripe.geometry.family == Family::Log;
-        self.stripe.queue.take_batch(|count, bytes| is_log && self.log.fits(count, bytes))
+        self.stripe
+            .queue
+            .take_batch(|count, bytes| is_log && self.log.fits(count, bytes))
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -223,7 +227,10 @@ impl Scribe {
     /// Before the journal's ring comes round to removes below `below`: they must be held by two
     /// checkpoints, and an opening without any must know that it may not go further back.
     fn forget_removes(&mut self, below: u64) -> io::Result<()> {
-        while self.journal.needs_checkpoint(self.superblock.checkpoint_serial) {
+        while self
+            .journal
+            .needs_checkpoint(self.superblock.checkpoint_serial)
+        {
             self.run_checkpoint()?;
         }
         self.superblock.removes_forgotten_below = below;
@@ -244,7 +251,9 @@ impl Scribe {
         {
             self.begin_checkpoint();
         }
-        let Some(mut checkpoint) = self.checkpoint.take() else { return Ok(()) };
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            return Ok(());
+        };
         if checkpoint.write_part(&self.stripe)? {
             self.complete_checkpoint(&checkpoint, false)
         } else {
@@ -282,7 +291,9 @@ impl Scribe {
     fn close(&mut self) -> io::Result<()> {
         self.checkpoint = None;
         self.begin_checkpoint();
-        let Some(mut checkpoint) = self.checkpoint.take() else { return Ok(()) };
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            return Ok(());
+        };
         while !checkpoint.write_part(&self.stripe)? {}
         self.complete_checkpoint(&checkpoint, true)
     }

@@ -70,7 +70,14 @@ impl Queue {
         grain: Grain,
     ) -> Self {
         let (waiting, come) = (Mutex::default(), Condvar::new());
-        Self { waiting, come, batch_bytes, batch_records, delay, grain }
+        Self {
+            waiting,
+            come,
+            batch_bytes,
+            batch_records,
+            delay,
+            grain,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -134,7 +141,13 @@ impl Queue {
     pub(super) fn end(&self) {
         let left = {
             let mut waiting = self.lock();
-            std::mem::replace(&mut *waiting, Waiting { ended: true, ..Waiting::default() })
+            std::mem::replace(
+                &mut *waiting,
+                Waiting {
+                    ended: true,
+                    ..Waiting::default()
+                },
+            )
         };
         drop(left);
     }
@@ -153,7 +166,9 @@ impl Queue {
         let mut waiting = self.lock();
         let mut waited = false;
         loop {
-            let due_in = waiting.since.map(|since| (since + self.delay).saturating_sub(now()));
+            let due_in = waiting
+                .since
+                .map(|since| (since + self.delay).saturating_sub(now()));
             let batch_due = due_in.is_some_and(|due| due.is_zero()) || self.is_full(&waiting);
             let any = batch_due
                 || !waiting.removals.is_empty()
@@ -170,8 +185,10 @@ impl Queue {
                 };
             }
             let wait = due_in.map_or(patience, |due| due.min(patience));
-            let (guard, timeout) =
-                self.come.wait_timeout(waiting, wait).expect("no holder of this lock panics");
+            let (guard, timeout) = self
+                .come
+                .wait_timeout(waiting, wait)
+                .expect("no holder of this lock panics");
             waiting = guard;
             waited = timeout.timed_out() && wait == patience;
         }
@@ -202,7 +219,9 @@ impl Queue {
             }
             waiting.bytes -= size;
             waiting.taken += 1;
-            let Some(next) = waiting.records.pop_front() else { break };
+            let Some(next) = waiting.records.pop_front() else {
+                break;
+            };
             if next.is_dead() {
                 dead.push(next);
             } else {

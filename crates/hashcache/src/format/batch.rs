@@ -271,7 +271,12 @@ mod tests {
     fn a_footer_is_found_from_the_end_of_its_segment() {
         let secret = Secret::from_bytes([1; 32]);
         for count in [0, 1, 71, 500] {
-            let footer = Footer { device: 0, stamp: 9, lap: 2, list: lists(count) };
+            let footer = Footer {
+                device: 0,
+                stamp: 9,
+                lap: 2,
+                list: lists(count),
+            };
             let mut segment = vec![0xaa; 64 << 10];
             let bytes = Footer::bytes(footer.list.len());
             let at = segment.len() - bytes;

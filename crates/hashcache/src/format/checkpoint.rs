@@ -73,7 +73,13 @@ mod tests {
     fn a_part_comes_back_and_damage_voids_it() {
         let secret = Secret::from_bytes([2; 32]);
         let body: Vec<u8> = (0..=u8::MAX).cycle().take(PART_BODY).collect();
-        let part = Part { device: 0, serial: 4, number: 2, begun: 9, body: &body };
+        let part = Part {
+            device: 0,
+            serial: 4,
+            number: 2,
+            begun: 9,
+            body: &body,
+        };
         let mut bytes = vec![0; PART_BYTES];
         part.encode(&mut bytes, &secret);
         assert_eq!(Part::decode(&bytes, &secret), Some(part));

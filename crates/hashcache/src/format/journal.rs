@@ -53,7 +53,10 @@ impl JournalBlock {
         put(out, 12, &count.to_le_bytes());
         put(out, 16, &self.ordinal.to_le_bytes());
         put(out, 24, &self.device.to_le_bytes());
-        for (line, removed) in out[JOURNAL_HEADER..].chunks_exact_mut(24).zip(&self.removed) {
+        for (line, removed) in out[JOURNAL_HEADER..]
+            .chunks_exact_mut(24)
+            .zip(&self.removed)
+        {
             put(line, 0, &removed.key.to_bytes());
             put(line, 16, &removed.version.0.to_le_bytes());
         }
@@ -69,7 +72,9 @@ impl JournalBlock {
         let genuine = field.u32(8) == MAGIC
             && count <= REMOVES_PER_BLOCK
             && secret.mac(&[b"journal", &bytes[8..]]) == field.u64(0);
-        let lines = bytes[JOURNAL_HEADER..].chunks_exact(REMOVE_BYTES).take(count);
+        let lines = bytes[JOURNAL_HEADER..]
+            .chunks_exact(REMOVE_BYTES)
+            .take(count);
         genuine.then(|| Self {
             device: field.u16(24),
             ordinal: field.u64(16),
@@ -90,9 +95,16 @@ mod tests {
     #[test]
     fn a_full_block_comes_back_and_damage_voids_it() {
         let secret = Secret::from_bytes([2; 32]);
-        let remove = |n: u64| Removed { key: secret.name(&n.to_le_bytes()), version: Version(n) };
+        let remove = |n: u64| Removed {
+            key: secret.name(&n.to_le_bytes()),
+            version: Version(n),
+        };
         let removed = (0..REMOVES_PER_BLOCK as u64).map(remove).collect();
-        let block = JournalBlock { device: 0, ordinal: 8, removed };
+        let block = JournalBlock {
+            device: 0,
+            ordinal: 8,
+            removed,
+        };
         let mut bytes = vec![0; JOURNAL_BLOCK];
         block.encode(&mut bytes, &secret);
         assert_eq!(JournalBlock::decode(&bytes, &secret), Some(block));

@@ -11,12 +11,14 @@ mod journal;
 mod record;
 mod superblock;
 
-pub(crate) use batch::{BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_TAIL, LIST_ENTRY, Listed};
+pub(crate) use batch::{
+    BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_TAIL, LIST_ENTRY, Listed,
+};
 pub(crate) use checkpoint::{PART_BODY, PART_BYTES, Part};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
-    Fields, Kind, Place as RecordPlace, Prelude, TAIL_HEADER, Tail, TailPlace,
-    encode_record, kind_number, record_bytes,
+    Fields, Kind, Place as RecordPlace, Prelude, TAIL_HEADER, Tail, TailPlace, encode_record,
+    kind_number, record_bytes,
 };
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 

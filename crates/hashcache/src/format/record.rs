@@ -139,7 +139,10 @@ pub(crate) fn page_checksums(chunks: &[Bytes]) -> Vec<u32> {
 /// Writes a whole record to the start of `out`, which must have at least `record_bytes` bytes.
 ///
 /// Returns the bytes written. `metadata` and `content` are within the bounds of `object`.
-#[expect(clippy::too_many_arguments, reason = "a record is what it is; one caller per area")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a record is what it is; one caller per area"
+)]
 pub(crate) fn encode_record(
     out: &mut [u8],
     secret: &Secret,
@@ -152,12 +155,23 @@ pub(crate) fn encode_record(
 ) -> usize {
     let content_bytes: usize = content.iter().map(Bytes::len).sum();
     assert!(!name.is_empty() && name.len() <= MAX_NAME && metadata.len() <= MAX_METADATA);
-    assert!(content_bytes <= PAGE * usize::from(MAX_SPAN_PAGES) && fields.labels.len() <= MAX_LABELS);
-    let prelude = prelude_bytes(name.len(), fields.labels.len(), metadata.len(), content_bytes);
+    assert!(
+        content_bytes <= PAGE * usize::from(MAX_SPAN_PAGES) && fields.labels.len() <= MAX_LABELS
+    );
+    let prelude = prelude_bytes(
+        name.len(),
+        fields.labels.len(),
+        metadata.len(),
+        content_bytes,
+    );
     let (head, rest) = out.split_at_mut(prelude);
     head[..HEADER].fill(0);
     head[8] = kind_number(fields.kind);
-    head[9] = if fields.incomplete { FLAG_INCOMPLETE } else { 0 };
+    head[9] = if fields.incomplete {
+        FLAG_INCOMPLETE
+    } else {
+        0
+    };
     put(head, 10, &narrow_u16(name.len()).to_le_bytes());
     put(head, 12, &narrow(metadata.len()).to_le_bytes());
     put(head, 16, &fields.version.0.to_le_bytes());
@@ -174,7 +188,11 @@ pub(crate) fn encode_record(
     put(head, 80, &fields.mark.to_le_bytes());
     put(head, 96, &fields.group.to_le_bytes());
     put(head, 104, &fields.useless_after.to_le_bytes());
-    put(head, 112, &tail.map_or(UNKNOWN, |tail| tail.position).to_le_bytes());
+    put(
+        head,
+        112,
+        &tail.map_or(UNKNOWN, |tail| tail.position).to_le_bytes(),
+    );
     put(head, 120, &tail.map_or(0, |tail| tail.length).to_le_bytes());
     let mut at = HEADER;
     let metadata_sums = page_checksums(std::slice::from_ref(metadata));
@@ -229,7 +247,11 @@ impl Prelude {
         if secret.mac(&[&prelude_slice[8..]]) != field.u64(0) {
             return None;
         }
-        let found = Place { device: field.u16(46), stamp: field.u64(48), place: field.u64(56) };
+        let found = Place {
+            device: field.u16(46),
+            stamp: field.u64(48),
+            place: field.u64(56),
+        };
         if found != place {
             return None;
         }
@@ -262,8 +284,10 @@ impl Prelude {
             name: Bytes::copy_from_slice(&prelude_slice[prelude - name_bytes..]),
             metadata_bytes,
             content_bytes,
-            tail: known(field.u64(112))
-                .map(|position| TailPlace { position, length: field.u32(120) }),
+            tail: known(field.u64(112)).map(|position| TailPlace {
+                position,
+                length: field.u32(120),
+            }),
             bytes: prelude,
             checksums,
         })
@@ -281,8 +305,13 @@ impl Prelude {
         }
         let metadata = record.slice(self.bytes..self.bytes + self.metadata_bytes);
         let content = record.slice(self.bytes + self.metadata_bytes..self.record_bytes());
-        let found = metadata.chunks(PAGE).chain(content.chunks(PAGE)).map(crc32c::crc32c);
-        found.eq(self.checksums.iter().copied()).then_some((metadata, content))
+        let found = metadata
+            .chunks(PAGE)
+            .chain(content.chunks(PAGE))
+            .map(crc32c::crc32c);
+        found
+            .eq(self.checksums.iter().copied())
+            .then_some((metadata, content))
     }
 }
 
@@ -367,7 +396,15 @@ mod tests {
             useless_after: 7,
             labels: vec![8, 9],
         };
-        (secret, fields, Place { device: 0, stamp: 77, place: 12 })
+        (
+            secret,
+            fields,
+            Place {
+                device: 0,
+                stamp: 77,
+                place: 12,
+            },
+        )
     }
 
     fn encoded(content: &[Bytes]) -> Vec<u8> {
@@ -375,7 +412,9 @@ mod tests {
         let metadata = Bytes::from_static(b"some metadata");
         let content_bytes = content.iter().map(Bytes::len).sum();
         let mut out = vec![0xee; record_bytes(4, 2, metadata.len(), content_bytes)];
-        let n = encode_record(&mut out, &secret, &fields, place, None, b"name", &metadata, content);
+        let n = encode_record(
+            &mut out, &secret, &fields, place, None, b"name", &metadata, content,
+        );
         assert_eq!(n, out.len());
         out
     }
@@ -431,13 +470,20 @@ mod tests {
     #[test]
     fn a_tail_serves_only_the_record_it_was_written_for() {
         let (secret, fields, place) = sample();
-        let tail = Tail { key: fields.key, version: Version(42), revision: 0 };
+        let tail = Tail {
+            key: fields.key,
+            version: Version(42),
+            revision: 0,
+        };
         let mut out = vec![0; TAIL_HEADER + 5];
         tail.encode(&mut out, &secret, place, b"hello");
         assert_eq!(tail.decode(&out, &secret, place, 5), Some(&b"hello"[..]));
         assert_eq!(tail.decode(&out, &secret, place, 4), None);
         assert_eq!(tail.decode(&out, &secret, place, usize::MAX), None);
-        let newer = Tail { version: Version(43), ..tail };
+        let newer = Tail {
+            version: Version(43),
+            ..tail
+        };
         assert_eq!(newer.decode(&out, &secret, place, 5), None);
         out[TAIL_HEADER] ^= 1;
         assert_eq!(tail.decode(&out, &secret, place, 5), None);

@@ -87,7 +87,11 @@ impl Superblock {
         let mut out = [0; SUPERBLOCK_BYTES];
         put(&mut out, 0, &MAGIC);
         put(&mut out, 8, &VERSION.to_le_bytes());
-        put(&mut out, 12, &if self.clean { FLAG_CLEAN } else { 0 }.to_le_bytes());
+        put(
+            &mut out,
+            12,
+            &if self.clean { FLAG_CLEAN } else { 0 }.to_le_bytes(),
+        );
         put(&mut out, 16, &self.serial.to_le_bytes());
         put(&mut out, 24, &self.store_id.to_le_bytes());
         put(&mut out, 40, &self.secret);

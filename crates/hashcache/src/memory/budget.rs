@@ -63,8 +63,14 @@ impl Budget {
     /// Sets `bytes` aside if there is room, without asking anybody to make some.
     pub(crate) fn reserve_free(&self, bytes: u64) -> Option<Reservation> {
         let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.0.limit);
-        let taken = self.0.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits);
-        taken.is_ok().then(|| Reservation { inner: Arc::clone(&self.0), bytes })
+        let taken = self
+            .0
+            .used
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits);
+        taken.is_ok().then(|| Reservation {
+            inner: Arc::clone(&self.0),
+            bytes,
+        })
     }
 
     /// Sets `bytes` aside, at the cost of hot objects if need be.
@@ -83,7 +89,12 @@ impl Budget {
         if let Some(reservation) = self.reserve(bytes) {
             return Some(reservation);
         }
-        let blocked = || self.0.blocked.lock().expect("no holder of this lock panics");
+        let blocked = || {
+            self.0
+                .blocked
+                .lock()
+                .expect("no holder of this lock panics")
+        };
         *blocked() += 1;
         let mut left = patience;
         let reservation = loop {
@@ -103,7 +114,11 @@ impl Budget {
             let waited = self.0.released.wait_timeout(guard, wait);
             let (guard, timeout) = waited.expect("no holder of this lock panics");
             drop(guard);
-            left -= if timeout.timed_out() { wait } else { wait.min(Duration::from_micros(50)) };
+            left -= if timeout.timed_out() {
+                wait
+            } else {
+                wait.min(Duration::from_micros(50))
+            };
         };
         *blocked() -= 1;
         reservation
@@ -116,7 +131,10 @@ impl Budget {
 
     /// Resolves when something was released since there had been `releases`.
     pub(crate) fn released_since(&self, releases: u64) -> Waiting {
-        Waiting { inner: Arc::clone(&self.0), releases }
+        Waiting {
+            inner: Arc::clone(&self.0),
+            releases,
+        }
     }
 }
 
@@ -162,7 +180,11 @@ impl Future for Waiting {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut waiting = self.inner.waiting.lock().expect("no holder of this lock panics");
+        let mut waiting = self
+            .inner
+            .waiting
+            .lock()
+            .expect("no holder of this lock panics");
         // Under the lock that a release takes after it has counted itself: none is missed.
         if self.inner.releases.load(Ordering::Acquire) != self.releases {
             return Poll::Ready(());
@@ -212,7 +234,11 @@ mod tests {
                 drop(hot.lock().unwrap().pop());
             }
         });
-        assert!(budget.reserve_blocking(10, Duration::from_secs(60)).is_some());
+        assert!(
+            budget
+                .reserve_blocking(10, Duration::from_secs(60))
+                .is_some()
+        );
         drop(spent);
     }
 
@@ -233,12 +259,19 @@ mod tests {
         let budget = Budget::new(10);
         let all = budget.reserve(10).unwrap();
         std::thread::scope(|scope| {
-            let waiter =
-                scope.spawn(|| budget.reserve_blocking(10, Duration::from_secs(60)).is_some());
+            let waiter = scope.spawn(|| {
+                budget
+                    .reserve_blocking(10, Duration::from_secs(60))
+                    .is_some()
+            });
             drop(all);
             assert!(waiter.join().unwrap());
         });
         let _all = budget.reserve(10).unwrap();
-        assert!(budget.reserve_blocking(1, Duration::from_millis(1)).is_none());
+        assert!(
+            budget
+                .reserve_blocking(1, Duration::from_millis(1))
+                .is_none()
+        );
     }
 }

@@ -34,19 +34,30 @@ enum Memory {
 impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
-        let mapped = if len >= MAPPED { Mapping::new(len) } else { None };
+        let mapped = if len >= MAPPED {
+            Mapping::new(len)
+        } else {
+            None
+        };
         let memory = match mapped {
             Some(mapping) => Memory::Mapped(mapping),
-            None => {
-                Memory::Heap(bytemuck::zeroed_slice_box(len.div_ceil(size_of::<Sector>())))
-            }
+            None => Memory::Heap(bytemuck::zeroed_slice_box(
+                len.div_ceil(size_of::<Sector>()),
+            )),
         };
-        Self { memory, len, _reservation: None }
+        Self {
+            memory,
+            len,
+            _reservation: None,
+        }
     }
 
     /// The same, accounted for by `reservation` until it is dropped.
     pub(crate) fn reserved(len: usize, reservation: Reservation) -> Self {
-        Self { _reservation: Some(reservation), ..Self::zeroed(len) }
+        Self {
+            _reservation: Some(reservation),
+            ..Self::zeroed(len)
+        }
     }
 }
 
@@ -100,7 +111,10 @@ impl Mapping {
                 MapFlags::PRIVATE,
             )
         };
-        Some(Self { base: NonNull::new(base.ok()?.cast())?, len })
+        Some(Self {
+            base: NonNull::new(base.ok()?.cast())?,
+            len,
+        })
     }
 
     fn bytes(&self) -> &[u8] {

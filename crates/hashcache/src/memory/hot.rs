@@ -74,7 +74,9 @@ impl Hot {
     fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
         // Bits that no map's buckets use: neither the lowest nor the seven highest.
         let index = usize::from(key.to_bytes()[14] & 0xf);
-        self.shards[index].lock().expect("no holder of this lock panics")
+        self.shards[index]
+            .lock()
+            .expect("no holder of this lock panics")
     }
 
     /// A slab for a writer, of the same arena.
@@ -104,7 +106,9 @@ impl Hot {
         if bytes as u64 > self.budget.limit() / 32 {
             return None;
         }
-        let reservation = self.budget.reserve(ENTRY_BYTES + record.name.len() as u64)?;
+        let reservation = self
+            .budget
+            .reserve(ENTRY_BYTES + record.name.len() as u64)?;
         let mut shard = self.shard(key);
         let (metadata, content) = self.copy(&mut shard, record)?;
         let copy = Arc::new(Record {
@@ -177,12 +181,17 @@ impl Hot {
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
     fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
-        let Some(keys) = shard.slabs.pop_front() else { return };
+        let Some(keys) = shard.slabs.pop_front() else {
+            return;
+        };
         if shard.slabs.is_empty() {
             shard.open = None;
         }
         let asked = |key: &&KeyHash| {
-            shard.map.get(key).is_some_and(|hot| hot.asked_for.swap(false, Ordering::Relaxed))
+            shard
+                .map
+                .get(key)
+                .is_some_and(|hot| hot.asked_for.swap(false, Ordering::Relaxed))
         };
         let asked_for = keys.iter().filter(asked).count();
         if asked_counts && 2 * asked_for > keys.len() && !shard.slabs.is_empty() {
@@ -270,7 +279,12 @@ mod tests {
             let asked = random.u32(n.saturating_sub(50)..=n);
             if let Some(found) = hot.get(record(asked, 0).fields.key) {
                 let fill = asked.to_le_bytes()[0];
-                assert!(found.content.iter().all(|piece| piece.iter().all(|b| *b == fill)));
+                assert!(
+                    found
+                        .content
+                        .iter()
+                        .all(|piece| piece.iter().all(|b| *b == fill))
+                );
                 assert!(found.metadata.iter().all(|b| *b == !fill));
                 assert_eq!(found.content_bytes() as u64, found.fields.total.unwrap());
             }

@@ -6,7 +6,10 @@
 //! Invariant: bytes of a slab are written once, before anyone else can see them, and the slab is used
 //! again only after its last reference is gone and its pages were punched out of the file: whoever
 //! still had a page of it (a socket, with sendfile) keeps the old bytes, never sees new ones.
-#![expect(unsafe_code, reason = "shared memory is mapped and written through raw pointers")]
+#![expect(
+    unsafe_code,
+    reason = "shared memory is mapped and written through raw pointers"
+)]
 
 use std::io;
 use std::ptr::NonNull;
@@ -78,17 +81,31 @@ impl Arena {
         self: &Arc<Self>,
         reservation: Reservation,
     ) -> Result<Open, Reservation> {
-        let free = self.free.lock().expect("no holder of this lock panics").pop();
-        let Some(index) = free else { return Err(reservation) };
-        let slab = Slab { arena: Arc::clone(self), index, _reservation: reservation };
-        Ok(Open { slab: Arc::new(slab), filled: 0 })
+        let free = self
+            .free
+            .lock()
+            .expect("no holder of this lock panics")
+            .pop();
+        let Some(index) = free else {
+            return Err(reservation);
+        };
+        let slab = Slab {
+            arena: Arc::clone(self),
+            index,
+            _reservation: reservation,
+        };
+        Ok(Open {
+            slab: Arc::new(slab),
+            filled: 0,
+        })
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`; no slab, hence no slice, outlives the arena.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.slabs * SLAB_BYTES) };
+        let unmapped =
+            unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.slabs * SLAB_BYTES) };
         debug_assert!(unmapped.is_ok());
     }
 }
@@ -116,7 +133,11 @@ impl Drop for Slab {
         // A slab that could not be punched is not used again: new bytes under an old page would be
         // a lie, a lost slab is only memory.
         if punched.is_ok() {
-            let mut free = self.arena.free.lock().expect("no holder of this lock panics");
+            let mut free = self
+                .arena
+                .free
+                .lock()
+                .expect("no holder of this lock panics");
             free.push(self.index);
         }
     }
@@ -146,7 +167,11 @@ impl Open {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
         self.filled += bytes.len();
-        Bytes::from_owner(Slice { slab: Arc::clone(&self.slab), at, len: bytes.len() })
+        Bytes::from_owner(Slice {
+            slab: Arc::clone(&self.slab),
+            at,
+            len: bytes.len(),
+        })
     }
 }
 

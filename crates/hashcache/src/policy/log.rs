@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Candidates, LogPos, Located, Policy};
+use super::{Candidates, Located, LogPos, Policy};
 use crate::key::KeyHash;
 
 /// Entries in a row.
@@ -60,7 +60,12 @@ impl Log {
     pub(crate) fn new(rows: u32, capacity: u64) -> Self {
         let bytes = rows as usize * WAYS * ENTRY_BYTES;
         // Zeroed by the kernel on first touch, so an empty index takes no memory yet.
-        Self { rows, capacity, packed: vec![0; bytes].into(), early_evictions: 0 }
+        Self {
+            rows,
+            capacity,
+            packed: vec![0; bytes].into(),
+            early_evictions: 0,
+        }
     }
 
     fn entry(&self, row: u32, way: usize) -> Entry {
@@ -98,7 +103,8 @@ impl Log {
     }
 
     fn places(&self, key: KeyHash) -> impl Iterator<Item = (u32, usize)> + use<> {
-        self.candidate_rows(key).flat_map(|row| (0..WAYS).map(move |way| (row, way)))
+        self.candidate_rows(key)
+            .flat_map(|row| (0..WAYS).map(move |way| (row, way)))
     }
 
     /// The entry of `key` that points to `at`.
@@ -112,14 +118,27 @@ impl Log {
 
     fn clear(&mut self, row: u32, way: usize) {
         let rank = self.entry(row, way).rank;
-        self.store(row, way, Entry { tag: 0, position: 0, generation: 0, rank });
+        self.store(
+            row,
+            way,
+            Entry {
+                tag: 0,
+                position: 0,
+                generation: 0,
+                rank,
+            },
+        );
     }
 
     /// Makes the entry the latest used of its row: ranks are the row's order of use, 0 the latest.
     /// Empty entries have ranks too, so that the ranks of a row are always a permutation.
     fn make_latest(&mut self, row: u32, way: usize) {
         let mut entries: [Entry; WAYS] = std::array::from_fn(|way| self.entry(row, way));
-        if entries.iter().fold(0, |seen, entry| seen | 1u8 << entry.rank) != u8::MAX {
+        if entries
+            .iter()
+            .fold(0, |seen, entry| seen | 1u8 << entry.rank)
+            != u8::MAX
+        {
             // Never used (all bytes 0): the order is where they stand.
             for (entry, rank) in entries.iter_mut().zip(0..) {
                 entry.rank = rank;
@@ -175,17 +194,34 @@ impl Policy for Log {
             }
         }
         // An empty entry in the emptier row, else the oldest of the rows: it has the least time left.
-        let used = |row: u32| (0..WAYS).filter(|way| live(self, (row, *way)).is_some()).count();
+        let used = |row: u32| {
+            (0..WAYS)
+                .filter(|way| live(self, (row, *way)).is_some())
+                .count()
+        };
         let by_room = |(row, way): &(u32, usize)| (live(self, (*row, *way)), used(*row));
-        let open = self.places(key).filter(|(row, _)| pinned.is_none_or(|pinned| pinned == *row));
-        let Some((row, way)) = open.min_by_key(by_room) else { return };
+        let open = self
+            .places(key)
+            .filter(|(row, _)| pinned.is_none_or(|pinned| pinned == *row));
+        let Some((row, way)) = open.min_by_key(by_room) else {
+            return;
+        };
         if live(self, (row, way)).is_some() {
             self.early_evictions += 1;
         }
         let position = u32::try_from(at.0 % self.capacity).expect("a log has at most 2^32 units");
         let generation = u8::try_from(at.0 / self.capacity % GENERATIONS).expect("below 16");
         let rank = self.entry(row, way).rank;
-        self.store(row, way, Entry { tag, position, generation, rank });
+        self.store(
+            row,
+            way,
+            Entry {
+                tag,
+                position,
+                generation,
+                rank,
+            },
+        );
         self.make_latest(row, way);
     }
 
@@ -249,7 +285,10 @@ impl Policy for Log {
 
     fn entries(&self) -> u64 {
         let tag = |bytes: &[u8]| u16::from_le_bytes([bytes[4], bytes[5]]) & 0x1ff;
-        self.packed.chunks_exact(ENTRY_BYTES).filter(|bytes| tag(bytes) != 0).count() as u64
+        self.packed
+            .chunks_exact(ENTRY_BYTES)
+            .filter(|bytes| tag(bytes) != 0)
+            .count() as u64
     }
 
     fn early_evictions(&self) -> u64 {
@@ -278,7 +317,12 @@ mod tests {
         assert_eq!(ENTRY_BYTES * 8, 48);
         for tag in [1, 0x1ff] {
             for (position, generation, rank) in [(0, 0, 0), (u32::MAX, 15, 7), (77, 9, 3)] {
-                let entry = Entry { tag, position, generation, rank };
+                let entry = Entry {
+                    tag,
+                    position,
+                    generation,
+                    rank,
+                };
                 assert_eq!(Entry::unpack(entry.pack()), entry);
             }
         }
@@ -328,7 +372,10 @@ mod tests {
             let asked = random.usize(..60);
             let candidates = found(&log, key(asked as u64), at + 1);
             let own = candidates.iter().find(|at| put_at[*at] == asked);
-            assert!(own.is_none_or(|own| *own == newest[asked]), "name {asked} at {at}");
+            assert!(
+                own.is_none_or(|own| *own == newest[asked]),
+                "name {asked} at {at}"
+            );
         }
     }
 

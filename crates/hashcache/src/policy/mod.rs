@@ -45,7 +45,10 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    pub(crate) const NONE: Self = Self { len: 0, at: [LogPos(0); MAX_CANDIDATES] };
+    pub(crate) const NONE: Self = Self {
+        len: 0,
+        at: [LogPos(0); MAX_CANDIDATES],
+    };
 
     fn add(&mut self, at: LogPos) {
         self.at[self.len] = at;

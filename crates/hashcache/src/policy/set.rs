@@ -3,7 +3,7 @@
 //! A look-up reads the whole set: neighbouring blocks cost little more than one. With no memory for ranks, a
 //! set evicts its oldest version.
 
-use super::{LogPos, Located, Occupant, Policy, SetId, Slot};
+use super::{Located, LogPos, Occupant, Policy, SetId, Slot};
 use crate::key::KeyHash;
 
 /// The index of a Disk Table that has none.
@@ -24,7 +24,10 @@ impl Policy for Set {
 
     fn victim(&self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot {
         let same = |slot: &Option<Occupant>| slot.is_some_and(|occupant| occupant.key == key);
-        let position = slots.iter().position(same).or_else(|| slots.iter().position(Option::is_none));
+        let position = slots
+            .iter()
+            .position(same)
+            .or_else(|| slots.iter().position(Option::is_none));
         let oldest = || {
             let version = |n: &usize| slots[*n].map(|occupant| occupant.version);
             (0..slots.len()).min_by_key(version)
@@ -43,7 +46,12 @@ mod tests {
     fn a_put_goes_to_its_own_slot_then_an_empty_one_then_the_oldest() {
         let secret = Secret::from_bytes([1; 32]);
         let key = |n: u8| secret.name(&[n]);
-        let held = |n: u8, version| Some(Occupant { key: key(n), version: Version(version) });
+        let held = |n: u8, version| {
+            Some(Occupant {
+                key: key(n),
+                version: Version(version),
+            })
+        };
         let set = Set::new(10);
         let mut slots = [held(1, 9), None, held(3, 7)];
         assert_eq!(set.victim(key(3), &slots), Slot(2));

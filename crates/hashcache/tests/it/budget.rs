@@ -37,7 +37,10 @@ fn puts_are_refused_while_the_disk_is_behind_and_taken_again_afterwards() {
         assert!(stats.puts_refused > 0);
         // What was accepted is served from memory, removes and look-ups go on.
         for value in &accepted {
-            assert_eq!(get(&cache, format!("{}", value.put).as_bytes()), Some(*value));
+            assert_eq!(
+                get(&cache, format!("{}", value.put).as_bytes()),
+                Some(*value)
+            );
         }
         let removed = cache.remove(b"0");
         assert_eq!(get(&cache, b"0"), None);
@@ -53,7 +56,10 @@ fn puts_are_refused_while_the_disk_is_behind_and_taken_again_afterwards() {
 fn what_is_reserved_by_users_of_the_cache_counts_and_comes_back() {
     let cache = open(quiet(memory(64 * MIB), PolicyKind::Log));
     for put in 0..2_000 {
-        while Value::new(put, 8_000).store(&cache, format!("{put}").as_bytes()).is_err() {
+        while Value::new(put, 8_000)
+            .store(&cache, format!("{put}").as_bytes())
+            .is_err()
+        {
             assert!(cache.flush().wait());
         }
     }
@@ -70,7 +76,10 @@ fn what_is_reserved_by_users_of_the_cache_counts_and_comes_back() {
     assert!(cache.stats().hot_bytes < hot / 4);
     assert!(held.len() as u64 * (256 << 10) > cache.stats().memory_limit_bytes / 4 * 3);
     // A quarter of a mebibyte could not be had any more, so this cannot.
-    assert_eq!(Value::new(1, 300_000).store(&cache, b"name"), Err(PutError::Full));
+    assert_eq!(
+        Value::new(1, 300_000).store(&cache, b"name"),
+        Err(PutError::Full)
+    );
     drop(held);
     Value::new(1, 100_000).store(&cache, b"name").unwrap();
 }
@@ -101,16 +110,25 @@ fn a_device_that_fails_takes_the_store_out_and_leaves_nobody_waiting() {
         let device = Arc::new(FaultDevice::new(MemoryDevice::new(64 * MIB), None));
         let cache = open(quiet(device.clone(), policy));
         for put in 0..20 {
-            Value::new(put, 3_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+            Value::new(put, 3_000)
+                .store(&cache, format!("{put}").as_bytes())
+                .unwrap();
         }
-        let writer = cache.intend(b"late").unwrap().writer(Put::metadata("m")).unwrap();
+        let writer = cache
+            .intend(b"late")
+            .unwrap()
+            .writer(Put::metadata("m"))
+            .unwrap();
         device.fail();
         let (flush, remove) = (cache.flush(), cache.remove(b"1"));
         assert!(!flush.wait());
         assert!(remove.wait().is_err());
         assert_eq!(cache.health(), Health::OutOfService);
         assert_eq!(writer.commit(), Err(PutError::OutOfService));
-        assert_eq!(Value::new(1, 1).store(&cache, b"name"), Err(PutError::OutOfService));
+        assert_eq!(
+            Value::new(1, 1).store(&cache, b"name"),
+            Err(PutError::OutOfService)
+        );
         assert!(cache.remove(b"2").wait().is_err());
         assert!(!cache.flush().wait());
         for put in 0..20 {
@@ -124,7 +142,10 @@ fn a_device_that_fails_takes_the_store_out_and_leaves_nobody_waiting() {
 #[test]
 fn reads_that_the_device_refuses_are_misses_and_take_it_out_in_the_end() {
     let device = Arc::new(FaultDevice::new(MemoryDevice::new(64 * MIB), None));
-    let config = Config { memory_bytes: 16 * MIB as u64, ..quiet(device.clone(), PolicyKind::Set) };
+    let config = Config {
+        memory_bytes: 16 * MIB as u64,
+        ..quiet(device.clone(), PolicyKind::Set)
+    };
     let cache = open(config);
     device.fail();
     for put in 0..20 {
@@ -133,7 +154,10 @@ fn reads_that_the_device_refuses_are_misses_and_take_it_out_in_the_end() {
     assert_eq!(cache.health(), Health::OutOfService);
     assert!(cache.stats().read_errors >= 8);
     let version = cache.next_version();
-    assert_eq!(cache.update_metadata(b"1", version, "m".into()).wait(), Updated::Gone);
+    assert_eq!(
+        cache.update_metadata(b"1", version, "m".into()).wait(),
+        Updated::Gone
+    );
     cache.close();
 }
 
@@ -176,7 +200,11 @@ fn readers_and_followers_outlive_their_cache() {
     let value = Value::new(1, 700_000);
     value.store(&cache, b"name").unwrap();
     let reader = cache.get(b"name").wait().unwrap().reader(0..u64::MAX);
-    let mut writer = cache.intend(b"other").unwrap().writer(Put::metadata("m")).unwrap();
+    let mut writer = cache
+        .intend(b"other")
+        .unwrap()
+        .writer(Put::metadata("m"))
+        .unwrap();
     let follower = writer.follow(0);
     writer.write(b"content").unwrap();
     drop(cache);

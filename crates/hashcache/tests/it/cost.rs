@@ -64,7 +64,9 @@ fn log_hit_beyond_the_first_read_is_two_that_follow_on() {
     for put in 0..50 {
         assert!(get(&cache, &name(put)).is_some());
         let reads = device.take_reads();
-        let [first, second] = &reads[reads.len() - 2..] else { panic!("{reads:?}") };
+        let [first, second] = &reads[reads.len() - 2..] else {
+            panic!("{reads:?}")
+        };
         assert_eq!(first.offset + first.length as u64, second.offset);
         assert!(first.length + second.length < 53_000);
     }
@@ -113,7 +115,9 @@ fn set_hit_is_one_read_of_a_set() {
     let (cache, device) = store(PolicyKind::Set, 3_000, 500);
     for put in 0..500 {
         assert!(get(&cache, &name(put)).is_some());
-        let [Call { length, .. }] = device.take_reads()[..] else { panic!("more than one read") };
+        let [Call { length, .. }] = device.take_reads()[..] else {
+            panic!("more than one read")
+        };
         assert_eq!(length, 64 * KIB);
     }
     assert_eq!(device.take_writes(), []);
@@ -149,7 +153,9 @@ fn set_put_is_one_read_and_one_write_at_one_place() {
         store_one(&cache, 1_000 + put, 3_000);
         assert!(cache.flush().wait());
         let (reads, writes) = (device.take_reads(), device.take_writes());
-        let ([read], [write]) = (&reads[..], &writes[..]) else { panic!("{reads:?} {writes:?}") };
+        let ([read], [write]) = (&reads[..], &writes[..]) else {
+            panic!("{reads:?} {writes:?}")
+        };
         assert_eq!((read.length, write.length), (64 * KIB, 8 * KIB));
         assert!((read.offset..read.offset + 64 * KIB as u64).contains(&write.offset));
     }
@@ -159,11 +165,20 @@ fn set_put_is_one_read_and_one_write_at_one_place() {
 fn a_remove_is_one_write_and_one_for_all_that_wait() {
     let (cache, device) = store(PolicyKind::Log, 3_000, 100);
     cache.remove(&name(3)).wait().unwrap();
-    let [Call { length: 4096, .. }] = device.take_writes()[..] else { panic!("not one block") };
+    let [Call { length: 4096, .. }] = device.take_writes()[..] else {
+        panic!("not one block")
+    };
     let removes: Vec<_> = (10..60).map(|put| cache.remove(&name(put))).collect();
-    removes.into_iter().for_each(|remove| remove.wait().unwrap());
+    removes
+        .into_iter()
+        .for_each(|remove| remove.wait().unwrap());
     // As many as the thread was woken in between, at most one each; all fit into one block.
-    assert!(device.take_writes().iter().all(|write| write.length == 4096));
+    assert!(
+        device
+            .take_writes()
+            .iter()
+            .all(|write| write.length == 4096)
+    );
     assert_eq!(device.take_reads(), []);
 }
 

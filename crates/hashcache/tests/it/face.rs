@@ -5,11 +5,18 @@ use std::sync::Arc;
 use hashcache::{Cache, Keep, Lookup, PAGE, PolicyKind, Put, PutError, ReadError, Updated};
 
 use super::support::{
-    KIB, MIB, POLICIES, Value, content, copy, get, memory, open, quiet, read,
+    KIB, MIB, Overlay, POLICIES, Value, content, copy, get, memory, open, quiet, read,
 };
 
-const LENGTHS: [usize; 7] =
-    [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 320 * KIB, 5 * MIB];
+const LENGTHS: [usize; 7] = [
+    0,
+    1,
+    64 * KIB - 1,
+    64 * KIB,
+    64 * KIB + 1,
+    320 * KIB,
+    5 * MIB,
+];
 
 fn store(policy: PolicyKind) -> Cache {
     open(quiet(memory(64 * MIB), policy))
@@ -22,7 +29,9 @@ fn every_length_comes_back_from_memory_from_disk_and_after_a_clean_close() {
         let cache = open(quiet(device.clone(), policy));
         for (put, length) in (0..).zip(LENGTHS) {
             let name = format!("object of {length}");
-            Value::new(put, length).store(&cache, name.as_bytes()).unwrap();
+            Value::new(put, length)
+                .store(&cache, name.as_bytes())
+                .unwrap();
             assert_eq!(get(&cache, name.as_bytes()), Some(Value::new(put, length)));
         }
         assert!(cache.flush().wait());
@@ -52,7 +61,9 @@ fn what_was_flushed_is_there_after_a_kill() {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), policy));
         for (put, length) in (0..).zip(LENGTHS) {
-            Value::new(put, length).store(&cache, format!("{length}").as_bytes()).unwrap();
+            Value::new(put, length)
+                .store(&cache, format!("{length}").as_bytes())
+                .unwrap();
         }
         assert!(cache.flush().wait());
         let killed = copy(device.to_bytes());
@@ -112,7 +123,10 @@ fn any_range_can_be_read() {
         let hit = cache.get(b"name").wait().unwrap();
         let beyond = whole.len() as u64;
         assert_eq!(hit.reader(beyond..u64::MAX).read_to_vec(), Ok(Vec::new()));
-        assert_eq!(hit.reader(u64::MAX - 1..u64::MAX).read_to_vec(), Ok(Vec::new()));
+        assert_eq!(
+            hit.reader(u64::MAX - 1..u64::MAX).read_to_vec(),
+            Ok(Vec::new())
+        );
         #[expect(clippy::reversed_empty_ranges, reason = "a caller may get it wrong")]
         let reversed = hit.reader(9..3).read_to_vec();
         assert_eq!(reversed, Ok(Vec::new()));
@@ -176,7 +190,9 @@ fn a_removed_object_is_gone_at_once_and_after_a_kill() {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), policy));
         for put in 0..300 {
-            Value::new(put, 2000).store(&cache, format!("{put}").as_bytes()).unwrap();
+            Value::new(put, 2000)
+                .store(&cache, format!("{put}").as_bytes())
+                .unwrap();
         }
         assert!(cache.flush().wait());
         for put in (0..300).step_by(2) {
@@ -192,7 +208,10 @@ fn a_removed_object_is_gone_at_once_and_after_a_kill() {
             let cache = open(quiet(device, policy));
             let found = |put: u64| get(&cache, format!("{put}").as_bytes());
             assert!((0..300).step_by(2).all(|put| found(put).is_none()));
-            let kept = (1..300).step_by(2).filter(|put| found(*put).is_some()).count();
+            let kept = (1..300)
+                .step_by(2)
+                .filter(|put| found(*put).is_some())
+                .count();
             // A remove forgets all entries that could be its name's: one in 500 neighbours goes too.
             assert!(kept >= 145, "{policy:?}: {kept} of 150");
         }
@@ -219,7 +238,9 @@ fn removes_beyond_the_journal_are_kept_by_checkpoints() {
     let device = memory(16 * MIB);
     let cache = open(quiet(device.clone(), PolicyKind::Log));
     for put in 0..100 {
-        Value::new(put, 1000).store(&cache, format!("{put}").as_bytes()).unwrap();
+        Value::new(put, 1000)
+            .store(&cache, format!("{put}").as_bytes())
+            .unwrap();
     }
     assert!(cache.flush().wait());
     for put in 0..50 {
@@ -227,7 +248,10 @@ fn removes_beyond_the_journal_are_kept_by_checkpoints() {
     }
     // One by one, so that the ring of 16 blocks comes round several times.
     for other in 0..8_000 {
-        cache.remove(format!("other {other}").as_bytes()).wait().unwrap();
+        cache
+            .remove(format!("other {other}").as_bytes())
+            .wait()
+            .unwrap();
     }
     assert!(cache.stats().checkpoints >= 2);
     let cache = open(quiet(copy(device.to_bytes()), PolicyKind::Log));
@@ -292,8 +316,11 @@ fn a_writer_that_was_dropped_never_happened() {
         old.store(&cache, b"name").unwrap();
         for length in [0, 10, 64 * KIB, 700_000] {
             let value = Value::new(2, length);
-            let mut writer =
-                cache.intend(b"name").unwrap().writer(Put::metadata(value.metadata())).unwrap();
+            let mut writer = cache
+                .intend(b"name")
+                .unwrap()
+                .writer(Put::metadata(value.metadata()))
+                .unwrap();
             writer.write(&value.content(b"name")).unwrap();
             drop(writer);
             assert_eq!(get(&cache, b"name"), Some(old));
@@ -313,19 +340,49 @@ fn what_cannot_be_put_is_refused_by_name() {
     };
     assert_eq!(put(b"", 0), Err(PutError::Name { length: 0 }));
     assert_eq!(put(&[1; 4097], 0), Err(PutError::Name { length: 4097 }));
-    assert_eq!(put(b"name", 65_537), Err(PutError::Metadata { length: 65_537 }));
+    assert_eq!(
+        put(b"name", 65_537),
+        Err(PutError::Metadata { length: 65_537 })
+    );
     assert!(put(&[1; 4096], 65_536).is_ok());
     assert!(cache.flush().wait());
-    assert_eq!(cache.get(&[1; 4096]).wait().unwrap().metadata().len(), 65_536);
+    assert_eq!(
+        cache.get(&[1; 4096]).wait().unwrap().metadata().len(),
+        65_536
+    );
     assert!(matches!(cache.get(b""), Lookup::Miss));
     assert!(matches!(cache.get(&[1; 4097]), Lookup::Miss));
-    assert_eq!(cache.update_metadata(b"", cache.next_version(), "m".into()).wait(), Updated::Gone);
+    assert_eq!(
+        cache
+            .update_metadata(b"", cache.next_version(), "m".into())
+            .wait(),
+        Updated::Gone
+    );
 
-    let announced = Put { length: Some(5), ..Put::metadata("") };
-    let mut writer = cache.intend(b"name").unwrap().writer(announced.clone()).unwrap();
-    assert_eq!(writer.write(b"123456"), Err(PutError::Length { written: 6, announced: 5 }));
+    let announced = Put {
+        length: Some(5),
+        ..Put::metadata("")
+    };
+    let mut writer = cache
+        .intend(b"name")
+        .unwrap()
+        .writer(announced.clone())
+        .unwrap();
+    assert_eq!(
+        writer.write(b"123456"),
+        Err(PutError::Length {
+            written: 6,
+            announced: 5
+        })
+    );
     writer.write(b"1234").unwrap();
-    assert_eq!(writer.commit(), Err(PutError::Length { written: 4, announced: 5 }));
+    assert_eq!(
+        writer.commit(),
+        Err(PutError::Length {
+            written: 4,
+            announced: 5
+        })
+    );
     assert!(cache.get(b"name").wait().is_none());
 }
 
@@ -341,14 +398,19 @@ fn an_update_of_metadata_keeps_version_and_content() {
                 assert!(cache.flush().wait());
             }
             let value = Value { revision, ..value };
-            let updated = cache.update_metadata(b"name", version, value.metadata()).wait();
+            let updated = cache
+                .update_metadata(b"name", version, value.metadata())
+                .wait();
             assert_eq!(updated, Updated::Done);
             let hit = cache.get(b"name").wait().unwrap();
             assert_eq!((hit.version(), hit.revision()), (version, revision));
             assert_eq!(read(&hit, b"name"), Some(value));
         }
         assert!(cache.flush().wait());
-        let updated = Some(Value { revision: 5, ..value });
+        let updated = Some(Value {
+            revision: 5,
+            ..value
+        });
         let reopened = open(quiet(copy(device.to_bytes()), policy));
         assert_eq!(get(&reopened, b"name"), updated);
 
@@ -368,17 +430,27 @@ fn an_update_of_metadata_keeps_version_and_content() {
 fn an_update_gives_way_to_the_put_it_belongs_to_while_that_is_under_way() {
     let cache = store(PolicyKind::Log);
     let value = Value::new(1, 700_000);
-    let put = Put { keep: Keep::Partial, ..Put::metadata(value.metadata()) };
+    let put = Put {
+        keep: Keep::Partial,
+        ..Put::metadata(value.metadata())
+    };
     let mut writer = cache.intend(b"name").unwrap().writer(put).unwrap();
     let content = value.content(b"name");
     writer.write(&content[..400_000]).unwrap();
-    let updated = cache.update_metadata(b"name", writer.version(), "other".into()).wait();
+    let updated = cache
+        .update_metadata(b"name", writer.version(), "other".into())
+        .wait();
     assert_eq!(updated, Updated::Refused);
     writer.write(&content[400_000..]).unwrap();
     let version = writer.commit().unwrap();
     assert_eq!(get(&cache, b"name"), Some(value));
-    let value = Value { revision: 1, ..value };
-    let updated = cache.update_metadata(b"name", version, value.metadata()).wait();
+    let value = Value {
+        revision: 1,
+        ..value
+    };
+    let updated = cache
+        .update_metadata(b"name", version, value.metadata())
+        .wait();
     assert_eq!(updated, Updated::Done);
     assert_eq!(get(&cache, b"name"), Some(value));
 }
@@ -398,14 +470,18 @@ fn an_update_of_an_object_of_5_gib_writes_at_most_128_kib() {
         assert!(writer.keep());
         assert!(cache.flush().wait());
         let before = cache.stats().written_bytes;
-        let updated = cache.update_metadata(b"name", version, vec![2; 2000].into()).wait();
+        let updated = cache
+            .update_metadata(b"name", version, vec![2; 2000].into())
+            .wait();
         assert_eq!(updated, Updated::Done);
         assert!(cache.flush().wait());
         let written = cache.stats().written_bytes - before;
         assert!(written <= 128 << 10, "{written}");
         let hit = cache.get(b"name").wait().unwrap();
         assert_eq!(hit.metadata(), &vec![2; 2000]);
-        assert!(hit.reader(0..850_000).read_to_vec().unwrap() == content(b"name", 1, MIB)[..850_000]);
+        assert!(
+            hit.reader(0..850_000).read_to_vec().unwrap() == content(b"name", 1, MIB)[..850_000]
+        );
     }
 }
 
@@ -424,7 +500,10 @@ fn a_partial_object_keeps_what_came_and_takes_what_was_missing() {
         };
         let mut writer = cache.intend(b"name").unwrap().writer(put).unwrap();
         writer.write(&content[..KIB]).unwrap();
-        assert!(cache.get(b"name").wait().is_none(), "not before the first page is whole");
+        assert!(
+            cache.get(b"name").wait().is_none(),
+            "not before the first page is whole"
+        );
         writer.write(&content[KIB..700_000]).unwrap();
         let hit = cache.get(b"name").wait().unwrap();
         assert!(!hit.is_complete());
@@ -441,7 +520,10 @@ fn a_partial_object_keeps_what_came_and_takes_what_was_missing() {
         if policy == PolicyKind::Log {
             assert_eq!(hit.holes(0..u64::MAX), [fourth..total]);
             assert_eq!(hit.holes(0..third), []);
-            assert_eq!(hit.holes(fourth + 1..fourth + 2), [fourth..fourth + 256 * KIB as u64]);
+            assert_eq!(
+                hit.holes(fourth + 1..fourth + 2),
+                [fourth..fourth + 256 * KIB as u64]
+            );
         }
         let there = hit.reader(0..fourth).read_to_vec().unwrap();
         assert!(there == content[..fourth as usize]);
@@ -449,8 +531,14 @@ fn a_partial_object_keeps_what_came_and_takes_what_was_missing() {
         assert_eq!(missing, Err(ReadError::Missing { offset: fourth }));
 
         let span = |at: u64| &content[at as usize..content.len().min(at as usize + 256 * KIB)];
-        assert!(matches!(hit.fill(fourth, &span(fourth)[1..]), Err(PutError::Length { .. })));
-        assert!(matches!(hit.fill(fourth + 1, span(fourth)), Err(PutError::Length { .. })));
+        assert!(matches!(
+            hit.fill(fourth, &span(fourth)[1..]),
+            Err(PutError::Length { .. })
+        ));
+        assert!(matches!(
+            hit.fill(fourth + 1, span(fourth)),
+            Err(PutError::Length { .. })
+        ));
         for at in [fourth + 256 * KIB as u64, fourth] {
             hit.fill(at, span(at)).unwrap();
         }
@@ -466,14 +554,21 @@ fn a_partial_object_keeps_what_came_and_takes_what_was_missing() {
 fn holes_of_an_object_of_absurd_length_are_told_at_once() {
     let cache = store(PolicyKind::Log);
     for length in [Some(u64::MAX), Some(1 << 62), None] {
-        let put = Put { keep: Keep::Partial, length, ..Put::metadata("m") };
+        let put = Put {
+            keep: Keep::Partial,
+            length,
+            ..Put::metadata("m")
+        };
         let mut writer = cache.intend(b"name").unwrap().writer(put).unwrap();
         writer.write(&[1; 100_000]).unwrap();
         let hit = cache.get(b"name").wait().unwrap();
         assert!(writer.keep());
         let holes = hit.holes(0..u64::MAX);
         assert_eq!(holes, [PAGE as u64..length.unwrap_or(u64::MAX)]);
-        assert_eq!(hit.holes(u64::MAX - 1..u64::MAX).len(), usize::from(length != Some(1 << 62)));
+        assert_eq!(
+            hit.holes(u64::MAX - 1..u64::MAX).len(),
+            usize::from(length != Some(1 << 62))
+        );
         let late = hit.reader(u64::MAX - 9..u64::MAX).read_to_vec();
         assert_eq!(late.is_err(), length != Some(1 << 62));
     }
@@ -483,7 +578,10 @@ fn holes_of_an_object_of_absurd_length_are_told_at_once() {
 fn marks_and_hints_are_kept() {
     let device = memory(16 * MIB);
     let cache = open(quiet(device.clone(), PolicyKind::Log));
-    let put = Put { mark: 1 << 100, ..Put::metadata("m") };
+    let put = Put {
+        mark: 1 << 100,
+        ..Put::metadata("m")
+    };
     cache.put(b"name", put, b"c").unwrap();
     assert!(cache.contains_hint(b"name"));
     assert!(!cache.contains_hint(b"another name"));
@@ -499,7 +597,11 @@ fn a_closed_cache_answers_everything_and_stores_nothing() {
         let cache = store(policy);
         let value = Value::new(1, 100);
         value.store(&cache, b"name").unwrap();
-        let mut writer = cache.intend(b"late").unwrap().writer(Put::metadata("m")).unwrap();
+        let mut writer = cache
+            .intend(b"late")
+            .unwrap()
+            .writer(Put::metadata("m"))
+            .unwrap();
         writer.write(b"content").unwrap();
         let other = cache.clone();
         cache.close();
@@ -510,7 +612,10 @@ fn a_closed_cache_answers_everything_and_stores_nothing() {
         assert!(other.get(b"name").wait().is_none());
         assert!(other.get(b"unknown").wait().is_none());
         let version = other.next_version();
-        assert_eq!(other.update_metadata(b"name", version, "m".into()).wait(), Updated::Gone);
+        assert_eq!(
+            other.update_metadata(b"name", version, "m".into()).wait(),
+            Updated::Gone
+        );
         other.close();
     }
 }
@@ -518,13 +623,15 @@ fn a_closed_cache_answers_everything_and_stores_nothing() {
 #[test]
 fn a_store_of_several_tebibytes_counts_in_larger_units() {
     for tib in [1, 3, 6, 20] {
-        let device = Arc::new(sparse::Sparse::new(tib << 40));
+        let device = Arc::new(Overlay::new(tib << 40, Arc::default()));
         let mut config = quiet(device.clone(), PolicyKind::Log);
         config.segment_bytes = Some(64 * MIB as u32);
         config.object_bytes = 1 << 28;
         config.memory_bytes = 64 * MIB as u64;
         let cache = open(config.clone());
-        let values: Vec<Value> = (0..60).map(|put| Value::new(put, 3001 * put as usize)).collect();
+        let values: Vec<Value> = (0..60)
+            .map(|put| Value::new(put, 3001 * put as usize))
+            .collect();
         for value in &values {
             let name = format!("{}", value.put);
             value.store(&cache, name.as_bytes()).unwrap();
@@ -535,81 +642,13 @@ fn a_store_of_several_tebibytes_counts_in_larger_units() {
         assert!(cache.flush().wait());
         let killed = Arc::new(device.copy());
         drop(cache);
-        let cache = open(hashcache::Config { device: Some(killed), ..config });
+        let cache = open(hashcache::Config {
+            device: Some(killed),
+            ..config
+        });
         for value in values {
             let name = format!("{}", value.put);
             assert_eq!(get(&cache, name.as_bytes()), Some(value), "{tib} TiB");
-        }
-    }
-}
-
-/// A device of any size that takes memory only for what was written.
-mod sparse {
-    use std::collections::HashMap;
-    use std::io;
-    use std::sync::Mutex;
-
-    use hashcache::device::Device;
-
-    const PAGE: u64 = 4096;
-
-    pub struct Sparse {
-        len: u64,
-        pages: Mutex<HashMap<u64, [u8; 4096]>>,
-    }
-
-    impl Sparse {
-        pub fn new(len: u64) -> Self {
-            Self { len, pages: Mutex::default() }
-        }
-
-        pub fn copy(&self) -> Self {
-            Self { len: self.len, pages: Mutex::new(self.pages.lock().unwrap().clone()) }
-        }
-
-        /// Calls `each` with the parts of pages that the range covers.
-        fn walk(offset: u64, length: usize, mut each: impl FnMut(u64, usize, usize, usize)) {
-            let mut done = 0;
-            while done < length {
-                let at = offset + done as u64;
-                let within = usize::try_from(at % PAGE).unwrap();
-                let step = (4096 - within).min(length - done);
-                each(at / PAGE, within, done, step);
-                done += step;
-            }
-        }
-    }
-
-    impl Device for Sparse {
-        fn len(&self) -> u64 {
-            self.len
-        }
-
-        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-            assert!(offset + buffer.len() as u64 <= self.len);
-            let pages = self.pages.lock().unwrap();
-            Self::walk(offset, buffer.len(), |page, within, done, step| {
-                let to = &mut buffer[done..done + step];
-                match pages.get(&page) {
-                    Some(page) => to.copy_from_slice(&page[within..within + step]),
-                    None => to.fill(0),
-                }
-            });
-            Ok(())
-        }
-
-        fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
-            assert!(offset + buffer.len() as u64 <= self.len);
-            let mut pages = self.pages.lock().unwrap();
-            Self::walk(offset, buffer.len(), |page, within, done, step| {
-                let page = pages.entry(page).or_insert([0; 4096]);
-                page[within..within + step].copy_from_slice(&buffer[done..done + step]);
-            });
-            Ok(())
-        }
-
-        fn sync(&self) -> io::Result<()> {
-            Ok(())
         }
     }
 }

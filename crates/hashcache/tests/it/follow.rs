@@ -50,10 +50,7 @@ fn followers_see_all_of_it_wherever_they_begin_and_however_fast_they_are() {
                     let midway = writer.written() / 2;
                     for offset in [0, midway, writer.written()] {
                         let follower = writer.follow(offset);
-                        waiting.push((
-                            offset,
-                            std::thread::spawn(move || follower.read_to_vec()),
-                        ));
+                        waiting.push((offset, std::thread::spawn(move || follower.read_to_vec())));
                     }
                     if n % 8 == 0 {
                         assert!(cache.flush().wait());
@@ -110,7 +107,9 @@ fn a_put_that_is_given_up_is_never_the_end_of_the_content() {
             assert!(drain(&mut follower) == whole);
             assert_eq!(poll(&mut follower), Poll::Pending);
             drop(writer);
-            let aborted = ReadError::Aborted { offset: length as u64 };
+            let aborted = ReadError::Aborted {
+                offset: length as u64,
+            };
             assert_eq!(poll(&mut follower), Poll::Ready(Some(Err(aborted))));
             assert_eq!(thread.join().unwrap(), Err(aborted));
             assert!(stream.follow(0).is_none());
@@ -122,12 +121,19 @@ fn a_put_that_is_given_up_is_never_the_end_of_the_content() {
 #[test]
 fn a_put_that_is_kept_in_part_is_given_up_for_its_followers() {
     let cache = store(PolicyKind::Log);
-    let put = Put { keep: Keep::Partial, length: Some(9_000_000), ..Put::metadata("m") };
+    let put = Put {
+        keep: Keep::Partial,
+        length: Some(9_000_000),
+        ..Put::metadata("m")
+    };
     let mut writer = begin(&cache, put);
     let mut follower = writer.follow(0);
     writer.write(&[5; 400_000]).unwrap();
     assert!(writer.keep());
-    assert_eq!(drain_until_error(&mut follower), (400_000, ReadError::Aborted { offset: 400_000 }));
+    assert_eq!(
+        drain_until_error(&mut follower),
+        (400_000, ReadError::Aborted { offset: 400_000 })
+    );
 }
 
 fn drain_until_error(follower: &mut Follower) -> (usize, ReadError) {
@@ -145,11 +151,20 @@ fn drain_until_error(follower: &mut Follower) -> (usize, ReadError) {
 #[test]
 fn a_wrong_length_is_an_abort_for_followers() {
     let cache = store(PolicyKind::Log);
-    let mut writer = begin(&cache, Put { length: Some(10), ..Put::metadata("m") });
+    let mut writer = begin(
+        &cache,
+        Put {
+            length: Some(10),
+            ..Put::metadata("m")
+        },
+    );
     let mut follower = writer.follow(0);
     writer.write(b"12345").unwrap();
     assert!(writer.commit().is_err());
-    assert_eq!(drain_until_error(&mut follower), (5, ReadError::Aborted { offset: 5 }));
+    assert_eq!(
+        drain_until_error(&mut follower),
+        (5, ReadError::Aborted { offset: 5 })
+    );
 }
 
 #[test]
@@ -203,7 +218,10 @@ fn a_bypassed_write_without_followers_holds_no_memory() {
     }
     assert_eq!(writer.commit(), Err(PutError::Bypassed));
     assert!(cache.flush().wait());
-    assert_eq!(cache.stats().memory_used_bytes, cache.stats().memory_used_bytes.min(1 << 20));
+    assert_eq!(
+        cache.stats().memory_used_bytes,
+        cache.stats().memory_used_bytes.min(1 << 20)
+    );
 }
 
 #[test]
@@ -266,7 +284,11 @@ fn wait(future: impl Future<Output = ()>) {
     }
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = std::pin::pin!(future);
-    while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+    while future
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending()
+    {
         std::thread::park();
     }
 }
@@ -277,7 +299,10 @@ fn a_writer_is_told_when_its_followers_are_far_behind() {
     let mut context = Context::from_waker(Waker::noop());
     let mut writer = begin(&cache, Put::metadata("m"));
     writer.write(&[1; 300_000]).unwrap();
-    assert!(writer.poll_room(&mut context, 100_000).is_ready(), "without followers it goes on");
+    assert!(
+        writer.poll_room(&mut context, 100_000).is_ready(),
+        "without followers it goes on"
+    );
     let mut fast = writer.follow(0);
     let slow = writer.follow(0);
     assert!(writer.poll_room(&mut context, 100_000).is_pending());

@@ -84,14 +84,30 @@ impl Model {
             value.store(&self.cache, name)
         });
         let version = stored.expect("room after a flush");
-        self.known.insert(name.to_vec(), Known { allowed: vec![(value, version)] });
+        self.known.insert(
+            name.to_vec(),
+            Known {
+                allowed: vec![(value, version)],
+            },
+        );
     }
 
     fn update(&mut self, name: &[u8]) {
-        let Some(known) = self.known.get_mut(name) else { return };
-        let &[(value, version)] = &known.allowed[..] else { return };
-        let value = Value { revision: value.revision + 1, ..value };
-        match self.cache.update_metadata(name, version, value.metadata()).wait() {
+        let Some(known) = self.known.get_mut(name) else {
+            return;
+        };
+        let &[(value, version)] = &known.allowed[..] else {
+            return;
+        };
+        let value = Value {
+            revision: value.revision + 1,
+            ..value
+        };
+        match self
+            .cache
+            .update_metadata(name, version, value.metadata())
+            .wait()
+        {
             Updated::Done => known.allowed = vec![(value, version)],
             Updated::Gone => {}
             Updated::Refused => assert!(self.cache.flush().wait()),
@@ -99,12 +115,22 @@ impl Model {
     }
 
     fn look(&mut self, name: &[u8]) {
-        let Some(hit) = self.cache.get(name).wait() else { return };
+        let Some(hit) = self.cache.get(name).wait() else {
+            return;
+        };
         let version = hit.version();
-        let Some(value) = read(&hit, name) else { return };
+        let Some(value) = read(&hit, name) else {
+            return;
+        };
         self.hits += 1;
-        let allowed = self.known.get(name).map_or(&[][..], |known| &known.allowed[..]);
-        assert!(allowed.contains(&(value, version)), "{value:?}, not {allowed:?}");
+        let allowed = self
+            .known
+            .get(name)
+            .map_or(&[][..], |known| &known.allowed[..]);
+        assert!(
+            allowed.contains(&(value, version)),
+            "{value:?}, not {allowed:?}"
+        );
     }
 
     fn reopen(&mut self) {

@@ -25,12 +25,18 @@ fn a_store_in_a_file_is_made_used_and_opened_again() {
     for policy in POLICIES {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new directory/cache.img");
-        let config = Config { policy, ..file(&path) };
+        let config = Config {
+            policy,
+            ..file(&path)
+        };
         let value = Value::new(1, 300_000);
         let cache = open(config.clone());
         value.store(&cache, b"name").unwrap();
         cache.close();
-        let cache = open(Config { size_bytes: None, ..config });
+        let cache = open(Config {
+            size_bytes: None,
+            ..config
+        });
         assert_eq!(get(&cache, b"name"), Some(value));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 16 * MIB as u64);
     }
@@ -45,10 +51,18 @@ fn a_file_of_someone_elses_is_refused_and_left_as_it_is() {
     late[70_000] = 1;
     let mut end = vec![0; 3 * MIB];
     end[3 * MIB - 5_000] = 1;
-    for content in [b"\\documentclass{article}".to_vec(), vec![1; 100_000], late, end] {
+    for content in [
+        b"\\documentclass{article}".to_vec(),
+        vec![1; 100_000],
+        late,
+        end,
+    ] {
         std::fs::write(&path, &content).unwrap();
         assert!(matches!(refused(file(&path)), OpenError::Foreign { .. }));
-        let existing = Config { size_bytes: None, ..file(&path) };
+        let existing = Config {
+            size_bytes: None,
+            ..file(&path)
+        };
         assert!(matches!(refused(existing), OpenError::Foreign { .. }));
         assert!(std::fs::read(&path).unwrap() == content);
     }
@@ -72,13 +86,27 @@ fn an_empty_or_blank_file_becomes_a_store() {
 fn nothing_is_left_behind_when_a_store_cannot_be_made() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cache.img");
-    let small = Config { size_bytes: Some(100_000), ..file(&path) };
-    let OpenError::TooSmall { needed_bytes, size_bytes: 100_000 } = refused(small) else {
+    let small = Config {
+        size_bytes: Some(100_000),
+        ..file(&path)
+    };
+    let OpenError::TooSmall {
+        needed_bytes,
+        size_bytes: 100_000,
+    } = refused(small)
+    else {
         panic!("not too small")
     };
     assert!(!path.exists());
-    let poor = Config { memory_bytes: 1 << 20, ..file(&path) };
-    let OpenError::Memory { needed_bytes: memory, .. } = refused(poor.clone()) else {
+    let poor = Config {
+        memory_bytes: 1 << 20,
+        ..file(&path)
+    };
+    let OpenError::Memory {
+        needed_bytes: memory,
+        ..
+    } = refused(poor.clone())
+    else {
         panic!("enough memory")
     };
     assert!(!path.exists());
@@ -91,7 +119,10 @@ fn nothing_is_left_behind_when_a_store_cannot_be_made() {
     };
     assert!(matches!(refused(huge), OpenError::Device { .. }));
     assert!(!path.exists());
-    let absent = Config { size_bytes: None, ..file(&path) };
+    let absent = Config {
+        size_bytes: None,
+        ..file(&path)
+    };
     assert!(matches!(refused(absent), OpenError::Device { .. }));
     assert!(!path.exists());
     // An empty file that was there stays, empty.
@@ -101,10 +132,17 @@ fn nothing_is_left_behind_when_a_store_cannot_be_made() {
     std::fs::remove_file(&path).unwrap();
 
     // And what the errors name as needed is enough.
-    let enough = Config { size_bytes: Some(needed_bytes), ..file(&path) };
+    let enough = Config {
+        size_bytes: Some(needed_bytes),
+        ..file(&path)
+    };
     open(enough).close();
     std::fs::remove_file(&path).unwrap();
-    open(Config { memory_bytes: memory, ..file(&path) }).close();
+    open(Config {
+        memory_bytes: memory,
+        ..file(&path)
+    })
+    .close();
 }
 
 #[test]
@@ -113,7 +151,10 @@ fn a_store_in_use_is_refused() {
     let path = directory.path().join("cache.img");
     let cache = open(file(&path));
     assert!(matches!(refused(file(&path)), OpenError::Locked { .. }));
-    assert!(matches!(check(&file(&path), |_, _| ()), Err(OpenError::Locked { .. })));
+    assert!(matches!(
+        check(&file(&path), |_, _| ()),
+        Err(OpenError::Locked { .. })
+    ));
     cache.close();
     open(file(&path)).close();
 }
@@ -124,14 +165,32 @@ fn other_settings_than_the_store_was_made_with_are_refused() {
     open(quiet(device.clone(), PolicyKind::Log)).close();
     let before = device.to_bytes();
     let policy = refused(quiet(device.clone(), PolicyKind::Set));
-    assert!(matches!(policy, OpenError::Geometry { field: "policy", .. }), "{policy}");
-    assert_eq!(policy.to_string(), "the store was made with policy log, not set");
+    assert!(
+        matches!(
+            policy,
+            OpenError::Geometry {
+                field: "policy",
+                ..
+            }
+        ),
+        "{policy}"
+    );
+    assert_eq!(
+        policy.to_string(),
+        "the store was made with policy log, not set"
+    );
     let larger = Config {
         size_bytes: Some(8 * MIB as u64),
         ..quiet(device.clone(), PolicyKind::Log)
     };
-    assert!(matches!(refused(larger), OpenError::Geometry { field: "size", .. }));
-    let poor = Config { memory_bytes: 1 << 20, ..quiet(device.clone(), PolicyKind::Log) };
+    assert!(matches!(
+        refused(larger),
+        OpenError::Geometry { field: "size", .. }
+    ));
+    let poor = Config {
+        memory_bytes: 1 << 20,
+        ..quiet(device.clone(), PolicyKind::Log)
+    };
     assert!(matches!(refused(poor), OpenError::Memory { .. }));
     assert!(device.to_bytes() == before, "nothing was changed");
 }
@@ -155,7 +214,11 @@ fn one_damaged_superblock_does_no_harm_two_are_told() {
                 assert!(matches!(refused(config), OpenError::Damaged { .. }));
             } else {
                 // The older copy does not know of the orderly end, which costs nothing either.
-                assert_eq!(get(&open(config), b"name"), Some(value), "{policy:?} {damaged:?}");
+                assert_eq!(
+                    get(&open(config), b"name"),
+                    Some(value),
+                    "{policy:?} {damaged:?}"
+                );
             }
         }
     }
@@ -181,7 +244,9 @@ fn no_damage_to_the_front_makes_opening_panic_or_lie() {
     let device = memory(8 * MIB);
     let cache = open(quiet(device.clone(), PolicyKind::Log));
     for put in 0..50 {
-        Value::new(put, 5_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+        Value::new(put, 5_000)
+            .store(&cache, format!("{put}").as_bytes())
+            .unwrap();
         if put % 10 == 0 {
             cache.remove(format!("{put}").as_bytes()).wait().unwrap();
         }
@@ -195,7 +260,9 @@ fn no_damage_to_the_front_makes_opening_panic_or_lie() {
         for _ in 0..random.usize(1..200) {
             bytes[used[random.usize(..used.len())]] = random.u8(..);
         }
-        let Ok(cache) = Cache::open(quiet(copy(bytes), PolicyKind::Log)) else { continue };
+        let Ok(cache) = Cache::open(quiet(copy(bytes), PolicyKind::Log)) else {
+            continue;
+        };
         for put in 0..50 {
             let found = get(&cache, format!("{put}").as_bytes());
             assert!(found.is_none_or(|value| value == Value::new(put, 5_000)));
@@ -209,7 +276,9 @@ fn check_counts_what_is_there_and_what_is_damaged() {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), policy));
         for put in 0..100 {
-            Value::new(put, 10_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+            Value::new(put, 10_000)
+                .store(&cache, format!("{put}").as_bytes())
+                .unwrap();
         }
         cache.close();
         let mut steps = 0;
@@ -246,7 +315,9 @@ fn what_a_kill_cut_off_is_no_damage() {
     let device = memory(16 * MIB);
     let cache = open(quiet(device.clone(), PolicyKind::Log));
     for put in 0..60 {
-        Value::new(put, 10_000).store(&cache, format!("{put}").as_bytes()).unwrap();
+        Value::new(put, 10_000)
+            .store(&cache, format!("{put}").as_bytes())
+            .unwrap();
         if put == 29 {
             assert!(cache.flush().wait());
         }
@@ -256,12 +327,21 @@ fn what_a_kill_cut_off_is_no_damage() {
     drop(cache);
     // The last batch arrived but for its second half.
     let content = Value::new(45, 10_000).content(b"45");
-    let at = bytes.windows(16).position(|window| window == &content[..16]).unwrap();
+    let at = bytes
+        .windows(16)
+        .position(|window| window == &content[..16])
+        .unwrap();
     let end = Value::new(59, 10_000).content(b"59");
-    let to = bytes.windows(16).position(|window| window == &end[9_000..9_016]).unwrap();
+    let to = bytes
+        .windows(16)
+        .position(|window| window == &end[9_000..9_016])
+        .unwrap();
     bytes[at..to].fill(0);
     let report = check(&quiet(copy(bytes), PolicyKind::Log), |_, _| ()).unwrap();
-    assert_eq!((report.damaged, report.records, report.cut_off), (0, 45, 15));
+    assert_eq!(
+        (report.damaged, report.records, report.cut_off),
+        (0, 45, 15)
+    );
 }
 
 #[test]
@@ -292,6 +372,9 @@ fn a_device_of_ones_own_too_small_is_refused() {
     for bytes in [0, 8192, MIB] {
         let config = quiet(Arc::new(MemoryDevice::new(bytes)), PolicyKind::Log);
         let error = refused(config);
-        assert!(matches!(error, OpenError::TooSmall { .. }), "{bytes}: {error:?}");
+        assert!(
+            matches!(error, OpenError::TooSmall { .. }),
+            "{bytes}: {error:?}"
+        );
     }
 }

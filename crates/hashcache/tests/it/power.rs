@@ -22,7 +22,9 @@ struct Known {
 /// Runs a workload up to a cut; returns what is left and what is known.
 fn run(policy: PolicyKind, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let device = Arc::new(FaultDevice::with_volatile_cache(MemoryDevice::new(16 * MIB)));
+    let device = Arc::new(FaultDevice::with_volatile_cache(MemoryDevice::new(
+        16 * MIB,
+    )));
     let cache = open(quiet(device.clone(), policy));
     let mut known: HashMap<Vec<u8>, Known> = HashMap::new();
     let steps = random.u64(1..120);
@@ -33,15 +35,24 @@ fn run(policy: PolicyKind, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
         match random.u32(..100) {
             0..60 => {
                 let value = Value::new(step, LENGTHS[random.usize(..LENGTHS.len())]);
-                let Ok(version) = value.store(&cache, &name) else { continue };
+                let Ok(version) = value.store(&cache, &name) else {
+                    continue;
+                };
                 of_name.committed.push((value, version));
                 of_name.last = Some((value, version));
                 of_name.durable = None;
             }
             60..72 => {
-                let Some((value, version)) = of_name.last else { continue };
-                let value = Value { revision: value.revision + 1, ..value };
-                let updated = cache.update_metadata(&name, version, value.metadata()).wait();
+                let Some((value, version)) = of_name.last else {
+                    continue;
+                };
+                let value = Value {
+                    revision: value.revision + 1,
+                    ..value
+                };
+                let updated = cache
+                    .update_metadata(&name, version, value.metadata())
+                    .wait();
                 if updated == Updated::Done {
                     of_name.committed.push((value, version));
                     of_name.last = Some((value, version));
@@ -98,6 +109,9 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_is_ever_wrong() {
         // The log of 16 MiB does not come round in 120 steps, so what is lost was put out by a
         // neighbour in its row or set, which is rare.
         assert!(durable > 500, "{durable}");
-        assert!(lost * 200 <= durable, "{policy:?}: {lost} of {durable} lost though synced");
+        assert!(
+            lost * 200 <= durable,
+            "{policy:?}: {lost} of {durable} lost though synced"
+        );
     }
 }

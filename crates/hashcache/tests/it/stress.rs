@@ -35,11 +35,17 @@ fn everything(cache: &Cache, seed: u64, puts: &AtomicU64, steps: u64) -> u64 {
                 let length = [0, 700, 5_000, 70_000, 600 * KIB][random.usize(..5)];
                 let value = Value::new(put, length);
                 let metadata = Put::metadata(value.metadata());
-                let Ok(intent) = cache.intend(&name) else { continue };
-                let Ok(mut writer) = intent.writer(metadata) else { continue };
+                let Ok(intent) = cache.intend(&name) else {
+                    continue;
+                };
+                let Ok(mut writer) = intent.writer(metadata) else {
+                    continue;
+                };
                 let follower = (put % 5 == 0).then(|| writer.follow(0));
                 let content = value.content(&name);
-                let written = content.chunks(20_000).all(|part| writer.write(part).is_ok());
+                let written = content
+                    .chunks(20_000)
+                    .all(|part| writer.write(part).is_ok());
                 if !written || put % 9 == 0 {
                     drop(writer);
                     if let Some(follower) = follower {
@@ -57,9 +63,14 @@ fn everything(cache: &Cache, seed: u64, puts: &AtomicU64, steps: u64) -> u64 {
                 }
             }
             25..32 => {
-                let Some(hit) = cache.get(&name).wait() else { continue };
+                let Some(hit) = cache.get(&name).wait() else {
+                    continue;
+                };
                 let value = Value::parse(hit.metadata());
-                let value = Value { revision: hit.revision() + 1, ..value };
+                let value = Value {
+                    revision: hit.revision() + 1,
+                    ..value
+                };
                 let updated = cache.update_metadata(&name, hit.version(), value.metadata());
                 if random.bool() {
                     let _: Updated = updated.wait();
@@ -69,7 +80,9 @@ fn everything(cache: &Cache, seed: u64, puts: &AtomicU64, steps: u64) -> u64 {
             36..38 => cache.invalidate(&name),
             38..39 => assert!(cache.flush().wait()),
             _ => {
-                let Some(hit) = cache.get(&name).wait() else { continue };
+                let Some(hit) = cache.get(&name).wait() else {
+                    continue;
+                };
                 hits += u64::from(read(&hit, &name).is_some());
             }
         }
@@ -92,7 +105,10 @@ fn never_a_wrong_byte_however_many_do_everything_at_once() {
                     scope.spawn(move || everything(cache, seed, puts, 1_500 * rounds()))
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
         assert!(hits > 1_000, "{hits}");
         assert_eq!(cache.stats().damaged, 0);

@@ -1,5 +1,6 @@
 //! What the tests share: contents that prove themselves, stores in memory, devices that tell or stop.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::{env, io};
 
@@ -13,7 +14,10 @@ pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
 
 /// How many times as long random tests are to be as they are by default.
 pub fn rounds() -> u64 {
-    env::var("HASHCACHE_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    env::var("HASHCACHE_TEST_ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1)
 }
 
 /// A store on `device` in which nothing is written before it is asked for: no delay is ever over.
@@ -53,18 +57,33 @@ pub struct Value {
 
 impl Value {
     pub fn new(put: u64, length: usize) -> Self {
-        Self { put, revision: 0, length }
+        Self {
+            put,
+            revision: 0,
+            length,
+        }
     }
 
     pub fn metadata(self) -> Bytes {
-        let Self { put, revision, length } = self;
-        format!("{put} {revision} {length} {}", "m".repeat((put % 900) as usize)).into()
+        let Self {
+            put,
+            revision,
+            length,
+        } = self;
+        format!(
+            "{put} {revision} {length} {}",
+            "m".repeat((put % 900) as usize)
+        )
+        .into()
     }
 
     pub fn parse(metadata: &[u8]) -> Self {
         let text = std::str::from_utf8(metadata).expect("metadata of a test is text");
-        let numbers: Vec<u64> =
-            text.split(' ').take(3).map(|word| word.parse().expect("a number")).collect();
+        let numbers: Vec<u64> = text
+            .split(' ')
+            .take(3)
+            .map(|word| word.parse().expect("a number"))
+            .collect();
         let value = Self {
             put: numbers[0],
             revision: u32::try_from(numbers[1]).unwrap(),
@@ -86,7 +105,9 @@ impl Value {
 /// Bytes that belong to this put of this name and to no other.
 pub fn content(name: &[u8], put: u64, length: usize) -> Vec<u8> {
     let seed = name.iter().fold(put ^ 0x9e37_79b9_7f4a_7c15, |seed, byte| {
-        (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(29)
+        (seed ^ u64::from(*byte))
+            .wrapping_mul(0x0100_0000_01b3)
+            .rotate_left(29)
     });
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; length];
@@ -105,7 +126,10 @@ pub fn read(hit: &Hit, name: &[u8]) -> Option<Value> {
     let value = Value::parse(hit.metadata());
     assert_eq!(hit.content_len(), Some(value.length as u64));
     let content = hit.reader(0..u64::MAX).read_to_vec().ok()?;
-    assert!(content == value.content(name), "wrong content for {value:?}");
+    assert!(
+        content == value.content(name),
+        "wrong content for {value:?}"
+    );
     Some(value)
 }
 
@@ -136,7 +160,10 @@ pub struct Recorder<D> {
 
 impl<D: Device> Recorder<D> {
     pub fn new(inner: D) -> Self {
-        Self { inner, tape: Mutex::default() }
+        Self {
+            inner,
+            tape: Mutex::default(),
+        }
     }
 
     /// Keeps the bytes of all writes.
@@ -162,7 +189,11 @@ impl<D: Device> Recorder<D> {
     pub fn written(&self) -> Vec<(u64, Vec<u8>)> {
         let tape = self.tape.lock().unwrap();
         let bytes = tape.written.clone().expect("made with `keeping`");
-        tape.writes.iter().map(|call| call.offset).zip(bytes).collect()
+        tape.writes
+            .iter()
+            .map(|call| call.offset)
+            .zip(bytes)
+            .collect()
     }
 }
 
@@ -172,14 +203,20 @@ impl<D: Device> Device for Recorder<D> {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let call = Call { offset, length: buffer.len() };
+        let call = Call {
+            offset,
+            length: buffer.len(),
+        };
         self.tape.lock().unwrap().reads.push(call);
         self.inner.read_at(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
         let mut tape = self.tape.lock().unwrap();
-        tape.writes.push(Call { offset, length: buffer.len() });
+        tape.writes.push(Call {
+            offset,
+            length: buffer.len(),
+        });
         if let Some(written) = &mut tape.written {
             written.push(buffer.to_vec());
         }
@@ -248,5 +285,90 @@ impl<D: Device> Device for Gate<D> {
 
     fn sync(&self) -> io::Result<()> {
         self.inner.sync()
+    }
+}
+
+/// A device of any size: what was never written is as in `base`, or zero. Takes memory only for what
+/// was written, so that a thousand crashes of one store cost no thousand copies.
+pub struct Overlay {
+    len: u64,
+    base: Arc<Vec<u8>>,
+    pages: Mutex<HashMap<u64, [u8; OVERLAY_PAGE]>>,
+}
+
+const OVERLAY_PAGE: usize = 4096;
+
+impl Overlay {
+    pub fn new(len: u64, base: Arc<Vec<u8>>) -> Self {
+        Self {
+            len,
+            base,
+            pages: Mutex::default(),
+        }
+    }
+
+    /// A device with the same bytes.
+    pub fn copy(&self) -> Self {
+        let pages = Mutex::new(self.pages.lock().unwrap().clone());
+        Self {
+            len: self.len,
+            base: self.base.clone(),
+            pages,
+        }
+    }
+
+    /// Calls `each` with the parts of pages that the range covers: page, place in the page, place in
+    /// the range, length.
+    fn walk(offset: u64, length: usize, mut each: impl FnMut(u64, usize, usize, usize)) {
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            let within = usize::try_from(at % OVERLAY_PAGE as u64).unwrap();
+            let step = (OVERLAY_PAGE - within).min(length - done);
+            each(at / OVERLAY_PAGE as u64, within, done, step);
+            done += step;
+        }
+    }
+
+    fn base(&self, page: u64) -> [u8; OVERLAY_PAGE] {
+        let mut bytes = [0; OVERLAY_PAGE];
+        let at = usize::try_from(page).unwrap() * OVERLAY_PAGE;
+        if let Some(base) = self.base.get(at..at + OVERLAY_PAGE) {
+            bytes.copy_from_slice(base);
+        }
+        bytes
+    }
+}
+
+impl Device for Overlay {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        assert!(offset + buffer.len() as u64 <= self.len);
+        let pages = self.pages.lock().unwrap();
+        Self::walk(offset, buffer.len(), |page, within, done, step| {
+            let to = &mut buffer[done..done + step];
+            match pages.get(&page) {
+                Some(page) => to.copy_from_slice(&page[within..within + step]),
+                None => to.copy_from_slice(&self.base(page)[within..within + step]),
+            }
+        });
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        assert!(offset + buffer.len() as u64 <= self.len);
+        let mut pages = self.pages.lock().unwrap();
+        Self::walk(offset, buffer.len(), |page, within, done, step| {
+            let page = pages.entry(page).or_insert_with(|| self.base(page));
+            page[within..within + step].copy_from_slice(&buffer[done..done + step]);
+        });
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::Play;
 use super::crowd::Crowd;
 use crate::content;
 use crate::scenario::Verdict;
-use crate::{Gate, Origin, Script};
+use crate::{Origin, Script};
 
 /// The page has been asked for before, by the one client that the crowd is measured against.
 pub async fn known(play: &Play) -> Verdict {
@@ -30,20 +30,9 @@ pub async fn unknown(play: &Play) -> Verdict {
 /// One client asks for `/page`, then all for `crowds`, in at most `most` times the time.
 async fn compare(play: &Play, mut verdict: Verdict, crowds: &str, most: f64) -> Verdict {
     let page = content::body_for(1, "page", 0, 1000);
-    let bytes = page.bytes();
-    let origin = Origin::start(move |_| {
-        let over = Gate::new();
-        tokio::spawn({
-            let over = over.clone();
-            async move {
-                tokio::time::sleep(PAGE_TIME).await;
-                over.open();
-            }
-        });
-        let fields = [("Cache-Control", "no-store"), ("Content-Length", "1000")];
-        Script::new().wait(&over).head(200, &fields).bytes(&bytes)
-    })
-    .await;
+    let fields = [("Cache-Control", "no-store")];
+    let answer = Script::response(200, &fields, page.bytes());
+    let origin = Origin::start(move |_| super::after(PAGE_TIME, answer.clone())).await;
     let origin = match origin {
         Ok(origin) => origin,
         Err(error) => {
