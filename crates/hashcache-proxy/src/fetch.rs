@@ -18,11 +18,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache::{Follower, Hit, Intent, Keep, Put, PutError, Writer};
 use hashcache_http::{
-    ByteRange, EntityTag, FactFlags, NotStored, ResponseDirectives, Storable, StoredFacts, Target,
-    UnixTime, Upgrading, ensure_date, fields_to_store, freshen, not_modified_confirms,
-    parse_content_range, parse_http_date, set_validators, storable, strip_request, strip_response,
+    EntityTag, FactFlags, NotStored, ResponseDirectives, Storable, StoredFacts, Target, UnixTime,
+    Upgrading, ensure_date, fields_to_store, freshen, not_modified_confirms, parse_content_range,
+    parse_http_date, set_validators, storable, strip_request, strip_response,
 };
-use http::header::{AGE, CONNECTION, DATE, ETAG, EXPECT, HOST, IF_RANGE, RANGE};
+use http::header::{
+    AGE, CONNECTION, DATE, ETAG, EXPECT, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -418,6 +421,7 @@ async fn store(
     let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
+    let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
     if let Some(flight) = &flight {
         flight.share(SharedResponse {
             stored,
@@ -436,8 +440,9 @@ async fn store(
     // The follower that nobody took went with the reply.
     drop(sent);
     let mut transfer = Transfer {
-        etag: etag.filter(|_| facts.flags.has(FactFlags::STRONG_ETAG)),
+        etag: etag.filter(|_| can_resume),
         resumes_left: RESUMES_MAX,
+        skip: 0,
         length,
         earlier_bytes: 0,
         worker,
@@ -468,6 +473,8 @@ struct Transfer {
     /// The strong entity tag, by which a broken transfer can be taken up again.
     etag: Option<HeaderValue>,
     resumes_left: u32,
+    /// Bytes that come again after the transfer was taken up.
+    skip: u64,
     /// Bytes from upstream by connections before this one.
     earlier_bytes: u64,
 }
@@ -487,13 +494,15 @@ impl Transfer {
             self.tally.set(self.earlier_bytes + body.origin_bytes());
             match frame {
                 Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data()
-                        && !self.take(&mut writer, &data).await
-                    {
+                    let Ok(data) = frame.into_data() else {
+                        continue;
+                    };
+                    let data = self.unskipped(&data);
+                    if !self.take(&mut writer, data).await {
                         break;
                     }
                 }
-                None if body.is_complete() => {
+                None if body.is_complete() && self.is_whole(&writer) => {
                     self.count(&body, writer.written());
                     // An error here is a newer answer or a store that is gone; readers have it all.
                     if let Err(error) = writer.commit() {
@@ -508,6 +517,20 @@ impl Transfer {
             }
         }
         self.count(&body, writer.written());
+    }
+
+    /// What of `data` was not there before the transfer was taken up again.
+    fn unskipped<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        let skip = data
+            .len()
+            .min(usize::try_from(self.skip).unwrap_or(usize::MAX));
+        self.skip -= skip as u64;
+        &data[skip..]
+    }
+
+    /// Whether all that is known to be coming has come.
+    fn is_whole(&self, writer: &Writer) -> bool {
+        self.length.is_none_or(|length| length == writer.written())
     }
 
     fn count(&self, body: &ResponseBody, content: u64) {
@@ -556,18 +579,16 @@ impl Transfer {
     /// Asks for the rest of a transfer that broke, if it can be told that it is the same content.
     async fn resume(&mut self, writer: &Writer, bytes: u64) -> Option<ResponseBody> {
         let etag = self.etag.clone()?;
-        let length = self.length?;
         self.earlier_bytes += bytes;
-        while self.resumes_left > 0 && writer.written() < length {
+        while self.resumes_left > 0 {
             let attempt = RESUMES_MAX - self.resumes_left + 1;
             self.resumes_left -= 1;
             tokio::time::sleep(RESUME_PAUSE * attempt).await;
-            let range = ByteRange {
-                first: writer.written(),
-                last: length - 1,
-            };
-            if let Some(body) = self.rest(range, length, &etag).await {
-                tracing::debug!(offset = range.first, "broken fetch taken up again");
+            let written = writer.written();
+            if let Some((body, length)) = self.rest(written, &etag).await {
+                tracing::debug!(offset = written, "broken fetch taken up again");
+                self.length = Some(length);
+                self.skip = written - first_again(written);
                 return Some(body);
             }
         }
@@ -575,12 +596,8 @@ impl Transfer {
         None
     }
 
-    async fn rest(
-        &self,
-        range: ByteRange,
-        length: u64,
-        etag: &HeaderValue,
-    ) -> Option<ResponseBody> {
+    /// What follows on `written` bytes, and how many there are in all.
+    async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
         let order = &self.order;
         let client = order.fields.clone();
         let mut fields = upstream_fields(
@@ -590,9 +607,18 @@ impl Transfer {
             order.version,
             Upgrading::No,
         );
-        fields.remove(EXPECT);
-        let value = format!("bytes={}-{}", range.first, range.last);
-        fields.insert(RANGE, HeaderValue::try_from(value).ok()?);
+        for name in [
+            EXPECT,
+            IF_NONE_MATCH,
+            IF_MODIFIED_SINCE,
+            IF_MATCH,
+            IF_UNMODIFIED_SINCE,
+        ] {
+            fields.remove(name);
+        }
+        let first = first_again(written);
+        let range = HeaderValue::try_from(format!("bytes={first}-"));
+        fields.insert(RANGE, range.ok()?);
         fields.insert(IF_RANGE, etag.clone());
         let request = request(&order.target, fields)?;
         let upstream = self.worker.upstream();
@@ -601,16 +627,22 @@ impl Transfer {
             .await;
         let response = sent.ok()?.response;
         let told = parse_content_range(response.headers())?;
-        let tag = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
+        let (range, length) = (told.range?, told.complete?);
+        let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
+        let tag = response.headers().get(ETAG);
         let same = response.status() == StatusCode::PARTIAL_CONTENT
-            && told.range == Some(range)
-            && told.complete.is_none_or(|complete| complete == length)
-            && response
-                .headers()
-                .get(ETAG)
-                .is_none_or(|found| found == etag && tag(found));
-        same.then(|| response.into_body())
+            && range.first == first
+            && range.last + 1 == length
+            && self.length.is_none_or(|known| known == length)
+            && tag.is_none_or(|found| found == etag && strong(found));
+        same.then(|| (response.into_body(), length))
     }
+}
+
+/// Where the rest of `written` bytes is asked for from: one byte back, so that there is something to
+/// ask for even if only the end was not seen, and If-Range is always put to the test.
+fn first_again(written: u64) -> u64 {
+    written.saturating_sub(1)
 }
 
 /// A tally that starts at nothing.
