@@ -1,7 +1,7 @@
 //! `cargo xtask followers`: many clients and one fetch, against the real proxy.
 //!
-//! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or offers nothing to
-//! resume by; clients that leave or hardly read.
+//! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or
+//! offers nothing to resume by; clients that leave or hardly read.
 //!
 //! Invariant: the bars are the testkit's; this file starts the process and tells what came out.
 

@@ -1,9 +1,10 @@
 //! `cargo xtask never-wrong`: the real proxy killed again and again under load.
 //!
-//! Plays `hashcache_testkit::scenario::never_wrong`: rounds of load, kill and restart with one cache, then a
-//! fill at a steady rate with another.
+//! Plays `hashcache_testkit::scenario::never_wrong`: rounds of load, kill and restart with one
+//! cache, then a fill at a steady rate with another.
 //!
-//! Invariant: the bars are the testkit's; this file starts and kills the process and tells what came out.
+//! Invariant: the bars are the testkit's; this file starts and kills the process and tells what
+//! came out.
 
 use std::net::SocketAddr;
 
@@ -71,8 +72,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         std::fs::remove_file(home.path().join("rounds")).context("cannot remove a cache")?;
         let mut killed = Killed::new(command("fill"));
         let filled = never_wrong::fill(&mut killed, &options, &fill);
-        let verdict = runtime.block_on(filled).context("the play itself failed")?;
-        verdicts::tell(&mut report, "", &verdict);
+        for verdict in runtime.block_on(filled).context("the play itself failed")? {
+            verdicts::tell(&mut report, "", &verdict);
+        }
     }
     report.finish()
 }

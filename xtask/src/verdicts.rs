@@ -1,6 +1,7 @@
 //! Rows of a report out of what a scenario of the testkit saw.
 //!
-//! Used by the commands that play scenarios. Invariant: a verdict with a fault is a row that failed.
+//! Used by the commands that play scenarios. Invariant: a verdict with a fault is a row that
+//! failed.
 
 use hashcache_testkit::scenario::Verdict;
 use serde_json::{Map, Value, json};

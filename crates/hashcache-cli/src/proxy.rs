@@ -58,7 +58,7 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
 fn cannot_run(error: RunError) -> anyhow::Error {
     let hint = match &error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
-            "another program listens there: stop it, or give this one another `--listen` or `--admin`"
+            "another program listens there: stop it, or name another `--listen` or `--admin`"
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
             "ports below 1024 are for root, or for those who have CAP_NET_BIND_SERVICE"

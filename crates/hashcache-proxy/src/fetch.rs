@@ -639,8 +639,8 @@ impl Transfer {
     }
 }
 
-/// Where the rest of `written` bytes is asked for from: one byte back, so that there is something to
-/// ask for even if only the end was not seen, and If-Range is always put to the test.
+/// Where the rest of `written` bytes is asked for from: one byte back, so that there is something
+/// to ask for even if only the end was not seen, and If-Range is always put to the test.
 fn first_again(written: u64) -> u64 {
     written.saturating_sub(1)
 }

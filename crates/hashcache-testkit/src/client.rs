@@ -100,9 +100,9 @@ impl Client {
         self.io.get_ref().set_zero_linger()
     }
 
-    /// Sends a request without content. A target that is an http URL goes out in absolute-form, as to
-    /// a proxy, with its authority as Host; another with this connection's address as Host, unless
-    /// `fields` has one.
+    /// Sends a request without content. A target that is an http URL goes out in absolute-form, as
+    /// to a proxy, with its authority as Host; another with this connection's address as Host,
+    /// unless `fields` has one.
     ///
     /// # Errors
     /// When the connection is broken.

@@ -1,8 +1,8 @@
 //! Content that is known from its name alone: any byte of any object, without storing one.
 //!
 //! Used by [`ContentOrigin`](crate::ContentOrigin) to answer and by clients to verify; the two need
-//! only share a seed. Bytes are those of SplitMix64 at a counter, keyed by seed, URL and version, so
-//! that neither two objects nor two places in one look alike.
+//! only share a seed. Bytes are those of SplitMix64 at a counter, keyed by seed, URL and version,
+//! so that neither two objects nor two places in one look alike.
 //! Cost: some GB/s.
 
 use std::hash::Hasher;

@@ -1,9 +1,9 @@
 //! What tests and campaigns of this workspace talk to: a scripted origin, an origin of generated
 //! content, a raw client. Never published, never part of what is served.
 //!
-//! Everything here speaks HTTP/1.1 by hand, on plain sockets and without hyper, so that it can judge
-//! the framing of those who use it: whatever has two meanings is recorded as a *complaint*, which a
-//! good test asserts to be absent.
+//! Everything here speaks HTTP/1.1 by hand, on plain sockets and without hyper, so that it can
+//! judge the framing of those who use it: whatever has two meanings is recorded as a *complaint*,
+//! which a good test asserts to be absent.
 //!
 //! ```
 //! use hashcache_testkit::{BodyEnd, Client, Origin, Script};

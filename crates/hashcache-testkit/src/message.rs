@@ -1,7 +1,7 @@
 //! A message head, split into lines and fields, with everything that is doubtful about it.
 //!
-//! Used by `reader` for requests and responses. Shares no code with the proxy, on purpose: the proxy's
-//! tests ask this module whether what the proxy wrote has one meaning.
+//! Used by `reader` for requests and responses. Shares no code with the proxy, on purpose: the
+//! proxy's tests ask this module whether what the proxy wrote has one meaning.
 
 /// A start line and fields, as they stood on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,8 @@ impl Head {
         }
     }
 
-    /// How the body is framed; where that is doubtful, a complaint and the reading of RFC 9112, 6.3.
+    /// How the body is framed; where that is doubtful, a complaint and the reading of RFC 9112,
+    /// 6.3.
     pub(crate) fn framing(&self, complaints: &mut Vec<String>) -> Option<Framing> {
         let lengths: Vec<_> = self.fields_named("Content-Length").collect();
         let codings: Vec<_> = self.fields_named("Transfer-Encoding").collect();

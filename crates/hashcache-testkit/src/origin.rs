@@ -1,7 +1,7 @@
 //! An origin that follows a script and keeps a record of all it was asked.
 //!
-//! Invariant: a request is on record before its script begins, so a test that has seen an answer can
-//! look the request up.
+//! Invariant: a request is on record before its script begins, so a test that has seen an answer
+//! can look the request up.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Reads messages from a socket by hand.
 //!
-//! Used by `origin` and `client`. Reads on after a complaint where there is an obvious way, so that a
-//! test sees all that is wrong.
+//! Used by `origin` and `client`. Reads on after a complaint where there is an obvious way, so that
+//! a test sees all that is wrong.
 
 use std::io;
 

@@ -120,8 +120,8 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     })
 }
 
-/// Verifies every record of the store of `config`. Changes nothing. `progress` is told how many areas of
-/// how many were looked at.
+/// Verifies every record of the store of `config`. Changes nothing. `progress` is told how many
+/// areas of how many were looked at.
 ///
 /// # Errors
 /// See [`OpenError`]; a damaged record is no error but counted.

@@ -1,10 +1,12 @@
-//! Checkpoints: the index and the state of the log, saved a part at a time while the cache is at work.
+//! Checkpoints: the index and the state of the log, saved a part at a time while the cache is at
+//! work.
 //!
-//! A checkpoint is fuzzy: rows are saved as they are when their part is written. So recovery replays the log
-//! from the position noted *before* the first part; replaying what is there already changes nothing.
+//! A checkpoint is fuzzy: rows are saved as they are when their part is written. So recovery
+//! replays the log from the position noted *before* the first part; replaying what is there already
+//! changes nothing.
 //!
-//! Two areas are written in turn. The order that makes one count: parts, sync, superblock with its serial,
-//! sync. A disk that lies about syncs is found out by the MACs.
+//! Two areas are written in turn. The order that makes one count: parts, sync, superblock with its
+//! serial, sync. A disk that lies about syncs is found out by the MACs.
 //!
 //! Cost: 256 KiB a step, 6 bytes a slot in all.
 
@@ -49,8 +51,8 @@ fn total_rows(geometry: &Geometry) -> u64 {
 impl Checkpoint {
     /// Notes where the log stands.
     pub(crate) fn begin(stripe: &Stripe, serial: u64, cursor: Cursor) -> Self {
-        // The version first: a remove draws its own under the lock of its shard and forgets before it
-        // lets go, so one that is older than this is seen by every part saved below.
+        // The version first: a remove draws its own under the lock of its shard and forgets before
+        // it lets go, so one that is older than this is seen by every part saved below.
         let next_version = stripe.draw_version().0;
         let stamps = stripe.log.stamps();
         let words = [
@@ -140,7 +142,8 @@ fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
 
 /// Loads checkpoint `serial` into the shards; `None`, and nothing loaded, when it is not whole.
 ///
-/// One part less would not do: a newer version of a name could lie in it and an older one in another.
+/// One part less would not do: a newer version of a name could lie in it and an older one in
+/// another.
 pub(crate) fn load(stripe: &Stripe, serial: u64) -> Option<Restored> {
     let restored = read(stripe, serial, |part, body| {
         restore_rows(stripe, part, body)
@@ -175,7 +178,8 @@ fn read(
     let mut begun = None;
     for number in 0..parts {
         let part = read_part(stripe, serial, number, &mut buffer)?;
-        // A part that was left by another checkpoint of this serial, begun and given up, does not fit.
+        // A part that was left by another checkpoint of this serial, begun and given up, does not
+        // fit.
         if *begun.get_or_insert(part.begun) != part.begun {
             return None;
         }

@@ -1,14 +1,15 @@
-//! The circular log: where its head is, which lap wrote each segment, and the one writer that moves it.
+//! The circular log: where its head is, which lap wrote each segment, and the one writer that moves
+//! it.
 //!
-//! The log is a ring of segments, each written once a lap, in batches. A segment is opened with a *stamp*
-//! that was never used before; every record in it carries the stamp under its MAC. So a record is genuine only if
-//! it was written by the lap that the index means, and no place is ever written twice under one stamp, not
-//! even after a crash (the next opening starts a new segment).
+//! The log is a ring of segments, each written once a lap, in batches. A segment is opened with a
+//! *stamp* that was never used before; every record in it carries the stamp under its MAC. So a
+//! record is genuine only if it was written by the lap that the index means, and no place is ever
+//! written twice under one stamp, not even after a crash (the next opening starts a new segment).
 //!
 //! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `flush`.
 //!
-//! Invariant: the head moves before a batch is written, so a reader that finds `head - position < capacity`
-//! *after* its read has read bytes that nobody was overwriting.
+//! Invariant: the head moves before a batch is written, so a reader that finds `head - position <
+//! capacity` *after* its read has read bytes that nobody was overwriting.
 //! Cost: one write a batch, one more a segment.
 
 use std::sync::RwLock;
@@ -277,7 +278,8 @@ impl LogWriter {
         self.phase == Phase::Open && listable && self.grain.batch(count, records) + footer <= left
     }
 
-    /// Writes the open segment's footer to `out`: where it goes, from the start of the log, and its size.
+    /// Writes the open segment's footer to `out`: where it goes, from the start of the log, and its
+    /// size.
     pub(crate) fn footer(&self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
         if self.phase != Phase::Open {
             return None;
@@ -351,8 +353,8 @@ impl LogWriter {
 
     /// Memory the list for the footer can take at most, bytes.
     pub(crate) fn list_bytes_max(geometry: &Geometry) -> u64 {
-        // Three units are the smallest record that a web response makes. With smaller ones a segment
-        // is sealed before it is full.
+        // Three units are the smallest record that a web response makes. With smaller ones a
+        // segment is sealed before it is full.
         Self::list_entries_max(geometry) * LIST_ENTRY as u64
     }
 

@@ -1,7 +1,7 @@
 //! What was asked for ([`Config`]) and what was built ([`Geometry`]).
 //!
-//! Invariant: only a `Geometry` can make or open a store, and it can only be had from a `Config` and a
-//! size, or from a superblock; so no code below ever checks a setting again.
+//! Invariant: only a `Geometry` can make or open a store, and it can only be had from a `Config`
+//! and a size, or from a superblock; so no code below ever checks a setting again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -143,7 +143,8 @@ const BLOCK_BYTES_MIN: u32 = 8 << 10;
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// With fewer segments the log would lose too much of itself when it opens the next one.
 const MIN_SEGMENTS: u64 = 4;
-/// Of the live objects a full log holds, this share has a slot (in 1/100): 48 bits a slot, 52 an object.
+/// Of the live objects a full log holds, this share has a slot (in 1/100): 48 bits a slot, 52 an
+/// object.
 const SLOTS_PER_100_OBJECTS: u64 = 108;
 /// Share of the device, in 1/100, that the Disk Table takes: the rest is for tails.
 const TABLE_SHARE: u64 = 50;
@@ -238,8 +239,8 @@ impl Geometry {
         geometry.is_sound().then_some(geometry)
     }
 
-    /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so it
-    /// tells damage, not a file that somebody made up to crash its reader.
+    /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so
+    /// it tells damage, not a file that somebody made up to crash its reader.
     fn is_sound(&self) -> bool {
         let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
         let sizes = unit.is_power_of_two()

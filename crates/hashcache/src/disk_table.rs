@@ -1,8 +1,8 @@
 //! The Disk Table: sets of slots at fixed places on a device (paper, section 3.2).
 //!
-//! A look-up reads a set whole: 64 KiB costs little more than the seek to it. A put writes one slot. What does
-//! not fit into the slot lies in the log, as one tail that names its record. No order between the two writes
-//! is needed: a tail of another version is a miss.
+//! A look-up reads a set whole: 64 KiB costs little more than the seek to it. A put writes one
+//! slot. What does not fit into the slot lies in the log, as one tail that names its record. No
+//! order between the two writes is needed: a tail of another version is a miss.
 //!
 //! Called by `stripe` to look up and by `flush` to put and to clear.
 //!
@@ -142,7 +142,8 @@ pub(crate) fn write_slot(stripe: &Stripe, set: SetId, slot: Slot, block: &[u8]) 
     )
 }
 
-/// Clears the slots that hold versions of the removed key from before. Durable after the caller's sync.
+/// Clears the slots that hold versions of the removed key from before. Durable after the caller's
+/// sync.
 pub(crate) fn clear(
     stripe: &Stripe,
     buffer: &mut AlignedBuf,
@@ -159,8 +160,9 @@ pub(crate) fn clear(
     Ok(())
 }
 
-/// What the slots of a set hold, for who is about to write to it. A set that cannot be read is cleared
-/// whole: it could hold an older version of what is written or removed now, and be readable later.
+/// What the slots of a set hold, for who is about to write to it. A set that cannot be read is
+/// cleared whole: it could hold an older version of what is written or removed now, and be readable
+/// later.
 pub(crate) fn occupants(
     stripe: &Stripe,
     buffer: &mut AlignedBuf,

@@ -1,4 +1,5 @@
-//! Errors, one enum for each undertaking. A miss is never an error, nor is damage found while reading.
+//! Errors, one enum for each undertaking. A miss is never an error, nor is damage found while
+//! reading.
 
 use std::io;
 use std::path::PathBuf;

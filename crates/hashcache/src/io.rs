@@ -1,6 +1,7 @@
 //! The engine's own threads for calls that block on the device.
 //!
-//! Called by `stripe`. A fixed number of threads bounds both memory and the depth of the device's queue.
+//! Called by `stripe`. A fixed number of threads bounds both memory and the depth of the device's
+//! queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -77,7 +78,8 @@ impl Pool {
         self.shared.come.notify_all();
         let mut threads = self.threads.lock().expect("no holder of this lock panics");
         for thread in threads.drain(..) {
-            // A job may hold the last handle to the cache: then this is one of the pool's own threads.
+            // A job may hold the last handle to the cache: then this is one of the pool's own
+            // threads.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -121,11 +123,8 @@ mod tests {
             .map(|n| {
                 let (promise, outcome) = promise::<Option<u32>>();
                 pool.run(move || {
-                    if n == 3 {
-                        panic!("on purpose")
-                    } else {
-                        promise.set(Some(n))
-                    }
+                    assert!(n != 3, "on purpose");
+                    promise.set(Some(n));
                 });
                 outcome
             })

@@ -1,17 +1,17 @@
 //! The remove journal: a ring of blocks, so that what a returned `remove` took away stays away.
 //!
-//! A remove says "nothing of this key below this version", which stays true for ever, so old blocks in the
-//! ring do no harm, and none needs to be cleared.
+//! A remove says "nothing of this key below this version", which stays true for ever, so old blocks
+//! in the ring do no harm, and none needs to be cleared.
 //!
 //! Called by `flush` to write and by `recover` to read.
 //!
-//! A block that is not full takes the removes that come next, but is not written over for it: the longer
-//! block goes to the place beside it, and the one after that to the first place again. So removes that
-//! come one by one fill the ring two blocks at 169 removes, and at every moment each lies in a block that
-//! is not being written.
+//! A block that is not full takes the removes that come next, but is not written over for it: the
+//! longer block goes to the place beside it, and the one after that to the first place again. So
+//! removes that come one by one fill the ring two blocks at 169 removes, and at every moment each
+//! lies in a block that is not being written.
 //!
-//! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of the two
-//! an opening finds whole, it holds the removes that are gone from the ring.
+//! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of
+//! the two an opening finds whole, it holds the removes that are gone from the ring.
 //! Cost: one write and one sync for all removes that wait.
 
 use std::io;
@@ -69,8 +69,8 @@ impl Journal {
         }
     }
 
-    /// Reads the ring: every remove it holds; `None` when the device refuses. The writer goes on behind
-    /// the newest block.
+    /// Reads the ring: every remove it holds; `None` when the device refuses. The writer goes on
+    /// behind the newest block.
     pub(crate) fn read(
         &mut self,
         stripe: &Stripe,

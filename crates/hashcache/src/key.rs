@@ -1,7 +1,8 @@
 //! Names to hashes to places; the only module that hashes.
 //!
-//! Everything is keyed with the store's secret. Without a key, a client could choose names that fall
-//! into one row (and push others out), and a body could contain a forged record of another site.
+//! Everything is keyed with the store's secret. Without a key, a client could choose names that
+//! fall into one row (and push others out), and a body could contain a forged record of another
+//! site.
 //! Called by `cache`, `policy` and `format`.
 //!
 //! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128.

@@ -1,7 +1,8 @@
 //! HashCache: a cache storage engine. Names in, bytes out.
 //!
-//! The disk is a hash table or a log; memory holds 0 to 52 bits per object. After a crash an answer is whole
-//! and once was committed under that very name, or it is a miss. The cache may forget; it never lies.
+//! The disk is a hash table or a log; memory holds 0 to 52 bits per object. After a crash an answer
+//! is whole and once was committed under that very name, or it is a miss. The cache may forget; it
+//! never lies.
 //!
 //! ```
 //! use hashcache::{Cache, Config, Put};
@@ -20,8 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! No call blocks but those named `wait`, [`Cache::open`] and [`Cache::close`]: what memory can answer is
-//! answered at once, what needs the disk is a plain [`std::future::Future`] of the engine's own threads.
+//! No call blocks but those named `wait`, [`Cache::open`] and [`Cache::close`]: what memory can
+//! answer is answered at once, what needs the disk is a plain [`std::future::Future`] of the
+//! engine's own threads.
 
 // What is asked for, and what is built.
 mod clock;

@@ -263,8 +263,8 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
     device.sync()
 }
 
-/// The memory a store needs: index, a batch, the footer and its list, a set, a checkpoint part and the
-/// state of the log that goes into it, room for content.
+/// The memory a store needs: index, a batch, the footer and its list, a set, a checkpoint part and
+/// the state of the log that goes into it, room for content.
 pub(crate) fn memory_needed(config: &Config, geometry: &Geometry) -> u64 {
     let buffer = buffer_bytes(config, geometry) as u64;
     geometry
@@ -354,8 +354,8 @@ pub(crate) fn start(
         .next_version
         .saturating_add(VERSIONS_RESERVED);
     opened.superblock.next_version = next_version;
-    // Both copies: were the only one that says this lost, an opening after a crash would go by one that
-    // says "closed in order" and gives the versions of this run out again.
+    // Both copies: were the only one that says this lost, an opening after a crash would go by one
+    // that says "closed in order" and gives the versions of this run out again.
     for _ in 0..2 {
         write_superblock(&*opened.device, &mut opened.superblock).map_err(|source| {
             OpenError::Device {

@@ -1,13 +1,14 @@
 //! Recovery: the index and the log's head, from the last checkpoint and the lists written since.
 //!
-//! Lists (batch headers, footers) say where records were put; whether they arrived, each record proves itself
-//! when it is read. Behind a crash the log goes on in a new segment, under a new stamp.
+//! Lists (batch headers, footers) say where records were put; whether they arrived, each record
+//! proves itself when it is read. Behind a crash the log goes on in a new segment, under a new
+//! stamp.
 //!
 //! Called by the writing thread before it writes anything.
 //!
-//! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it began are
-//! applied to it and to the lists; without one, all removes in the ring are, and no record older than what
-//! the ring has forgotten comes back.
+//! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it
+//! began are applied to it and to the lists; without one, all removes in the ring are, and no
+//! record older than what the ring has forgotten comes back.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments.
 
 use crate::checkpoint::{self, Restored};
@@ -64,8 +65,8 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     tracing::info!(segment = cursor.segment, lap = cursor.lap, "log recovered");
 }
 
-/// Whether the log still has the segment where a checkpoint says that replay begins. If not it has come
-/// all the way round since, and only a scan knows where it stands.
+/// Whether the log still has the segment where a checkpoint says that replay begins. If not it has
+/// come all the way round since, and only a scan knows where it stands.
 fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
     let cursor = restored.cursor;
     let is_open = |header: BatchHeader| header.stamp == cursor.stamp;

@@ -2,9 +2,10 @@
 //!
 //! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only.
 //!
-//! Invariants, each kept under the lock: a pending record is the newest of its key; a read that began before a
-//! newer put or a remove never makes its record hot and is never joined by a later look-up; a put whose
-//! version was drawn before a newer put or a remove of the name never becomes findable.
+//! Invariants, each kept under the lock: a pending record is the newest of its key; a read that
+//! began before a newer put or a remove never makes its record hot and is never joined by a later
+//! look-up; a put whose version was drawn before a newer put or a remove of the name never becomes
+//! findable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,9 +107,9 @@ impl Shard {
         }
     }
 
-    /// Whether the update `begun` may go on: no other update of this version came since it began, and
-    /// the put of this version is not under way any more (it would go over the update). If so, others
-    /// that have begun may not: what they would change is no longer what they have read.
+    /// Whether the update `begun` may go on: no other update of this version came since it began,
+    /// and the put of this version is not under way any more (it would go over the update). If so,
+    /// others that have begun may not: what they would change is no longer what they have read.
     pub(crate) fn outruns(&mut self, key: KeyHash, begun: &Arc<Begun>) -> bool {
         let of_version = |other: &&Arc<Begun>| other.version == begun.version;
         let others = || {
@@ -148,8 +149,8 @@ impl Shard {
         Some(dropped)
     }
 
-    /// Makes `pending` the record of its key, unless a newer one is there. Returns what it replaces,
-    /// to be let go of without the lock.
+    /// Makes `pending` the record of its key, unless a newer one is there. Returns what it
+    /// replaces, to be let go of without the lock.
     pub(crate) fn put(&mut self, pending: Arc<Pending>) -> Result<Option<Arc<Pending>>, ()> {
         let key = pending.record.fields.key;
         if self

@@ -1,10 +1,10 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
-//! `cache` asks it for records, `flush` writes for it, `recover` fills it. Here a look-up is answered: hot,
-//! then pending, then the policy, then the disk.
+//! `cache` asks it for records, `flush` writes for it, `recover` fills it. Here a look-up is
+//! answered: hot, then pending, then the policy, then the disk.
 //!
-//! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the head had not
-//! passed them when the read was complete.
+//! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
+//! head had not passed them when the read was complete.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -233,8 +233,8 @@ impl Stripe {
         shard.policy.forget_all(key, self.log.head())
     }
 
-    /// Takes `key` away as of a version that this draws: from now on no older one is found. Also says
-    /// whether anything may have been there.
+    /// Takes `key` away as of a version that this draws: from now on no older one is found. Also
+    /// says whether anything may have been there.
     pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
         let mut shard = self.shard(key);
         // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
@@ -243,8 +243,8 @@ impl Stripe {
         self.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(&mut shard, key) | dropped.is_some();
-        // What the policy cannot forget is masked until the remove is on disk. (The index of the log
-        // family is not known yet during recovery, `recovered` forgets again.)
+        // What the policy cannot forget is masked until the remove is on disk. (The index of the
+        // log family is not known yet during recovery, `recovered` forgets again.)
         let masked = match self.health() {
             Health::InService => self.geometry.family == Family::Table,
             Health::Recovering => true,
@@ -314,7 +314,8 @@ impl Stripe {
         Lookup::Asked(outcome)
     }
 
-    /// Makes `pending` the newest record of its name and has it written, unless something came first.
+    /// Makes `pending` the newest record of its name and has it written, unless something came
+    /// first.
     pub(crate) fn put_head(&self, pending: &Arc<Pending>, begun: &Arc<Begun>) -> Accepted {
         let fields = &pending.record.fields;
         let mut shard = self.shard(fields.key);
@@ -360,7 +361,8 @@ impl Stripe {
         self.queue.push(Arc::clone(pending), self.clock.monotone());
     }
 
-    /// Drops entries the head has passed from the rows that belong to `segment`: every row once a lap.
+    /// Drops entries the head has passed from the rows that belong to `segment`: every row once a
+    /// lap.
     pub(crate) fn sweep(&self, segment: u64) {
         let segments = self.geometry.segments;
         for mut shard in self.shards() {

@@ -249,8 +249,8 @@ impl Load {
         };
         let bytes = fetch_all(proxy, origin, clients, Arc::new(targets)).await?;
         let sent = origin.counts().body_bytes - before.body_bytes;
-        // Else it was not hits whose memory was looked at. Some may be missing: puts for which there
-        // was no memory are given up.
+        // Else it was not hits whose memory was looked at. Some may be missing: puts for which
+        // there was no memory are given up.
         ensure!(
             !self.is_again() || sent <= bytes / 2,
             "right, but {} of {} came from the origin again",

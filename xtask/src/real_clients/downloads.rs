@@ -88,7 +88,10 @@ impl Trial<'_> {
     async fn whole(&mut self) {
         let target = format!("/{}/large?size={LARGE_BYTES}", self.program);
         let file = self.file("large");
-        for (what, bytes_max) in [("a large file", LARGE_BYTES), ("again, from the cache", 0)] {
+        for (what, bytes_max) in [
+            ("a large file", LARGE_BYTES),
+            ("the large file again, from the cache", 0),
+        ] {
             let outcome = self.fetch(&target, &file, &[], 0..=bytes_max).await;
             self.row(what, outcome);
         }
@@ -106,7 +109,7 @@ impl Trial<'_> {
         for (what, from_origin) in [
             // No less than the rest can be enough, and no more than it should be needed.
             ("half is there, the rest", rest..=rest + 2 * PAGE_BYTES),
-            ("again, from the cache", 0..=0),
+            ("half is there, the rest again, from the cache", 0..=0),
         ] {
             let outcome = match self.write_half(&target, &file) {
                 Ok(()) => self.fetch(&target, &file, words, from_origin).await,
@@ -209,7 +212,7 @@ impl Trial<'_> {
         let outcome = self.range(&target, range, first_last, most).await;
         self.row("range of what is not stored", outcome);
         let outcome = self.range(&target, range, first_last, 0).await;
-        self.row("again, from the cache", outcome);
+        self.row("that range again, from the cache", outcome);
         let file = self.file("range");
         // What is there need not be fetched again, but may be.
         let outcome = self.fetch(&target, &file, &[], 0..=MEDIUM_BYTES).await;

@@ -9,7 +9,7 @@ use crate::Home;
 use crate::proxy_process::Proxy;
 
 fn start(home: &Home) -> (Proxy, Play) {
-    let proxy = Proxy::start(&home.path().join("cache"), &[]).unwrap();
+    let proxy = Proxy::start(&home.path().join("cache"), &[]).expect("the proxy starts");
     let play = Play {
         proxy: proxy.address(),
         pid: Some(proxy.pid()),

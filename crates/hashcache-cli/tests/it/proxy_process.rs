@@ -22,7 +22,7 @@ impl Proxy {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
             .args(["proxy", "--config=/dev/null", "--listen=127.0.0.1:0"])
             .args(["--cache-size=1GiB", "--memory=64MiB", "--access-log=none"])
-            .arg("--allow-destination=127.0.0.0/8")
+            .args(["--admin=127.0.0.1:0", "--allow-destination=127.0.0.0/8"])
             .arg(format!("--cache={}", cache.display()))
             .args(flags)
             .env_clear()

@@ -17,13 +17,13 @@ fn assert_well(verdicts: &[Verdict]) {
 }
 
 async fn send_all_shapes(accelerates: bool) {
-    let origin = smuggling::echo_origin().await.unwrap();
+    let origin = smuggling::echo_origin().await.expect("an origin starts");
     let (home, accelerate) = (
         Home::new(),
         format!("--accelerate=http://{}", origin.address()),
     );
     let flags: &[&str] = if accelerates { &[&accelerate] } else { &[] };
-    let proxy = Proxy::start(&home.path().join("cache"), flags).unwrap();
+    let proxy = Proxy::start(&home.path().join("cache"), flags).expect("the proxy starts");
     let place = Place {
         proxy: proxy.address(),
         accelerates,
@@ -34,13 +34,15 @@ async fn send_all_shapes(accelerates: bool) {
 }
 
 async fn answer_with_all_faults(accelerates: bool) {
-    let origin = origin_faults::faulty_origin(FAULTS).await.unwrap();
+    let origin = origin_faults::faulty_origin(FAULTS)
+        .await
+        .expect("an origin starts");
     let (home, accelerate) = (
         Home::new(),
         format!("--accelerate=http://{}", origin.address()),
     );
     let flags: &[&str] = if accelerates { &[&accelerate] } else { &[] };
-    let proxy = Proxy::start(&home.path().join("cache"), flags).unwrap();
+    let proxy = Proxy::start(&home.path().join("cache"), flags).expect("the proxy starts");
     let place = Place {
         proxy: proxy.address(),
         accelerates,

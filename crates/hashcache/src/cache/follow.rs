@@ -1,10 +1,11 @@
 //! Followers: readers of a put that is still under way.
 //!
-//! A follower holds the version, not the name. What was written last lies in memory (*window*); what lies
-//! further back is read like any span, so a slow follower costs no memory and does not slow the others.
+//! A follower holds the version, not the name. What was written last lies in memory (*window*);
+//! what lies further back is read like any span, so a slow follower costs no memory and does not
+//! slow the others.
 //!
-//! Invariant: a follower ends with exactly one of "all of it" and [`ReadError::Aborted`]; a write that was
-//! given up is never shown as the end of the content.
+//! Invariant: a follower ends with exactly one of "all of it" and [`ReadError::Aborted`]; a write
+//! that was given up is never shown as the end of the content.
 //!
 //! ```text
 //! Open ──commit──▶ Complete     Open ──drop, keep──▶ Aborted
@@ -314,8 +315,8 @@ impl Follower {
     /// The next piece; `None` after the last one of a write that was committed.
     ///
     /// # Errors
-    /// [`ReadError::Aborted`] when the write was given up, [`ReadError::Missing`] when this follower was
-    /// too slow and the store has lost what it wanted next.
+    /// [`ReadError::Aborted`] when the write was given up, [`ReadError::Missing`] when this
+    /// follower was too slow and the store has lost what it wanted next.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,

@@ -1,7 +1,7 @@
 //! The public face: open, get, put, remove.
 //!
-//! Joins what lies below and holds no state of its own. `read` follows a hit, `write` a put, `follow` a put that
-//! is still under way.
+//! Joins what lies below and holds no state of its own. `read` follows a hit, `write` a put,
+//! `follow` a put that is still under way.
 
 mod follow;
 mod read;
@@ -89,8 +89,8 @@ impl Cache {
         })
     }
 
-    /// Writes what is pending, saves the index and lets go of the device. Blocks until that is done.
-    /// Other handles stay usable but store nothing any more.
+    /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
+    /// done. Other handles stay usable but store nothing any more.
     pub fn close(self) {
         self.inner.close();
     }
@@ -135,8 +135,9 @@ impl Cache {
         self.stripe().contains_hint(self.stripe().secret.name(name))
     }
 
-    /// Says that a put of `name` begins: draws its version, so that what is put or removed from now on
-    /// is newer. Call it when the work for the content begins, such as sending the request for it.
+    /// Says that a put of `name` begins: draws its version, so that what is put or removed from now
+    /// on is newer. Call it when the work for the content begins, such as sending the request for
+    /// it.
     pub fn intend(&self, name: &[u8]) -> Result<Intent, PutError> {
         Intent::new(self, name)
     }
@@ -144,7 +145,8 @@ impl Cache {
     /// Puts an object whole.
     ///
     /// # Errors
-    /// [`PutError::Full`] when there is no memory for more pending writes; the object is then not put.
+    /// [`PutError::Full`] when there is no memory for more pending writes; the object is then not
+    /// put.
     pub fn put(&self, name: &[u8], put: Put, content: &[u8]) -> Result<Version, PutError> {
         let length = content.len() as u64;
         let mut writer = self.intend(name)?.writer(Put {
@@ -166,8 +168,8 @@ impl Cache {
         write::update_metadata(self, name, expected, metadata)
     }
 
-    /// Removes an object. From the call on no version put before is served; the future resolves when
-    /// that will hold even after a power cut.
+    /// Removes an object. From the call on no version put before is served; the future resolves
+    /// when that will hold even after a power cut.
     pub fn remove(&self, name: &[u8]) -> Remove {
         let key = self.stripe().secret.name(name);
         let (version, _) = self.forget(key);
@@ -176,8 +178,8 @@ impl Cache {
         }
     }
 
-    /// Like [`Cache::remove`], for a caller who does not wait: costs no write when memory says that the
-    /// object is not stored. What the index has lost may then come back after a crash.
+    /// Like [`Cache::remove`], for a caller who does not wait: costs no write when memory says that
+    /// the object is not stored. What the index has lost may then come back after a crash.
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.stripe().secret.name(name);
         let (version, known) = self.forget(key);
@@ -347,7 +349,7 @@ pub enum Updated {
     /// It is not stored any more, or has another version: nothing was changed.
     #[default]
     Gone,
-    /// The metadata is too long, there was no memory, or another update or the put itself is under way:
-    /// nothing was changed.
+    /// The metadata is too long, there was no memory, or another update or the put itself is under
+    /// way: nothing was changed.
     Refused,
 }

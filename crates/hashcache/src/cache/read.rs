@@ -119,8 +119,8 @@ impl Hit {
         holes
     }
 
-    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is that
-    /// span whole (the last one may be shorter).
+    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is
+    /// that span whole (the last one may be shorter).
     ///
     /// # Errors
     /// [`PutError::Length`] when it is not a whole span; [`PutError::Full`] without memory.

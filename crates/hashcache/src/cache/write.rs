@@ -47,7 +47,8 @@ pub struct Put {
     /// Unix time after which the object is of no use, seconds; 0: never. Decides only what is kept
     /// longer, never an answer.
     pub useless_after: u64,
-    /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at once.
+    /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
+    /// once.
     pub span_pages: u8,
 }
 
@@ -122,7 +123,8 @@ impl Intent {
     /// Begins to write.
     ///
     /// # Errors
-    /// [`PutError::Metadata`] when there is too much of it, [`PutError::OutOfService`] without a store.
+    /// [`PutError::Metadata`] when there is too much of it, [`PutError::OutOfService`] without a
+    /// store.
     pub fn writer(self, put: Put) -> Result<Writer, PutError> {
         if put.metadata.len() > MAX_METADATA {
             return Err(PutError::Metadata {
@@ -187,8 +189,8 @@ fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
     })
 }
 
-/// The same for what is passed on only: the share for writes is for what the disk is to take, and may
-/// be spent just because the disk takes nothing.
+/// The same for what is passed on only: the share for writes is for what the disk is to take, and
+/// may be spent just because the disk takes nothing.
 fn reserve_window(cache: &Cache, bytes: usize) -> Option<Reserved> {
     Some(Reserved {
         share: None,
@@ -276,8 +278,8 @@ impl Writer {
         Arc::clone(&self.stream)
     }
 
-    /// Ready when the writer is at most `ahead` bytes beyond its fastest follower (its slowest, once it
-    /// stores no more, because then memory is all there is).
+    /// Ready when the writer is at most `ahead` bytes beyond its fastest follower (its slowest,
+    /// once it stores no more, because then memory is all there is).
     pub fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
         self.stream.poll_room(context, ahead)
     }
@@ -427,8 +429,8 @@ impl Writer {
         }
     }
 
-    /// Makes the object findable. `reservations` are for the first page; none while the writer goes on
-    /// and holds the page itself.
+    /// Makes the object findable. `reservations` are for the first page; none while the writer goes
+    /// on and holds the page itself.
     fn put_head(&mut self, incomplete: bool, reservations: Arc<Vec<Reservation>>) -> Accepted {
         let total = if incomplete {
             self.put.length
@@ -459,7 +461,8 @@ impl Writer {
     /// Ends the put: from now on the object is found.
     ///
     /// # Errors
-    /// The object is not stored then; followers still have seen all of it, unless the length is wrong.
+    /// The object is not stored then; followers still have seen all of it, unless the length is
+    /// wrong.
     pub fn commit(mut self) -> Result<Version, PutError> {
         if let Some(announced) = self.put.length
             && announced != self.written

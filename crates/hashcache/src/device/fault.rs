@@ -1,7 +1,7 @@
 //! A device that fails on purpose: at write number n, or by losing what was not synced.
 //!
-//! The tests of "every write can be the last" run a workload on it, end it at each write in turn, and
-//! open what is left.
+//! The tests of "every write can be the last" run a workload on it, end it at each write in turn,
+//! and open what is left.
 
 use std::io;
 use std::sync::Mutex;

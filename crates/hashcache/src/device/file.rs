@@ -40,9 +40,9 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path`, makes it when it is missing, and lets it grow to `size` bytes if it is a file that is
-    /// smaller (`None`: takes it as it is). Space is allocated at once, so that a disk that fills up
-    /// later cannot take it away.
+    /// Opens `path`, makes it when it is missing, and lets it grow to `size` bytes if it is a file
+    /// that is smaller (`None`: takes it as it is). Space is allocated at once, so that a disk that
+    /// fills up later cannot take it away.
     pub fn open(path: &Path, size: Option<u64>) -> Result<Self, FileError> {
         let (file, created) = Self::open_file(path, size.is_some())?;
         lock(&file)?;
@@ -124,7 +124,8 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-            // A file system that cannot preallocate (FAT on a stick): zeros, so that the space is ours.
+            // A file system that cannot preallocate (FAT on a stick): zeros, so that the space is
+            // ours.
             let zeros = vec![0; 1 << 20];
             let mut at = file.metadata()?.len();
             while at < size {

@@ -1,7 +1,8 @@
 //! Where bytes are kept: a file or block device, memory, or a device that fails on purpose.
 //!
-//! Calls block; the engine's own threads make them (`io`, `flush`). Offsets and lengths are multiples
-//! of [`Device::alignment`], buffers are aligned to 4 KiB ([`crate::memory::AlignedBuf`]).
+//! Calls block; the engine's own threads make them (`io`, `flush`). Offsets and lengths are
+//! multiples of [`Device::alignment`], buffers are aligned to 4 KiB
+//! (`AlignedBuf`).
 //!
 //! Invariant: only this module knows files.
 

@@ -2,8 +2,8 @@
 //!
 //! Called by `flush` with what the queue gave; calls `circular_log`, `disk_table` and `format`.
 //!
-//! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves the
-//! pending ones, after the write returned.
+//! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves
+//! the pending ones, after the write returned.
 //! Cost: see `policy`.
 
 use std::io;

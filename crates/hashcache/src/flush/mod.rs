@@ -1,7 +1,8 @@
 //! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
 //!
-//! One writer means no two writes ever race, and what must be ordered is ordered by the text below. Callers
-//! put work into [`Queue`]; nothing here is waited for but by those who asked to (`remove`, `flush`).
+//! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
+//! Callers put work into [`Queue`]; nothing here is waited for but by those who asked to (`remove`,
+//! `flush`).
 //!
 //! Invariant: an object becomes findable on disk only after the write that holds it has returned.
 //! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
@@ -98,20 +99,20 @@ impl Scribe {
         recovered.set(true);
         loop {
             let stripe = Arc::clone(&self.stripe);
-            let work = stripe
+            let mut work = stripe
                 .queue
                 .next(|| stripe.clock.monotone(), self.patience());
             let closing = work.closing;
             if stripe.health() == Health::OutOfService {
-                // Whoever waits for `work` is told by its being dropped.
-                drop(work);
                 self.give_up();
-            } else if let Err(error) = self.serve(work) {
+            } else if let Err(error) = self.serve(&mut work) {
                 stripe.fail("writing", &error);
                 self.give_up();
             } else if closing && let Err(error) = self.close() {
                 stripe.fail("closing", &error);
             }
+            // Who still waits for it is told by this, and finds the store as it is now.
+            drop(work);
             if closing {
                 return;
             }
@@ -142,8 +143,8 @@ impl Scribe {
 
     /// One round: all removes, one batch (all records that have come, for a flush), one part of a
     /// checkpoint. Then again: under any load nobody waits for more than a batch.
-    fn serve(&mut self, work: Work) -> io::Result<()> {
-        self.write_removals(work.removals)?;
+    fn serve(&mut self, work: &mut Work) -> io::Result<()> {
+        self.write_removals(&mut work.removals)?;
         let all = work.closing || !work.flushes.is_empty();
         if work.batch_due || all {
             loop {
@@ -160,7 +161,7 @@ impl Scribe {
         if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
             self.sync()?;
         }
-        for flush in work.flushes {
+        for flush in work.flushes.drain(..) {
             flush.set(true);
         }
         self.step_checkpoint()
@@ -191,7 +192,7 @@ impl Scribe {
 
     // -- removes ------------------------------------------------------------------------------
 
-    fn write_removals(&mut self, removals: Vec<Removal>) -> io::Result<()> {
+    fn write_removals(&mut self, removals: &mut Vec<Removal>) -> io::Result<()> {
         if removals.is_empty() {
             return Ok(());
         }
@@ -213,7 +214,7 @@ impl Scribe {
             }
         }
         self.sync()?;
-        for removal in removals {
+        for removal in removals.drain(..) {
             let mut shard = self.stripe.shard(removal.removed.key);
             if shard.removing.get(&removal.removed.key) == Some(&removal.removed.version) {
                 shard.removing.remove(&removal.removed.key);

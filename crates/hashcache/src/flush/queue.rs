@@ -2,8 +2,8 @@
 //!
 //! Called by `stripe` and `cache` to put work in, by `flush` to take it out.
 //!
-//! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or comes
-//! after the end, is dropped, which answers it. Nothing is dropped under the lock.
+//! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or
+//! comes after the end, is dropped, which answers it. Nothing is dropped under the lock.
 //! Cost: one lock a record; the thread is woken once a batch.
 
 use std::collections::VecDeque;
@@ -61,8 +61,8 @@ pub(super) struct Work {
 }
 
 impl Queue {
-    /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the first
-    /// of their records came.
+    /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
+    /// first of their records came.
     pub(crate) fn new(
         batch_bytes: usize,
         batch_records: usize,
@@ -194,8 +194,8 @@ impl Queue {
         }
     }
 
-    /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and how
-    /// many were ever taken. Dead ones are dropped on the way. The first is always taken.
+    /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and
+    /// how many were ever taken. Dead ones are dropped on the way. The first is always taken.
     pub(super) fn take_batch(
         &self,
         welcome: impl Fn(usize, usize) -> bool,

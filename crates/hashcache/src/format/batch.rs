@@ -131,7 +131,8 @@ impl BatchHeader {
         put(out, 0, &mac.to_le_bytes());
     }
 
-    /// Bytes the whole header has according to its first [`HEADER`] bytes, which are not yet trusted.
+    /// Bytes the whole header has according to its first [`HEADER`] bytes, which are not yet
+    /// trusted.
     pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
         let field = Fieldreader(bytes.get(..HEADER)?);
         let header = usize::try_from(field.u32(36)).ok()?;

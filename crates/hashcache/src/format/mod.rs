@@ -1,9 +1,11 @@
 //! Every record on disk: encode, decode, nothing else. `docs/FORMAT.md` is this module in prose.
 //!
-//! Called by `circular_log`, `disk_table`, `journal`, `checkpoint` and `recover`; calls `key` for MACs.
+//! Called by `circular_log`, `disk_table`, `journal`, `checkpoint` and `recover`; calls `key` for
+//! MACs.
 //!
 //! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
-//! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the document.
+//! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the
+//! document.
 
 mod batch;
 mod checkpoint;

@@ -1,9 +1,9 @@
 //! Records: the head of an object and its spans, in the log or in a slot of the Disk Table.
 //!
-//! A record is prelude (fixed header, page checksums, labels, name), metadata, content. The MAC covers the
-//! prelude; the checksums in it cover metadata and content, so a record proves itself from its first
-//! sector to its last byte. It also covers the place (segment stamp and offset, or slot), so bytes that
-//! a client placed elsewhere, in a body for instance, are not a record.
+//! A record is prelude (fixed header, page checksums, labels, name), metadata, content. The MAC
+//! covers the prelude; the checksums in it cover metadata and content, so a record proves itself
+//! from its first sector to its last byte. It also covers the place (segment stamp and offset, or
+//! slot), so bytes that a client placed elsewhere, in a body for instance, are not a record.
 
 use bytes::Bytes;
 
@@ -26,11 +26,13 @@ pub(crate) const HEADER: usize = 128;
 /// The fixed header of a record.
 #[rustfmt::skip]
 pub(crate) const RECORD_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("kind", 8, 1), ("flags", 9, 1), ("name length", 10, 2), ("metadata length", 12, 4),
+    ("mac", 0, 8), ("kind", 8, 1), ("flags", 9, 1), ("name length", 10, 2),
+    ("metadata length", 12, 4),
     ("version", 16, 8), ("revision", 24, 4), ("span", 28, 4), ("total length", 32, 8),
     ("content length", 40, 4), ("span pages", 44, 1), ("labels", 45, 1), ("device", 46, 2),
     ("stamp", 48, 8), ("place", 56, 8), ("key hash", 64, 16), ("mark", 80, 16), ("group", 96, 8),
-    ("useless after", 104, 8), ("tail position", 112, 8), ("tail length", 120, 4), ("reserved", 124, 4),
+    ("useless after", 104, 8), ("tail position", 112, 8), ("tail length", 120, 4),
+    ("reserved", 124, 4),
 ];
 
 const _: () = assert!(tiles(RECORD_LAYOUT, HEADER));
@@ -322,7 +324,8 @@ pub(crate) const TAIL_HEADER: usize = 64;
 #[rustfmt::skip]
 pub(crate) const TAIL_LAYOUT: Layout = &[
     ("mac", 0, 8), ("version", 8, 8), ("revision", 16, 4), ("length", 20, 4), ("stamp", 24, 8),
-    ("place", 32, 8), ("key hash", 40, 16), ("device", 56, 2), ("reserved", 58, 2), ("checksum", 60, 4),
+    ("place", 32, 8), ("key hash", 40, 16), ("device", 56, 2), ("reserved", 58, 2),
+    ("checksum", 60, 4),
 ];
 
 const _: () = assert!(tiles(TAIL_LAYOUT, TAIL_HEADER));

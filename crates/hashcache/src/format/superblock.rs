@@ -11,8 +11,10 @@ const MAGIC: [u8; 8] = *b"HASHCACH";
 /// The superblock, up to the checksum that ends it.
 #[rustfmt::skip]
 pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
-    ("magic", 0, 8), ("format version", 8, 4), ("flags", 12, 4), ("serial", 16, 8), ("store id", 24, 16),
-    ("secret", 40, 32), ("device", 72, 2), ("family", 74, 1), ("reserved", 75, 1), ("unit bytes", 76, 4),
+    ("magic", 0, 8), ("format version", 8, 4), ("flags", 12, 4), ("serial", 16, 8),
+    ("store id", 24, 16),
+    ("secret", 40, 32), ("device", 72, 2), ("family", 74, 1), ("reserved", 75, 1),
+    ("unit bytes", 76, 4),
     ("device bytes", 80, 8), ("segment bytes", 88, 4), ("block bytes", 92, 4), ("ways", 96, 4),
     ("object bytes", 100, 4), ("journal offset", 104, 8), ("journal bytes", 112, 8),
     ("checkpoint offset", 120, 8), ("checkpoint bytes", 128, 8), ("table offset", 136, 8),

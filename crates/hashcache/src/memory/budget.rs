@@ -1,6 +1,7 @@
 //! The one budget of memory: whoever wants to hold bytes reserves them first.
 //!
-//! When it is spent, hot objects make room; when that is not enough, the caller waits or goes without.
+//! When it is spent, hot objects make room; when that is not enough, the caller waits or goes
+//! without.
 //! Cost: two atomic operations a reservation.
 
 use std::future::Future;
@@ -18,7 +19,8 @@ struct Inner {
     /// How often something was released.
     releases: AtomicU64,
     waiting: Mutex<Vec<Waker>>,
-    /// Number of callers blocked in `reserve_blocking`, so that a release costs nothing without any.
+    /// Number of callers blocked in `reserve_blocking`, so that a release costs nothing without
+    /// any.
     blocked: Mutex<usize>,
     released: Condvar,
     reclaim: OnceLock<Reclaim>,

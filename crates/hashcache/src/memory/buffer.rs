@@ -1,6 +1,7 @@
 //! Buffers aligned to 4 KiB, as direct I/O asks for.
 //!
-//! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the heap.
+//! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the
+//! heap.
 //! Cost: two system calls and a page fault per 4 KiB, little beside the read that fills it.
 #![expect(unsafe_code, reason = "memory is mapped and unmapped")]
 
@@ -101,8 +102,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// `None` when the system has no more mappings to give.
     fn new(len: usize) -> Option<Self> {
-        // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches nothing that is
-        // there already.
+        // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches nothing that
+        // is there already.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),

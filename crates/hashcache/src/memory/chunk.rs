@@ -1,7 +1,7 @@
 //! Chunks: what a writer fills, piece by piece, while others read what is there already.
 //!
-//! A whole page lies in a slab, so that a long transfer leaves no holes in the heap; less than that lies in
-//! the heap, because a slab would be mostly empty.
+//! A whole page lies in a slab, so that a long transfer leaves no holes in the heap; less than that
+//! lies in the heap, because a slab would be mostly empty.
 
 use bytes::{Bytes, BytesMut};
 
@@ -20,8 +20,8 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// A chunk of `size` bytes, accounted for by `reservation`, which is given back if the chunk does
-    /// not hold it itself.
+    /// A chunk of `size` bytes, accounted for by `reservation`, which is given back if the chunk
+    /// does not hold it itself.
     pub(crate) fn new(
         size: usize,
         reservation: Reservation,

@@ -1,7 +1,7 @@
 //! Hot objects: records served from memory, in slabs.
 //!
-//! Each shard fills one slab after another and lets the oldest go, unless half of what lies in it was
-//! asked for since: then it gets another round (CLOCK at the grain of a slab).
+//! Each shard fills one slab after another and lets the oldest go, unless half of what lies in it
+//! was asked for since: then it gets another round (CLOCK at the grain of a slab).
 //!
 //! Invariant: a record here is the newest committed one of its name; `cache` removes it, under the
 //! lock of the key's shard, before it lets a newer one or a remove be seen.
@@ -21,7 +21,8 @@ use crate::policy::LogPos;
 use crate::record::Record;
 
 const SHARDS: usize = 16;
-/// Most records a slab lists, so that lists are bounded where records are tiny or replaced over and over.
+/// Most records a slab lists, so that lists are bounded where records are tiny or replaced over and
+/// over.
 const KEYS_MAX: usize = SLAB_BYTES / 256;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
@@ -98,8 +99,8 @@ impl Hot {
         self.count_out(gone.as_ref());
     }
 
-    /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of the
-    /// key's shard.
+    /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of
+    /// the key's shard.
     pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Arc<Record>> {
         let key = record.fields.key;
         let bytes = record.metadata.len() + record.content_bytes();
@@ -155,8 +156,8 @@ impl Hot {
                 rest = later;
             }
         }
-        // Last, because making room may have let go of the slab in which it begins: a record that no
-        // slab lists would never be let go of.
+        // Last, because making room may have let go of the slab in which it begins: a record that
+        // no slab lists would never be let go of.
         shard.slabs.back_mut()?.push(record.fields.key);
         Some((metadata, content))
     }
@@ -221,7 +222,8 @@ impl Hot {
                 return;
             }
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // The caller may hold a hot shard's lock (an insert that reserves); skipping it is enough.
+            // The caller may hold a hot shard's lock (an insert that reserves); skipping it is
+            // enough.
             if let Ok(mut shard) = self.shards[victim].try_lock() {
                 // Where all was asked for, looking for more that was not would keep the caller.
                 self.evict_oldest(&mut shard, round < 2 * SHARDS);

@@ -3,9 +3,10 @@
 //! Why not the heap: objects come and go in all sizes for months, and a heap that served them grows
 //! holes that no budget knows of. A slab is given back whole.
 //!
-//! Invariant: bytes of a slab are written once, before anyone else can see them, and the slab is used
-//! again only after its last reference is gone and its pages were punched out of the file: whoever
-//! still had a page of it (a socket, with sendfile) keeps the old bytes, never sees new ones.
+//! Invariant: bytes of a slab are written once, before anyone else can see them, and the slab is
+//! used again only after its last reference is gone and its pages were punched out of the file:
+//! whoever still had a page of it (a socket, with sendfile) keeps the old bytes, never sees new
+//! ones.
 #![expect(
     unsafe_code,
     reason = "shared memory is mapped and written through raw pointers"
@@ -35,9 +36,9 @@ pub(super) struct Arena {
     free: Mutex<Vec<u32>>,
 }
 
-// SAFETY: `base` points to a shared mapping that lives as long as the arena. It is only read through
-// `Slice`s, whose bytes no one writes any more, and only written through the one `Open` of a slab,
-// at bytes no `Slice` covers yet.
+// SAFETY: `base` points to a shared mapping that lives as long as the arena. It is only read
+// through `Slice`s, whose bytes no one writes any more, and only written through the one `Open` of
+// a slab, at bytes no `Slice` covers yet.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -159,9 +160,9 @@ impl Open {
     pub(super) fn append(&mut self, bytes: &[u8]) -> Bytes {
         assert!(bytes.len() <= self.room());
         let at = self.slab.offset() + self.filled;
-        // SAFETY: `at..at + len` lies within this slab, hence within the mapping; no slice covers it
-        // yet because slices are made below only for bytes under `filled`, and `&mut self` is the
-        // only handle that can append.
+        // SAFETY: `at..at + len` lies within this slab, hence within the mapping; no slice covers
+        // it yet because slices are made below only for bytes under `filled`, and `&mut self` is
+        // the only handle that can append.
         unsafe {
             let to = self.slab.arena.base.as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

@@ -1,8 +1,10 @@
-//! HashCache-Log: everything lies in the log, memory holds a tag and a position (paper, section 3.5).
+//! HashCache-Log: everything lies in the log, memory holds a tag and a position (paper, section
+//! 3.5).
 //!
-//! The published form gives each key one row of 8 entries; at load 1 it reaches 86 % of a full log. Here each
-//! key has **two** candidate rows, and an insert replaces the oldest entry of both. That and a ninth tag bit (to
-//! pay for the second row) make 48 bits an entry, and 95 % reachable at less than 52 bits a live object.
+//! The published form gives each key one row of 8 entries; at load 1 it reaches 86 % of a full log.
+//! Here each key has **two** candidate rows, and an insert replaces the oldest entry of both. That
+//! and a ninth tag bit (to pay for the second row) make 48 bits an entry, and 95 % reachable at
+//! less than 52 bits a live object.
 
 use std::ops::Range;
 
@@ -193,7 +195,8 @@ impl Policy for Log {
                 }
             }
         }
-        // An empty entry in the emptier row, else the oldest of the rows: it has the least time left.
+        // An empty entry in the emptier row, else the oldest of the rows: it has the least time
+        // left.
         let used = |row: u32| {
             (0..WAYS)
                 .filter(|way| live(self, (row, *way)).is_some())

@@ -8,10 +8,10 @@
 //! Each cell has a test that counts device calls (`tests/it/cost.rs`, and `log.rs` for the bits).
 //! Called by `shard` under the shard's lock, so nothing here may wait, read or allocate much.
 //!
-//! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name, the
-//! one at the later log position is the newer one: look-ups go from new to old. All that could be the
-//! same name lies in one row, and rows lose their oldest entry first; so an older version is never found
-//! before, and never outlives, a newer one.
+//! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
+//! the one at the later log position is the newer one: look-ups go from new to old. All that could
+//! be the same name lies in one row, and rows lose their oldest entry first; so an older version is
+//! never found before, and never outlives, a newer one.
 
 mod log;
 mod set;
@@ -101,8 +101,8 @@ pub(crate) trait Policy: Send {
     /// What lies at `at` is not to be found any more. No effect when the entry is no longer there.
     fn forget(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}
 
-    /// Nothing that could be `key` is to be found any more, wherever it lies: in recovery that may be
-    /// beyond the head, which is still on its way there. Whether there was any this side of it.
+    /// Nothing that could be `key` is to be found any more, wherever it lies: in recovery that may
+    /// be beyond the head, which is still on its way there. Whether there was any this side of it.
     fn forget_all(&mut self, _key: KeyHash, _head: LogPos) -> bool {
         false
     }
@@ -112,7 +112,8 @@ pub(crate) trait Policy: Send {
         0
     }
 
-    /// Drops entries that the head has passed, so that the 4 bits of generation never meet themselves.
+    /// Drops entries that the head has passed, so that the 4 bits of generation never meet
+    /// themselves.
     fn sweep(&mut self, _rows: std::ops::Range<u32>, _head: LogPos) {}
 
     /// Appends the bytes of `rows` to `out`.

@@ -212,7 +212,8 @@ fn a_removed_object_is_gone_at_once_and_after_a_kill() {
                 .step_by(2)
                 .filter(|put| found(*put).is_some())
                 .count();
-            // A remove forgets all entries that could be its name's: one in 500 neighbours goes too.
+            // A remove forgets all entries that could be its name's: one in 500 neighbours goes
+            // too.
             assert!(kept >= 145, "{policy:?}: {kept} of 150");
         }
     }

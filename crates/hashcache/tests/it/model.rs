@@ -139,8 +139,8 @@ impl Model {
         self.cache = open(quiet(self.device.clone(), self.policy));
     }
 
-    /// The rest of a run is told to what nobody looks at: the next one goes on from a copy. What was
-    /// put and not flushed may be there or not, and an older value in its stead.
+    /// The rest of a run is told to what nobody looks at: the next one goes on from a copy. What
+    /// was put and not flushed may be there or not, and an older value in its stead.
     fn kill(&mut self, history: &mut BTreeMap<Vec<u8>, Vec<(Value, Version)>>) {
         for (name, known) in &mut self.known {
             let older = history.entry(name.clone()).or_default();

@@ -10,7 +10,8 @@ use super::support::{KIB, MIB, POLICIES, Value, copy, open, quiet, read, rounds}
 
 const LENGTHS: [usize; 6] = [0, 500, 7_000, 20_000, 65 * KIB, 330 * KIB];
 
-/// What is known of a name: what was put since it was last removed for good, and what must be there.
+/// What is known of a name: what was put since it was last removed for good, and what must be
+/// there.
 #[derive(Default)]
 struct Known {
     committed: Vec<(Value, Version)>,

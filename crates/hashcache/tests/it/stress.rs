@@ -41,12 +41,12 @@ fn everything(cache: &Cache, seed: u64, puts: &AtomicU64, steps: u64) -> u64 {
                 let Ok(mut writer) = intent.writer(metadata) else {
                     continue;
                 };
-                let follower = (put % 5 == 0).then(|| writer.follow(0));
+                let follower = (put.is_multiple_of(5)).then(|| writer.follow(0));
                 let content = value.content(&name);
                 let written = content
                     .chunks(20_000)
                     .all(|part| writer.write(part).is_ok());
-                if !written || put % 9 == 0 {
+                if !written || put.is_multiple_of(9) {
                     drop(writer);
                     if let Some(follower) = follower {
                         assert!(follower.read_to_vec().is_err());
@@ -133,7 +133,8 @@ fn what_remove_took_away_stays_away_while_others_put_other_names() {
                     everything(&cache, puts.load(Ordering::Relaxed), &puts, 20);
                 }
             });
-            // Readers that try to bring back what is removed: a read under way must not make it hot.
+            // Readers that try to bring back what is removed: a read under way must not make it
+            // hot.
             for n in 0..3 {
                 let (cache, done) = (&cache, &done);
                 scope.spawn(move || {

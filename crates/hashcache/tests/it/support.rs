@@ -1,4 +1,5 @@
-//! What the tests share: contents that prove themselves, stores in memory, devices that tell or stop.
+//! What the tests share: contents that prove themselves, stores in memory, devices that tell or
+//! stop.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -47,7 +48,8 @@ pub fn copy(bytes: Vec<u8>) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(bytes))
 }
 
-/// What a put of a test stores: its metadata says which put it was, and the content follows from that.
+/// What a put of a test stores: its metadata says which put it was, and the content follows from
+/// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
     pub put: u64,
@@ -288,8 +290,8 @@ impl<D: Device> Device for Gate<D> {
     }
 }
 
-/// A device of any size: what was never written is as in `base`, or zero. Takes memory only for what
-/// was written, so that a thousand crashes of one store cost no thousand copies.
+/// A device of any size: what was never written is as in `base`, or zero. Takes memory only for
+/// what was written, so that a thousand crashes of one store cost no thousand copies.
 pub struct Overlay {
     len: u64,
     base: Arc<Vec<u8>>,
@@ -317,8 +319,8 @@ impl Overlay {
         }
     }
 
-    /// Calls `each` with the parts of pages that the range covers: page, place in the page, place in
-    /// the range, length.
+    /// Calls `each` with the parts of pages that the range covers: page, place in the page, place
+    /// in the range, length.
     fn walk(offset: u64, length: usize, mut each: impl FnMut(u64, usize, usize, usize)) {
         let mut done = 0;
         while done < length {

@@ -1,7 +1,7 @@
 //! Clients that ask for one URL at once and check what they get.
 //!
-//! Invariant: each outcome tells framing and bytes apart: *whole* is what the framing says, *right* what the
-//! bytes are.
+//! Invariant: each outcome tells framing and bytes apart: *whole* is what the framing says, *right*
+//! what the bytes are.
 
 use std::fmt::Write as _;
 use std::io;

@@ -1,6 +1,8 @@
-//! An origin that breaks off: the rest is fetched where that is safe, else every client sees the break.
+//! An origin that breaks off: the rest is fetched where that is safe, else every client sees the
+//! break.
 //!
-//! Invariant: bytes of two versions are never joined; what cannot be told to be the same is not resumed.
+//! Invariant: bytes of two versions are never joined; what cannot be told to be the same is not
+//! resumed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -14,7 +14,8 @@ use crate::content::{self, Content};
 use crate::scenario::Verdict;
 use crate::{Gate, Origin, RawRequest, Script};
 
-/// The client leaves after the first megabyte of a large object: the origin must be spared the rest.
+/// The client leaves after the first megabyte of a large object: the origin must be spared the
+/// rest.
 pub async fn early(play: &Play) -> Verdict {
     let length = play.object_bytes;
     let mut verdict = Verdict::new("the client leaves early");

@@ -1,10 +1,11 @@
 //! Many clients, one fetch: nobody waits for what cannot be shared, nobody gets half for whole.
 //!
-//! The origins of these parts cut their answers, take their time or offer nothing to resume by; the clients
-//! speak HTTP/1.1 and HTTP/1.0 by turns, so that each framing towards a client occurs: a length, chunks, the
-//! end of the connection.
+//! The origins of these parts cut their answers, take their time or offer nothing to resume by; the
+//! clients speak HTTP/1.1 and HTTP/1.0 by turns, so that each framing towards a client occurs: a
+//! length, chunks, the end of the connection.
 //!
-//! Invariant: a body that its framing calls whole is checked byte by byte against what the origin meant.
+//! Invariant: a body that its framing calls whole is checked byte by byte against what the origin
+//! meant.
 
 mod crowd;
 mod cut;
@@ -41,8 +42,8 @@ pub struct Play {
     /// Size of what is cut, bytes.
     pub cut_bytes: u64,
     /// Each origin takes this long for one answer beforehand, so that the proxy learns how long its
-    /// heads may take: on a machine that is busy with other tests they take long by themselves. Zero
-    /// leaves it to find that out.
+    /// heads may take: on a machine that is busy with other tests they take long by themselves.
+    /// Zero leaves it to find that out.
     pub first_answer: Duration,
 }
 

@@ -15,7 +15,8 @@ use crate::content::Content;
 use crate::scenario::Verdict;
 use crate::{ContentOptions, ContentOrigin, Sizes};
 
-/// The slow client comes first, so that the fetch is its own; then others come, then more slow ones.
+/// The slow client comes first, so that the fetch is its own; then others come, then more slow
+/// ones.
 pub async fn play(play: &Play) -> Verdict {
     let mut verdict = Verdict::new("slow clients");
     if let Err(error) = run(play, &mut verdict).await {
@@ -73,8 +74,8 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
         None => "?".to_owned(),
     };
     verdict.seen = format!(
-        "{fast} fast ones {before:.2} s alone, {after:.2} s beside a slow one; the proxy held {} at \
-         first, {} then, {} with {SLOW_CLIENTS} slow ones; {} allowed",
+        "{fast} fast ones {before:.2} s alone, {after:.2} s beside a slow one; the proxy held \
+         {} at first, {} then, {} with {SLOW_CLIENTS} slow ones; {} allowed",
         show(at_first),
         show(between),
         show(held),

@@ -1,7 +1,7 @@
 //! A slow page that must not be shared: a hundred clients get it as fast as one.
 //!
-//! A proxy that makes them wait for each other takes a hundred times as long; one that makes all wait for
-//! the first takes twice.
+//! A proxy that makes them wait for each other takes a hundred times as long; one that makes all
+//! wait for the first takes twice.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub async fn known(play: &Play) -> Verdict {
     compare(play, Verdict::new(name), "/page", 1.2).await
 }
 
-/// Nobody has asked for this page of the origin: who waits for the first to learn that it cannot be shared
-/// may wait for one answer, no more.
+/// Nobody has asked for this page of the origin: who waits for the first to learn that it cannot be
+/// shared may wait for one answer, no more.
 pub async fn unknown(play: &Play) -> Verdict {
     let name = format!(
         "{} clients, such a page that nobody asked for before",

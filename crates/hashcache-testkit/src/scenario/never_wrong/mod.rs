@@ -1,11 +1,12 @@
-//! A proxy killed again and again under load: it may forget, it must not lie, and it must come back.
+//! A proxy killed again and again under load: it may forget, it must not lie, and it must come
+//! back.
 //!
-//! Each round starts the proxy, asks after what was stored before the kill, loads it with requests whose
-//! answers are known byte by byte, and kills it at a random moment. A last phase fills it at a steady rate and
-//! kills it at the end.
+//! Each round starts the proxy, asks after what was stored before the kill, loads it with requests
+//! whose answers are known byte by byte, and kills it at a random moment. A last phase fills it at
+//! a steady rate and kills it at the end.
 //!
-//! Invariant: a body is judged when its framing calls it whole; what the kill cut short counts for nothing
-//! unless it looks whole.
+//! Invariant: a body is judged when its framing calls it whole; what the kill cut short counts for
+//! nothing unless it looks whole.
 
 mod client;
 mod fill;
@@ -25,7 +26,7 @@ use super::Verdict;
 use crate::{ContentOptions, ContentOrigin};
 
 use client::{Asked, Requester, Way};
-pub use fill::{Fill, fill};
+pub use fill::{Fill, SPEED, fill};
 use objects::{Objects, Random};
 pub use tally::READINESS;
 use tally::Tally;

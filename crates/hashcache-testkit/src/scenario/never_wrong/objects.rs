@@ -153,7 +153,8 @@ impl Objects {
         self.base.store(introduced, Ordering::Relaxed);
     }
 
-    /// What should be in the cache: all of it, or what came since the last probe and one in 16 others.
+    /// What should be in the cache: all of it, or what came since the last probe and one in 16
+    /// others.
     pub(super) fn committed(&self, all: bool) -> Vec<Committed> {
         let killed = *lock(&self.killed);
         let mut wanted = vec![];

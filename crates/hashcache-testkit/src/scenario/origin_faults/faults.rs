@@ -1,7 +1,7 @@
 //! The answers: every way we know for an origin to say something false, unclear or half.
 //!
-//! In the bytes `|` stands for CRLF; `{x*N}` is the letter x, N times; `{f*N}` N field lines; `{i*N}` N
-//! interim responses. Every head that could be stored asks for it, to tempt.
+//! In the bytes `|` stands for CRLF; `{x*N}` is the letter x, N times; `{f*N}` N field lines;
+//! `{i*N}` N interim responses. Every head that could be stored asks for it, to tempt.
 
 use super::{After, Fault};
 

@@ -1,11 +1,11 @@
 //! Origins that say something false, unclear or half: a client must see that, now and later.
 //!
-//! Each fault of [`FAULTS`] is the first answer to a path of its own, asked for by a client of HTTP/1.1 and
-//! one of 1.0; every later answer to that path is a clean one. What a client may take for whole is either
-//! the clean answer or the one content the fault allows.
+//! Each fault of [`FAULTS`] is the first answer to a path of its own, asked for by a client of
+//! HTTP/1.1 and one of 1.0; every later answer to that path is a clean one. What a client may take
+//! for whole is either the clean answer or the one content the fault allows.
 //!
-//! Invariant: nothing of a fault is told as whole by the cache afterwards, and no innocent request gets what
-//! was left on a connection.
+//! Invariant: nothing of a fault is told as whole by the cache afterwards, and no innocent request
+//! gets what was left on a connection.
 
 mod faults;
 

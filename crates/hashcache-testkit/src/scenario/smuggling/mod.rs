@@ -1,11 +1,11 @@
 //! Requests with two meanings: each must be refused, or passed on with one.
 //!
-//! Every shape of [`SHAPES`] is sent with an innocent request behind it on the same connection, then an
-//! innocent one is sent on two new connections: an answer to somebody else's request shows there. The
-//! origin records what it is asked and complains of whatever is doubtful.
+//! Every shape of [`SHAPES`] is sent with an innocent request behind it on the same connection,
+//! then an innocent one is sent on two new connections: an answer to somebody else's request shows
+//! there. The origin records what it is asked and complains of whatever is doubtful.
 //!
-//! Invariant: each path of a run is asked for once, so every request on record and every answer can be
-//! traced to what was sent.
+//! Invariant: each path of a run is asked for once, so every request on record and every answer can
+//! be traced to what was sent.
 
 mod shapes;
 
@@ -35,8 +35,8 @@ pub struct Shape {
 /// What may become of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// It must be answered with a page of the proxy's own and one of [`REFUSALS`], and be the last on
-    /// its connection.
+    /// It must be answered with a page of the proxy's own and one of [`REFUSALS`], and be the last
+    /// on its connection.
     Refused,
     /// It must be answered so too; the connection may go on.
     RefusedAlone,
