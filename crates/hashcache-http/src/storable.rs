@@ -8,7 +8,8 @@
 //! Cost: one pass over Cache-Control, a handful of lookups by name.
 
 use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, SET_COOKIE,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, EXPECT, HeaderMap, HeaderName,
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, SET_COOKIE,
     TRANSFER_ENCODING,
 };
 use http::{Method, StatusCode};
@@ -124,6 +125,9 @@ fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, 
     let directives = ResponseDirectives::parse(exchange.response);
     request_allows(exchange)?;
     status_allows(exchange.status, &directives)?;
+    if is_for_this_request(exchange.status, exchange.request) {
+        return Err(NotStored::Status);
+    }
     directives_allow(exchange, &directives)?;
     if connection_options(exchange.response).is_err() {
         return Err(NotStored::Connection);
@@ -171,6 +175,32 @@ fn status_allows(status: StatusCode, directives: &ResponseDirectives) -> Result<
     }
     Ok(())
 }
+
+/// Whether an error may speak of this request alone: of a precondition, a range or an expectation that
+/// others do not have. Stored, it would answer all of them.
+fn is_for_this_request(status: StatusCode, request: &HeaderMap) -> bool {
+    match status {
+        StatusCode::PRECONDITION_FAILED
+        | StatusCode::RANGE_NOT_SATISFIABLE
+        | StatusCode::EXPECTATION_FAILED => true,
+        // What is not there is not there for others either.
+        StatusCode::NOT_FOUND | StatusCode::GONE => false,
+        _ => {
+            status.is_client_error() && SPECIAL_WISHES.iter().any(|name| request.contains_key(name))
+        }
+    }
+}
+
+/// Request fields that can make an origin refuse this request and no other.
+const SPECIAL_WISHES: [HeaderName; 7] = [
+    EXPECT,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
 
 /// Final statuses whose rules this crate implements, for `must-understand`.
 fn is_understood(status: StatusCode) -> bool {

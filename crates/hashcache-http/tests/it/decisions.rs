@@ -47,6 +47,30 @@ fn errors_are_not_stored_without_an_explicit_lifetime() {
 }
 
 #[test]
+fn an_error_that_speaks_of_one_request_is_not_stored_for_all() {
+    for status in [412, 416, 417] {
+        let case = cache_control("max-age=60").status(status);
+        assert_eq!(case.not_stored(), NotStored::Status, "{status}");
+    }
+    let refused = cache_control("max-age=60").status(400);
+    assert_eq!(refused.lifetime().0, 60);
+    for wish in [
+        "range",
+        "if-range",
+        "if-match",
+        "if-unmodified-since",
+        "expect",
+    ] {
+        let case = refused.clone().asked_with(&[(wish, "x")]);
+        assert_eq!(case.not_stored(), NotStored::Status, "{wish}");
+        let missing = cache_control("max-age=60")
+            .status(404)
+            .asked_with(&[(wish, "x")]);
+        assert_eq!(missing.lifetime().0, 60, "{wish}");
+    }
+}
+
+#[test]
 fn codings_that_the_row_forgets_are_not_stored() {
     let case = cache_control("max-age=60")
         .and("vary", "accept-encoding")

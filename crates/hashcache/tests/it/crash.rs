@@ -54,6 +54,8 @@ type Step = (usize, Op);
 #[derive(Clone, Copy, Debug)]
 struct Event {
     what: Happened,
+    /// Which step of the workload it was.
+    step: usize,
     /// Writes that had arrived before it was asked for, and when it had returned.
     before: usize,
     after: usize,
@@ -154,6 +156,7 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
         let Some(what) = what else { continue };
         let event = Event {
             what,
+            step: number,
             before,
             after: writes(),
         };
@@ -213,11 +216,14 @@ fn due(history: &History, arrived: usize, recent: impl Fn(usize) -> bool) -> Vec
     };
     let last = |(n, events): (&usize, &Vec<Event>)| {
         let last = events.iter().rfind(|event| event.before <= arrived)?;
-        let value = match last.what {
-            Happened::Put(value, _) | Happened::Updated(value, _) => value,
+        let (value, version) = match last.what {
+            Happened::Put(value, version) | Happened::Updated(value, version) => (value, version),
             _ => return None,
         };
-        (last.after <= flush.before && recent(last.before)).then_some((*n, value))
+        // An update leaves the spans where the put has written them.
+        let of_put = |event: &&Event| matches!(event.what, Happened::Put(_, of) if of == version);
+        let put = events.iter().find(of_put)?;
+        (last.step < flush.step && recent(put.before)).then_some((*n, value))
     };
     history.events.iter().filter_map(last).collect()
 }
@@ -303,11 +309,11 @@ fn every_write_can_be_the_last_whole_or_torn() {
             // An equal tag in the same row, which is forgotten with a removed name, is rare; but if
             // there is one in this store it is so in all of its images.
             assert!(
-                all_due > 100 && lost * 4 <= all_due,
+                all_due > 50 && lost * 10 <= all_due,
                 "{policy:?}: {lost} of {all_due}"
             );
             assert!(
-                opened > 300 && found > opened,
+                opened > 200 && found > opened,
                 "{opened} opened, {found} found"
             );
         }
@@ -346,6 +352,35 @@ fn every_write_can_be_lost_or_damaged_while_all_others_arrive() {
                 let what = format!("{policy:?} write {n} of {}: {fault:?}", calls.len());
                 let arrived = calls.len();
                 reopen(&Arc::new(bytes), policy, &history, arrived, Some(n), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_opening_is_not_forgotten_with_one_superblock() {
+    // The first two writes of an opening are superblocks: the store is not closed in order any
+    // more, and a range of versions is taken. Either may be lost.
+    for policy in POLICIES {
+        let clean = memory(device_bytes(policy));
+        let cache = open(quiet(clean.clone(), policy));
+        Value::new(1, 70_000).store(&cache, &name(1)).unwrap();
+        cache.close();
+        for fault in [Fault::Lost, Fault::Flip { bit: 1_000 }] {
+            for n in 0..2 {
+                let inner = MemoryDevice::from_bytes(clean.to_bytes());
+                let device = Arc::new(FaultDevice::new(inner, Some((n, fault))));
+                let cache = open(quiet(device.clone(), policy));
+                let value = Value::new(2, 70_000);
+                let version = value.store(&cache, &name(2)).unwrap();
+                cache.remove(&name(1)).wait().unwrap();
+                assert!(cache.flush().wait());
+                let again = open(quiet(copy(device.media()), policy));
+                let what = format!("{policy:?} superblock {n} {fault:?}");
+                assert!(again.next_version() > version, "{what}");
+                assert_eq!(get(&again, &name(2)), Some(value), "{what}");
+                assert_eq!(get(&again, &name(1)), None, "{what}");
+                drop(cache);
             }
         }
     }

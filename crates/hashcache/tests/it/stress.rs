@@ -121,6 +121,15 @@ fn never_a_wrong_byte_however_many_do_everything_at_once() {
     }
 }
 
+/// Ends the other threads even when this one panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn what_remove_took_away_stays_away_while_others_put_other_names() {
     for policy in POLICIES {
@@ -143,6 +152,7 @@ fn what_remove_took_away_stays_away_while_others_put_other_names() {
                     }
                 });
             }
+            let _done = SetOnDrop(&done);
             for round in 0..300 {
                 let name = name(1_000 + round % 3);
                 let value = Value::new(round, 3_000 + 70_000 * (round as usize % 2));
@@ -160,7 +170,6 @@ fn what_remove_took_away_stays_away_while_others_put_other_names() {
                 remove.wait().unwrap();
                 assert_eq!(get(&cache, &name), None, "{policy:?} round {round}");
             }
-            done.store(true, Ordering::Relaxed);
         });
     }
 }
