@@ -29,6 +29,9 @@ pub struct Args {
     /// Where sizes, contents, choices and moments come from
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How objects are placed on disk
+    #[arg(long, default_value = "log")]
+    policy: String,
     /// Requests a second while the cache is filled
     #[arg(long, default_value_t = 4000)]
     fill_rate: u32,
@@ -57,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             // A file with holes; far from full with all objects in it.
             .flag("cache-size", "8GiB")
             .flag("memory", "256MiB")
-            .flag("policy", "log")
+            .flag("policy", &args.policy)
             .flag("allow-destination", "127.0.0.0/8")
             .flag("access-log", "none")
     };

@@ -1,7 +1,8 @@
 //! `cargo xtask smuggling`: requests and answers with two meanings, against the real proxy.
 //!
 //! Plays the tables of `hashcache_testkit::scenario` in both modes of the proxy: every shape of a
-//! request whole and cut in two, every fault of an origin to clients of HTTP/1.1 and 1.0.
+//! request whole and cut in two, every fault of an origin to clients of HTTP/1.1 and 1.0, and every
+//! answer that is one client's alone.
 //!
 //! Invariant: the bars are the testkit's; this file starts processes and tells what came out.
 
@@ -12,6 +13,7 @@ use anyhow::Context as _;
 use hashcache_testkit::Origin;
 use hashcache_testkit::scenario::Verdict;
 use hashcache_testkit::scenario::origin_faults::{self, FAULTS};
+use hashcache_testkit::scenario::shared_answers;
 use hashcache_testkit::scenario::smuggling::{self, Cut, Place, SHAPES};
 
 use crate::proxy_process::{BinaryArgs, ProxyCommand};
@@ -34,7 +36,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Plays both tables in both modes.
+/// Plays all tables in both modes.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -60,7 +62,7 @@ async fn play(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         } else {
             "forward"
         };
-        for table in [Table::Shapes, Table::Faults] {
+        for table in [Table::Shapes, Table::Faults, Table::Specials] {
             let origin = table.origin().await.context("cannot start an origin")?;
             let process = match &binary {
                 Some(binary) => {
@@ -102,6 +104,7 @@ async fn play(args: &Args, report: &mut Report) -> anyhow::Result<()> {
 enum Table {
     Shapes,
     Faults,
+    Specials,
 }
 
 impl Table {
@@ -109,6 +112,7 @@ impl Table {
         match self {
             Self::Shapes => "requests",
             Self::Faults => "answers",
+            Self::Specials => "answers that are one client's",
         }
     }
 
@@ -116,6 +120,7 @@ impl Table {
         match self {
             Self::Shapes => smuggling::echo_origin().await,
             Self::Faults => origin_faults::faulty_origin(FAULTS).await,
+            Self::Specials => shared_answers::start_origin().await,
         }
     }
 
@@ -126,6 +131,7 @@ impl Table {
                 smuggling::play_all(place, SHAPES, &cuts).await
             }
             Self::Faults => origin_faults::play_all(place, FAULTS).await,
+            Self::Specials => shared_answers::play_all(place).await,
         }
     }
 }

@@ -176,8 +176,8 @@ fn status_allows(status: StatusCode, directives: &ResponseDirectives) -> Result<
     Ok(())
 }
 
-/// Whether an error may speak of this request alone: of a precondition, a range or an expectation that
-/// others do not have. Stored, it would answer all of them.
+/// Whether an error may speak of this request alone: of a precondition, a range or an expectation
+/// that others do not have. Stored, it would answer all of them.
 fn is_for_this_request(status: StatusCode, request: &HeaderMap) -> bool {
     match status {
         StatusCode::PRECONDITION_FAILED

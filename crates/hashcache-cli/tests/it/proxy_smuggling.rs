@@ -2,6 +2,7 @@
 
 use hashcache_testkit::scenario::Verdict;
 use hashcache_testkit::scenario::origin_faults::{self, FAULTS};
+use hashcache_testkit::scenario::shared_answers;
 use hashcache_testkit::scenario::smuggling::{self, Cut, Place, SHAPES};
 
 use crate::Home;
@@ -70,4 +71,18 @@ async fn a_forward_proxy_tells_nothing_half_or_false_as_whole() {
 #[tokio::test]
 async fn an_accelerator_tells_nothing_half_or_false_as_whole() {
     answer_with_all_faults(true).await;
+}
+
+#[tokio::test]
+async fn what_one_client_s_request_brought_about_is_not_told_to_another() {
+    let origin = shared_answers::start_origin().await.unwrap();
+    let home = Home::new();
+    let proxy = Proxy::start(&home.path().join("cache"), &[]).unwrap();
+    let place = Place {
+        proxy: proxy.address(),
+        accelerates: false,
+        origin: &origin,
+    };
+    assert_well(&shared_answers::play_all(&place).await);
+    proxy.kill_well();
 }

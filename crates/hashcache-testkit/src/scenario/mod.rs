@@ -11,6 +11,7 @@
 pub mod followers;
 pub mod never_wrong;
 pub mod origin_faults;
+pub mod shared_answers;
 pub mod smuggling;
 
 use std::fmt;

@@ -212,9 +212,12 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
             "the whole was fetched again".to_owned()
         });
         let sent = origin.bytes_written() - before.1;
-        verdict.expect(sent <= cutting.length + cutting.length / 4 + SLACK, || {
-            format!("{sent} bytes from the origin")
-        });
+        // A reset destroys what was on its way, so that all of it may have to come again.
+        let again = if cutting.reset { cutting.at } else { 0 };
+        verdict.expect(
+            sent <= cutting.length + again + cutting.length / 4 + SLACK,
+            || format!("{sent} bytes from the origin"),
+        );
     }
     // What came later may be whole and stored; nothing else may be.
     let stored = crowd.only_if_cached().await;

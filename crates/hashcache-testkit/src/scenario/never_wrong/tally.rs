@@ -30,6 +30,8 @@ struct Sums {
     calm_failed: u64,
     failures: BTreeMap<String, u64>,
     probed: u64,
+    /// Answers to a probe that were neither the object nor 504.
+    probe_faults: Vec<String>,
     survived: u64,
     probed_late: u64,
     survived_late: u64,
@@ -112,7 +114,7 @@ impl Tally {
                 let target = objects.target(committed.object);
                 let what = format!("{other:?} to only-if-cached");
                 *sums.failures.entry(what).or_default() += 1;
-                sums.start_faults
+                sums.probe_faults
                     .push(format!("{target} after a restart: {other:?}"));
                 return;
             }
@@ -220,6 +222,9 @@ impl Sums {
             self.probed_late
         );
         verdict.figure("survived_percent", share);
+        for fault in self.probe_faults.iter().take(10) {
+            verdict.fault(fault.clone());
+        }
         verdict.expect(self.probed > u64::from(options.objects) / 4, || {
             "too few to judge".to_owned()
         });
