@@ -1,17 +1,17 @@
 //! Looking at a store from outside: every record verified, or just what the superblock says.
 
 use crate::circular_log::Cursor;
-use crate::config::Config;
+use crate::config::{Config, IndexPolicy, PolicyKind};
 use crate::error::OpenError;
-use crate::format::Family;
+use crate::format::KIND_SLOT;
 use crate::object::PAGE;
 use crate::open::{self, Opened};
 use crate::policy::SetId;
 use crate::recover::{Segment, first_header};
 use crate::stripe::{Read, Stripe};
-use crate::{checkpoint, disk_table};
+use crate::{checkpoint, disk_table, journal};
 
-/// What a check found. All is well when `damaged` is 0.
+/// What a check found; see [`CheckReport::is_well`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
@@ -25,6 +25,22 @@ pub struct CheckReport {
     pub cut_off: u64,
     /// Segments and sets looked at.
     pub areas: u64,
+    /// Copies A and B of the superblock that do not verify.
+    pub superblocks_damaged: [bool; 2],
+    /// Blocks of the remove journal that were written and do not verify.
+    pub journal_blocks_damaged: u64,
+    /// Parts of the last checkpoint that do not verify.
+    pub checkpoint_parts_damaged: u64,
+}
+
+impl CheckReport {
+    /// Whether everything that was written verifies.
+    pub fn is_well(&self) -> bool {
+        self.damaged == 0
+            && self.superblocks_damaged == [false; 2]
+            && self.journal_blocks_damaged == 0
+            && self.checkpoint_parts_damaged == 0
+    }
 }
 
 /// What a superblock says of its store.
@@ -35,7 +51,7 @@ pub struct Inspection {
     pub format_version: u32,
     /// Made at random when the store was.
     pub store_id: u128,
-    /// `log` or `set`.
+    /// The policy it was last opened with.
     pub policy: &'static str,
     /// Closed in order.
     pub clean: bool,
@@ -73,11 +89,23 @@ pub struct Inspection {
 
 fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
     let opened = open::existing(config)?;
+    let policy = IndexPolicy::from_code(opened.superblock.policy);
+    let fits = |it: &PolicyKind| {
+        (it.family(), it.ways()) == (opened.geometry.family, opened.geometry.ways)
+    };
+    let mut config = config.clone();
+    match policy.filter(|it| fits(&it.kind)) {
+        Some(policy) => (config.policy, config.rows) = (policy.kind, policy.rows),
+        None => {
+            let fitting = PolicyKind::ALL.into_iter().find(fits);
+            config.policy = fitting.unwrap_or(config.policy);
+        }
+    }
     // Enough for a store of any size: the index takes no memory unless it is loaded.
-    let memory_bytes = open::memory_needed(config, &opened.geometry).saturating_add(64 << 20);
+    let memory_bytes = open::memory_needed(&config, &opened.geometry).saturating_add(64 << 20);
     let config = Config {
         memory_bytes,
-        ..config.clone()
+        ..config
     };
     let stripe = open::stripe(&config, &opened, 0)?;
     Ok((opened, stripe))
@@ -96,11 +124,7 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     Ok(Inspection {
         format_version: crate::format::VERSION,
         store_id: superblock.store_id,
-        policy: if geometry.family == Family::Log {
-            "log"
-        } else {
-            "set"
-        },
+        policy: stripe.index_id.policy.kind.name(),
         clean: superblock.clean,
         device_bytes: geometry.device_bytes,
         log_bytes: geometry.segments * u64::from(geometry.segment_bytes),
@@ -112,7 +136,7 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
         ways: geometry.ways,
         sets: geometry.sets,
         object_bytes: geometry.object_bytes,
-        index_bytes: geometry.index_bytes(),
+        index_bytes: stripe.index.bytes(),
         checkpoint_serial: superblock.checkpoint_serial,
         checkpoint_whole: checkpoint::is_whole(&stripe, superblock.checkpoint_serial),
         next_version: superblock.next_version,
@@ -131,6 +155,7 @@ pub fn check(
 ) -> Result<CheckReport, OpenError> {
     let (opened, stripe) = opened(config)?;
     let mut report = CheckReport::default();
+    check_front(&stripe, &opened, &mut report);
     let geometry = &stripe.geometry;
     let total = geometry.segments + geometry.sets;
     let mut cursors = Vec::new();
@@ -164,6 +189,19 @@ pub fn check(
     Ok(report)
 }
 
+/// What lies in front of the records: superblocks, remove journal, checkpoint.
+fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
+    let superblock = &opened.superblock;
+    report.superblocks_damaged = open::superblocks_damaged(&*opened.device, superblock);
+    let damaged = journal::blocks_damaged(stripe);
+    // The last block that a run wrote may have been cut in two with it.
+    match damaged {
+        1 if !superblock.clean => report.cut_off += 1,
+        _ => report.journal_blocks_damaged = damaged,
+    }
+    report.checkpoint_parts_damaged = checkpoint::parts_damaged(stripe, superblock);
+}
+
 fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {
     let segment = Segment::read(stripe, cursor, 0, 0);
     // The head stands behind this segment, as if the log had just been written up to here.
@@ -171,7 +209,9 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut Chec
         used: stripe.geometry.segment_bytes,
         ..cursor
     });
-    for (n, listed) in segment.listed.iter().enumerate() {
+    // A slot is looked at where it lies.
+    let records = segment.listed.iter().enumerate();
+    for (n, listed) in records.filter(|(_, listed)| listed.kind != KIND_SLOT) {
         let at = stripe
             .log
             .position(cursor.lap, cursor.segment, u64::from(listed.offset));

@@ -8,19 +8,27 @@
 //! Two areas are written in turn. The order that makes one count: parts, sync, superblock with its
 //! serial, sync. A disk that lies about syncs is found out by the MACs.
 //!
-//! Cost: 256 KiB a step, 6 bytes a slot in all.
+//! Cost: 256 KiB a step, 6 bytes a slot in all; at most a tenth of the device's time.
 
 use std::io;
+use std::time::Duration;
 
 use crate::circular_log::Cursor;
-use crate::config::{Geometry, checkpoint_parts, meta_parts};
-use crate::format::{Fieldreader, PART_BODY, PART_BYTES, Part};
-use crate::key::SHARDS;
+use crate::config::{Geometry, IndexShape, checkpoint_parts, meta_parts};
+use crate::format::{Fieldreader, PART_BODY, PART_BYTES, Part, Superblock};
 use crate::memory::AlignedBuf;
 use crate::stripe::Stripe;
 
-/// Words in front of the stamps: segment, lap, stamp, used, ordinal, next version.
-const META_WORDS: usize = 6;
+/// Words in front of the stamps: segment, lap, stamp, used, ordinal, next version, policy, since.
+const META_WORDS: usize = 8;
+
+/// After a part, others have the device for this many times as long as the part took.
+const REST: u32 = 9;
+/// Least rest while nothing else is written: a write that a cache has taken says little about how
+/// long the device is busy with it.
+const REST_MIN: Duration = Duration::from_millis(20);
+/// Most rest. What takes that long has met a device that hung, which says nothing about its pace.
+const REST_MAX: Duration = Duration::from_mins(1);
 
 /// A checkpoint that is being written.
 pub(crate) struct Checkpoint {
@@ -30,6 +38,9 @@ pub(crate) struct Checkpoint {
     parts: u64,
     meta: Vec<u8>,
     buffer: AlignedBuf,
+    /// When the last part was written, and how long others have the device from then on.
+    written_at: Duration,
+    rest: Duration,
 }
 
 /// Where a checkpoint says that replay begins, and what it knew of the log.
@@ -42,10 +53,6 @@ pub(crate) struct Restored {
 
 fn area(geometry: &Geometry, serial: u64) -> u64 {
     geometry.checkpoint_offset + (serial % 2) * geometry.checkpoint_bytes
-}
-
-fn total_rows(geometry: &Geometry) -> u64 {
-    u64::from(geometry.shard_rows()) * SHARDS as u64
 }
 
 impl Checkpoint {
@@ -62,6 +69,8 @@ impl Checkpoint {
             u64::from(cursor.used),
             u64::from(cursor.ordinal),
             next_version,
+            u64::from(stripe.index_id.policy.code()),
+            stripe.index_id.since,
         ];
         let meta = words
             .iter()
@@ -72,9 +81,11 @@ impl Checkpoint {
             serial,
             begun: next_version,
             next: 0,
-            parts: checkpoint_parts(stripe.geometry.segments, total_rows(&stripe.geometry)),
+            parts: checkpoint_parts(stripe.geometry.segments, &stripe.index),
             meta,
             buffer: AlignedBuf::zeroed(PART_BYTES),
+            written_at: Duration::ZERO,
+            rest: Duration::ZERO,
         }
     }
 
@@ -86,8 +97,20 @@ impl Checkpoint {
         self.parts
     }
 
+    /// How long the next part has to wait at `now`: behind a batch, or while nothing else is
+    /// written.
+    pub(crate) fn due_in(&self, now: Duration, behind_batch: bool) -> Duration {
+        let rest = if behind_batch {
+            self.rest
+        } else {
+            self.rest.max(REST_MIN)
+        };
+        (self.written_at + rest).saturating_sub(now)
+    }
+
     /// Writes the next part; true when it was the last.
     pub(crate) fn write_part(&mut self, stripe: &Stripe) -> io::Result<bool> {
+        let begun_at = stripe.clock.monotone();
         let meta_parts = meta_parts(stripe.geometry.segments);
         let body = if self.next < meta_parts {
             let from = usize::try_from(self.next).unwrap_or(0) * PART_BODY;
@@ -105,16 +128,19 @@ impl Checkpoint {
         part.encode(&mut self.buffer, &stripe.secret);
         let at = area(&stripe.geometry, self.serial) + self.next * PART_BYTES as u64;
         stripe.write(at, &self.buffer)?;
+        self.written_at = stripe.clock.monotone();
+        let took = self.written_at.saturating_sub(begun_at);
+        self.rest = took.saturating_mul(REST).min(REST_MAX);
         self.next += 1;
         Ok(self.next >= self.parts)
     }
 }
 
 /// The pieces of shards that a part of rows is made of: shard, first row, last row.
-fn pieces(geometry: &Geometry, part: u64) -> impl Iterator<Item = (usize, u32, u32)> {
-    let rows = u64::from(geometry.shard_rows()).max(1);
-    let from = part * Geometry::rows_per_part();
-    let to = (from + Geometry::rows_per_part()).min(total_rows(geometry));
+fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = (usize, u32, u32)> + use<> {
+    let rows = u64::from(index.shard_rows).max(1);
+    let from = part * index.rows_per_part();
+    let to = (from + index.rows_per_part()).min(index.rows());
     (from / rows..to.div_ceil(rows)).map(move |shard| {
         let narrow = |row: u64| u32::try_from(row).unwrap_or(u32::MAX);
         let first = from.saturating_sub(shard * rows);
@@ -131,7 +157,7 @@ fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
     let mut body = Vec::with_capacity(PART_BODY);
     let mut shards = stripe.shards();
     let mut at = 0;
-    for (shard, first, last) in pieces(&stripe.geometry, part) {
+    for (shard, first, last) in pieces(&stripe.index, part) {
         if let Some(shard) = shards.nth(shard - at) {
             shard.policy.save(first..last, &mut body);
         }
@@ -159,6 +185,19 @@ pub(crate) fn is_whole(stripe: &Stripe, serial: u64) -> bool {
     read(stripe, serial, |_, _| Some(())).is_some()
 }
 
+/// Parts of the last checkpoint that do not verify, whichever policy wrote it.
+pub(crate) fn parts_damaged(stripe: &Stripe, superblock: &Superblock) -> u64 {
+    let serial = superblock.checkpoint_serial;
+    let room = stripe.geometry.checkpoint_bytes / PART_BYTES as u64;
+    let parts = match serial {
+        0 => 0,
+        _ => superblock.checkpoint_parts.min(room),
+    };
+    let mut buffer = AlignedBuf::zeroed(PART_BYTES);
+    let damaged = |number: &u64| read_part(stripe, serial, *number, &mut buffer).is_none();
+    (0..parts).filter(damaged).count() as u64
+}
+
 /// Reads checkpoint `serial` and passes its parts of rows on.
 fn read(
     stripe: &Stripe,
@@ -171,7 +210,7 @@ fn read(
     let geometry = &stripe.geometry;
     let (metas, parts) = (
         meta_parts(geometry.segments),
-        checkpoint_parts(geometry.segments, total_rows(geometry)),
+        checkpoint_parts(geometry.segments, &stripe.index),
     );
     let mut buffer = AlignedBuf::zeroed(PART_BYTES);
     let mut meta = Vec::new();
@@ -202,7 +241,11 @@ fn read(
         used: u32::try_from(word(3)).ok()?,
         ordinal: u32::try_from(word(4)).ok()?,
     };
-    let sound = cursor.segment < geometry.segments
+    // Of another policy, or from before another policy had the store and wrote no lists.
+    let own =
+        word(6) == u64::from(stripe.index_id.policy.code()) && word(7) == stripe.index_id.since;
+    let sound = own
+        && cursor.segment < geometry.segments
         && cursor.used <= geometry.segment_bytes
         && cursor.lap < 1 << 31;
     sound.then(|| Restored {
@@ -213,10 +256,10 @@ fn read(
 }
 
 fn restore_rows(stripe: &Stripe, part: u64, mut body: &[u8]) -> Option<()> {
-    let row_bytes = crate::policy::WAYS * crate::policy::ENTRY_BYTES;
+    let row_bytes = stripe.index.row_bytes;
     let mut shards = stripe.shards();
     let mut at = 0;
-    for (shard, first, last) in pieces(&stripe.geometry, part) {
+    for (shard, first, last) in pieces(&stripe.index, part) {
         let bytes = (last - first) as usize * row_bytes;
         let (rows, rest) = body.split_at_checked(bytes)?;
         if let Some(mut shard) = shards.nth(shard - at) {

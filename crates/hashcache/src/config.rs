@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::format::{BLOCK, Family, PART_BODY, PART_BYTES, SECTOR, Superblock, round_up_u64};
 use crate::key::SHARDS;
-use crate::policy::{ENTRY_BYTES, WAYS};
+use crate::policy::{SLOT_BITS, WAYS, entry_bits};
 
 /// How objects are found. `docs/OPERATING.md` says which to take when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,21 +23,43 @@ pub enum PolicyKind {
     Log,
     /// A set-associative table on disk, no memory at all.
     Set,
+    /// A table on disk with one place for each object, no memory at all: the baseline.
+    Basic,
+    /// The table of `set`, of which memory knows 11 bits a slot: misses cost no read.
+    SetMem,
 }
 
 impl PolicyKind {
+    /// All there are, from least memory to most.
+    pub const ALL: [Self; 4] = [Self::Basic, Self::Set, Self::SetMem, Self::Log];
+
     pub(crate) fn family(self) -> Family {
         match self {
             Self::Log => Family::Log,
-            Self::Set => Family::Table,
+            Self::Basic | Self::Set | Self::SetMem => Family::Table,
         }
+    }
+
+    /// Slots in a set of the Disk Table, entries in a row of the index.
+    pub(crate) fn ways(self) -> u32 {
+        match self {
+            Self::Basic => 1,
+            Self::Set | Self::SetMem | Self::Log => 8,
+        }
+    }
+
+    /// Whether slots are listed in the log before they are written.
+    pub(crate) fn keeps_lists(self) -> bool {
+        self == Self::SetMem
     }
 
     /// Its one spelling.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Log => "log",
+            Self::Basic => "basic",
             Self::Set => "set",
+            Self::SetMem => "set-mem",
+            Self::Log => "log",
         }
     }
 }
@@ -46,12 +68,24 @@ impl std::str::FromStr for PolicyKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "log" => Ok(Self::Log),
-            "set" => Ok(Self::Set),
-            _ => Err(format!("no policy `{text}`, there are `log` and `set`")),
-        }
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL
+                .map(|kind| format!("`{}`", kind.name()))
+                .join(", ");
+            format!("no policy `{text}`, there are {names}")
+        })
     }
+}
+
+/// How many rows of slots a name may be in.
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// One, as published.
+    One,
+    /// Two, an insert replacing the oldest of both: a ninth tag bit pays for the second row.
+    #[default]
+    Two,
 }
 
 /// What is asked of a store.
@@ -65,6 +99,8 @@ pub struct Config {
     pub memory_bytes: u64,
     /// How objects are found.
     pub policy: PolicyKind,
+    /// Candidate rows of a key in the index of `log`. May change from one opening to the next.
+    pub rows: Rows,
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table. Only used when a store is made.
@@ -91,6 +127,7 @@ impl Config {
             size_bytes: None,
             memory_bytes: 64 << 20,
             policy: PolicyKind::Log,
+            rows: Rows::Two,
             object_bytes: 8 << 10,
             block_bytes: 8 << 10,
             batch_delay: Duration::from_millis(250),
@@ -165,30 +202,40 @@ impl Geometry {
         let block_bytes = block_bytes(config.block_bytes);
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
         let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
-        let family = config.policy.family();
+        let (family, ways) = (config.policy.family(), config.policy.ways());
+        let set_bytes = u64::from(block_bytes) * u64::from(ways);
         let checkpoint = {
-            let segments = size / segment;
-            let rows = match family {
-                Family::Log => rows(size, object_bytes) * SHARDS as u64,
-                Family::Table => 0,
-            };
-            checkpoint_parts(segments, rows) * PART_BYTES as u64
+            let index = IndexShape::largest(
+                family,
+                ways,
+                match family {
+                    Family::Log => rows(size, object_bytes),
+                    Family::Table => size / 100 * TABLE_SHARE / set_bytes / SHARDS as u64,
+                },
+            );
+            checkpoint_parts(size / segment, &index) * PART_BYTES as u64
         };
         let checkpoint_offset = FRONT_BYTES + journal;
         let table_offset = checkpoint_offset + 2 * checkpoint;
-        // The Disk Table halves what is left for the log.
-        let share = if family == Family::Log { 1 } else { 2 };
-        let needed_bytes = table_offset + share * (MIN_SEGMENTS + 1) * segment;
+        let log_min = (MIN_SEGMENTS + 1) * segment;
+        let needed_bytes = table_offset
+            + match family {
+                Family::Log => log_min,
+                // Half of what is left is the Disk Table's, at least a set a shard.
+                Family::Table => {
+                    let table_min = (set_bytes + 1) * SHARDS as u64;
+                    2 * log_min.max(table_min) + BLOCK as u64
+                }
+            };
         let too_small = OpenError::TooSmall {
             size_bytes,
             needed_bytes,
         };
         let room = size.checked_sub(table_offset).ok_or(too_small)?;
-        let ways = 8;
-        let set_bytes = u64::from(block_bytes) * ways;
+        // Sets of a shard must be its own, so each shard has equally many.
         let sets = match family {
             Family::Log => 0,
-            Family::Table => room / 100 * TABLE_SHARE / set_bytes,
+            Family::Table => room / 100 * TABLE_SHARE / set_bytes / SHARDS as u64 * SHARDS as u64,
         };
         let log_offset = table_offset + sets * set_bytes;
         let segments = (size - log_offset) / segment;
@@ -204,7 +251,7 @@ impl Geometry {
             unit_bytes,
             segment_bytes: u32::try_from(segment).expect("at most 64 MiB"),
             block_bytes,
-            ways: 8,
+            ways,
             object_bytes,
             journal_offset: FRONT_BYTES,
             journal_bytes: journal,
@@ -248,17 +295,18 @@ impl Geometry {
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment)
             && segment.is_multiple_of(unit.max(BLOCK as u64))
             && self.block_bytes == block_bytes(self.block_bytes)
-            && self.ways == 8
+            && (self.ways == 8 || (self.ways == 1 && self.family == Family::Table))
             && self.object_bytes >= MIN_OBJECT_BYTES
             && (8 * BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
             && self.segments >= MIN_SEGMENTS
             && self.capacity() <= 1 << 32
-            && (self.family == Family::Log || self.sets > 0);
+            && (self.family == Family::Log
+                || (self.sets > 0 && self.sets.is_multiple_of(SHARDS as u64)));
         if !sizes {
             return false;
         }
-        let rows = u64::from(self.shard_rows()) * SHARDS as u64;
-        let checkpoint = checkpoint_parts(self.segments, rows).saturating_mul(PART_BYTES as u64);
+        let index = IndexShape::largest(self.family, self.ways, self.shard_rows());
+        let checkpoint = checkpoint_parts(self.segments, &index).saturating_mul(PART_BYTES as u64);
         let table = self.sets.saturating_mul(self.set_bytes());
         let log = self.segments.saturating_mul(segment);
         let areas = [
@@ -293,29 +341,110 @@ impl Geometry {
         self.segments.saturating_mul(self.segment_units())
     }
 
-    /// Rows in each shard's index.
-    pub(crate) fn shard_rows(&self) -> u32 {
+    /// Rows in each shard's index: what a policy of this family has at most.
+    fn shard_rows(&self) -> u64 {
         match self.family {
-            Family::Log => {
-                u32::try_from(rows(self.device_bytes, self.object_bytes)).unwrap_or(u32::MAX)
-            }
-            Family::Table => 0,
+            Family::Log => rows(self.device_bytes, self.object_bytes),
+            Family::Table => self.sets / SHARDS as u64,
         }
     }
 
-    /// Memory the index takes.
-    pub(crate) fn index_bytes(&self) -> u64 {
-        u64::from(self.shard_rows()) * SHARDS as u64 * (WAYS * ENTRY_BYTES) as u64
-    }
-
-    /// Rows whose bytes fit into a part of a checkpoint.
-    pub(crate) fn rows_per_part() -> u64 {
-        (PART_BODY / (WAYS * ENTRY_BYTES)) as u64
+    /// What the index of `policy` looks like in this store.
+    pub(crate) fn index(&self, policy: IndexPolicy) -> IndexShape {
+        let bits = match policy.kind {
+            PolicyKind::Basic | PolicyKind::Set => 0,
+            PolicyKind::SetMem => SLOT_BITS,
+            PolicyKind::Log => entry_bits(policy.rows),
+        };
+        let rows = if bits == 0 { 0 } else { self.shard_rows() };
+        IndexShape {
+            shard_rows: u32::try_from(rows).unwrap_or(u32::MAX),
+            row_bytes: WAYS * bits as usize / 8,
+        }
     }
 
     /// Blocks in the remove journal.
     pub(crate) fn journal_blocks(&self) -> u64 {
         self.journal_bytes / BLOCK as u64
+    }
+}
+
+/// A policy with what decides about the form of its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexPolicy {
+    pub(crate) kind: PolicyKind,
+    pub(crate) rows: Rows,
+}
+
+impl IndexPolicy {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            kind: config.policy,
+            rows: config.rows,
+        }
+    }
+
+    /// What stands for it on disk.
+    pub(crate) fn code(self) -> u8 {
+        match (self.kind, self.rows) {
+            (PolicyKind::Log, Rows::Two) => 1,
+            (PolicyKind::Set, _) => 2,
+            (PolicyKind::Log, Rows::One) => 3,
+            (PolicyKind::Basic, _) => 4,
+            (PolicyKind::SetMem, _) => 5,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        let all = PolicyKind::ALL.into_iter();
+        all.flat_map(|kind| [Rows::Two, Rows::One].map(|rows| Self { kind, rows }))
+            .find(|it| it.code() == code)
+    }
+}
+
+/// Which index a store has, and since when nobody but its policy has written to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexId {
+    pub(crate) policy: IndexPolicy,
+    /// The first version of that time; 0: since the store was made.
+    pub(crate) since: u64,
+}
+
+/// What memory holds of a store, and checkpoints save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexShape {
+    /// Rows in each shard.
+    pub(crate) shard_rows: u32,
+    pub(crate) row_bytes: usize,
+}
+
+impl IndexShape {
+    /// The largest that a policy of `family` can have: policies may change, places on disk not.
+    fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
+        let bits = match family {
+            Family::Log => entry_bits(Rows::Two),
+            Family::Table if ways == 1 => 0,
+            Family::Table => SLOT_BITS,
+        };
+        Self {
+            shard_rows: u32::try_from(shard_rows).unwrap_or(u32::MAX),
+            row_bytes: WAYS * bits as usize / 8,
+        }
+    }
+
+    /// Rows of all shards.
+    pub(crate) fn rows(&self) -> u64 {
+        u64::from(self.shard_rows) * SHARDS as u64
+    }
+
+    /// Memory it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rows() * self.row_bytes as u64
+    }
+
+    /// Rows whose bytes fit into a part of a checkpoint.
+    pub(crate) fn rows_per_part(&self) -> u64 {
+        (PART_BODY / self.row_bytes.max(1)) as u64
     }
 }
 
@@ -352,8 +481,13 @@ fn rows(size: u64, object_bytes: u32) -> u64 {
 }
 
 /// Parts that hold the state of the log and all rows.
-pub(crate) fn checkpoint_parts(segments: u64, rows: u64) -> u64 {
-    meta_parts(segments) + rows.div_ceil(Geometry::rows_per_part())
+pub(crate) fn checkpoint_parts(segments: u64, index: &IndexShape) -> u64 {
+    let rows = if index.row_bytes == 0 {
+        0
+    } else {
+        index.rows()
+    };
+    meta_parts(segments) + rows.div_ceil(index.rows_per_part())
 }
 
 /// Parts that hold the state of the log: a few words and a stamp per segment.
@@ -372,11 +506,8 @@ mod tests {
     #[test]
     fn a_terabyte_takes_less_than_900_mb_of_index() {
         let geometry = plan(1_000_000_000_000).unwrap();
-        assert!(
-            geometry.index_bytes() < 900_000_000,
-            "{}",
-            geometry.index_bytes()
-        );
+        let index = geometry.index(IndexPolicy::of(&Config::new("x"))).bytes();
+        assert!(index < 900_000_000, "{index}");
         assert_eq!(geometry.segment_bytes, 64 << 20);
         assert_eq!(geometry.unit_bytes, 512);
     }
@@ -392,7 +523,7 @@ mod tests {
 
     #[test]
     fn areas_do_not_overlap_and_end_within_the_device() {
-        for policy in [PolicyKind::Log, PolicyKind::Set] {
+        for policy in PolicyKind::ALL {
             for size in [64 << 20, 1 << 30, 100 << 30, 3 << 40u64] {
                 let config = Config {
                     policy,
@@ -419,7 +550,7 @@ mod tests {
                 policy: PolicyKind::Set,
                 ..Config::new("x")
             };
-            assert!(Geometry::plan(&config, 1 << 30).unwrap().is_sound());
+            assert!(Geometry::plan(&config, 4 << 30).unwrap().is_sound());
         }
     }
 
@@ -447,9 +578,27 @@ mod tests {
 
     #[test]
     fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
-        let Err(OpenError::TooSmall { needed_bytes, .. }) = plan(1 << 20) else {
-            panic!()
-        };
-        assert!(plan(needed_bytes).is_ok());
+        for policy in PolicyKind::ALL {
+            for block_bytes in [8 << 10, 1 << 20] {
+                let config = Config {
+                    policy,
+                    block_bytes,
+                    ..Config::new("x")
+                };
+                let mut size = 1 << 20;
+                // A larger store takes a larger checkpoint: a few steps come to one that will do.
+                for _ in 0..10 {
+                    match Geometry::plan(&config, size) {
+                        Ok(_) => break,
+                        Err(OpenError::TooSmall { needed_bytes, .. }) => {
+                            assert!(needed_bytes > size, "{policy:?} {size}");
+                            size = needed_bytes;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                assert!(Geometry::plan(&config, size).is_ok(), "{policy:?} {size}");
+            }
+        }
     }
 }

@@ -7,7 +7,8 @@
 //! Called by `stripe` to look up and by `flush` to put and to clear.
 //!
 //! Invariant: a filled slot lies in the set its object's name hashes to.
-//! Cost: one read to look up, two beyond a block; one read and one write to store; no memory.
+//! Cost: one read to look up, two beyond a block; one write to store, and one read where memory
+//! does not know the set.
 
 use std::io;
 
@@ -15,6 +16,7 @@ use bytes::Bytes;
 
 use crate::config::Geometry;
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
+use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
 use crate::policy::{LogPos, Occupant, SetId, Slot};
 use crate::record::Record;
@@ -26,6 +28,18 @@ pub(crate) struct Filled {
     pub(crate) occupant: Occupant,
     prelude: Prelude,
     block: Bytes,
+}
+
+impl Filled {
+    fn decode(stripe: &Stripe, set: SetId, slot: Slot, block: Bytes) -> Option<Self> {
+        let prelude = Prelude::decode(&block, &stripe.secret, place(stripe, set, slot))?;
+        Some(Self {
+            slot,
+            occupant: occupant(&prelude),
+            prelude,
+            block,
+        })
+    }
 }
 
 fn offset(stripe: &Stripe, set: SetId) -> u64 {
@@ -58,15 +72,26 @@ pub(crate) fn read_set(stripe: &Stripe, set: SetId) -> Option<Vec<Filled>> {
     let whole = stripe.read_bytes(offset(stripe, set), bytes)?;
     let filled = (0..stripe.geometry.ways as usize).filter_map(|n| {
         let block = whole.slice(n * block..(n + 1) * block);
-        let prelude = Prelude::decode(&block, &stripe.secret, place(stripe, set, Slot(n)))?;
-        Some(Filled {
-            slot: Slot(n),
-            occupant: occupant(&prelude),
-            prelude,
-            block,
-        })
+        Filled::decode(stripe, set, Slot(n), block)
     });
     Some(filled.collect())
+}
+
+/// One slot of a set; `None` when it is empty, does not verify or cannot be read.
+pub(crate) fn read_slot(stripe: &Stripe, set: SetId, slot: Slot) -> Option<Filled> {
+    let bytes = stripe.geometry.block_bytes as usize;
+    let at = offset(stripe, set) + (slot.0 * bytes) as u64;
+    let block = stripe.read_bytes(at, bytes)?.slice(..bytes);
+    Filled::decode(stripe, set, slot, block)
+}
+
+/// What the slots of a set hold, given those that are filled.
+pub(crate) fn occupied(stripe: &Stripe, filled: &[Filled]) -> Vec<Option<Occupant>> {
+    let mut slots = vec![None; stripe.geometry.ways as usize];
+    for filled in filled {
+        slots[filled.slot.0] = Some(filled.occupant);
+    }
+    slots
 }
 
 /// The record of a filled slot, with its tail if it has one.
@@ -153,10 +178,17 @@ pub(crate) fn clear(
     for (slot, occupant) in occupants(stripe, buffer, set)?.into_iter().enumerate() {
         let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
         if occupant.is_some_and(old) {
-            let empty = AlignedBuf::zeroed(stripe.geometry.block_bytes as usize);
-            write_slot(stripe, set, Slot(slot), &empty)?;
+            clear_slot(stripe, removed.key, set, Slot(slot))?;
         }
     }
+    Ok(())
+}
+
+/// Clears a slot of `key`'s set.
+pub(crate) fn clear_slot(stripe: &Stripe, key: KeyHash, set: SetId, slot: Slot) -> io::Result<()> {
+    let empty = AlignedBuf::zeroed(stripe.geometry.block_bytes as usize);
+    write_slot(stripe, set, slot, &empty)?;
+    stripe.shard(key).policy.vacated(key, slot);
     Ok(())
 }
 

@@ -28,6 +28,16 @@ pub enum OpenError {
         /// The file or device.
         path: PathBuf,
     },
+    /// The file or device ends before its store does.
+    #[error("{} has {length} bytes, its store {device_bytes}", path.display())]
+    Short {
+        /// The file or device.
+        path: PathBuf,
+        /// Bytes there are.
+        length: u64,
+        /// Bytes there should be.
+        device_bytes: u64,
+    },
     /// Written by another version of this program.
     #[error("format version {found}, this build reads {supported}")]
     Version {

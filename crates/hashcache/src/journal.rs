@@ -30,6 +30,20 @@ struct Held {
     checkpoint: u64,
 }
 
+/// Blocks of the ring that were written and do not verify; one that cannot be read counts. Where
+/// nothing was written there are zeros: the ring lies within what is looked at before a store is
+/// made.
+pub(crate) fn blocks_damaged(stripe: &Stripe) -> u64 {
+    let geometry = &stripe.geometry;
+    let mut block = AlignedBuf::zeroed(JOURNAL_BLOCK);
+    let damaged = |n: &u64| {
+        let read = stripe.fill(geometry.journal_offset + n * BLOCK as u64, &mut block);
+        let blank = block.iter().all(|byte| *byte == 0);
+        read.is_none() || (!blank && JournalBlock::decode(&block, &stripe.secret).is_none())
+    };
+    (0..geometry.journal_blocks()).filter(damaged).count() as u64
+}
+
 /// The writer's side of the ring.
 pub(crate) struct Journal {
     offset: u64,

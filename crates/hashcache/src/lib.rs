@@ -30,11 +30,13 @@ mod clock;
 mod config;
 mod error;
 mod object;
+pub mod plan;
 mod stats;
 
 // The face.
 mod cache;
 mod check;
+mod measure;
 mod open;
 
 // Names to places.
@@ -60,14 +62,15 @@ mod io;
 mod memory;
 
 pub use cache::{
-    Cache, Follower, Hit, Intent, Keep, Lookup, PendingLookup, Put, Reader, Remove, Stream,
-    Updated, Writer,
+    Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
+    Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
 pub use check::{CheckReport, Inspection, check, inspect};
 pub use clock::Clock;
 pub use completion::Outcome;
-pub use config::{Config, PolicyKind};
+pub use config::{Config, PolicyKind, Rows};
 pub use error::{OpenError, PutError, ReadError, RemoveError};
+pub use measure::{MeasureError, measure};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 pub use stats::{Health, Stats};

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use crate::circular_log::{Grain, LogWriter};
 use crate::completion::promise;
-use crate::config::{Config, Geometry};
+use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
 use crate::device::{Device, FileDevice, FileError};
 use crate::error::OpenError;
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue, Scribe};
-use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::memory::{AlignedBuf, Budget, Hot};
-use crate::policy::{Log, Policy, Set};
+use crate::policy::{Basic, Log, Policy, Set, SetMem};
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
 
@@ -79,11 +79,29 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<Front> {
     })
 }
 
+/// Which copies of `superblock` do not verify. One that was never written is no damage: the first
+/// is written alone when a store is made.
+pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) -> [bool; 2] {
+    [0, 1].map(|n: u64| {
+        let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
+        if device
+            .read_at(n * SUPERBLOCK_BYTES as u64, &mut bytes)
+            .is_err()
+        {
+            return true;
+        }
+        let unwritten = superblock.serial <= 1 && bytes.iter().all(|byte| *byte == 0);
+        let mut copy = [0; SUPERBLOCK_BYTES];
+        copy.copy_from_slice(&bytes);
+        !unwritten && Superblock::decode(&copy).is_err()
+    })
+}
+
 /// Whether nothing lies where file systems, volume managers and the like leave their marks: some of
-/// them leave the very first blocks alone.
+/// them leave the very first blocks alone. The whole remove journal will lie in what is looked at.
 fn is_blank(device: &dyn Device) -> io::Result<bool> {
     let length = device.len() / BLOCK as u64 * BLOCK as u64;
-    let front = length.min(1 << 20);
+    let front = length.min(2 << 20);
     let back = (length - front).min(256 << 10);
     for (at, bytes) in [(0, front), (length - back, back)] {
         let mut buffer = AlignedBuf::zeroed(usize::try_from(bytes).unwrap_or(0));
@@ -109,8 +127,14 @@ pub(crate) fn existing(config: &Config) -> Result<Opened, OpenError> {
         Front::Not(error) => return Err(refused(config, error)),
     };
     let geometry = Geometry::from_superblock(&superblock)
-        .filter(|geometry| geometry.device_bytes <= device.len())
         .ok_or_else(|| OpenError::Damaged { path: path() })?;
+    if device.len() < geometry.device_bytes {
+        return Err(OpenError::Short {
+            path: path(),
+            length: device.len(),
+            device_bytes: geometry.device_bytes,
+        });
+    }
     Ok(Opened {
         device,
         superblock,
@@ -149,6 +173,9 @@ fn open_or_make(config: &Config) -> Result<Opened, OpenError> {
                 let opened = existing(config)?;
                 agrees(config, &opened.geometry)?;
                 enough(config, &opened.geometry)?;
+                if config.device.is_none() {
+                    FileDevice::claim(&config.path);
+                }
                 return Ok(opened);
             }
             Front::Not(error) if !device.is_empty() => return Err(refused(config, error)),
@@ -223,6 +250,8 @@ fn fill(config: &Config) -> Result<Opened, OpenError> {
         checkpoint_parts: 0,
         wall_clock: config.clock.unix_millis(),
         removes_forgotten_below: 0,
+        policy: IndexPolicy::of(config).code(),
+        policy_since: 0,
     };
     write_superblock(&*device, &mut superblock).map_err(io_error)?;
     Ok(Opened {
@@ -233,12 +262,19 @@ fn fill(config: &Config) -> Result<Opened, OpenError> {
 }
 
 fn agrees(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
-    let family = |family| if family == Family::Log { "log" } else { "set" };
-    if geometry.family != config.policy.family() {
+    let policy = config.policy;
+    if (geometry.family, geometry.ways) != (policy.family(), policy.ways()) {
+        let fits =
+            |kind: &PolicyKind| (geometry.family, geometry.ways) == (kind.family(), kind.ways());
+        let fitting: Vec<_> = PolicyKind::ALL
+            .into_iter()
+            .filter(fits)
+            .map(PolicyKind::name)
+            .collect();
         return Err(OpenError::Geometry {
             field: "policy",
-            found: family(geometry.family).into(),
-            asked: config.policy.name().into(),
+            found: fitting.join(" or "),
+            asked: policy.name().into(),
         });
     }
     let block = BLOCK as u64;
@@ -268,7 +304,8 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
 pub(crate) fn memory_needed(config: &Config, geometry: &Geometry) -> u64 {
     let buffer = buffer_bytes(config, geometry) as u64;
     geometry
-        .index_bytes()
+        .index(IndexPolicy::of(config))
+        .bytes()
         .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
         .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
         .saturating_add(2 * crate::format::PART_BYTES as u64 + geometry.segments * 16)
@@ -312,11 +349,20 @@ pub(crate) fn stripe(
     enough(config, geometry)?;
     let fixed = memory_needed(config, geometry) - CONTENT_BYTES_MIN;
     let budget = Budget::new(config.memory_bytes - fixed);
-    let batch_records = LogWriter::list_entries_max(geometry);
-    let shard = |_| {
-        let policy: Box<dyn Policy> = match geometry.family {
-            Family::Log => Box::new(Log::new(geometry.shard_rows(), geometry.capacity())),
-            Family::Table => Box::new(Set::new(geometry.sets)),
+    // A slot and its tail are listed one by one.
+    let lines = if config.policy.keeps_lists() { 2 } else { 1 };
+    let batch_records = LogWriter::list_entries_max(geometry) / lines;
+    let policy = IndexPolicy::of(config);
+    let index = geometry.index(policy);
+    let rows = index.shard_rows;
+    let shard = |n| {
+        let policy: Box<dyn Policy> = match policy.kind {
+            PolicyKind::Basic => Box::new(Basic::new(geometry.sets)),
+            PolicyKind::Set => Box::new(Set::new(geometry.sets)),
+            PolicyKind::SetMem => {
+                Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
+            }
+            PolicyKind::Log => Box::new(Log::new(policy.rows, rows, geometry.capacity())),
         };
         Shard::new(policy)
     };
@@ -324,6 +370,11 @@ pub(crate) fn stripe(
         device: Arc::clone(&opened.device),
         device_id: opened.superblock.device,
         geometry: geometry.clone(),
+        index,
+        index_id: IndexId {
+            policy,
+            since: opened.superblock.policy_since,
+        },
         secret: Secret::from_bytes(opened.superblock.secret),
         hot: Hot::new(&budget).map_err(system("memory for hot objects"))?,
         budget,
@@ -346,6 +397,12 @@ pub(crate) fn start(
     config: &Config,
 ) -> Result<(Arc<Stripe>, std::thread::JoinHandle<()>), OpenError> {
     let mut opened = open_or_make(config)?;
+    let policy = IndexPolicy::of(config).code();
+    if opened.superblock.policy != policy {
+        // What checkpoints say is not continued by the lists of another policy, and never again.
+        opened.superblock.policy = policy;
+        opened.superblock.policy_since = opened.superblock.next_version;
+    }
     let stripe = stripe(config, &opened, READ_THREADS)?;
     let was_clean = opened.superblock.clean;
     opened.superblock.clean = false;

@@ -11,13 +11,17 @@
 //! record older than what the ring has forgotten comes back.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
 use crate::checkpoint::{self, Restored};
 use crate::circular_log::Cursor;
 use crate::flush::Scribe;
-use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, Listed, Removed};
-use crate::key::KeyMap;
+use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, KIND_SLOT, Listed, Removed};
+use crate::key::{KeyHash, KeyMap};
 use crate::memory::AlignedBuf;
 use crate::object::Version;
+use crate::policy::Slot;
 use crate::stripe::Stripe;
 
 /// Fills the shards and sets the log's head and cursor.
@@ -52,6 +56,7 @@ pub(crate) fn recover(scribe: &mut Scribe) {
         stripe: &stripe,
         removed: newest(&removed),
         floor: Version(floor),
+        last_batches: RefCell::default(),
     };
     match restored {
         Some(restored) => from_checkpoint(scribe, &replay, restored, &removed),
@@ -60,9 +65,12 @@ pub(crate) fn recover(scribe: &mut Scribe) {
             from_scan(scribe, &replay);
         }
     }
+    if !scribe.was_clean {
+        replay.unlearn_last_batches();
+    }
     let cursor = scribe.log.cursor;
     stripe.version_was_drawn(cursor.stamp);
-    tracing::info!(segment = cursor.segment, lap = cursor.lap, "log recovered");
+    tracing::debug!(segment = cursor.segment, lap = cursor.lap, "log recovered");
 }
 
 /// Whether the log still has the segment where a checkpoint says that replay begins. If not it has
@@ -150,6 +158,13 @@ fn from_scan(scribe: &mut Scribe, replay: &Replay<'_>) {
         });
     }
     found.sort_unstable_by_key(|cursor| cursor.stamp);
+    // From the very beginning on, lists tell all there is.
+    let since_made = stripe.index_id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
+    if since_made {
+        stripe
+            .shards()
+            .for_each(|mut shard| shard.policy.nothing_stored());
+    }
     let Some(head) = found.last().copied() else {
         return;
     };
@@ -174,6 +189,8 @@ struct Replay<'a> {
     removed: KeyMap<Version>,
     /// Records of lower versions do not come back.
     floor: Version,
+    /// Slots that the last two batches list.
+    last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
 }
 
 impl Replay<'_> {
@@ -195,12 +212,42 @@ impl Replay<'_> {
         end
     }
 
+    /// Notes a slot that `listed` says was about to be written, and of which batch.
+    fn slot(&self, listed: &Listed) {
+        let mut shard = self.stripe.shard(listed.key);
+        let slot = usize::try_from(listed.length).unwrap_or(usize::MAX);
+        shard.policy.claimed(listed.key, Slot(slot));
+        drop(shard);
+        let mut last = self.last_batches.borrow_mut();
+        // Slots of one batch are listed with the place of that batch.
+        if last.back().is_none_or(|(place, _)| *place != listed.offset) {
+            last.push_back((listed.offset, Vec::new()));
+            if last.len() > 2 {
+                last.pop_front();
+            }
+        }
+        if let Some((_, keys)) = last.back_mut() {
+            keys.push(listed.key);
+        }
+    }
+
+    /// The slots of the last two batches may or may not have been written: a batch is only listed
+    /// when all slots of the one before the last are durable.
+    fn unlearn_last_batches(&self) {
+        for key in self.last_batches.borrow().iter().flat_map(|(_, keys)| keys) {
+            self.stripe.shard(*key).policy.unlearn(*key);
+        }
+    }
+
     fn record(&self, cursor: Cursor, listed: &Listed) {
         self.stripe.version_was_drawn(listed.version.0);
         let removed = self
             .removed
             .get(&listed.key)
             .is_some_and(|below| listed.version < *below);
+        if listed.kind == KIND_SLOT {
+            self.slot(listed);
+        }
         let is_record = listed.kind == 1 || listed.kind == 2;
         if removed || !is_record || listed.version < self.floor {
             return;

@@ -59,12 +59,19 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(cache: &Cache, name: &Bytes, version: Version, cut: Cut) -> Arc<Self> {
+    /// What is written from `offset` on, where a span begins.
+    pub(super) fn new(
+        cache: &Cache,
+        name: &Bytes,
+        version: Version,
+        cut: Cut,
+        offset: u64,
+    ) -> Arc<Self> {
         let state = State {
             head: VecDeque::new(),
             window: VecDeque::new(),
-            window_start: PAGE as u64,
-            length: 0,
+            window_start: offset.max(PAGE as u64),
+            length: offset,
             end: End::Open,
             bypassed: false,
             followers: Vec::new(),
@@ -91,6 +98,11 @@ impl Stream {
     pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
         let aborted = self.lock().end == End::Aborted;
         (!aborted).then(|| Follower::new(self, offset))
+    }
+
+    /// How far the content has been written.
+    pub fn written(&self) -> u64 {
+        self.lock().length
     }
 
     /// Followers there are now.

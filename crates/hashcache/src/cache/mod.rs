@@ -1,9 +1,13 @@
 //! The public face: open, get, put, remove.
 //!
-//! Joins what lies below and holds no state of its own. `read` follows a hit, `write` a put,
-//! `follow` a put that is still under way.
+//! Joins what lies below and holds no state of its own but who fetches what (`fetch_once`). `read`
+//! follows a hit, `write` a put, `follow` a put that is still under way; `many` looks up in
+//! batches, `file` makes files of objects.
 
+mod fetch_once;
+mod file;
 mod follow;
+mod many;
 mod read;
 mod write;
 
@@ -14,6 +18,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
+pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
+pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
 pub use read::{Hit, Reader};
 pub use write::{Intent, Keep, Put, Writer};
@@ -24,7 +30,7 @@ use crate::error::{OpenError, PutError, RemoveError};
 use crate::flush::Removal;
 use crate::format::{Family, Removed};
 use crate::key::KeyHash;
-use crate::memory::Reservation;
+use crate::memory::{Class, Reservation};
 use crate::object::Version;
 use crate::shard::Found;
 use crate::stats::{Health, Stats};
@@ -40,6 +46,7 @@ pub struct Cache {
 struct Inner {
     stripe: Arc<Stripe>,
     scribe: std::sync::Mutex<Option<std::thread::JoinHandle<()>>>,
+    flights: fetch_once::Flights,
     closed: std::sync::atomic::AtomicBool,
 }
 
@@ -84,6 +91,7 @@ impl Cache {
             inner: Arc::new(Inner {
                 stripe,
                 scribe,
+                flights: fetch_once::Flights::default(),
                 closed,
             }),
         })
@@ -220,6 +228,20 @@ impl Cache {
         self.stripe().budget.reserve(bytes)
     }
 
+    /// The same for what a slow or hostile peer may make its user hold for long: of this and of the
+    /// content of transfers there is never more than three quarters of the budget.
+    pub fn reserve_bulk(&self, bytes: u64) -> Option<Reservation> {
+        self.stripe().budget.reserve_as(Class::Bulk, bytes)
+    }
+
+    /// The same for what only makes its user faster: `None` as soon as half of the budget is spent
+    /// on what hot objects cannot give back.
+    pub fn reserve_spare(&self, bytes: u64) -> Option<Reservation> {
+        let stripe = self.stripe();
+        let roomy = stripe.available_bytes() > stripe.budget.limit() / 2;
+        roomy.then(|| self.reserve_bulk(bytes)).flatten()
+    }
+
     /// Whether the store takes part.
     pub fn health(&self) -> Health {
         self.stripe().health()
@@ -241,7 +263,7 @@ impl Cache {
             early_evictions,
             device_bytes: stripe.geometry.device_bytes,
             log_bytes: stripe.geometry.segments * u64::from(stripe.geometry.segment_bytes),
-            index_bytes: stripe.geometry.index_bytes(),
+            index_bytes: stripe.index.bytes(),
             hot_bytes: stripe.hot.bytes(),
             pending_bytes: stripe.queue.bytes() as u64,
             memory_used_bytes: stripe.budget.used(),

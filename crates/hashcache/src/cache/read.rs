@@ -19,7 +19,7 @@ use crate::stripe::{Lookup, Wanted};
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]
 pub struct Hit {
-    cache: Cache,
+    pub(super) cache: Cache,
     pub(super) head: Arc<Record>,
 }
 
@@ -103,7 +103,9 @@ impl Hit {
                 return holes;
             }
             let stored = match span {
-                0 => stop <= self.head.content_bytes() as u64,
+                0 if stop <= self.head.content_bytes() as u64 => true,
+                // What a head of an incomplete object lacks was filled in as a span like others.
+                0 if self.is_complete() => false,
                 _ => self.cache.stripe().contains_hint(self.span_key(span)),
             };
             if !stored {
@@ -129,13 +131,13 @@ impl Hit {
         let bounds = self.cut().bounds(span);
         let announced = bounds.end.min(self.head.fields.total.unwrap_or(u64::MAX)) - bounds.start;
         let written = content.len() as u64;
-        if bounds.start != offset || announced != written || span == 0 {
+        if bounds.start != offset || announced != written {
             return Err(PutError::Length { written, announced });
         }
         write::fill(&self.cache, &self.head, self.span_key(span), span, content)
     }
 
-    fn cut(&self) -> Cut {
+    pub(super) fn cut(&self) -> Cut {
         Cut {
             span_pages: self.head.fields.span_pages,
         }
@@ -172,10 +174,14 @@ impl Reader {
         if self.at >= self.end {
             return Poll::Ready(None);
         }
+        let in_head = usize::try_from(self.at)
+            .ok()
+            .filter(|at| *at < self.head.content_bytes());
         let span = self.spans.cut.span_at(self.at);
-        let piece = if span == 0 {
-            self.head
-                .piece(usize::try_from(self.at).unwrap_or(usize::MAX))
+        let piece = if let Some(at) = in_head {
+            self.head.piece(at)
+        } else if span == 0 && !self.head.fields.incomplete {
+            Bytes::new()
         } else {
             match self.spans.poll_piece(context, self.at, self.end) {
                 Poll::Ready(piece) => piece.unwrap_or_default(),
@@ -231,13 +237,14 @@ pub(super) fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     }
 }
 
-/// Spans of one version, one after another, with the next one asked for ahead.
+/// Spans of one version, one after another, with the next ones asked for ahead.
 pub(super) struct Spans {
     cache: Cache,
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
     current: Option<(u32, Arc<Record>)>,
+    /// In order; spans of one run are asked for together.
     asked: Vec<(u32, Outcome<Found>)>,
 }
 
@@ -254,8 +261,8 @@ impl Spans {
         }
     }
 
-    /// The piece at `at`, which lies in span 1 or later, to the end of its piece of memory; `None`
-    /// when it is not stored. Nothing from `end` on is read ahead.
+    /// The piece at `at`, which lies in a span of its own, to the end of its piece of memory;
+    /// `None` when it is not stored. Nothing from `end` on is read ahead.
     pub(super) fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -280,7 +287,7 @@ impl Spans {
             let Poll::Ready(found) = Pin::new(outcome).poll(context) else {
                 return Poll::Pending;
             };
-            self.asked.retain(|(asked, _)| *asked != span);
+            self.asked.retain(|(asked, _)| *asked > span);
             let Some(record) = found else {
                 return Poll::Ready(None);
             };
@@ -294,31 +301,43 @@ impl Spans {
         Poll::Ready(piece.filter(|piece| !piece.is_empty()))
     }
 
+    /// Asks for `span`, and for those behind it that lie right behind it on disk.
     fn ask(&mut self, span: u32, end: u64) {
+        let stripe = self.cache.stripe();
+        let most = usize::try_from(stripe.run_bytes() / self.cut.span_bytes()).unwrap_or(0);
+        let behind = (span..u32::MAX)
+            .take(most)
+            .skip(1)
+            .take_while(|behind| self.cut.bounds(*behind).start < end)
+            .map(|behind| self.wanted(behind, end));
+        let lookups = stripe.lookup_run(self.wanted(span, end), behind);
+        for (span, lookup) in (span..=u32::MAX).zip(lookups) {
+            let outcome = match lookup {
+                Lookup::Found(record) => Outcome::ready(Some(record)),
+                Lookup::Nothing => Outcome::ready(None),
+                Lookup::Asked(outcome) => outcome,
+            };
+            self.asked.push((span, outcome));
+        }
+    }
+
+    /// What is looked up for a span of which content up to `end` is wanted.
+    fn wanted(&self, span: u32, end: u64) -> Wanted {
         let bounds = self.cut.bounds(span);
         let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
-        let wanted = Wanted {
-            key: self
-                .cache
-                .stripe()
-                .secret
-                .span(&self.name, self.version, span),
+        let secret = &self.cache.stripe().secret;
+        Wanted {
+            key: secret.span(&self.name, self.version, span),
             name: self.name.clone(),
             span: Some((self.version, span)),
             expect: expect.unwrap_or(0),
-        };
-        let outcome = match self.cache.stripe().lookup(wanted) {
-            Lookup::Found(record) => Outcome::ready(Some(record)),
-            Lookup::Nothing => Outcome::ready(None),
-            Lookup::Asked(outcome) => outcome,
-        };
-        self.asked.push((span, outcome));
+        }
     }
 
     /// Asks for the next span while this one is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
-        let budget = &self.cache.stripe().budget;
-        let roomy = budget.used() < budget.limit() / 8 * 7;
+        let stripe = self.cache.stripe();
+        let roomy = stripe.available_bytes() > stripe.budget.limit() / 8;
         let asked = self.asked.iter().any(|(asked, _)| *asked == span);
         if roomy && !asked && self.cut.bounds(span).start < end {
             self.ask(span, end);

@@ -27,6 +27,8 @@ pub enum Fault {
     },
     /// This write and all later operations fail with an error.
     Error,
+    /// This write and all later ones are refused for want of space; reads and syncs go on.
+    Full,
 }
 
 struct State {
@@ -36,6 +38,7 @@ struct State {
     track: bool,
     stopped: bool,
     failing: bool,
+    full: bool,
 }
 
 /// A [`MemoryDevice`] that fails when told to.
@@ -54,6 +57,7 @@ impl FaultDevice {
             track: false,
             stopped: false,
             failing: false,
+            full: false,
         };
         Self {
             inner,
@@ -110,6 +114,10 @@ fn broken() -> io::Error {
     io::Error::other("injected fault")
 }
 
+fn full() -> io::Error {
+    rustix::io::Errno::NOSPC.into()
+}
+
 impl Device for FaultDevice {
     fn len(&self) -> u64 {
         self.inner.len()
@@ -128,6 +136,9 @@ impl Device for FaultDevice {
         state.writes += 1;
         if state.failing {
             return Err(broken());
+        }
+        if state.full {
+            return Err(full());
         }
         if state.stopped {
             return Ok(());
@@ -157,6 +168,10 @@ impl Device for FaultDevice {
             Fault::Error => {
                 state.failing = true;
                 return Err(broken());
+            }
+            Fault::Full => {
+                state.full = true;
+                return Err(full());
             }
         }
         Ok(())
@@ -201,6 +216,21 @@ mod tests {
             written(Some((1, Fault::Flip { bit: 2 }))),
             [1, 1, 6, 2, 3, 3, 0, 0]
         );
+    }
+
+    #[test]
+    fn a_full_device_refuses_writes_only() {
+        let fault = Some((1, Fault::Full));
+        let device = FaultDevice::new(MemoryDevice::new(4096), fault);
+        device.write_at(0, &[1; 512]).unwrap();
+        for _ in 0..2 {
+            let error = device.write_at(0, &[2; 512]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        }
+        let mut read = [0; 512];
+        device.read_at(0, &mut read).unwrap();
+        assert_eq!(read, [1; 512]);
+        device.sync().unwrap();
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -96,6 +96,21 @@ impl FileDevice {
         }
     }
 
+    /// Has the holes of an existing file filled with space, so that a disk that fills up later
+    /// cannot take it away: a file that was copied may have some. Where there is no space for all
+    /// of them they stay, and a write will be refused some day.
+    pub(crate) fn claim(path: &Path) {
+        match fill_holes(path) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(path = %path.display(), "no space for all of the store's file");
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "space of the store not claimed");
+            }
+        }
+    }
+
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
@@ -136,6 +151,26 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
             }
             Ok(())
         }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether all of the file at `path` has space now.
+fn fill_holes(path: &Path) -> io::Result<bool> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let metadata = file.metadata()?;
+    let missing = metadata.len().saturating_sub(metadata.blocks() * 512);
+    if missing == 0 || !metadata.is_file() {
+        return Ok(true);
+    }
+    // Asked before: some file systems take all there is before they refuse.
+    let system = rustix::fs::fstatvfs(&file)?;
+    if system.f_bavail.saturating_mul(system.f_frsize) < missing {
+        return Ok(false);
+    }
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, metadata.len()) {
+        // A file system that cannot preallocate has been given zeros when the store was made.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(true),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -198,6 +233,27 @@ mod tests {
         ));
         drop(first);
         assert!(FileDevice::open(&path, None).is_ok());
+    }
+
+    #[test]
+    fn all_space_of_a_file_is_taken_when_it_is_made_and_when_it_is_claimed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (made, sparse) = (
+            directory.path().join("made"),
+            directory.path().join("sparse"),
+        );
+        let space = |path: &Path| std::fs::metadata(path).unwrap().blocks() * 512;
+        drop(FileDevice::open(&made, Some(3 << 20)).unwrap());
+        assert!(space(&made) >= 3 << 20);
+        let file = File::create(&sparse).unwrap();
+        file.write_all_at(b"bytes", 1 << 20).unwrap();
+        file.set_len(3 << 20).unwrap();
+        assert!(space(&sparse) < 1 << 20);
+        FileDevice::claim(&sparse);
+        assert!(space(&sparse) >= 3 << 20);
+        let bytes = std::fs::read(&sparse).unwrap();
+        assert_eq!(bytes.len(), 3 << 20);
+        assert_eq!(bytes[1 << 20..][..5], *b"bytes");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Where bytes are kept: a file or block device, memory, or a device that fails on purpose.
+//! Where bytes are kept: a file or block device, memory, a device that fails on purpose, or
+//! one that takes its time.
 //!
 //! Calls block; the engine's own threads make them (`io`, `flush`). Offsets and lengths are
 //! multiples of [`Device::alignment`], buffers are aligned to 4 KiB
@@ -6,15 +7,22 @@
 //!
 //! Invariant: only this module knows files.
 
+mod disk_model;
 mod fault;
 mod file;
 mod memory;
+mod probe;
+mod throttle;
 
 use std::io;
 
+pub use disk_model::{DiskModel, DiskModelError};
 pub use fault::{Fault, FaultDevice};
 pub use file::{FileDevice, FileError};
 pub use memory::MemoryDevice;
+pub(crate) use probe::nameless_file;
+pub use probe::{Probe, ProbeError, probe_blank, probe_written};
+pub use throttle::{Pace, ThrottleDevice, ThrottleFigures};
 
 /// A place of fixed size that keeps bytes.
 pub trait Device: Send + Sync {

@@ -14,11 +14,11 @@ use super::Scribe;
 use crate::circular_log::Cursor;
 use crate::disk_table;
 use crate::format::{
-    BLOCK, Family, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace, encode_record,
-    kind_number, round_up,
+    BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
+    encode_record, kind_number, round_up,
 };
 use crate::memory::AlignedBuf;
-use crate::policy::{LogPos, SetId};
+use crate::policy::{LogPos, SetId, Slot};
 use crate::shard::Pending;
 
 impl Scribe {
@@ -37,7 +37,7 @@ impl Scribe {
             .iter()
             .map(|it| grain.record(it.record_bytes))
             .collect();
-        let first = self.make_room(&sizes)?;
+        let first = self.make_room(sizes.len(), sizes.iter().sum())?;
         let cursor = self.log.cursor;
         let mut at = first;
         let mut in_buffer = first - usize_of(cursor.used);
@@ -83,14 +83,13 @@ impl Scribe {
         }
     }
 
-    /// Opens the next segment if records of these sizes do not fit into this one. Returns where in
-    /// the segment the first of them goes, bytes.
-    fn make_room(&mut self, sizes: &[usize]) -> io::Result<usize> {
-        let records = sizes.iter().sum();
-        if !self.log.fits(sizes.len(), records) {
+    /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
+    /// Returns where in the segment the first of them goes, bytes.
+    fn make_room(&mut self, count: usize, bytes: usize) -> io::Result<usize> {
+        if !self.log.fits(count, bytes) {
             self.open_segment()?;
         }
-        Ok(self.log.first_record(sizes.len()))
+        Ok(self.log.first_record(count))
     }
 
     /// Seals the open segment with its footer and opens the next one.
@@ -130,25 +129,72 @@ impl Scribe {
     // -- slots --------------------------------------------------------------------------------
 
     fn write_table_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
-        let tails = self.write_tails(batch)?;
         let mut order: Vec<usize> = (0..batch.len()).collect();
         let sets = self.stripe.geometry.sets;
         order.sort_by_key(|n| batch[*n].record.fields.key.set(sets));
+        if self.stripe.index_id.policy.kind.keeps_lists() {
+            return self.write_listed_slots(batch, &order);
+        }
+        let tails = self.write_tails(batch, &[])?;
         for n in order {
-            self.write_slot(&batch[n], tails[n])?;
+            if batch[n].is_dead() {
+                continue;
+            }
+            let slot = self.claim(&batch[n])?;
+            self.write_slot(&batch[n], slot, tails[n])?;
         }
         Ok(())
     }
 
-    /// Writes what does not fit into blocks to the log, in one batch.
-    fn write_tails(&mut self, batch: &[Arc<Pending>]) -> io::Result<Vec<Option<TailPlace>>> {
+    /// Slots whose index memory keeps: which slot each record takes is on disk before it is taken.
+    /// So after a crash the index knows of every slot that may have been written; the sets of the
+    /// last two batches, of which nobody knows whether they were, are read anew.
+    fn write_listed_slots(&mut self, batch: &[Arc<Pending>], order: &[usize]) -> io::Result<()> {
+        let mut slots = vec![None; batch.len()];
+        for n in order.iter().copied().filter(|n| !batch[*n].is_dead()) {
+            slots[n] = Some(self.claim(&batch[n])?);
+        }
+        let tails = self.write_tails(batch, &slots)?;
+        self.sync()?;
+        for n in order.iter().copied() {
+            if let Some(slot) = slots[n] {
+                self.write_slot(&batch[n], slot, tails[n])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The slot a record goes to. Reads its set if the policy does not know it.
+    fn claim(&mut self, pending: &Pending) -> io::Result<Slot> {
+        let stripe = Arc::clone(&self.stripe);
+        let key = pending.record.fields.key;
+        if !stripe.shard(key).policy.wants_slots(key) {
+            return Ok(stripe.shard(key).policy.claim(key, &[]));
+        }
+        let set = SetId(key.set(stripe.geometry.sets));
+        let mut slots = disk_table::occupants(&stripe, &mut self.set_buffer, set)?;
+        let surplus = stripe.shard(key).policy.surplus(&slots);
+        for slot in surplus {
+            disk_table::clear_slot(&stripe, key, set, slot)?;
+            slots[slot.0] = None;
+        }
+        Ok(stripe.shard(key).policy.claim(key, &slots))
+    }
+
+    /// Writes what does not fit into blocks to the log, in one batch, and lists `slots` with it.
+    fn write_tails(
+        &mut self,
+        batch: &[Arc<Pending>],
+        slots: &[Option<Slot>],
+    ) -> io::Result<Vec<Option<TailPlace>>> {
         let block = usize_of(self.stripe.geometry.block_bytes);
         let grain = self.stripe.log.grain();
         let mut tails = vec![None; batch.len()];
         let long: Vec<usize> = (0..batch.len())
             .filter(|n| batch[*n].record_bytes > block)
             .collect();
-        if long.is_empty() {
+        let to_list = slots.iter().flatten().count();
+        if long.is_empty() && to_list == 0 {
             return Ok(tails);
         }
         let length = |n: usize| batch[n].record_bytes - block;
@@ -156,10 +202,16 @@ impl Scribe {
             .iter()
             .map(|n| grain.record(TAIL_HEADER + length(*n)))
             .collect();
-        let mut at = self.make_room(&sizes)?;
+        let mut at = self.make_room(long.len() + to_list, sizes.iter().sum())?;
         let cursor = self.log.cursor;
         let mut in_buffer = at - usize_of(cursor.used);
-        let mut list = Vec::with_capacity(long.len());
+        let mut list = Vec::with_capacity(long.len() + to_list);
+        let first = grain.units(at);
+        for (pending, slot) in batch.iter().zip(slots) {
+            if let Some(slot) = slot {
+                list.push(listed(pending, first, slot.0 as u64, KIND_SLOT));
+            }
+        }
         for (n, size) in long.into_iter().zip(sizes) {
             let pending = &batch[n];
             let place = grain.units(at);
@@ -201,15 +253,15 @@ impl Scribe {
         Ok(tails)
     }
 
-    fn write_slot(&mut self, pending: &Arc<Pending>, tail: Option<TailPlace>) -> io::Result<()> {
+    fn write_slot(
+        &mut self,
+        pending: &Arc<Pending>,
+        slot: Slot,
+        tail: Option<TailPlace>,
+    ) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
         let set = SetId(key.set(stripe.geometry.sets));
-        if pending.is_dead() {
-            return Ok(());
-        }
-        let slots = disk_table::occupants(&stripe, &mut self.set_buffer, set)?;
-        let slot = stripe.shard(key).policy.victim(key, &slots);
         let block = usize_of(stripe.geometry.block_bytes);
         let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
         let place = disk_table::place(&stripe, set, slot);

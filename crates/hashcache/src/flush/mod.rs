@@ -96,6 +96,7 @@ impl Scribe {
             self.stripe.fail("writing", &error);
         }
         self.stripe.recovered();
+        self.stripe.learn_sets();
         recovered.set(true);
         loop {
             let stripe = Arc::clone(&self.stripe);
@@ -132,25 +133,29 @@ impl Scribe {
 
     /// How long there is nothing to do but what comes in.
     fn patience(&self) -> Duration {
-        if self.checkpoint.is_some() {
-            Duration::from_millis(20)
-        } else if self.unsynced_bytes > 0 {
-            (self.synced_at + self.sync_interval).saturating_sub(self.stripe.clock.monotone())
-        } else {
-            Duration::from_mins(1)
+        let now = self.stripe.clock.monotone();
+        let mut patience = Duration::from_mins(1);
+        if let Some(checkpoint) = &self.checkpoint {
+            patience = patience.min(checkpoint.due_in(now, false));
         }
+        if self.unsynced_bytes > 0 {
+            patience = patience.min((self.synced_at + self.sync_interval).saturating_sub(now));
+        }
+        patience
     }
 
     /// One round: all removes, one batch (all records that have come, for a flush), one part of a
-    /// checkpoint. Then again: under any load nobody waits for more than a batch.
+    /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
         self.write_removals(&mut work.removals)?;
         let all = work.closing || !work.flushes.is_empty();
+        let mut wrote = false;
         if work.batch_due || all {
             loop {
                 let (batch, taken) = self.take_batch();
                 if !batch.is_empty() {
                     self.write_batch(&batch)?;
+                    wrote = true;
                 }
                 if !all || taken >= work.come {
                     break;
@@ -164,7 +169,7 @@ impl Scribe {
         for flush in work.flushes.drain(..) {
             flush.set(true);
         }
-        self.step_checkpoint()
+        self.pace_checkpoint(wrote)
     }
 
     /// The next batch: what still fits into the open segment, if anything does.
@@ -246,12 +251,23 @@ impl Scribe {
         (self.stripe.geometry.segments / 8).clamp(2, 200)
     }
 
-    /// A part at a time, between batches, so that it takes little of the device.
-    fn step_checkpoint(&mut self) -> io::Result<()> {
+    /// A part at a time, between batches, so that others have nine tenths of the device.
+    fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
         if self.checkpoint.is_none() && self.segments_since_checkpoint >= self.checkpoint_segments()
         {
             self.begin_checkpoint();
         }
+        let now = self.stripe.clock.monotone();
+        let is_due = |it: &Checkpoint| it.due_in(now, behind_batch).is_zero();
+        if self.checkpoint.as_ref().is_some_and(is_due) {
+            self.step_checkpoint()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes the next part, whatever others want to write.
+    fn step_checkpoint(&mut self) -> io::Result<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
@@ -278,7 +294,7 @@ impl Scribe {
         self.write_superblock(clean)
     }
 
-    /// A whole checkpoint at once.
+    /// A whole checkpoint at once: somebody waits for it.
     fn run_checkpoint(&mut self) -> io::Result<()> {
         self.checkpoint = None;
         self.begin_checkpoint();

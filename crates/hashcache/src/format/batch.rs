@@ -44,6 +44,8 @@ const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"HCft");
 
 /// How a list spells the tail of a slot; a record's kind is spelled as in the record itself.
 pub(crate) const KIND_TAIL: u8 = 3;
+/// How a list spells a slot that is about to be written.
+pub(crate) const KIND_SLOT: u8 = 4;
 
 /// What a list says of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +56,11 @@ pub(crate) struct Listed {
     pub(crate) mark: u128,
     /// Units from the start of the segment.
     pub(crate) offset: u32,
-    /// Units.
+    /// Units; of a slot, its number in its set.
     pub(crate) length: u32,
     /// Distance to the end of the run, 4 KiB; 0 without one.
     pub(crate) run: u8,
-    /// 1 head, 2 span, [`KIND_TAIL`].
+    /// 1 head, 2 span, [`KIND_TAIL`], [`KIND_SLOT`].
     pub(crate) kind: u8,
 }
 

@@ -14,7 +14,8 @@ mod record;
 mod superblock;
 
 pub(crate) use batch::{
-    BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_TAIL, LIST_ENTRY, Listed,
+    BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL, LIST_ENTRY,
+    Listed,
 };
 pub(crate) use checkpoint::{PART_BODY, PART_BYTES, Part};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};

@@ -13,14 +13,14 @@ const MAGIC: [u8; 8] = *b"HASHCACH";
 pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
     ("magic", 0, 8), ("format version", 8, 4), ("flags", 12, 4), ("serial", 16, 8),
     ("store id", 24, 16),
-    ("secret", 40, 32), ("device", 72, 2), ("family", 74, 1), ("reserved", 75, 1),
+    ("secret", 40, 32), ("device", 72, 2), ("family", 74, 1), ("policy", 75, 1),
     ("unit bytes", 76, 4),
     ("device bytes", 80, 8), ("segment bytes", 88, 4), ("block bytes", 92, 4), ("ways", 96, 4),
     ("object bytes", 100, 4), ("journal offset", 104, 8), ("journal bytes", 112, 8),
     ("checkpoint offset", 120, 8), ("checkpoint bytes", 128, 8), ("table offset", 136, 8),
     ("sets", 144, 8), ("log offset", 152, 8), ("segments", 160, 8), ("next version", 168, 8),
     ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
-    ("removes forgotten below", 200, 8), ("reserved", 208, 3880), ("checksum", 4088, 8),
+    ("removes forgotten below", 200, 8), ("policy since", 208, 8), ("reserved", 216, 3872), ("checksum", 4088, 8),
 ];
 
 const _: () = assert!(tiles(SUPERBLOCK_LAYOUT, SUPERBLOCK_BYTES));
@@ -71,6 +71,10 @@ pub(crate) struct Superblock {
     /// Removes of versions below this may be known to the checkpoint only: without a checkpoint, no
     /// record older than this may come back.
     pub(crate) removes_forgotten_below: u64,
+    /// Code of the policy that last opened the store (`config`).
+    pub(crate) policy: u8,
+    /// The first version given out since that policy, and no other, has opened it.
+    pub(crate) policy_since: u64,
 }
 
 /// Why a block is no superblock.
@@ -102,6 +106,7 @@ impl Superblock {
             Family::Log => 1,
             Family::Table => 2,
         };
+        out[75] = self.policy;
         let words = [
             (76, self.unit_bytes),
             (88, self.segment_bytes),
@@ -127,6 +132,7 @@ impl Superblock {
             (184, self.checkpoint_parts),
             (192, self.wall_clock),
             (200, self.removes_forgotten_below),
+            (208, self.policy_since),
         ];
         for (at, long) in longs {
             put(&mut out, at, &long.to_le_bytes());
@@ -179,6 +185,8 @@ impl Superblock {
             checkpoint_parts: field.u64(184),
             wall_clock: field.u64(192),
             removes_forgotten_below: field.u64(200),
+            policy: bytes[75],
+            policy_since: field.u64(208),
         })
     }
 }
@@ -214,6 +222,8 @@ mod tests {
             checkpoint_parts: 11,
             wall_clock: 12,
             removes_forgotten_below: 13,
+            policy: 14,
+            policy_since: 15,
         }
     }
 

@@ -1,29 +1,61 @@
 //! The one budget of memory: whoever wants to hold bytes reserves them first.
 //!
 //! When it is spent, hot objects make room; when that is not enough, the caller waits or goes
-//! without.
-//! Cost: two atomic operations a reservation.
+//! without. What may be held for long because a client is slow ([`Class::Bulk`]) leaves a quarter
+//! to everything else, so that a hit, a page or a small miss never waits for slow transfers.
+//!
+//! Invariant: a release wakes, in the order of their coming, those whose bytes fit by then and
+//! nobody else; a refused reservation releases nothing. Else all who wait would wake each other for
+//! as long as the budget is spent.
+//! Cost: two atomic operations a reservation, four for bulk.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
+/// What memory is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// What is small, or given back soon. May take all there is.
+    Small,
+    /// Content of transfers, which a slow client can hold for as long as it likes. May take three
+    /// quarters of the limit.
+    Bulk,
+}
+
 struct Inner {
     limit: u64,
     used: AtomicU64,
+    /// What of `used` is bulk.
+    bulk: AtomicU64,
     /// How often something was released.
     releases: AtomicU64,
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<Queues>,
     /// Number of callers blocked in `reserve_blocking`, so that a release costs nothing without
     /// any.
     blocked: Mutex<usize>,
     released: Condvar,
     reclaim: OnceLock<Reclaim>,
+}
+
+/// Who waits for how much, longest first.
+#[derive(Default)]
+struct Queues {
+    small: VecDeque<Waiter>,
+    bulk: VecDeque<Waiter>,
+    next_number: u64,
+}
+
+struct Waiter {
+    number: u64,
+    bytes: u64,
+    waker: Waker,
 }
 
 /// Hands out reservations up to a limit.
@@ -34,6 +66,7 @@ pub(crate) struct Budget(Arc<Inner>);
 pub struct Reservation {
     inner: Arc<Inner>,
     bytes: u64,
+    class: Class,
 }
 
 impl Budget {
@@ -41,6 +74,7 @@ impl Budget {
         Self(Arc::new(Inner {
             limit,
             used: AtomicU64::new(0),
+            bulk: AtomicU64::new(0),
             releases: AtomicU64::new(0),
             waiting: Mutex::default(),
             blocked: Mutex::new(0),
@@ -64,14 +98,10 @@ impl Budget {
 
     /// Sets `bytes` aside if there is room, without asking anybody to make some.
     pub(crate) fn reserve_free(&self, bytes: u64) -> Option<Reservation> {
-        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.0.limit);
-        let taken = self
-            .0
-            .used
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits);
-        taken.is_ok().then(|| Reservation {
+        take(&self.0.used, bytes, self.0.limit).then(|| Reservation {
             inner: Arc::clone(&self.0),
             bytes,
+            class: Class::Small,
         })
     }
 
@@ -86,7 +116,25 @@ impl Budget {
         self.reserve_free(bytes)
     }
 
-    /// The same for a thread that may wait, up to `patience`.
+    /// The same for what `class` says. Beyond the share of bulk no hot object is asked for room.
+    pub(crate) fn reserve_as(&self, class: Class, bytes: u64) -> Option<Reservation> {
+        if class == Class::Small {
+            return self.reserve(bytes);
+        }
+        if !take(&self.0.bulk, bytes, self.0.bulk_limit()) {
+            return None;
+        }
+        let mut reservation = self.reserve(bytes);
+        match &mut reservation {
+            Some(reservation) => reservation.class = Class::Bulk,
+            None => {
+                self.0.bulk.fetch_sub(bytes, Ordering::AcqRel);
+            }
+        }
+        reservation
+    }
+
+    /// [`Budget::reserve`] for a thread that may wait, up to `patience`.
     pub(crate) fn reserve_blocking(&self, bytes: u64, patience: Duration) -> Option<Reservation> {
         if let Some(reservation) = self.reserve(bytes) {
             return Some(reservation);
@@ -126,18 +174,31 @@ impl Budget {
         reservation
     }
 
-    /// How often something was released; for [`Budget::released_since`].
+    /// How often something was released; for [`Budget::room_since`].
     pub(crate) fn releases(&self) -> u64 {
         self.0.releases.load(Ordering::Acquire)
     }
 
-    /// Resolves when something was released since there had been `releases`.
-    pub(crate) fn released_since(&self, releases: u64) -> Waiting {
+    /// Resolves when it is worth trying again to set `bytes` aside: when something was released
+    /// since there had been `releases`, and later whenever there is room for whoever has waited
+    /// longest.
+    pub(crate) fn room_since(&self, releases: u64, class: Class, bytes: u64) -> Waiting {
         Waiting {
             inner: Arc::clone(&self.0),
             releases,
+            class,
+            bytes,
+            number: None,
         }
     }
+}
+
+/// Adds `bytes` to what is taken unless that goes beyond `limit`.
+fn take(taken: &AtomicU64, bytes: u64, limit: u64) -> bool {
+    let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
+    taken
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits)
+        .is_ok()
 }
 
 impl Reservation {
@@ -145,56 +206,162 @@ impl Reservation {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// Takes over what `other` has set aside out of the same budget; what this was for, that
+    /// is for too.
+    pub fn join(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.inner, &other.inner));
+        let bulk = &self.inner.bulk;
+        match (self.class, other.class) {
+            (Class::Bulk, Class::Small) => bulk.fetch_add(other.bytes, Ordering::AcqRel),
+            (Class::Small, Class::Bulk) => bulk.fetch_sub(other.bytes, Ordering::AcqRel),
+            (Class::Small, Class::Small) | (Class::Bulk, Class::Bulk) => 0,
+        };
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Part of this as one of its own; no more than there is.
+    pub(crate) fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self {
+            inner: Arc::clone(&self.inner),
+            bytes,
+            class: self.class,
+        }
+    }
+
+    /// Whether this is out of `budget`.
+    pub(crate) fn is_of(&self, budget: &Budget) -> bool {
+        Arc::ptr_eq(&self.inner, &budget.0)
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.inner.release(self.bytes);
+            self.inner.release(self.bytes, self.class);
         }
     }
 }
 
 impl Inner {
-    fn release(&self, bytes: u64) {
+    fn bulk_limit(&self) -> u64 {
+        self.limit / 4 * 3
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Queues> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    fn release(&self, bytes: u64, class: Class) {
+        if class == Class::Bulk {
+            self.bulk.fetch_sub(bytes, Ordering::AcqRel);
+        }
         self.used.fetch_sub(bytes, Ordering::AcqRel);
         self.releases.fetch_add(1, Ordering::AcqRel);
-        let waiting = {
-            let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
-            std::mem::take(&mut *waiting)
-        };
-        for waker in waiting {
-            waker.wake();
-        }
+        self.wake_fitting();
         if *self.blocked.lock().expect("no holder of this lock panics") > 0 {
             self.released.notify_all();
         }
     }
+
+    /// Wakes those who wait and fit into what is free; one at least of each class, for whom hot
+    /// objects may have to make room.
+    fn wake_fitting(&self) {
+        let mut woken = Vec::new();
+        {
+            let mut waiting = self.waiting();
+            let room =
+                |taken: &AtomicU64, limit: u64| limit.saturating_sub(taken.load(Ordering::Acquire));
+            let mut free = room(&self.used, self.limit);
+            while let Some(waiter) = next(&mut waiting.small, woken.is_empty(), free) {
+                free = free.saturating_sub(waiter.bytes);
+                woken.push(waiter.waker);
+            }
+            let mut free = free.min(room(&self.bulk, self.bulk_limit()));
+            let mut first = free > 0;
+            while let Some(waiter) = next(&mut waiting.bulk, first, free) {
+                first = false;
+                free = free.saturating_sub(waiter.bytes);
+                woken.push(waiter.waker);
+            }
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
 }
 
-/// See [`Budget::released_since`].
+/// The one who waits longest, if there is room for it or it is to be tried all the same.
+fn next(queue: &mut VecDeque<Waiter>, anyway: bool, free: u64) -> Option<Waiter> {
+    queue.pop_front_if(|waiter| anyway || waiter.bytes <= free)
+}
+
+impl Queues {
+    fn of(&mut self, class: Class) -> &mut VecDeque<Waiter> {
+        match class {
+            Class::Small => &mut self.small,
+            Class::Bulk => &mut self.bulk,
+        }
+    }
+}
+
+/// See [`Budget::room_since`].
 pub(crate) struct Waiting {
     inner: Arc<Inner>,
     releases: u64,
+    class: Class,
+    bytes: u64,
+    /// Its number in the queue, from the first poll to the last.
+    number: Option<u64>,
 }
 
 impl Future for Waiting {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut waiting = self
-            .inner
-            .waiting
-            .lock()
-            .expect("no holder of this lock panics");
-        // Under the lock that a release takes after it has counted itself: none is missed.
-        if self.inner.releases.load(Ordering::Acquire) != self.releases {
+        let this = self.get_mut();
+        let mut waiting = this.inner.waiting();
+        if let Some(number) = this.number {
+            let mut there = waiting.of(this.class).iter_mut();
+            if let Some(waiter) = there.find(|waiter| waiter.number == number) {
+                waiter.waker.clone_from(context.waker());
+                return Poll::Pending;
+            }
+            drop(waiting);
+            this.number = None;
             return Poll::Ready(());
         }
-        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            waiting.push(context.waker().clone());
+        // Under the lock that a release takes after it has counted itself: none is missed.
+        if this.inner.releases.load(Ordering::Acquire) != this.releases {
+            return Poll::Ready(());
         }
+        let number = waiting.next_number;
+        waiting.next_number += 1;
+        let waiter = Waiter {
+            number,
+            bytes: this.bytes,
+            waker: context.waker().clone(),
+        };
+        waiting.of(this.class).push_back(waiter);
+        drop(waiting);
+        this.number = Some(number);
         Poll::Pending
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut waiting = self.inner.waiting();
+        let queue = waiting.of(self.class);
+        let place = queue.iter().position(|waiter| waiter.number == number);
+        if let Some(place) = place {
+            queue.remove(place);
+            return;
+        }
+        drop(waiting);
+        // It was woken and gave up at the same time: the next one shall have its turn.
+        self.inner.wake_fitting();
     }
 }
 
@@ -251,7 +418,7 @@ mod tests {
         let before = budget.releases();
         assert!(budget.reserve(1).is_none());
         drop(all);
-        let mut released = budget.released_since(before);
+        let mut released = budget.room_since(before, Class::Small, 1);
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut released).poll(&mut context).is_ready());
     }
@@ -275,5 +442,83 @@ mod tests {
                 .reserve_blocking(1, Duration::from_millis(1))
                 .is_none()
         );
+    }
+
+    #[test]
+    fn bulk_leaves_a_quarter_to_what_is_small() {
+        let budget = Budget::new(100);
+        let bulk = budget.reserve_as(Class::Bulk, 75).unwrap();
+        assert!(budget.reserve_as(Class::Bulk, 1).is_none());
+        let small = budget.reserve_as(Class::Small, 25).unwrap();
+        drop(bulk);
+        assert!(budget.reserve_as(Class::Bulk, 76).is_none());
+        assert!(budget.reserve_as(Class::Bulk, 75).is_some());
+        drop(small);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_part_of_a_reservation_comes_back_by_itself() {
+        let budget = Budget::new(100);
+        let mut whole = budget.reserve_as(Class::Bulk, 75).unwrap();
+        let part = whole.split(30);
+        assert_eq!((whole.bytes(), part.bytes()), (45, 30));
+        drop(whole);
+        assert_eq!(budget.used(), 30);
+        assert!(budget.reserve_as(Class::Bulk, 45).is_some());
+        drop(part);
+        assert!(budget.reserve_as(Class::Bulk, 75).is_some());
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Count(AtomicU64);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_release_wakes_the_first_of_those_who_wait_and_no_more_than_fit() {
+        let budget = Budget::new(100);
+        let mut held: Vec<_> = (0..10).map(|_| budget.reserve(10).unwrap()).collect();
+        let counts: Vec<_> = (0..50).map(|_| Arc::<Count>::default()).collect();
+        let wait = |count: &Arc<Count>| {
+            let mut waiting = budget.room_since(budget.releases(), Class::Small, 10);
+            let waker = Waker::from(Arc::clone(count));
+            let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            waiting
+        };
+        let mut waiting: Vec<_> = counts.iter().map(wait).collect();
+        let woken = || counts.iter().map(|it| it.0.load(Ordering::Relaxed));
+        held.pop();
+        assert!(woken().eq((0..50).map(|at| u64::from(at < 1))));
+        // One that gives up leaves its turn to the next.
+        drop(waiting.remove(0));
+        assert!(woken().eq((0..50).map(|at| u64::from(at < 2))));
+        // One that gives up before its turn is passed over.
+        drop(waiting.remove(1));
+        held.pop();
+        assert!(woken().eq((0..50).map(|at| u64::from(at < 5 && at != 2))));
+    }
+
+    #[test]
+    fn who_was_refused_bulk_is_not_woken_by_others_who_are_refused() {
+        let budget = Budget::new(100);
+        let _bulk = budget.reserve_as(Class::Bulk, 75).unwrap();
+        let _small = budget.reserve(20).unwrap();
+        let count = Arc::<Count>::default();
+        let mut waiting = budget.room_since(budget.releases(), Class::Bulk, 10);
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut waiting).poll(&mut context).is_pending());
+        for _ in 0..10 {
+            assert!(budget.reserve_as(Class::Bulk, 10).is_none());
+            assert!(budget.reserve(10).is_none());
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Hot {
     arena: Arc<Arena>,
     budget: Budget,
     next_victim: AtomicUsize,
+    /// Slabs of all shards, so that shrinking what is empty costs nothing.
+    slabs: AtomicUsize,
     bytes: AtomicU64,
 }
 
@@ -61,6 +63,7 @@ impl Hot {
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
+            slabs: AtomicUsize::new(0),
             bytes: AtomicU64::new(0),
         });
         let reclaimed = Arc::downgrade(&hot);
@@ -177,6 +180,7 @@ impl Hot {
             }
         };
         shard.slabs.push_back(Vec::new());
+        self.slabs.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
 
@@ -201,6 +205,7 @@ impl Hot {
             shard.slabs.insert(behind, keys);
             return;
         }
+        self.slabs.fetch_sub(1, Ordering::Relaxed);
         for key in keys {
             let gone = shard.map.remove(&key);
             self.count_out(gone.as_ref());
@@ -217,8 +222,10 @@ impl Hot {
     /// Lets go of about `bytes` bytes, the oldest slab of each shard in turn.
     fn shrink(&self, bytes: u64) {
         let target = self.budget.used().saturating_sub(bytes);
-        for round in 0..4 * SHARDS {
-            if self.budget.used() <= target {
+        let slabs = usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
+        let rounds = SHARDS.max(slabs).saturating_mul(4);
+        for round in 0..rounds {
+            if self.budget.used() <= target || self.slabs.load(Ordering::Relaxed) == 0 {
                 return;
             }
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
@@ -226,7 +233,7 @@ impl Hot {
             // enough.
             if let Ok(mut shard) = self.shards[victim].try_lock() {
                 // Where all was asked for, looking for more that was not would keep the caller.
-                self.evict_oldest(&mut shard, round < 2 * SHARDS);
+                self.evict_oldest(&mut shard, round < rounds / 2);
             }
         }
     }

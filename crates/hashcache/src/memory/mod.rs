@@ -11,8 +11,8 @@ mod chunk;
 mod hot;
 mod slab;
 
-pub(crate) use budget::Budget;
 pub use budget::Reservation;
+pub(crate) use budget::{Budget, Class, Waiting};
 pub use buffer::AlignedBuf;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;

@@ -1,23 +1,34 @@
 //! HashCache-Log: everything lies in the log, memory holds a tag and a position (paper, section
 //! 3.5).
 //!
-//! The published form gives each key one row of 8 entries; at load 1 it reaches 86 % of a full log.
-//! Here each key has **two** candidate rows, and an insert replaces the oldest entry of both. That
-//! and a ninth tag bit (to pay for the second row) make 48 bits an entry, and 95 % reachable at
-//! less than 52 bits a live object.
+//! The published form gives each key one row of 8 entries of 47 bits; at load 1 it reaches 86 % of
+//! a full log. By default each key has **two** candidate rows, and an insert replaces the oldest
+//! entry of both. That and a ninth tag bit (to pay for the second row) make 48 bits an entry, and
+//! 95 % reachable at less than 52 bits a live object. Both are here ([`Rows`]), to be compared.
 
 use std::ops::Range;
 
-use super::{Candidates, Located, LogPos, Policy};
+use super::{Candidates, Located, LogPos, Packed, Policy, WAYS};
+use crate::config::Rows;
 use crate::key::KeyHash;
 
-/// Entries in a row.
-pub(crate) const WAYS: usize = 8;
-/// 9 bits of tag, 32 of position, 4 of generation, 3 of rank.
-pub(crate) const ENTRY_BYTES: usize = 6;
+const POSITION_BITS: u32 = 32;
+const GENERATION_BITS: u32 = 4;
+const RANK_BITS: u32 = 3;
+const GENERATIONS: u64 = 1 << GENERATION_BITS;
 
-const TAG_BITS: u32 = 9;
-const GENERATIONS: u64 = 16;
+/// Bits of an entry: 8 or 9 of tag, 32 of position, 4 of generation, 3 of rank.
+pub(crate) fn entry_bits(rows: Rows) -> u32 {
+    tag_bits(rows) + POSITION_BITS + GENERATION_BITS + RANK_BITS
+}
+
+/// A second row doubles the entries a miss is compared with; one more bit of tag halves them again.
+fn tag_bits(rows: Rows) -> u32 {
+    match rows {
+        Rows::One => 8,
+        Rows::Two => 9,
+    }
+}
 
 /// An unpacked entry; tag 0 means empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,58 +39,66 @@ struct Entry {
     rank: u8,
 }
 
+/// Takes the lowest `bits` bits off `word`.
+fn take(word: &mut u64, bits: u32) -> u64 {
+    let low = *word & ((1 << bits) - 1);
+    *word >>= bits;
+    low
+}
+
 impl Entry {
-    fn unpack(bytes: [u8; ENTRY_BYTES]) -> Self {
-        let [a, b, c, d, e, f] = bytes;
-        let rest = u16::from_le_bytes([e, f]);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each field has as many bits as it takes"
+    )]
+    fn unpack(mut word: u64, tag_bits: u32) -> Self {
         Self {
-            tag: rest & 0x1ff,
-            position: u32::from_le_bytes([a, b, c, d]),
-            generation: (rest >> 9 & 0xf) as u8,
-            rank: (rest >> 13) as u8,
+            tag: take(&mut word, tag_bits) as u16,
+            position: take(&mut word, POSITION_BITS) as u32,
+            generation: take(&mut word, GENERATION_BITS) as u8,
+            rank: take(&mut word, RANK_BITS) as u8,
         }
     }
 
-    fn pack(self) -> [u8; ENTRY_BYTES] {
-        let rest = self.tag | u16::from(self.generation) << 9 | u16::from(self.rank) << 13;
-        let ([a, b, c, d], [e, f]) = (self.position.to_le_bytes(), rest.to_le_bytes());
-        [a, b, c, d, e, f]
+    fn pack(self, tag_bits: u32) -> u64 {
+        let rest = u64::from(self.generation) | u64::from(self.rank) << GENERATION_BITS;
+        let rest = u64::from(self.position) | rest << POSITION_BITS;
+        u64::from(self.tag) | rest << tag_bits
     }
 }
 
 /// One shard's rows.
 pub(crate) struct Log {
+    form: Rows,
+    tag_bits: u32,
     rows: u32,
     /// Units in the log; positions are stored modulo this.
     capacity: u64,
-    /// `rows` × [`WAYS`] entries, [`ENTRY_BYTES`] each.
-    packed: Box<[u8]>,
+    /// `rows` × [`WAYS`] entries.
+    packed: Packed,
     early_evictions: u64,
 }
 
 impl Log {
     /// `rows` rows for a log of `capacity` units.
-    pub(crate) fn new(rows: u32, capacity: u64) -> Self {
-        let bytes = rows as usize * WAYS * ENTRY_BYTES;
-        // Zeroed by the kernel on first touch, so an empty index takes no memory yet.
+    pub(crate) fn new(form: Rows, rows: u32, capacity: u64) -> Self {
         Self {
+            form,
+            tag_bits: tag_bits(form),
             rows,
             capacity,
-            packed: vec![0; bytes].into(),
+            packed: Packed::new(rows as usize * WAYS, entry_bits(form)),
             early_evictions: 0,
         }
     }
 
     fn entry(&self, row: u32, way: usize) -> Entry {
-        let at = (row as usize * WAYS + way) * ENTRY_BYTES;
-        let mut bytes = [0; ENTRY_BYTES];
-        bytes.copy_from_slice(&self.packed[at..at + ENTRY_BYTES]);
-        Entry::unpack(bytes)
+        Entry::unpack(self.packed.entry(row as usize * WAYS + way), self.tag_bits)
     }
 
     fn store(&mut self, row: u32, way: usize, entry: Entry) {
-        let at = (row as usize * WAYS + way) * ENTRY_BYTES;
-        self.packed[at..at + ENTRY_BYTES].copy_from_slice(&entry.pack());
+        self.packed
+            .store(row as usize * WAYS + way, entry.pack(self.tag_bits));
     }
 
     /// The full position of an entry, or `None` when it is empty or the head has passed it.
@@ -98,10 +117,11 @@ impl Log {
         }
     }
 
-    /// The candidate rows of `key`; the second is left out when it is the first.
+    /// The candidate row or rows of `key`; a second is left out when it is the first.
     fn candidate_rows(&self, key: KeyHash) -> impl Iterator<Item = u32> + use<> {
-        let (first, second) = (key.first_row(self.rows), key.second_row(self.rows));
-        std::iter::once(first).chain(Some(second).filter(|second| *second != first))
+        let first = key.first_row(self.rows);
+        let second = (self.form == Rows::Two).then(|| key.second_row(self.rows));
+        std::iter::once(first).chain(second.filter(|second| *second != first))
     }
 
     fn places(&self, key: KeyHash) -> impl Iterator<Item = (u32, usize)> + use<> {
@@ -111,7 +131,7 @@ impl Log {
 
     /// The entry of `key` that points to `at`.
     fn find(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
-        let tag = key.tag(TAG_BITS);
+        let tag = key.tag(self.tag_bits);
         self.places(key).find(|(row, way)| {
             let entry = self.entry(*row, *way);
             entry.tag == tag && self.position(entry, head) == Some(at)
@@ -159,7 +179,7 @@ impl Log {
 
 impl Policy for Log {
     fn locate(&self, key: KeyHash, head: LogPos) -> Located {
-        let tag = key.tag(TAG_BITS);
+        let tag = key.tag(self.tag_bits);
         let mut candidates = Candidates::NONE;
         for (row, way) in self.places(key) {
             let entry = self.entry(row, way);
@@ -180,7 +200,7 @@ impl Policy for Log {
         if let Some((row, way)) = replaces.and_then(|old| self.find(key, old, head)) {
             self.clear(row, way);
         }
-        let tag = key.tag(TAG_BITS);
+        let tag = key.tag(self.tag_bits);
         let live = |log: &Self, (row, way): (u32, usize)| log.position(log.entry(row, way), head);
         // What could be an older version of this name pins the new entry to its own row: rows lose
         // their oldest entry first, so within a row no older version outlives a newer one. Across
@@ -241,7 +261,7 @@ impl Policy for Log {
     }
 
     fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool {
-        let tag = key.tag(TAG_BITS);
+        let tag = key.tag(self.tag_bits);
         let mut any = false;
         for (row, way) in self.places(key) {
             let entry = self.entry(row, way);
@@ -269,29 +289,21 @@ impl Policy for Log {
     }
 
     fn save(&self, rows: Range<u32>, out: &mut Vec<u8>) {
-        let row_bytes = WAYS * ENTRY_BYTES;
-        out.extend_from_slice(
-            &self.packed[rows.start as usize * row_bytes..rows.end as usize * row_bytes],
-        );
+        let entries = rows.start as usize * WAYS..rows.end as usize * WAYS;
+        self.packed.save(entries, out);
     }
 
     fn restore(&mut self, first: u32, bytes: &[u8]) {
-        let at = first as usize * WAYS * ENTRY_BYTES;
-        if let Some(rows) = self.packed.get_mut(at..at + bytes.len()) {
-            rows.copy_from_slice(bytes);
-        }
+        self.packed.restore(first as usize * WAYS, bytes);
     }
 
     fn clear(&mut self) {
-        self.packed.fill(0);
+        self.packed.clear();
     }
 
     fn entries(&self) -> u64 {
-        let tag = |bytes: &[u8]| u16::from_le_bytes([bytes[4], bytes[5]]) & 0x1ff;
-        self.packed
-            .chunks_exact(ENTRY_BYTES)
-            .filter(|bytes| tag(bytes) != 0)
-            .count() as u64
+        let used = |n: &usize| self.packed.entry(*n) & ((1 << self.tag_bits) - 1) != 0;
+        (0..self.rows as usize * WAYS).filter(used).count() as u64
     }
 
     fn early_evictions(&self) -> u64 {
@@ -316,9 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_48_bits_and_survives_packing() {
-        assert_eq!(ENTRY_BYTES * 8, 48);
-        for tag in [1, 0x1ff] {
+    fn an_entry_has_47_bits_as_published_and_48_with_two_rows() {
+        assert_eq!(entry_bits(Rows::One), 47);
+        assert_eq!(entry_bits(Rows::Two), 48);
+    }
+
+    #[test]
+    fn an_entry_survives_packing() {
+        for (form, tag) in [(Rows::One, 0xff), (Rows::Two, 0x1ff), (Rows::Two, 1)] {
             for (position, generation, rank) in [(0, 0, 0), (u32::MAX, 15, 7), (77, 9, 3)] {
                 let entry = Entry {
                     tag,
@@ -326,14 +343,16 @@ mod tests {
                     generation,
                     rank,
                 };
-                assert_eq!(Entry::unpack(entry.pack()), entry);
+                let word = entry.pack(tag_bits(form));
+                assert_eq!(Entry::unpack(word, tag_bits(form)), entry);
+                assert!(word < 1 << entry_bits(form));
             }
         }
     }
 
     #[test]
     fn a_look_up_goes_from_new_to_old_and_forgets_what_the_head_has_passed() {
-        let mut log = Log::new(4, 1000);
+        let mut log = Log::new(Rows::Two, 4, 1000);
         log.record(key(1), LogPos(100), None, LogPos(110));
         log.record(key(1), LogPos(500), None, LogPos(510));
         assert_eq!(found(&log, key(1), 600), [500, 100]);
@@ -344,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_known_older_version_gives_its_entry_back() {
-        let mut log = Log::new(4, 1000);
+        let mut log = Log::new(Rows::Two, 4, 1000);
         log.record(key(1), LogPos(100), None, LogPos(110));
         log.record(key(1), LogPos(500), Some(LogPos(100)), LogPos(510));
         assert_eq!(found(&log, key(1), 600), [500]);
@@ -353,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_both_rows_makes_room() {
-        let mut log = Log::new(1, 10_000);
+        let mut log = Log::new(Rows::Two, 1, 10_000);
         for n in 0..9 {
             log.record(key(n), LogPos(n * 10), None, LogPos(n * 10 + 10));
         }
@@ -365,7 +384,7 @@ mod tests {
     #[test]
     fn an_older_version_never_outlives_a_newer_one() {
         let mut random = fastrand::Rng::with_seed(11);
-        let mut log = Log::new(3, 1 << 20);
+        let mut log = Log::new(Rows::Two, 3, 1 << 20);
         let (mut newest, mut put_at) = ([0; 60], std::collections::HashMap::new());
         for at in 1..200_000u64 {
             let n = random.usize(..60);
@@ -384,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_name_is_forgotten_even_where_the_head_has_not_come_yet() {
-        let mut log = Log::new(4, 1000);
+        let mut log = Log::new(Rows::Two, 4, 1000);
         log.record(key(1), LogPos(500), None, LogPos(510));
         assert!(!log.forget_all(key(1), LogPos(400)));
         assert_eq!(found(&log, key(1), 510), [0; 0]);
@@ -395,7 +414,7 @@ mod tests {
 
     #[test]
     fn swept_every_lap_no_generation_ever_meets_itself() {
-        let mut log = Log::new(2, 100);
+        let mut log = Log::new(Rows::Two, 2, 100);
         log.record(key(1), LogPos(10), None, LogPos(11));
         for lap in 1..40u64 {
             for part in 0..2u32 {
@@ -409,7 +428,7 @@ mod tests {
 
     #[test]
     fn ranks_of_a_full_row_are_a_permutation_and_the_last_touched_is_first() {
-        let mut log = Log::new(1, 10_000);
+        let mut log = Log::new(Rows::Two, 1, 10_000);
         for n in 0..8 {
             log.record(key(n), LogPos(n), None, LogPos(n + 1));
         }
@@ -427,24 +446,27 @@ mod tests {
 
     #[test]
     fn saved_rows_come_back() {
-        let mut log = Log::new(64, 100_000);
+        let mut log = Log::new(Rows::Two, 64, 100_000);
         for n in 0..300 {
             log.record(key(n), LogPos(n), None, LogPos(n + 1));
         }
-        let mut restored = Log::new(64, 100_000);
+        let mut restored = Log::new(Rows::Two, 64, 100_000);
         for first in [0, 32] {
             let mut bytes = Vec::new();
             log.save(first..first + 32, &mut bytes);
             restored.restore(first, &bytes);
         }
-        assert_eq!(restored.packed, log.packed);
+        assert!(
+            (0..300)
+                .all(|n| restored.locate(key(n), LogPos(300)) == log.locate(key(n), LogPos(300)))
+        );
     }
 
     /// Live objects in a full log that can still be found, with slots at `load` objects a slot.
-    fn reachable(live_per_100_slots: u64) -> f64 {
+    fn reachable(form: Rows, live_per_100_slots: u64) -> f64 {
         let rows = 4_000;
         let live = u64::from(rows) * 8 * live_per_100_slots / 100;
-        let mut log = Log::new(rows, live);
+        let mut log = Log::new(form, rows, live);
         for n in 0..live * 3 {
             if n % (live / 100) == 0 {
                 log.sweep(0..rows, LogPos(n));
@@ -458,8 +480,17 @@ mod tests {
 
     #[test]
     fn two_rows_reach_95_percent_of_a_full_log_at_52_bits_an_object() {
-        // 48 bits a slot and 92 live objects on 100 slots are 52 bits an object.
-        let share = reachable(92);
+        // 48 bits a slot and 92.5 live objects on 100 slots are 52 bits an object.
+        let share = reachable(Rows::Two, 92);
         assert!(share >= 0.95, "{share}");
+    }
+
+    #[test]
+    fn the_published_form_reaches_86_percent_at_load_1_and_needs_67_bits_an_object_for_95() {
+        let full = reachable(Rows::One, 100);
+        assert!((0.84..0.88).contains(&full), "{full}");
+        // 47 bits a slot and 70 live objects on 100 slots are 67 bits an object.
+        let roomy = reachable(Rows::One, 70);
+        assert!((0.94..0.965).contains(&roomy), "{roomy}");
     }
 }

@@ -2,22 +2,38 @@
 //!
 //! | policy | bits per slot | reads per hit | reads per miss | writes per put |
 //! |---|---|---|---|---|
+//! | `basic` | 0 | 1 (2 beyond a block) | 1 | 1 |
 //! | `set` | 0 | 1 (2 beyond a block) | 1 | 1 and 1 read, at one place |
+//! | `set-mem` | 11 | 1 (2 beyond a block) | 0.031 | 1, and 1 and a sync a batch |
 //! | `log` | 48 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 (batched) |
+//! | `log`, one row | 47 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 |
 //!
-//! Each cell has a test that counts device calls (`tests/it/cost.rs`, and `log.rs` for the bits).
+//! Each cell has a test that counts device calls (`tests/it/cost.rs`, and for the bits `log.rs` and
+//! `ranks.rs`).
 //! Called by `shard` under the shard's lock, so nothing here may wait, read or allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
 //! the one at the later log position is the newer one: look-ups go from new to old. All that could
 //! be the same name lies in one row, and rows lose their oldest entry first; so an older version is
-//! never found before, and never outlives, a newer one.
+//! never found before, and never outlives, a newer one. In a set that memory knows, a put takes the
+//! slot of its older version.
 
+mod basic;
 mod log;
+mod packed;
+mod ranks;
 mod set;
+mod set_mem;
 
-pub(crate) use log::{ENTRY_BYTES, Log, WAYS};
+pub(crate) use basic::Basic;
+pub(crate) use log::{Log, entry_bits};
+use packed::Packed;
+pub(crate) use ranks::SLOT_BITS;
 pub(crate) use set::Set;
+pub(crate) use set_mem::SetMem;
+
+/// Entries in a row, slots in a set.
+pub(crate) const WAYS: usize = 8;
 
 use crate::key::KeyHash;
 use crate::object::Version;
@@ -73,6 +89,18 @@ pub(crate) enum Located {
     Log(Candidates),
     /// In this set of the Disk Table, if at all.
     Set(SetId),
+    /// In this slot of it, if at all.
+    Slot(SetId, Slot),
+}
+
+impl Located {
+    /// The first of the log's positions to look at.
+    pub(crate) fn newest_in_log(&self) -> Option<LogPos> {
+        match self {
+            Self::Log(candidates) => candidates.as_slice().first().copied(),
+            Self::Nowhere | Self::Set(_) | Self::Slot(..) => None,
+        }
+    }
 }
 
 /// What a slot holds, as read from the disk.
@@ -87,10 +115,47 @@ pub(crate) trait Policy: Send {
     /// Where `key` may lie, given how far the log has come.
     fn locate(&self, key: KeyHash, head: LogPos) -> Located;
 
-    /// Which slot of its set `key` goes to, given what the slots hold (table family).
-    fn victim(&self, _key: KeyHash, _slots: &[Option<Occupant>]) -> Slot {
+    // -- the table family -----------------------------------------------------------------------
+
+    /// Whether [`Policy::claim`] must be told what the slots of `key`'s set hold.
+    fn wants_slots(&self, _key: KeyHash) -> bool {
+        false
+    }
+
+    /// The slot of its set that `key` goes to. It counts as taken from now on.
+    fn claim(&mut self, _key: KeyHash, _slots: &[Option<Occupant>]) -> Slot {
         Slot(0)
     }
+
+    /// Slots of a set that must be cleared before memory can know what it holds.
+    fn surplus(&self, _slots: &[Option<Occupant>]) -> Vec<Slot> {
+        Vec::new()
+    }
+
+    /// `slot` of `key`'s set was cleared.
+    fn vacated(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    /// `key` was served from the slot that it is known in.
+    fn used(&mut self, _key: KeyHash) {}
+
+    /// In recovery: `key` was put into `slot`.
+    fn claimed(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    /// In recovery: what lies in `key`'s set is not known.
+    fn unlearn(&mut self, _key: KeyHash) {}
+
+    /// In recovery: the table is known to be empty.
+    fn nothing_stored(&mut self) {}
+
+    /// The first set at or after row `from` that memory does not know.
+    fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
+        None
+    }
+
+    /// Takes over what the slots of `set` were seen to hold, if memory can tell them apart.
+    fn learn_set(&mut self, _set: SetId, _slots: &[Option<Occupant>]) {}
+
+    // -- the log family -------------------------------------------------------------------------
 
     /// `key` was written at `at`; `replaces` is where an older version of it is known to lie.
     fn record(&mut self, _key: KeyHash, _at: LogPos, _replaces: Option<LogPos>, _head: LogPos) {}
@@ -106,6 +171,8 @@ pub(crate) trait Policy: Send {
     fn forget_all(&mut self, _key: KeyHash, _head: LogPos) -> bool {
         false
     }
+
+    // -- both -----------------------------------------------------------------------------------
 
     /// Rows of the index, for `sweep`, `save` and `restore`.
     fn rows(&self) -> u32 {

@@ -23,7 +23,11 @@ impl Policy for Set {
         Located::Set(SetId(key.set(self.sets)))
     }
 
-    fn victim(&self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot {
+    fn wants_slots(&self, _key: KeyHash) -> bool {
+        true
+    }
+
+    fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot {
         let same = |slot: &Option<Occupant>| slot.is_some_and(|occupant| occupant.key == key);
         let position = slots
             .iter()
@@ -53,11 +57,11 @@ mod tests {
                 version: Version(version),
             })
         };
-        let set = Set::new(10);
+        let mut set = Set::new(10);
         let mut slots = [held(1, 9), None, held(3, 7)];
-        assert_eq!(set.victim(key(3), &slots), Slot(2));
-        assert_eq!(set.victim(key(4), &slots), Slot(1));
+        assert_eq!(set.claim(key(3), &slots), Slot(2));
+        assert_eq!(set.claim(key(4), &slots), Slot(1));
         slots[1] = held(2, 8);
-        assert_eq!(set.victim(key(4), &slots), Slot(2));
+        assert_eq!(set.claim(key(4), &slots), Slot(2));
     }
 }

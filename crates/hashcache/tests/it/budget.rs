@@ -140,6 +140,49 @@ fn a_device_that_fails_takes_the_store_out_and_leaves_nobody_waiting() {
 }
 
 #[test]
+fn a_device_without_space_at_any_write_takes_the_store_out_and_what_is_hot_is_served() {
+    for policy in POLICIES {
+        for (fault, n) in [Fault::Full, Fault::Error]
+            .into_iter()
+            .flat_map(|fault| (3..40).map(move |n| (fault, n)))
+        {
+            let inner = MemoryDevice::new(16 * MIB);
+            let device = Arc::new(FaultDevice::new(inner, Some((n, fault))));
+            let cache = open(quiet(device.clone(), policy));
+            let mut flushed = Vec::new();
+            for put in 0..200 {
+                let value = Value::new(put, 90_000);
+                let name = format!("{put}").into_bytes();
+                if value.store(&cache, &name).is_err() || !cache.flush().wait() {
+                    break;
+                }
+                flushed.push((name, value));
+                if put % 3 == 2 {
+                    let (name, _) = flushed.remove(0);
+                    if cache.remove(&name).wait().is_err() {
+                        break;
+                    }
+                }
+            }
+            let what = format!("{policy:?} {fault:?} at write {n}");
+            assert!(device.writes() > n, "{what}");
+            assert_eq!(cache.stats().health, Health::OutOfService, "{what}");
+            assert_eq!(
+                Value::new(1, 1).store(&cache, b"late"),
+                Err(PutError::OutOfService),
+                "{what}"
+            );
+            if let Some((name, value)) = flushed.last() {
+                let hit = cache.get(name).wait().expect("its head is hot still");
+                assert_eq!(Value::parse(hit.metadata()), *value, "{what}");
+            }
+            assert_eq!(cache.stats().pending_bytes, 0, "{what}");
+            cache.close();
+        }
+    }
+}
+
+#[test]
 fn reads_that_the_device_refuses_are_misses_and_take_it_out_in_the_end() {
     let device = Arc::new(FaultDevice::new(MemoryDevice::new(64 * MIB), None));
     let config = Config {
@@ -211,4 +254,79 @@ fn readers_and_followers_outlive_their_cache() {
     assert!(reader.read_to_vec().unwrap() == value.content(b"name"));
     writer.commit().unwrap();
     assert_eq!(follower.read_to_vec().unwrap(), b"content");
+}
+
+/// Takes all that transfers which nobody reads can take, first to be stored and then by the way.
+fn stall(cache: &Cache, transfers: usize) -> Vec<(hashcache::Writer, hashcache::Follower)> {
+    let stalled = (0..transfers).map(|number| {
+        let put = Put {
+            length: Some(10 * MIB as u64),
+            ..Put::metadata("m")
+        };
+        let intent = cache.intend(format!("slow {number}").as_bytes());
+        let mut writer = intent.unwrap().writer(put).unwrap();
+        let follower = writer.follow(0);
+        while writer.write(&[1; 16 * KIB]).is_ok() {}
+        writer.bypass();
+        while writer.write(&[1; 16 * KIB]).is_ok() {}
+        (writer, follower)
+    });
+    stalled.collect()
+}
+
+#[test]
+fn transfers_that_nobody_reads_leave_memory_to_small_puts_and_reads() {
+    let (cache, gate) = gated(PolicyKind::Log);
+    Value::new(1, 5_000).store(&cache, b"stored").unwrap();
+    assert!(cache.flush().wait());
+    gate.shut();
+    let stalled = stall(&cache, 20);
+    let stats = cache.stats();
+    assert!(stats.memory_used_bytes >= stats.memory_limit_bytes / 2);
+    assert_eq!(get(&cache, b"stored"), Some(Value::new(1, 5_000)));
+    for put in 0..20 {
+        let name = format!("small {put}");
+        let stored = Value::new(put, 20_000).store(&cache, name.as_bytes());
+        assert!(stored.is_ok(), "{put}: {stored:?}");
+    }
+    assert!(cache.reserve(64 << 10).is_some());
+    drop(stalled);
+    gate.open();
+}
+
+#[test]
+fn a_writer_that_is_refused_wakes_no_other_one() {
+    struct Count(std::sync::atomic::AtomicU64);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let (cache, gate) = gated(PolicyKind::Log);
+    gate.shut();
+    let begin = |name: &[u8]| {
+        let put = Put {
+            length: Some(10 * MIB as u64),
+            ..Put::metadata("m")
+        };
+        cache.intend(name).unwrap().writer(put).unwrap()
+    };
+    let (mut one, mut other) = (begin(b"one"), begin(b"other"));
+    let mut held = Vec::new();
+    while let Some(reservation) = cache.reserve(32 << 10) {
+        held.push(reservation);
+    }
+    assert_eq!(one.write(&[1; 100 * KIB]), Err(PutError::Full));
+    let mut released = Box::pin(one.released());
+    let count = Arc::new(Count(0.into()));
+    let waker = std::task::Waker::from(Arc::clone(&count));
+    let mut context = std::task::Context::from_waker(&waker);
+    assert!(released.as_mut().poll(&mut context).is_pending());
+    for _ in 0..10 {
+        assert_eq!(other.write(&[1; 100 * KIB]), Err(PutError::Full));
+    }
+    assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+    drop(held);
+    assert!(released.as_mut().poll(&mut context).is_ready());
+    gate.open();
 }

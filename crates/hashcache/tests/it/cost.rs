@@ -3,17 +3,22 @@
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, Config, PolicyKind};
+use hashcache::{Cache, Config, PolicyKind, Rows};
 
 use super::support::{Call, KIB, MIB, Recorder, Value, get, open, quiet};
 
 type Device = Arc<Recorder<MemoryDevice>>;
 
 fn store(policy: PolicyKind, length: usize, objects: u64) -> (Cache, Device) {
+    store_with(policy, Rows::Two, length, objects)
+}
+
+fn store_with(policy: PolicyKind, rows: Rows, length: usize, objects: u64) -> (Cache, Device) {
     let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
     let config = |device: &Device| Config {
         object_bytes: 8 << 10,
         segment_bytes: Some(4 * MIB as u32),
+        rows,
         ..quiet(device.clone(), policy)
     };
     let cache = open(config(&device));
@@ -83,6 +88,24 @@ fn log_miss_is_at_most_0_031_reads() {
 }
 
 #[test]
+fn log_with_one_row_hits_with_one_read_and_misses_with_at_most_0_031() {
+    let (cache, device) = store_with(PolicyKind::Log, Rows::One, 3_000, 3_000);
+    let found = (0..1_000)
+        .filter(|put| get(&cache, &name(*put)).is_some())
+        .count();
+    let reads = device.take_reads().len();
+    assert!(
+        found > 950 && reads < found + 40,
+        "{reads} reads for {found}"
+    );
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(reads <= 310, "{reads} reads for 10,000 misses");
+}
+
+#[test]
 fn log_put_is_much_less_than_a_write_and_no_read() {
     let (cache, device) = store(PolicyKind::Log, 3_000, 10);
     for put in 0..1_000 {
@@ -99,7 +122,7 @@ fn log_put_is_much_less_than_a_write_and_no_read() {
 
 #[test]
 fn a_hot_hit_costs_nothing() {
-    for policy in [PolicyKind::Log, PolicyKind::Set] {
+    for policy in PolicyKind::ALL {
         let (cache, device) = store(policy, 3_000, 20);
         assert!(get(&cache, &name(7)).is_some());
         device.take_reads();
@@ -162,6 +185,67 @@ fn set_put_is_one_read_and_one_write_at_one_place() {
 }
 
 #[test]
+fn set_mem_hit_is_one_read_of_a_block() {
+    let (cache, device) = store(PolicyKind::SetMem, 3_000, 500);
+    let mut found = 0;
+    for put in 0..500 {
+        found += u32::from(get(&cache, &name(put)).is_some());
+        // Of two names of a set with equal tags the later one has put the earlier one out.
+        let reads = device.take_reads();
+        assert!(reads.iter().all(|read| read.length == 8 * KIB), "{reads:?}");
+        assert_eq!(reads.len(), 1);
+    }
+    assert!(found >= 490, "{found} of 500");
+    assert_eq!(device.take_writes(), []);
+}
+
+#[test]
+fn set_mem_miss_is_0_031_reads_when_sets_are_full() {
+    // 448 sets of 8 slots: 8,000 objects fill them.
+    let (cache, device) = store(PolicyKind::SetMem, 3_000, 8_000);
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(
+        (240..=360).contains(&reads),
+        "{reads} reads for 10,000 misses"
+    );
+}
+
+#[test]
+fn set_mem_put_is_one_write_and_one_for_its_batch_and_no_read() {
+    let (cache, device) = store(PolicyKind::SetMem, 3_000, 100);
+    for put in 0..100 {
+        store_one(&cache, 1_000 + put, 3_000);
+    }
+    assert!(cache.flush().wait());
+    assert_eq!(device.take_reads(), []);
+    let writes = device.take_writes();
+    assert!(writes.iter().all(|write| write.length == 8 * KIB));
+    assert_eq!(writes.len(), 101, "{writes:?}");
+}
+
+#[test]
+fn basic_is_one_read_to_look_up_and_one_write_to_store() {
+    let (cache, device) = store(PolicyKind::Basic, 3_000, 100);
+    for put in 0..200 {
+        get(&cache, &name(put));
+        let [Call { length, .. }] = device.take_reads()[..] else {
+            panic!("not one read")
+        };
+        assert_eq!(length, 8 * KIB);
+    }
+    store_one(&cache, 1_000, 3_000);
+    assert!(cache.flush().wait());
+    assert_eq!(device.take_reads(), []);
+    let [Call { length, .. }] = device.take_writes()[..] else {
+        panic!("not one write")
+    };
+    assert_eq!(length, 8 * KIB);
+}
+
+#[test]
 fn a_remove_is_one_write_and_one_for_all_that_wait() {
     let (cache, device) = store(PolicyKind::Log, 3_000, 100);
     cache.remove(&name(3)).wait().unwrap();
@@ -190,4 +274,27 @@ fn readers_of_one_object_share_its_read() {
         assert!(lookup.wait().is_some());
     }
     assert_eq!(device.take_reads().len(), 1);
+}
+
+#[test]
+fn an_object_of_16_mib_written_alone_is_read_up_to_a_mebibyte_at_once() {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let config = |device: &Device| Config {
+        memory_bytes: 64 * MIB as u64,
+        segment_bytes: Some(8 * MIB as u32),
+        ..quiet(device.clone(), PolicyKind::Log)
+    };
+    let cache = open(config(&device));
+    store_one(&cache, 1, 16 * MIB);
+    cache.close();
+    let cache = open(config(&device));
+    device.take_reads();
+    assert!(get(&cache, &name(1)).is_some());
+    let reads = device.take_reads();
+    // 64 spans, four at once, less where a batch ends; two reads for the head.
+    assert!(reads.len() <= 24, "{} reads", reads.len());
+    assert!(reads.iter().all(|read| read.length <= MIB + 64 * KIB));
+    // Some read in vain, for an equal tag of another span.
+    let bytes: usize = reads.iter().map(|read| read.length).sum();
+    assert!(bytes < 17 * MIB, "{bytes} bytes");
 }

@@ -9,13 +9,20 @@
 )]
 
 mod budget;
+mod checkpoint;
 mod cost;
 mod crash;
 mod face;
+mod fetch_once;
+mod files;
+mod fill;
 mod follow;
+mod many;
 mod model;
 mod opening;
+mod policies;
 mod power;
 mod recovery;
 mod stress;
 mod support;
+mod wrap;

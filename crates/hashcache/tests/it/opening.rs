@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config, OpenError, PolicyKind, check, inspect};
 
-use super::support::{KIB, MIB, POLICIES, Value, copy, get, memory, open, quiet};
+use super::support::{ASSOCIATIVE, KIB, MIB, POLICIES, Value, copy, get, memory, open, quiet};
 
 fn file(path: &Path) -> Config {
     Config {
@@ -272,7 +272,7 @@ fn no_damage_to_the_front_makes_opening_panic_or_lie() {
 
 #[test]
 fn check_counts_what_is_there_and_what_is_damaged() {
-    for policy in POLICIES {
+    for policy in ASSOCIATIVE {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), policy));
         for put in 0..100 {
@@ -376,5 +376,67 @@ fn a_device_of_ones_own_too_small_is_refused() {
             matches!(error, OpenError::TooSmall { .. }),
             "{bytes}: {error:?}"
         );
+    }
+}
+
+/// A number of superblock A, at its place in `docs/FORMAT.md`.
+fn number(bytes: &[u8], at: usize) -> usize {
+    let number = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    usize::try_from(number).unwrap()
+}
+
+#[test]
+fn check_tells_damage_in_front_of_the_records_by_its_place() {
+    let device = memory(64 * MIB);
+    let cache = open(quiet(device.clone(), PolicyKind::Log));
+    for put in 0..20 {
+        let name = format!("{put}");
+        Value::new(put, 10_000)
+            .store(&cache, name.as_bytes())
+            .unwrap();
+        cache.remove(name.as_bytes()).wait().unwrap();
+    }
+    cache.close();
+    let bytes = device.to_bytes();
+    let checked = |at: &[usize]| {
+        let mut bytes = bytes.clone();
+        at.iter().for_each(|at| bytes[*at] ^= 1);
+        check(&quiet(copy(bytes), PolicyKind::Log), |_, _| ()).unwrap()
+    };
+    assert!(checked(&[]).is_well());
+    // Reserved bytes are under the MAC too.
+    for (at, damaged) in [(1_000, [true, false]), (4096 + 80, [false, true])] {
+        let report = checked(&[at]);
+        assert_eq!(report.superblocks_damaged, damaged);
+        assert!(!report.is_well());
+    }
+    let (journal, length) = (number(&bytes, 104), number(&bytes, 112));
+    let written = (journal..journal + length).filter(|at| bytes[*at] != 0);
+    let block = written.min().unwrap();
+    let report = checked(&[block + 40]);
+    assert_eq!(report.journal_blocks_damaged, 1);
+    assert!(!report.is_well());
+    let serial = number(&bytes, 176).max(number(&bytes, 4096 + 176));
+    assert!(serial > 0, "no checkpoint");
+    let area = number(&bytes, 120) + serial % 2 * number(&bytes, 128);
+    let report = checked(&[area + 100]);
+    assert_eq!(report.checkpoint_parts_damaged, 1);
+    assert!(!report.is_well());
+}
+
+#[test]
+fn a_store_that_was_cut_is_told_by_its_lengths() {
+    for policy in POLICIES {
+        let device = memory(16 * MIB);
+        open(quiet(device.clone(), policy)).close();
+        let mut bytes = device.to_bytes();
+        bytes.truncate(15 * MIB);
+        let config = || quiet(copy(bytes.clone()), policy);
+        let cut = |error: &OpenError| {
+            matches!(error, OpenError::Short { length, device_bytes, .. }
+                if (*length, *device_bytes) == (15 * MIB as u64, 16 * MIB as u64))
+        };
+        assert!(cut(&refused(config())), "{policy:?}");
+        assert!(cut(&check(&config(), |_, _| ()).unwrap_err()), "{policy:?}");
     }
 }

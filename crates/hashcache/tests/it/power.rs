@@ -110,8 +110,10 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_is_ever_wrong() {
         // The log of 16 MiB does not come round in 120 steps, so what is lost was put out by a
         // neighbour in its row or set, which is rare.
         assert!(durable > 500, "{durable}");
+        // (One place for each object: it is the neighbour itself, and common.)
+        let rare = if policy == PolicyKind::Basic { 20 } else { 200 };
         assert!(
-            lost * 200 <= durable,
+            lost * rare <= durable,
             "{policy:?}: {lost} of {durable} lost though synced"
         );
     }

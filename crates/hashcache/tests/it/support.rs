@@ -11,7 +11,15 @@ use hashcache::{Cache, Config, Hit, PolicyKind, Put, PutError, Version};
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
-pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
+pub const POLICIES: [PolicyKind; 4] = [
+    PolicyKind::Log,
+    PolicyKind::Set,
+    PolicyKind::SetMem,
+    PolicyKind::Basic,
+];
+
+/// Those that have several places for an object: what is put into a store with room is found.
+pub const ASSOCIATIVE: [PolicyKind; 3] = [PolicyKind::Log, PolicyKind::Set, PolicyKind::SetMem];
 
 /// How many times as long random tests are to be as they are by default.
 pub fn rounds() -> u64 {

@@ -1,0 +1,323 @@
+//! One fetch for many: who misses first fetches, whoever asks meanwhile waits and shares it.
+//!
+//! ```text
+//! asked ─┬─ it is hot ───────────────────────────────▶ answer
+//!        ├─ nobody leads ─▶ look up ─▶ fetch ─▶ put ─▶ answer, for all
+//!        └─ somebody leads ─▶ wait ─┬─────────────────▶ answer
+//!                                   └─ the leader has gone: asked anew
+//! ```
+//!
+//! Invariants: at most one caller leads for a name, but for this: after a put or remove of the name
+//! nobody joins what began before it, so that a removed object never answers a later question. A
+//! leader that is dropped, or panics, leaves nobody waiting. Errors are shared with those who wait
+//! and kept for nobody else.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::{Cache, Hit, Intent, Lookup, PendingLookup, Put, read};
+use crate::completion::{Outcome, Promise, promise};
+use crate::error::{PutError, ReadError};
+use crate::key::KeyHash;
+use crate::object::Version;
+use crate::shard::Begun;
+
+/// An object as a fetch brings it.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// What is put beside the content.
+    pub put: Put,
+    /// The content, whole. What is too large for memory is put by a [`super::Writer`] instead.
+    pub content: Bytes,
+}
+
+/// What [`Cache::get_or_fetch`] comes to.
+#[derive(Clone)]
+pub enum Answer {
+    /// It was stored.
+    Stored(Hit),
+    /// It was fetched, by this caller or by another.
+    Fetched {
+        /// What was fetched.
+        object: Arc<Fetched>,
+        /// Whether it is stored now, and if not, why.
+        stored: Result<Version, PutError>,
+    },
+}
+
+impl Answer {
+    /// What goes beside the content.
+    pub fn metadata(&self) -> &Bytes {
+        match self {
+            Self::Stored(hit) => hit.metadata(),
+            Self::Fetched { object, .. } => &object.put.metadata,
+        }
+    }
+
+    /// The content. Blocks when it is on disk; to wait otherwise, use [`Hit::reader`].
+    ///
+    /// # Errors
+    /// When stored content has gone meanwhile; what was fetched never has.
+    pub fn read_to_vec(&self) -> Result<Vec<u8>, ReadError> {
+        match self {
+            Self::Stored(hit) => hit.reader(0..u64::MAX).read_to_vec(),
+            Self::Fetched { object, .. } => Ok(object.content.to_vec()),
+        }
+    }
+}
+
+/// A fetch failed: the same error for all who waited for it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the object could not be fetched")]
+pub struct FetchError(#[source] pub Arc<dyn Error + Send + Sync>);
+
+impl Cache {
+    /// Looks for an object, and has it fetched and put if it is not stored whole. Among all callers
+    /// one looks up and fetches at a time, the others wait for it: `fetch` may not be called.
+    ///
+    /// A put that is refused fails nothing, [`Answer::Fetched`] tells. A caller that leads and is
+    /// neither polled on nor dropped holds the others up; a fetch that asks for its own name waits
+    /// for itself.
+    ///
+    /// Costs no lock of its own when the object is hot, two of one that all names share otherwise.
+    /// Of a large object each span is looked for in the index.
+    pub fn get_or_fetch<F, T, E>(&self, name: &[u8], fetch: F) -> GetOrFetch<F, T>
+    where
+        F: FnOnce() -> T,
+        T: Future<Output = Result<Fetched, E>>,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        GetOrFetch {
+            cache: self.clone(),
+            key: self.stripe().secret.name(name),
+            name: Bytes::copy_from_slice(name),
+            fetch: Some(fetch),
+            stage: Stage::Asked,
+        }
+    }
+}
+
+type Shared = Option<Result<Answer, FetchError>>;
+
+/// The leader's work, as others see it.
+struct Flight {
+    /// Tells whether the name was put or removed since.
+    begun: Arc<Begun>,
+    outcome: Outcome<Shared>,
+}
+
+/// What is being fetched now: one entry a leader.
+#[derive(Default)]
+pub(super) struct Flights(Mutex<HashMap<Bytes, Arc<Flight>>>);
+
+impl Flights {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, Arc<Flight>>> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// The right, and the duty, to answer for a name.
+struct Lead {
+    cache: Cache,
+    key: KeyHash,
+    name: Bytes,
+    flight: Arc<Flight>,
+    promise: Option<Promise<Shared>>,
+}
+
+impl Lead {
+    /// Joins who is at work on `name`, or takes the lead.
+    fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<Shared>> {
+        let mut flights = cache.inner.flights.lock();
+        if let Some(flight) = flights.get(name)
+            && !flight.begun.superseded.load(Ordering::Acquire)
+        {
+            return Err(flight.outcome.clone());
+        }
+        let (promise, outcome) = promise();
+        let stripe = cache.stripe();
+        let mut shard = stripe.shard(key);
+        // Drawn under the shard's lock: whatever is put or removed later finds it.
+        let begun = shard.begin(key, stripe.draw_version(), false);
+        drop(shard);
+        let flight = Arc::new(Flight { begun, outcome });
+        flights.insert(name.clone(), Arc::clone(&flight));
+        drop(flights);
+        Ok(Self {
+            cache: cache.clone(),
+            key,
+            name: name.clone(),
+            flight,
+            promise: Some(promise),
+        })
+    }
+
+    fn answer(mut self, answer: Result<Answer, FetchError>) -> Result<Answer, FetchError> {
+        let promise = self.promise.take();
+        // First nobody joins any more, then all who have joined are told.
+        drop(self);
+        if let Some(promise) = promise {
+            promise.set(Some(answer.clone()));
+        }
+        answer
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let mut flights = self.cache.inner.flights.lock();
+        let own = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
+        if flights.get(&self.name).is_some_and(own) {
+            flights.remove(&self.name);
+        }
+        drop(flights);
+        self.cache
+            .stripe()
+            .shard(self.key)
+            .end(self.key, &self.flight.begun);
+    }
+}
+
+enum Stage<T> {
+    Asked,
+    Waiting(Outcome<Shared>),
+    Looking(Lead, PendingLookup),
+    Fetching(Lead, Result<Intent, PutError>, Pin<Box<T>>),
+    Answered,
+}
+
+/// An answer under way, see [`Cache::get_or_fetch`].
+#[must_use = "nothing is looked for before it is waited for"]
+pub struct GetOrFetch<F, T> {
+    cache: Cache,
+    key: KeyHash,
+    name: Bytes,
+    fetch: Option<F>,
+    stage: Stage<T>,
+}
+
+/// The fetch itself is pinned in a box.
+impl<F, T> Unpin for GetOrFetch<F, T> {}
+
+impl<F, T, E> GetOrFetch<F, T>
+where
+    F: FnOnce() -> T,
+    T: Future<Output = Result<Fetched, E>>,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// Blocks until the answer is there.
+    ///
+    /// # Errors
+    /// When the fetch failed, this caller's or the one it waited for.
+    pub fn wait(mut self) -> Result<Answer, FetchError> {
+        read::wait(|context| Pin::new(&mut self).poll(context))
+    }
+
+    fn asked(&mut self) -> Step<T> {
+        let hot = self.cache.stripe().hot_head(self.key, &self.name);
+        if let Some(hit) = hot.map(|head| Hit::new(self.cache.clone(), head))
+            && is_whole(&hit)
+        {
+            return Step::Done(Ok(Answer::Stored(hit)));
+        }
+        Step::Go(match Lead::take(&self.cache, self.key, &self.name) {
+            Err(outcome) => Stage::Waiting(outcome),
+            // Only now: what the last leader has put is found.
+            Ok(lead) => match self.cache.get(&self.name) {
+                Lookup::Pending(pending) => Stage::Looking(lead, pending),
+                Lookup::Hit(hit) => return self.found(lead, Some(hit)),
+                Lookup::Miss => return self.found(lead, None),
+            },
+        })
+    }
+
+    fn found(&mut self, lead: Lead, hit: Option<Hit>) -> Step<T> {
+        if let Some(hit) = hit.filter(is_whole) {
+            return Step::Done(lead.answer(Ok(Answer::Stored(hit))));
+        }
+        let fetch = self.fetch.take().expect("a caller leads to the end, once");
+        // Before the fetch: what is put or removed from now on is newer than what it brings.
+        let intent = self.cache.intend(&self.name);
+        Step::Go(Stage::Fetching(lead, intent, Box::pin(fetch())))
+    }
+
+    fn step(&mut self, stage: Stage<T>, context: &mut Context<'_>) -> Step<T> {
+        match stage {
+            Stage::Asked => self.asked(),
+            Stage::Waiting(mut outcome) => match Pin::new(&mut outcome).poll(context) {
+                Poll::Ready(Some(answer)) => Step::Done(answer),
+                Poll::Ready(None) => Step::Go(Stage::Asked),
+                Poll::Pending => Step::Wait(Stage::Waiting(outcome)),
+            },
+            Stage::Looking(lead, mut pending) => match Pin::new(&mut pending).poll(context) {
+                Poll::Ready(hit) => self.found(lead, hit),
+                Poll::Pending => Step::Wait(Stage::Looking(lead, pending)),
+            },
+            Stage::Fetching(lead, intent, mut fetch) => match fetch.as_mut().poll(context) {
+                Poll::Ready(Ok(fetched)) => Step::Done(lead.answer(Ok(put(intent, fetched)))),
+                Poll::Ready(Err(error)) => {
+                    let error = FetchError(Arc::from(error.into()));
+                    Step::Done(lead.answer(Err(error)))
+                }
+                Poll::Pending => Step::Wait(Stage::Fetching(lead, intent, fetch)),
+            },
+            Stage::Answered => panic!("polled after it had answered"),
+        }
+    }
+}
+
+enum Step<T> {
+    Go(Stage<T>),
+    Wait(Stage<T>),
+    Done(Result<Answer, FetchError>),
+}
+
+impl<F, T, E> Future for GetOrFetch<F, T>
+where
+    F: FnOnce() -> T,
+    T: Future<Output = Result<Fetched, E>>,
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Output = Result<Answer, FetchError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        // Taken out while it is worked on: a fetch that panics takes the lead down with it.
+        let mut stage = std::mem::replace(&mut this.stage, Stage::Answered);
+        loop {
+            match this.step(stage, context) {
+                Step::Go(next) => stage = next,
+                Step::Wait(next) => {
+                    this.stage = next;
+                    return Poll::Pending;
+                }
+                Step::Done(answer) => return Poll::Ready(answer),
+            }
+        }
+    }
+}
+
+/// Whether all content is there, as far as memory knows.
+fn is_whole(hit: &Hit) -> bool {
+    hit.is_complete() && hit.holes(0..u64::MAX).is_empty()
+}
+
+fn put(intent: Result<Intent, PutError>, fetched: Fetched) -> Answer {
+    let store = || {
+        let length = Some(fetched.content.len() as u64);
+        let put = fetched.put.clone();
+        let mut writer = intent?.writer(Put { length, ..put })?;
+        writer.write(&fetched.content)?;
+        writer.commit()
+    };
+    let stored = store();
+    let object = Arc::new(fetched);
+    Answer::Fetched { object, stored }
+}

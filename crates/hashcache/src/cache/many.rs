@@ -1,0 +1,58 @@
+//! Look-ups in batches.
+//!
+//! A batch asks each device in the order of positions, whatever the order of the names: the arm of
+//! a disk that turns crosses it once instead of to and fro (LAZY-READS of the WebCoSM paper; the
+//! engine's threads take reads in the order they come).
+//!
+//! Cost: over single look-ups a second look into the index for each name that is not hot, and a
+//! sort.
+
+use super::{Cache, Lookup};
+use crate::disk_table;
+use crate::object::MAX_NAME;
+use crate::policy::Located;
+
+/// Where a look-up will read first, if the disk is to be asked: device and offset.
+type Place = Option<(u16, u64)>;
+
+impl Cache {
+    /// Looks for many objects. The answers come in the order of `names`, the reads go out in the
+    /// order of positions. All of them are under way when this returns; a name that comes twice is
+    /// read once.
+    ///
+    /// Heads that were read are held until their [`Lookup`]s are dropped: a batch of n names can
+    /// hold n × 128 KiB.
+    pub fn get_many(&self, names: &[&[u8]]) -> Vec<Lookup> {
+        let mut order: Vec<(Place, usize)> = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| (self.place(name), n))
+            .collect();
+        order.sort_unstable();
+        let mut answers: Vec<Lookup> = names.iter().map(|_| Lookup::Miss).collect();
+        for (_, n) in order {
+            answers[n] = self.get(names[n]);
+        }
+        answers
+    }
+
+    /// Where a look-up of `name` would read. It may have moved by the time it is looked up: the
+    /// order is then not the best, the answer still right.
+    fn place(&self, name: &[u8]) -> Place {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return None;
+        }
+        let stripe = self.stripe();
+        let key = stripe.secret.name(name);
+        if stripe.hot.get(key).is_some() {
+            return None;
+        }
+        let located = stripe.shard(key).policy.locate(key, stripe.log.head());
+        let offset = match located {
+            Located::Nowhere => return None,
+            Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,
+            Located::Set(set) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
+        };
+        Some((stripe.device_id, offset))
+    }
+}

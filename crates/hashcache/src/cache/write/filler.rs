@@ -1,0 +1,127 @@
+//! Objects that begin empty, and writers that fill in what they lack.
+//!
+//! The caller knows an object's length and validators but has only a stretch of it: it begins the
+//! object without content ([`Intent::incomplete`]) and fills stretches in ([`Hit::filler`]), which
+//! others follow like any put.
+//!
+//! Invariant: a filler never writes a head. What it writes is found under the version of the hit it
+//! came from, so it can end up in no other object, however late it is. Cost: a record a span.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::Hit;
+use super::super::follow::{End, Stream};
+use super::memory::{RECORD_OVERHEAD, reserve};
+use super::{Intent, Keep, Put, Writer, pending};
+use crate::error::PutError;
+use crate::format::{Fields, Kind};
+use crate::memory::Chunk;
+use crate::object::{MAX_METADATA, MAX_SPAN_PAGES, Version};
+use crate::stripe::Accepted;
+
+impl Intent {
+    /// Puts an object of which nothing has come yet; [`Hit::filler`] adds to it.
+    ///
+    /// # Errors
+    /// As [`Intent::writer`], and [`PutError::Superseded`] when a newer put or a remove came first.
+    pub fn incomplete(mut self, put: Put) -> Result<Hit, PutError> {
+        if put.metadata.len() > MAX_METADATA {
+            return Err(PutError::Metadata {
+                length: put.metadata.len(),
+            });
+        }
+        let bytes = put.metadata.len() + self.name.len() + RECORD_OVERHEAD;
+        let reservation = reserve(&self.cache, bytes).ok_or(PutError::Full)?;
+        let fields = Fields {
+            kind: Kind::Head,
+            key: self.key,
+            version: self.version(),
+            revision: 0,
+            span: 0,
+            incomplete: true,
+            total: put.length,
+            span_pages: put.span_pages.clamp(1, MAX_SPAN_PAGES),
+            mark: put.mark,
+            group: put.group,
+            useless_after: put.useless_after,
+            labels: Vec::new(),
+        };
+        let (reservations, replaces) = (Arc::new(reservation.into()), self.replaces.take());
+        let head = pending(
+            fields,
+            &self.name,
+            put.metadata,
+            Vec::new(),
+            replaces,
+            reservations,
+        );
+        match self.cache.stripe().put_head(&head, &self.begun) {
+            Accepted::Yes => Ok(Hit::new(self.cache.clone(), Arc::clone(&head.record))),
+            Accepted::OutOfService => Err(PutError::OutOfService),
+            Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
+        }
+    }
+}
+
+impl Hit {
+    /// The stretch of whole spans around `range`, which is what a filler can store.
+    pub fn whole_spans(&self, range: Range<u64>) -> Range<u64> {
+        let total = self.content_len().unwrap_or(u64::MAX);
+        let bounds = |at| self.cut().bounds(self.cut().span_at(at));
+        let last = range.end.saturating_sub(1).max(range.start);
+        bounds(range.start).start..bounds(last).end.min(total)
+    }
+
+    /// Writes what the object lacks from `offset` on, where a span begins. Whole spans are stored
+    /// as they come; [`Writer::commit`] ends it anywhere.
+    ///
+    /// # Errors
+    /// [`PutError::Length`] when no span begins at `offset`, [`PutError::Full`] without memory.
+    pub fn filler(&self, offset: u64) -> Result<Writer, PutError> {
+        let announced = self.whole_spans(offset..offset).start;
+        if announced != offset {
+            let written = offset;
+            return Err(PutError::Length { written, announced });
+        }
+        let cache = &self.cache;
+        let reservation = reserve(cache, RECORD_OVERHEAD).ok_or(PutError::Full)?;
+        let fields = &self.head.fields;
+        let put = Put {
+            metadata: bytes::Bytes::new(),
+            length: fields.total,
+            keep: Keep::Whole,
+            mark: fields.mark,
+            group: fields.group,
+            useless_after: fields.useless_after,
+            span_pages: fields.span_pages,
+        };
+        Ok(Writer {
+            intent: Intent::update(cache, &self.head.name, self.version()),
+            fills: true,
+            put,
+            cut: self.cut(),
+            stream: Stream::new(cache, &self.head.name, self.version(), self.cut(), offset),
+            chunk: Chunk::Full,
+            head_reservations: reservation.into(),
+            reservations: Vec::new(),
+            written: offset,
+            revision: fields.revision,
+            bypassed: false,
+            refused: None,
+        })
+    }
+}
+
+impl Writer {
+    /// Ends a fill: a last span is stored if the object ends with it.
+    pub(super) fn end_fill(&mut self) -> Version {
+        let span = self.cut.span_at(self.written);
+        let begun = self.written > self.cut.bounds(span).start;
+        if begun && !self.bypassed && self.put.length == Some(self.written) {
+            self.end_span(span);
+        }
+        self.stream.end(End::Complete);
+        self.version()
+    }
+}

@@ -1,0 +1,169 @@
+//! What is to be put, and the intent to put it.
+//!
+//! Called by the face before the work for the content begins; a [`Writer`] comes of it.
+//!
+//! Invariant: the version is drawn under the lock of the name's shard, so whatever is put or
+//! removed later is newer and knows of this put.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::follow::Stream;
+use super::super::{Cache, Hit};
+use super::Writer;
+use super::memory::{RECORD_OVERHEAD, reserve};
+use crate::error::PutError;
+use crate::key::KeyHash;
+use crate::memory::Chunk;
+use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, Version};
+use crate::policy::LogPos;
+use crate::shard::Begun;
+
+/// What becomes of a put that is not finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// It never happened.
+    #[default]
+    Whole,
+    /// What came is kept as an incomplete object, findable from the first page on.
+    Partial,
+    /// Nothing is found before it ends; [`Writer::keep`] then keeps what came.
+    AtEnd,
+}
+
+/// What is put beside the content.
+#[derive(Clone, Debug)]
+pub struct Put {
+    /// Opaque to the engine, at most [`crate::MAX_METADATA`].
+    pub metadata: Bytes,
+    /// Length of the content, bytes, if known.
+    pub length: Option<u64>,
+    /// What becomes of it when it is not finished.
+    pub keep: Keep,
+    /// Any number the caller wants to find again beside the object.
+    pub mark: u128,
+    /// Objects of one group are asked for together; 0: no group.
+    pub group: u64,
+    /// Unix time after which the object is of no use, seconds; 0: never. Decides only what is kept
+    /// longer, never an answer.
+    pub useless_after: u64,
+    /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
+    /// once.
+    pub span_pages: u8,
+}
+
+impl Put {
+    /// A put with this metadata and no wishes.
+    pub fn metadata(metadata: impl Into<Bytes>) -> Self {
+        Self {
+            metadata: metadata.into(),
+            length: None,
+            keep: Keep::Whole,
+            mark: 0,
+            group: 0,
+            useless_after: 0,
+            span_pages: MAX_SPAN_PAGES,
+        }
+    }
+}
+
+/// A put that has begun: it has its version and gives way to whatever is put or removed after.
+pub struct Intent {
+    pub(super) cache: Cache,
+    pub(super) name: Bytes,
+    pub(super) key: KeyHash,
+    pub(super) begun: Arc<Begun>,
+    pub(super) replaces: Option<LogPos>,
+}
+
+impl Intent {
+    pub(in crate::cache) fn new(cache: &Cache, name: &[u8]) -> Result<Self, PutError> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(PutError::Name { length: name.len() });
+        }
+        let key = cache.stripe().secret.name(name);
+        let mut shard = cache.stripe().shard(key);
+        // Drawn under the lock: a put or remove that draws a higher version later finds this one.
+        let begun = shard.begin(key, cache.stripe().draw_version(), false);
+        drop(shard);
+        Ok(Self::begun(cache, name, key, begun))
+    }
+
+    pub(super) fn update(cache: &Cache, name: &[u8], version: Version) -> Self {
+        let key = cache.stripe().secret.name(name);
+        let begun = cache.stripe().shard(key).begin(key, version, true);
+        Self::begun(cache, name, key, begun)
+    }
+
+    fn begun(cache: &Cache, name: &[u8], key: KeyHash, begun: Arc<Begun>) -> Self {
+        let name = Bytes::copy_from_slice(name);
+        Self {
+            cache: cache.clone(),
+            name,
+            key,
+            begun,
+            replaces: None,
+        }
+    }
+
+    /// The version the put will have.
+    pub fn version(&self) -> Version {
+        self.begun.version
+    }
+
+    /// Says that `hit` is what the put replaces, which gives its place in the index back at once.
+    #[must_use]
+    pub fn replacing(mut self, hit: &Hit) -> Self {
+        if hit.head.fields.key == self.key {
+            self.replaces = hit.head.at;
+        }
+        self
+    }
+
+    /// Begins to write.
+    ///
+    /// # Errors
+    /// [`PutError::Metadata`] when there is too much of it, [`PutError::OutOfService`] without a
+    /// store.
+    pub fn writer(self, put: Put) -> Result<Writer, PutError> {
+        if put.metadata.len() > MAX_METADATA {
+            return Err(PutError::Metadata {
+                length: put.metadata.len(),
+            });
+        }
+        let stripe = self.cache.stripe();
+        if stripe.health() == crate::stats::Health::OutOfService || self.cache.is_closed() {
+            return Err(PutError::OutOfService);
+        }
+        let bytes = put.metadata.len() + self.name.len() + RECORD_OVERHEAD;
+        let reservation = reserve(&self.cache, bytes).ok_or(PutError::Full)?;
+        let cut = Cut {
+            span_pages: put.span_pages.clamp(1, MAX_SPAN_PAGES),
+        };
+        let stream = Stream::new(&self.cache, &self.name, self.version(), cut, 0);
+        Ok(Writer {
+            fills: false,
+            intent: self,
+            put,
+            cut,
+            stream,
+            chunk: Chunk::Full,
+            head_reservations: reservation.into(),
+            reservations: Vec::new(),
+            written: 0,
+            revision: 0,
+            bypassed: false,
+            refused: None,
+        })
+    }
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        self.cache
+            .stripe()
+            .shard(self.key)
+            .end(self.key, &self.begun);
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory for what is written: out of the share for writes and out of the whole budget.
+//!
+//! Invariant: a refusal releases nothing of the whole budget, and names the one budget that
+//! refused: who is refused waits for that one.
+
+use super::super::Cache;
+use crate::memory::{Budget, Class, Reservation, Waiting};
+
+/// What a pending record takes beside its bytes.
+pub(super) const RECORD_OVERHEAD: usize = 512;
+
+/// Sets memory aside for a pending write, out of the share for writes and out of the whole.
+pub(super) fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
+    reserve_as(cache, Class::Small, bytes).ok()
+}
+
+/// The same for content of `class`.
+pub(super) fn reserve_as(cache: &Cache, class: Class, bytes: usize) -> Result<Reserved, Refusal> {
+    let stripe = cache.stripe();
+    let share = take(&stripe.write_budget, class, bytes);
+    let reserved = share.and_then(|share| {
+        Ok(Reserved {
+            whole: take(&stripe.budget, class, bytes)?,
+            share: Some(share),
+        })
+    });
+    if reserved.is_err() {
+        stripe.counters.puts_refused.add(1);
+    }
+    reserved
+}
+
+/// The same for what is passed on only: the share for writes is for what the disk is to take, and
+/// may be spent just because the disk takes nothing.
+pub(super) fn reserve_window(
+    cache: &Cache,
+    class: Class,
+    bytes: usize,
+) -> Result<Reserved, Refusal> {
+    Ok(Reserved {
+        share: None,
+        whole: take(&cache.stripe().budget, class, bytes)?,
+    })
+}
+
+fn take(budget: &Budget, class: Class, bytes: usize) -> Result<Reservation, Refusal> {
+    let (bytes, releases) = (bytes as u64, budget.releases());
+    budget.reserve_as(class, bytes).ok_or_else(|| Refusal {
+        budget: budget.clone(),
+        releases,
+        class,
+        bytes,
+    })
+}
+
+/// Memory set aside out of both budgets.
+pub(super) struct Reserved {
+    pub(super) share: Option<Reservation>,
+    pub(super) whole: Reservation,
+}
+
+impl Reserved {
+    /// Part of this, as one of its own.
+    pub(super) fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes as u64;
+        Self {
+            share: self.share.as_mut().map(|share| share.split(bytes)),
+            whole: self.whole.split(bytes),
+        }
+    }
+}
+
+impl From<Reserved> for Vec<Reservation> {
+    fn from(reserved: Reserved) -> Self {
+        reserved.share.into_iter().chain([reserved.whole]).collect()
+    }
+}
+
+/// Which budget could not give how much.
+pub(super) struct Refusal {
+    budget: Budget,
+    /// How often something had been released before it was asked.
+    releases: u64,
+    class: Class,
+    bytes: u64,
+}
+
+impl Refusal {
+    /// Resolves when it is worth trying again.
+    pub(super) fn over(&self) -> Waiting {
+        self.budget
+            .room_since(self.releases, self.class, self.bytes)
+    }
+}

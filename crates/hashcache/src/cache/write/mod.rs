@@ -1,0 +1,387 @@
+//! Puts: the writer, which takes bytes and makes records of them.
+//!
+//! Called by the face; calls `stripe` with records that are to be written, and `follow` with what
+//! others read along.
+
+mod filler;
+mod intent;
+mod memory;
+mod update;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+pub use intent::{Intent, Keep, Put};
+use memory::{Refusal, Reserved, reserve_as, reserve_window};
+pub(super) use update::{fill, update_metadata};
+
+use super::follow::{End, Follower, Stream};
+use crate::error::PutError;
+use crate::format::{Fields, Kind, record_bytes};
+use crate::memory::{Chunk, Class, Reservation};
+use crate::object::{Cut, PAGE, Version};
+use crate::policy::LogPos;
+use crate::record::Record;
+use crate::shard::Pending;
+use crate::stripe::Accepted;
+
+/// First chunk of content whose length is not known.
+const FIRST_CHUNK: usize = 4 << 10;
+
+/// Up to here content whose length is not known counts as short, bytes.
+const SHORT: u64 = 16 << 10;
+
+/// A put in progress: write, then commit. Dropped before that, it never happened.
+pub struct Writer {
+    intent: Intent,
+    /// Only adds spans to an object that is there already.
+    fills: bool,
+    put: Put,
+    cut: Cut,
+    stream: Arc<Stream>,
+    /// Where the next bytes go; never beyond the end of the span.
+    chunk: Chunk,
+    head_reservations: Vec<Reservation>,
+    reservations: Vec<Reservation>,
+    written: u64,
+    revision: u32,
+    bypassed: bool,
+    /// Why the last write that was tried found no memory.
+    refused: Option<Refusal>,
+}
+
+impl Writer {
+    /// The version the object will have.
+    pub fn version(&self) -> Version {
+        self.intent.version()
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Whether what is written is still going to be stored.
+    pub fn is_stored(&self) -> bool {
+        !self.bypassed
+    }
+
+    /// From now on passes content to followers only: it will not be stored.
+    pub fn bypass(&mut self) {
+        if !self.bypassed {
+            self.bypassed = true;
+            self.stream.bypass();
+            // The share for writes is for what is still going to be written.
+            let share = &self.intent.cache.stripe().write_budget;
+            self.reservations.retain(|it| !it.is_of(share));
+            self.head_reservations.retain(|it| !it.is_of(share));
+        }
+    }
+
+    /// Someone who reads what is being written, from `offset` on.
+    pub fn follow(&self, offset: u64) -> Follower {
+        Follower::new(&self.stream, offset)
+    }
+
+    /// A handle that can make followers where the writer cannot be reached, until the write ends.
+    pub fn stream(&self) -> Arc<Stream> {
+        Arc::clone(&self.stream)
+    }
+
+    /// Ready when the writer is at most `ahead` bytes beyond its fastest follower (its slowest,
+    /// once it stores no more, because then memory is all there is).
+    pub fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
+        self.stream.poll_room(context, ahead)
+    }
+
+    /// Resolves when it is worth trying again after a write was refused with [`PutError::Full`]:
+    /// when memory was released since and it is this writer's turn. At once if none was refused.
+    pub fn released(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut waiting = self.refused.as_ref().map(Refusal::over);
+        std::future::poll_fn(move |context| match &mut waiting {
+            Some(waiting) => std::pin::Pin::new(waiting).poll(context),
+            None => Poll::Ready(()),
+        })
+    }
+
+    /// Adds content. Never blocks.
+    ///
+    /// # Errors
+    /// [`PutError::Full`] when there is no memory for it: nothing was added, and the caller may try
+    /// again later or [`Writer::bypass`]. [`PutError::Length`] beyond the announced length.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), PutError> {
+        let written = self.written + bytes.len() as u64;
+        if let Some(announced) = self.put.length
+            && written > announced
+        {
+            return Err(PutError::Length { written, announced });
+        }
+        self.refused = None;
+        let mut reserved = match self.reserve_for(bytes.len()) {
+            Ok(reserved) => reserved,
+            Err(refusal) => {
+                self.refused = Some(refusal);
+                return Err(PutError::Full);
+            }
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.chunk.room() == 0 {
+                let (size, reserved) = reserved.next().expect("reserved for all of it");
+                let hot = &self.intent.cache.stripe().hot;
+                let (chunk, whole) = Chunk::new(size, reserved.whole, hot);
+                self.chunk = chunk;
+                self.reservations
+                    .extend(reserved.share.into_iter().chain(whole));
+            }
+            let (now, later) = rest.split_at(rest.len().min(self.chunk.room()));
+            let piece = self.chunk.append(now);
+            rest = later;
+            self.written += now.len() as u64;
+            self.stream.push(piece);
+            let span = self.cut.span_at(self.written - 1);
+            if self.bypassed {
+                self.stream.hold(std::mem::take(&mut self.reservations));
+            } else if self.written == self.cut.bounds(span).end {
+                self.end_span(span);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets aside memory for all chunks that `bytes` more bytes need, or for none.
+    fn reserve_for(&self, bytes: usize) -> Result<std::vec::IntoIter<(usize, Reserved)>, Refusal> {
+        let mut sizes = Vec::new();
+        let (mut at, mut room) = (self.written, self.chunk.room());
+        let mut left = bytes;
+        loop {
+            let now = left.min(room);
+            left -= now;
+            at += now as u64;
+            if left == 0 {
+                break;
+            }
+            room = self.chunk_size(at, left);
+            sizes.push(room);
+        }
+        if sizes.is_empty() {
+            return Ok(Vec::new().into_iter());
+        }
+        // At once: what is taken bit by bit would have to be given back where the last bit is
+        // missing, and would wake others for nothing.
+        let (cache, all) = (&self.intent.cache, sizes.iter().sum());
+        let mut reserved = if self.bypassed {
+            reserve_window(cache, self.class(), all)?
+        } else {
+            reserve_as(cache, self.class(), all)?
+        };
+        let chunks = sizes.into_iter().map(|size| (size, reserved.split(size)));
+        Ok(chunks.collect::<Vec<_>>().into_iter())
+    }
+
+    /// What is long, or may become so, shares what is there for bulk: its readers decide how long
+    /// it holds it.
+    fn class(&self) -> Class {
+        let short = match self.put.length {
+            Some(length) => length <= PAGE as u64,
+            None => self.written < SHORT,
+        };
+        if short { Class::Small } else { Class::Bulk }
+    }
+
+    /// Size of the chunk that begins at `at`, for which `coming` bytes are there already.
+    fn chunk_size(&self, at: u64, coming: usize) -> usize {
+        let span_left = self.cut.bounds(self.cut.span_at(at)).end - at;
+        let expected = match self.put.length {
+            Some(length) => length - at,
+            // Doubles with what came: small objects of unknown length stay small.
+            None => (coming as u64).max(at).max(FIRST_CHUNK as u64),
+        };
+        usize::try_from(expected.min(span_left).min(PAGE as u64)).unwrap_or(PAGE)
+    }
+
+    /// Passes the span on that ends here.
+    fn end_span(&mut self, span: u32) {
+        self.chunk = Chunk::Full;
+        if span == 0 && !self.fills {
+            self.head_reservations.append(&mut self.reservations);
+            if self.put.keep == Keep::Partial && self.put.length != Some(self.written) {
+                self.put_head(true, Arc::default());
+            }
+            return;
+        }
+        let reservations = Arc::new(std::mem::take(&mut self.reservations));
+        let pieces = match span {
+            0 => self.stream.head(),
+            _ => self.stream.pieces(self.cut.bounds(span).start),
+        };
+        let key = self
+            .intent
+            .cache
+            .stripe()
+            .secret
+            .span(&self.intent.name, self.version(), span);
+        let fields = Fields {
+            kind: Kind::Span,
+            key,
+            span,
+            ..self.fields()
+        };
+        let pending = pending(
+            fields,
+            &self.intent.name,
+            Bytes::new(),
+            pieces,
+            None,
+            reservations,
+        );
+        if self.intent.cache.stripe().put_span(&pending) == Accepted::Yes {
+            self.stream.stored_to(self.written);
+        } else {
+            self.bypass();
+        }
+    }
+
+    fn fields(&self) -> Fields {
+        Fields {
+            kind: Kind::Head,
+            key: self.intent.key,
+            version: self.version(),
+            revision: self.revision,
+            span: 0,
+            incomplete: false,
+            total: self.put.length,
+            span_pages: self.cut.span_pages,
+            mark: self.put.mark,
+            group: self.put.group,
+            useless_after: self.put.useless_after,
+            labels: Vec::new(),
+        }
+    }
+
+    /// Makes the object findable. `reservations` are for the first page; none while the writer goes
+    /// on and holds the page itself.
+    fn put_head(&mut self, incomplete: bool, reservations: Arc<Vec<Reservation>>) -> Accepted {
+        let total = if incomplete {
+            self.put.length
+        } else {
+            Some(self.written)
+        };
+        let fields = Fields {
+            incomplete,
+            total,
+            ..self.fields()
+        };
+        self.revision += 1;
+        let metadata = self.put.metadata.clone();
+        let head = pending(
+            fields,
+            &self.intent.name,
+            metadata,
+            self.stream.head(),
+            self.intent.replaces.take(),
+            reservations,
+        );
+        self.intent
+            .cache
+            .stripe()
+            .put_head(&head, &self.intent.begun)
+    }
+
+    /// Ends the put: from now on the object is found.
+    ///
+    /// # Errors
+    /// The object is not stored then; followers still have seen all of it, unless the length is
+    /// wrong.
+    pub fn commit(mut self) -> Result<Version, PutError> {
+        if self.fills {
+            return Ok(self.end_fill());
+        }
+        if let Some(announced) = self.put.length
+            && announced != self.written
+        {
+            return Err(PutError::Length {
+                written: self.written,
+                announced,
+            });
+        }
+        let span = self.cut.span_at(self.written);
+        if !self.bypassed && span > 0 && self.written > self.cut.bounds(span).start {
+            self.end_span(span);
+        }
+        let accepted = (!self.bypassed).then(|| {
+            let reservations = self.first_page();
+            self.put_head(false, reservations)
+        });
+        self.stream.end(End::Complete);
+        match accepted {
+            Some(Accepted::Yes) => Ok(self.version()),
+            Some(Accepted::OutOfService) => Err(PutError::OutOfService),
+            Some(_) => Err(PutError::Superseded),
+            None => Err(PutError::Bypassed),
+        }
+    }
+
+    /// What is set aside for metadata and first page, shared between the record and the stream.
+    fn first_page(&mut self) -> Arc<Vec<Reservation>> {
+        self.head_reservations.append(&mut self.reservations);
+        let reservations = Arc::new(std::mem::take(&mut self.head_reservations));
+        self.stream.share(&reservations);
+        reservations
+    }
+
+    /// Gives the put up but keeps what came as an incomplete object, unless it was put with
+    /// [`Keep::Whole`]. Followers see it aborted.
+    pub fn keep(mut self) -> bool {
+        let never = self.fills || self.put.keep == Keep::Whole;
+        if never || self.bypassed || self.written == 0 {
+            return false;
+        }
+        let reservations = self.first_page();
+        self.put_head(true, reservations) == Accepted::Yes
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Followers still hold what was written last.
+        self.first_page();
+        // After `commit` this changes nothing: a stream ends once.
+        self.stream.end(End::Aborted);
+    }
+}
+
+fn pending(
+    fields: Fields,
+    name: &Bytes,
+    metadata: Bytes,
+    content: Vec<Bytes>,
+    replaces: Option<LogPos>,
+    reservations: Arc<Vec<Reservation>>,
+) -> Arc<Pending> {
+    let content_bytes = content.iter().map(Bytes::len).sum();
+    let record_bytes = record_bytes(
+        name.len(),
+        fields.labels.len(),
+        metadata.len(),
+        content_bytes,
+    );
+    Arc::new(Pending {
+        record: Arc::new(Record {
+            fields,
+            name: name.clone(),
+            metadata,
+            content,
+            at: None,
+        }),
+        replaces,
+        dead: AtomicBool::new(false),
+        asked_for: AtomicBool::new(false),
+        record_bytes,
+        _reservations: reservations,
+    })
+}

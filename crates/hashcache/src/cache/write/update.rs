@@ -1,0 +1,102 @@
+//! Changes to objects that are there already: a span that was missing, new metadata.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::super::{Cache, Hit, Lookup, Updated};
+use super::memory::{RECORD_OVERHEAD, reserve};
+use super::{Intent, pending};
+use crate::completion::{Outcome, promise};
+use crate::error::PutError;
+use crate::format::{Fields, Kind};
+use crate::key::KeyHash;
+use crate::object::{MAX_METADATA, MAX_NAME, Version};
+use crate::record::Record;
+use crate::stripe::Accepted;
+
+/// Stores one span of an object that is there already.
+pub(in crate::cache) fn fill(
+    cache: &Cache,
+    head: &Record,
+    key: KeyHash,
+    span: u32,
+    content: &[u8],
+) -> Result<(), PutError> {
+    let reservations =
+        Vec::from(reserve(cache, content.len() + RECORD_OVERHEAD).ok_or(PutError::Full)?);
+    let fields = Fields {
+        kind: Kind::Span,
+        key,
+        span,
+        ..head.fields.clone()
+    };
+    let content = vec![Bytes::copy_from_slice(content)];
+    let reservations = Arc::new(reservations);
+    let pending = pending(
+        fields,
+        &head.name,
+        Bytes::new(),
+        content,
+        None,
+        reservations,
+    );
+    match cache.stripe().put_span(&pending) {
+        Accepted::Yes => Ok(()),
+        Accepted::OutOfService => Err(PutError::OutOfService),
+        Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
+    }
+}
+
+/// See [`Cache::update_metadata`].
+pub(in crate::cache) fn update_metadata(
+    cache: &Cache,
+    name: &[u8],
+    expected: Version,
+    metadata: Bytes,
+) -> Outcome<Updated> {
+    if metadata.len() > MAX_METADATA {
+        return Outcome::ready(Updated::Refused);
+    }
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Outcome::ready(Updated::Gone);
+    }
+    // Begun before the look-up: a newer put that the look-up does not see supersedes this.
+    let intent = Intent::update(cache, name, expected);
+    match cache.get(name) {
+        Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, metadata)),
+        Lookup::Miss => Outcome::ready(Updated::Gone),
+        Lookup::Pending(lookup) => {
+            let (done, outcome) = promise();
+            cache.stripe().pool.run(move || {
+                let found = lookup.wait();
+                done.set(found.map_or(Updated::Gone, |hit| apply(&intent, &hit, metadata)));
+            });
+            outcome
+        }
+    }
+}
+
+fn apply(intent: &Intent, hit: &Hit, metadata: Bytes) -> Updated {
+    let old = &hit.head;
+    if old.fields.version != intent.version() || intent.begun.superseded.load(Ordering::Acquire) {
+        return Updated::Gone;
+    }
+    // The content lies in memory already, held by whoever holds it; only the metadata is new.
+    let Some(reservations) = reserve(&intent.cache, metadata.len() + RECORD_OVERHEAD) else {
+        return Updated::Refused;
+    };
+    let revision = old.fields.revision.saturating_add(1);
+    let fields = Fields {
+        revision,
+        ..old.fields.clone()
+    };
+    let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
+    let head = pending(fields, &old.name, metadata, content, old.at, reservations);
+    match intent.cache.stripe().put_head(&head, &intent.begun) {
+        Accepted::Yes => Updated::Done,
+        Accepted::Busy => Updated::Refused,
+        Accepted::Superseded | Accepted::OutOfService => Updated::Gone,
+    }
+}

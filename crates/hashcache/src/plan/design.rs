@@ -1,0 +1,425 @@
+//! What a policy's index takes: bits a slot, bits an object, and how much of the disk it reaches.
+//!
+//! Cost: arithmetic. Place in the paper: sections 3.2 to 3.7; `docs/PAPER.md` derives what differs.
+
+use std::fmt;
+
+use crate::config::PolicyKind;
+pub use crate::config::Rows;
+
+/// A policy that can be planned for, by its published name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Candidate {
+    /// One block a name, no index (section 3.2).
+    Basic,
+    /// Sets of blocks, no index (section 3.3).
+    Set,
+    /// Tag and rank of every block in memory (section 3.4).
+    SetMem,
+    /// The same for some of the sets (section 3.4).
+    SetMemLru,
+    /// All in a log, some of the positions in memory (section 3.5).
+    LogLru,
+    /// All in a log, every position in memory (section 3.5).
+    Log,
+}
+
+impl Candidate {
+    /// Its one spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Basic => "basic",
+            Self::Set => "set",
+            Self::SetMem => "set-mem",
+            Self::SetMemLru => "set-mem-lru",
+            Self::LogLru => "log-lru",
+            Self::Log => "log",
+        }
+    }
+
+    /// Whether objects lie in the log, not in a Disk Table.
+    pub fn is_log(self) -> bool {
+        matches!(self, Self::Log | Self::LogLru)
+    }
+}
+
+/// A policy with all that decides about its memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Design {
+    /// The policy.
+    pub candidate: Candidate,
+    /// Slots in a set or row; a power of two.
+    pub ways: u32,
+    /// Bits of hash an entry keeps.
+    pub tag_bits: u32,
+    /// Rows a name may be in.
+    pub rows: Rows,
+    /// Related objects are written side by side and come in one read (section 3.6).
+    pub grouped: bool,
+    /// Share that memory holds: of the sets (`set-mem-lru`), of the positions (`log-lru`). 1 for
+    /// all others.
+    pub held: f64,
+}
+
+const TAG_BITS: u32 = 8;
+const POSITION_BITS: u32 = 32;
+const GENERATION_BITS: u32 = 4;
+/// Length of a group's run, in 4 KiB.
+const RUN_BITS: u32 = 8;
+/// A held set's number, its two links in the order of use, its place in the table that finds it.
+const HELD_SET_BITS: f64 = 76.0;
+/// Two rows have 1.08 slots for each object of a full log.
+const TWO_ROWS_SLOTS: f64 = 1.08;
+/// At that, so much of a full log is found (the test of `policy/log`).
+const TWO_ROWS_REACH: f64 = 0.95;
+/// Share of sets that `set-mem-lru` holds unless told otherwise: the larger of the paper's two.
+const SETS_HELD: f64 = 0.4;
+/// Whether this build can group; the planner shows groups, it picks only what can be run.
+const GROUPING_IS_BUILT: bool = false;
+
+impl Design {
+    /// The published form: 8 ways, 8-bit tags, one row; half the positions, 40 % of the sets.
+    pub fn published(candidate: Candidate) -> Self {
+        Self {
+            candidate,
+            ways: if candidate == Candidate::Basic { 1 } else { 8 },
+            tag_bits: TAG_BITS,
+            rows: Rows::One,
+            grouped: false,
+            held: match candidate {
+                Candidate::SetMemLru => SETS_HELD,
+                Candidate::LogLru => 0.5,
+                _ => 1.0,
+            },
+        }
+    }
+
+    /// The engine's form: as published, but `log` has two rows.
+    pub fn of(candidate: Candidate) -> Self {
+        let published = Self::published(candidate);
+        match candidate {
+            Candidate::Log => Self {
+                rows: Rows::Two,
+                tag_bits: TAG_BITS + 1,
+                ..published
+            },
+            _ => published,
+        }
+    }
+
+    /// The same with groups.
+    pub fn grouped(self) -> Self {
+        Self {
+            grouped: true,
+            ..self
+        }
+    }
+
+    /// The same with another share held, between 0 and 1.
+    pub fn holding(self, share: f64) -> Self {
+        Self {
+            held: share.clamp(0.0, 1.0),
+            ..self
+        }
+    }
+
+    /// Bits of memory for each slot, on average.
+    pub fn bits_per_slot(&self) -> f64 {
+        let rank_bits = self.ways.next_power_of_two().trailing_zeros();
+        let (tag_rank, held) = (f64::from(self.tag_bits + rank_bits), self.held);
+        // Only an entry with a position needs to know where its run ends.
+        let run_bits = if self.grouped { RUN_BITS } else { 0 };
+        let place_bits = f64::from(POSITION_BITS + run_bits);
+        match self.candidate {
+            Candidate::Basic | Candidate::Set => 0.0,
+            Candidate::SetMem => tag_rank,
+            Candidate::SetMemLru => held * (tag_rank + HELD_SET_BITS / f64::from(self.ways)),
+            Candidate::Log | Candidate::LogLru => {
+                tag_rank + f64::from(GENERATION_BITS) + held * place_bits
+            }
+        }
+    }
+
+    /// Slots for each object that the disk has room for.
+    pub fn slots_per_object(&self) -> f64 {
+        match self.rows {
+            Rows::One => 1.0,
+            Rows::Two => TWO_ROWS_SLOTS,
+        }
+    }
+
+    /// Bits of memory for each object that the disk has room for.
+    pub fn bits_per_object(&self) -> f64 {
+        self.bits_per_slot() * self.slots_per_object()
+    }
+
+    /// Of the last objects stored, as many as the disk has room for, the share that is still found:
+    /// the others lost their slot to a neighbour because names do not spread evenly over rows.
+    pub fn reach(&self) -> f64 {
+        match self.rows {
+            Rows::One => one_row_reach(self.ways, self.slots_per_object()),
+            Rows::Two => TWO_ROWS_REACH,
+        }
+    }
+
+    /// Chance that a name that is not stored meets an entry with its tag, which costs a read in
+    /// vain. A tag is never 0: that marks an empty entry.
+    pub fn false_reads(&self) -> f64 {
+        let entries = match self.rows {
+            Rows::One => self.ways,
+            Rows::Two => 2 * self.ways,
+        };
+        let tags = 2f64.powf(f64::from(self.tag_bits)) - 1.0;
+        1.0 - (1.0 - 1.0 / tags).powf(f64::from(entries))
+    }
+
+    /// Memory of the index, bytes, for a disk of `disk_bytes` full of objects of `object_bytes`.
+    /// The Disk Table is counted as if it were the whole disk, as the paper does.
+    pub fn index_bytes(&self, disk_bytes: u64, object_bytes: u32) -> u64 {
+        let objects = disk_bytes / u64::from(object_bytes.max(1));
+        whole((objects as f64 * self.bits_per_object() / 8.0).ceil())
+    }
+
+    /// The largest disk, bytes, whose index fits into `memory_bytes`; `None`: any.
+    pub fn largest_disk(&self, memory_bytes: u64, object_bytes: u32) -> Option<u64> {
+        largest_disk(self.bits_per_object(), memory_bytes, object_bytes)
+    }
+
+    /// Whether this build can be told to run it.
+    pub fn is_built(&self) -> bool {
+        self.candidate.name().parse::<PolicyKind>().is_ok()
+            && (!self.grouped || GROUPING_IS_BUILT)
+            && *self
+                == (Self {
+                    grouped: self.grouped,
+                    ..Self::of(self.candidate)
+                })
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.candidate.name())?;
+        if self.candidate == Candidate::Log && self.rows == Rows::One {
+            f.write_str(" one-row")?;
+        }
+        if self.grouped {
+            f.write_str(" grouped")?;
+        }
+        Ok(())
+    }
+}
+
+/// The largest disk, bytes, that an index of so many bits an object covers with `memory_bytes`;
+/// `None`: any.
+pub fn largest_disk(bits_per_object: f64, memory_bytes: u64, object_bytes: u32) -> Option<u64> {
+    let objects = (memory_bytes as f64 * 8.0 / bits_per_object).floor();
+    (bits_per_object > 0.0).then(|| whole(objects * f64::from(object_bytes)))
+}
+
+/// The share of objects that find a slot when names fall on rows of `ways` slots at random: with x
+/// objects a row on average, rows hold min(`ways`, Poisson(x)) of them.
+fn one_row_reach(ways: u32, slots_per_object: f64) -> f64 {
+    let mean = f64::from(ways) / slots_per_object;
+    let (mut chance, mut below, mut held) = ((-mean).exp(), 0.0, 0.0);
+    for objects in 0..ways {
+        below += chance;
+        held += chance * f64::from(objects);
+        chance *= mean / f64::from(objects + 1);
+    }
+    (held + f64::from(ways) * (1.0 - below)) / mean
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "saturates, and no disk comes near the end of u64"
+)]
+fn whole(bytes: f64) -> u64 {
+    bytes as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const TB: u64 = 1_000_000_000_000;
+    const WEB_OBJECT: u32 = 8 << 10;
+
+    fn bits(candidate: Candidate) -> f64 {
+        Design::published(candidate).bits_per_slot()
+    }
+
+    fn near(value: f64, expected: f64, within: f64) {
+        assert!(
+            (value - expected).abs() <= within,
+            "{value}, not {expected}"
+        );
+    }
+
+    #[test]
+    fn every_policy_takes_the_bits_the_paper_gives_it() {
+        assert_eq!(bits(Candidate::Basic), 0.0);
+        assert_eq!(bits(Candidate::Set), 0.0);
+        assert_eq!(bits(Candidate::SetMem), 11.0);
+        assert_eq!(bits(Candidate::Log), 47.0);
+        assert_eq!(bits(Candidate::LogLru), 31.0);
+    }
+
+    #[test]
+    fn groups_cost_8_bits_where_a_position_is_held() {
+        let grouped = |candidate| Design::published(candidate).grouped().bits_per_slot();
+        assert_eq!(grouped(Candidate::LogLru), 35.0);
+        assert_eq!(grouped(Candidate::Log), 55.0);
+        assert_eq!(grouped(Candidate::SetMem), 11.0);
+    }
+
+    #[test]
+    fn two_rows_take_48_bits_a_slot_and_52_an_object() {
+        let log = Design::of(Candidate::Log);
+        assert_eq!(log.bits_per_slot(), 48.0);
+        assert!(log.bits_per_object() <= 52.0);
+        assert_eq!(log.grouped().bits_per_slot(), 56.0);
+    }
+
+    #[test]
+    fn the_planned_bits_are_those_the_engine_packs() {
+        let packed = |rows| f64::from(crate::policy::entry_bits(rows));
+        let (two, one) = (
+            Design::of(Candidate::Log),
+            Design::published(Candidate::Log),
+        );
+        assert_eq!(two.bits_per_slot(), packed(Rows::Two));
+        assert_eq!(one.bits_per_slot(), packed(Rows::One));
+        let set_mem = Design::of(Candidate::SetMem);
+        assert_eq!(set_mem.bits_per_slot(), f64::from(crate::policy::SLOT_BITS));
+    }
+
+    #[test]
+    fn set_mem_lru_breaks_even_near_half_of_the_sets() {
+        let at = |share| {
+            Design::of(Candidate::SetMemLru)
+                .holding(share)
+                .bits_per_slot()
+        };
+        assert!(at(0.5) < 11.0 && at(0.55) > 11.0);
+        near(at(1.0), 11.0 + 76.0 / 8.0, 1e-9);
+        assert!(at(0.3) < 0.6 * 11.0);
+    }
+
+    #[test]
+    fn the_index_is_6_to_20_times_smaller_than_rivals() {
+        // The slides: Tiger 232 bits an object, Squid 560.
+        let (tiger, squid) = (232.0, 560.0);
+        near(squid / bits(Candidate::Log), 12.0, 0.2);
+        assert!(tiger / bits(Candidate::Log) > 4.9);
+        near(squid / bits(Candidate::LogLru), 18.0, 0.2);
+        assert!(squid / bits(Candidate::SetMem) > 50.0);
+        assert!(tiger / bits(Candidate::SetMem) > 20.0);
+    }
+
+    #[test]
+    fn a_terabyte_takes_717_megabytes_of_log_and_168_of_set_mem() {
+        let mb = |design: Design| design.index_bytes(TB, WEB_OBJECT) as f64 / 1e6;
+        near(mb(Design::published(Candidate::Log)), 717.0, 1.0);
+        near(mb(Design::published(Candidate::SetMem)), 168.0, 1.0);
+        near(mb(Design::of(Candidate::Log)), 791.0, 1.0);
+        assert_eq!(mb(Design::of(Candidate::Set)), 0.0);
+    }
+
+    #[test]
+    fn two_terabytes_fit_2_gib_with_every_log_and_leave_rivals_below_one() {
+        // Section 5.3 and Figure 8: with 2 GB, Squid (80 bytes) and Tiger (232 bits) cannot index
+        // one 1 TB drive, HashCache-Log two of them, HashCache-SetMem in less than a tenth.
+        let most = |bits| largest_disk(bits, 2 * GIB, WEB_OBJECT).unwrap();
+        assert!(most(640.0) < TB && most(232.0) < TB);
+        assert!(most(bits(Candidate::Log)) > 2 * TB);
+        assert!(most(bits(Candidate::LogLru)) > 4 * TB);
+        assert!(most(bits(Candidate::SetMem)) > 12 * TB);
+        let set_mem = Design::of(Candidate::SetMem);
+        assert!(set_mem.index_bytes(TB, WEB_OBJECT) < 2 * GIB / 10);
+        assert_eq!(
+            Design::of(Candidate::Basic).largest_disk(1, WEB_OBJECT),
+            None
+        );
+    }
+
+    #[test]
+    fn log_with_two_terabytes_takes_60_odd_percent_of_2_gib_and_log_lru_less() {
+        let share =
+            |design: Design| design.index_bytes(2 * TB, WEB_OBJECT) as f64 / (2 * GIB) as f64;
+        near(share(Design::published(Candidate::Log)), 0.64, 0.04);
+        // Six of eight offsets in memory.
+        let log_lru = Design::published(Candidate::LogLru).holding(0.75);
+        assert!(share(log_lru) < share(Design::published(Candidate::Log)));
+    }
+
+    #[test]
+    fn a_gib_indexes_the_6_terabytes_of_the_slides() {
+        let most = largest_disk(11.0, GIB, WEB_OBJECT).unwrap();
+        near(most as f64 / (1u64 << 40) as f64, 6.0, 0.25);
+    }
+
+    #[test]
+    fn the_largest_disk_is_the_last_whose_index_fits() {
+        for design in super::super::designs() {
+            let memory = 100 << 20;
+            if let Some(most) = design.largest_disk(memory, WEB_OBJECT) {
+                assert!(design.index_bytes(most, WEB_OBJECT) <= memory, "{design}");
+                let more = most + 2 * u64::from(WEB_OBJECT);
+                assert!(design.index_bytes(more, WEB_OBJECT) > memory, "{design}");
+            }
+        }
+    }
+
+    #[test]
+    fn thirty_two_bytes_an_object_are_a_256th_of_the_disk() {
+        assert_eq!(largest_disk(256.0, GIB, WEB_OBJECT), Some(256 * GIB));
+    }
+
+    #[test]
+    fn false_reads_are_3_percent_at_8_ways_and_follow_the_ways() {
+        let at = |ways| Design {
+            ways,
+            ..Design::of(Candidate::SetMem)
+        };
+        near(at(4).false_reads(), 0.0156, 0.0002);
+        near(at(8).false_reads(), 0.0309, 0.0001);
+        near(at(16).false_reads(), 0.061, 0.0005);
+        // The ninth bit pays for the second row.
+        near(Design::of(Candidate::Log).false_reads(), 0.031, 0.0003);
+    }
+
+    #[test]
+    fn one_row_of_8_reaches_86_percent_and_a_single_block_63() {
+        near(Design::published(Candidate::Log).reach(), 0.86, 0.001);
+        near(Design::of(Candidate::Basic).reach(), 0.632, 0.001);
+        // For 95 % one row would need 66.7 bits for every object it finds.
+        near(one_row_reach(8, 1.348), 0.95, 0.001);
+        near(47.0 * 1.348 / one_row_reach(8, 1.348), 66.7, 0.1);
+    }
+
+    #[test]
+    fn only_what_can_be_asked_for_counts_as_built() {
+        assert!(Design::of(Candidate::Log).is_built());
+        assert!(Design::of(Candidate::Set).is_built());
+        assert!(!Design::published(Candidate::Log).is_built());
+        for design in super::super::designs() {
+            let known = design.candidate.name().parse::<PolicyKind>().is_ok();
+            assert!(known || !design.is_built(), "{design}");
+        }
+    }
+
+    #[test]
+    fn the_planned_index_is_the_one_that_is_built() {
+        use crate::config::{Config, Geometry, IndexPolicy};
+        for disk in [1 << 30, 100 << 30, TB] {
+            let config = Config::new("x");
+            let geometry = Geometry::plan(&config, disk).unwrap();
+            let built = geometry.index(IndexPolicy::of(&config)).bytes();
+            let planned = Design::of(Candidate::Log).index_bytes(disk, WEB_OBJECT);
+            near(planned as f64 / built as f64, 1.0, 0.01);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Entries packed to their bits: 11 bits are 11 bits, not two bytes.
+//!
+//! Invariant: entry `n` takes bits `n * bits` to `(n + 1) * bits`, lowest first; so a row of eight
+//! entries is as many whole bytes as an entry has bits, and rows can be saved one by one.
+//! Cost: one unaligned load, or a load and a store, an entry.
+
+use std::ops::Range;
+
+/// An entry may begin at any bit of a byte and must still lie in eight of them.
+const BITS_MAX: u32 = 57;
+const WORD: usize = 8;
+
+/// An array of small integers.
+pub(crate) struct Packed {
+    bits: u32,
+    /// With a word of padding, so that the last entry can be loaded as a word too.
+    bytes: Box<[u8]>,
+}
+
+impl Packed {
+    /// `count` entries of `bits` bits (at most 57), all 0.
+    pub(crate) fn new(count: usize, bits: u32) -> Self {
+        assert!((1..=BITS_MAX).contains(&bits));
+        // Zeroed by the kernel on first touch, so an empty index takes no memory yet.
+        let bytes = (count * bits as usize).div_ceil(8) + WORD;
+        Self {
+            bits,
+            bytes: vec![0; bytes].into(),
+        }
+    }
+
+    fn mask(&self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    fn place(&self, n: usize) -> (usize, u32) {
+        let bit = n * self.bits as usize;
+        (bit / 8, u32::try_from(bit % 8).expect("below 8"))
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let mut word = [0; WORD];
+        word.copy_from_slice(&self.bytes[at..at + WORD]);
+        u64::from_le_bytes(word)
+    }
+
+    pub(crate) fn entry(&self, n: usize) -> u64 {
+        let (at, shift) = self.place(n);
+        self.word(at) >> shift & self.mask()
+    }
+
+    pub(crate) fn store(&mut self, n: usize, entry: u64) {
+        debug_assert!(entry <= self.mask());
+        let (at, shift) = self.place(n);
+        let word = self.word(at) & !(self.mask() << shift) | entry << shift;
+        self.bytes[at..at + WORD].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// The bytes of entries that begin and end on whole bytes.
+    fn range(&self, entries: Range<usize>) -> Range<usize> {
+        let bits = self.bits as usize;
+        debug_assert!((entries.start * bits).is_multiple_of(8));
+        entries.start * bits / 8..(entries.end * bits).div_ceil(8)
+    }
+
+    /// Appends the bytes of `entries`, a multiple of eight, to `out`.
+    pub(crate) fn save(&self, entries: Range<usize>, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes[self.range(entries)]);
+    }
+
+    /// Takes over entries from `first`, a multiple of eight, on, as [`Packed::save`] gave them.
+    pub(crate) fn restore(&mut self, first: usize, bytes: &[u8]) {
+        let at = self.range(first..first).start;
+        let end = self.bytes.len() - WORD;
+        if let Some(to) = self.bytes[..end].get_mut(at..at + bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_width_keeps_entries_apart() {
+        for bits in 1..=BITS_MAX {
+            let mut random = fastrand::Rng::with_seed(u64::from(bits));
+            let mut packed = Packed::new(64, bits);
+            let mut plain = [0u64; 64];
+            for _ in 0..1000 {
+                let (n, entry) = (random.usize(..64), random.u64(..=packed.mask()));
+                packed.store(n, entry);
+                plain[n] = entry;
+                assert!(
+                    plain
+                        .iter()
+                        .enumerate()
+                        .all(|(n, it)| packed.entry(n) == *it)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn eight_entries_are_as_many_bytes_as_an_entry_has_bits() {
+        for bits in [11, 47, 48, 55, 56] {
+            let mut out = Vec::new();
+            Packed::new(80, bits).save(8..16, &mut out);
+            assert_eq!(out.len(), bits as usize);
+        }
+    }
+
+    #[test]
+    fn saved_rows_come_back_in_their_places() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let (mut packed, mut restored) = (Packed::new(64, 11), Packed::new(64, 11));
+        (0..64).for_each(|n| packed.store(n, random.u64(..1 << 11)));
+        for first in [40, 0] {
+            let mut bytes = Vec::new();
+            packed.save(first..first + 8, &mut bytes);
+            restored.restore(first, &bytes);
+        }
+        for n in 0..64 {
+            let saved = (40..48).contains(&n) || n < 8;
+            assert_eq!(restored.entry(n), if saved { packed.entry(n) } else { 0 });
+        }
+    }
+}

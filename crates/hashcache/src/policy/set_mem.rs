@@ -1,0 +1,143 @@
+//! HashCache-SetMem: a set-associative table on disk, of which memory knows tags and ranks (paper,
+//! section 3.3).
+//!
+//! A miss costs no read but the 3.1 % that meet an equal tag; a hit reads its own block only; a put
+//! writes its block and reads nothing. A set that memory does not know yet (after a crash) is read
+//! when it is first asked for.
+
+use std::ops::Range;
+
+use super::ranks::Ranks;
+use super::{Located, LogPos, Occupant, Policy, SetId, Slot, WAYS};
+use crate::key::KeyHash;
+
+/// One shard's sets.
+pub(crate) struct SetMem {
+    /// In the whole table.
+    sets: u64,
+    /// The first that belongs to this shard.
+    first: u64,
+    here: u32,
+    ranks: Ranks,
+}
+
+impl SetMem {
+    /// Sets `first` to `first + here` of a table of `sets`; none is known yet.
+    pub(crate) fn new(sets: u64, first: u64, here: u32) -> Self {
+        Self {
+            sets,
+            first,
+            here,
+            ranks: Ranks::new(here as usize),
+        }
+    }
+
+    fn row(&self, key: KeyHash) -> (SetId, usize) {
+        let set = key.set(self.sets);
+        debug_assert!((self.first..self.first + u64::from(self.here)).contains(&set));
+        (SetId(set), usize::try_from(set - self.first).unwrap_or(0))
+    }
+}
+
+impl Policy for SetMem {
+    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
+        let (set, row) = self.row(key);
+        if !self.ranks.is_known(row) {
+            return Located::Set(set);
+        }
+        match self.ranks.find(row, key) {
+            Some(slot) => Located::Slot(set, slot),
+            None => Located::Nowhere,
+        }
+    }
+
+    fn wants_slots(&self, key: KeyHash) -> bool {
+        !self.ranks.is_known(self.row(key).1)
+    }
+
+    fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot {
+        let (set, row) = self.row(key);
+        self.learn_set(set, slots);
+        self.ranks.claim(row, key)
+    }
+
+    fn unknown_set(&self, from: u32) -> Option<(u32, SetId)> {
+        let row = (from..self.here).find(|row| !self.ranks.is_known(*row as usize))?;
+        Some((row, SetId(self.first + u64::from(row))))
+    }
+
+    // Every put learns its set before it writes to it, so whoever finds the set still unknown has
+    // read what is still there.
+    fn learn_set(&mut self, set: SetId, slots: &[Option<Occupant>]) {
+        let row = usize::try_from(set.0.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        if row < self.here as usize && !self.ranks.is_known(row) {
+            self.ranks.learn(row, slots);
+        }
+    }
+
+    fn claimed(&mut self, key: KeyHash, slot: Slot) {
+        let (_, row) = self.row(key);
+        if self.ranks.is_known(row) && slot.0 < WAYS {
+            self.ranks.put(row, slot, key);
+        }
+    }
+
+    fn unlearn(&mut self, key: KeyHash) {
+        let (_, row) = self.row(key);
+        self.ranks.unlearn(row);
+    }
+
+    fn nothing_stored(&mut self) {
+        (0..self.here as usize).for_each(|row| self.ranks.empty(row));
+    }
+
+    fn used(&mut self, key: KeyHash) {
+        let (_, row) = self.row(key);
+        if self.ranks.is_known(row)
+            && let Some(slot) = self.ranks.find(row, key)
+        {
+            self.ranks.touch(row, slot);
+        }
+    }
+
+    // The tag stays as long as the slot holds what it stands for: a slot that only memory takes for
+    // empty would give its old version back one day.
+    fn forget_all(&mut self, key: KeyHash, _head: LogPos) -> bool {
+        let (_, row) = self.row(key);
+        !self.ranks.is_known(row) || self.ranks.find(row, key).is_some()
+    }
+
+    fn surplus(&self, slots: &[Option<Occupant>]) -> Vec<Slot> {
+        Ranks::surplus(slots)
+    }
+
+    fn vacated(&mut self, key: KeyHash, slot: Slot) {
+        let (_, row) = self.row(key);
+        if self.ranks.is_known(row) && slot.0 < WAYS {
+            self.ranks.vacate(row, slot);
+        }
+    }
+
+    fn rows(&self) -> u32 {
+        self.here
+    }
+
+    fn save(&self, rows: Range<u32>, out: &mut Vec<u8>) {
+        let entries = rows.start as usize * WAYS..rows.end as usize * WAYS;
+        self.ranks.packed().save(entries, out);
+    }
+
+    fn restore(&mut self, first: u32, bytes: &[u8]) {
+        self.ranks
+            .packed_mut()
+            .restore(first as usize * WAYS, bytes);
+    }
+
+    fn entries(&self) -> u64 {
+        self.ranks.in_use()
+    }
+
+    fn clear(&mut self) {
+        self.ranks.packed_mut().clear();
+    }
+}

@@ -1,0 +1,285 @@
+//! Look-ups: hot, then pending, then the policy, then the disk.
+//!
+//! Called by `cache`. What memory can answer is answered at once; otherwise one of the engine's own
+//! threads reads, and who asks for the same meanwhile joins it.
+//!
+//! Invariant: an answer has the wanted name, and the wanted version if one was named.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+
+use super::{Read, Stripe};
+use crate::completion::{Outcome, Promise, promise};
+use crate::disk_table;
+use crate::format::Kind;
+use crate::key::KeyHash;
+use crate::object::Version;
+use crate::policy::{Candidates, Located, LogPos, SetId};
+use crate::record::Record;
+use crate::shard::{Found, Reading, Shard};
+use crate::stats::Health;
+
+/// What a look-up wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) key: KeyHash,
+    pub(crate) name: Bytes,
+    /// `None`: the head, whatever its version.
+    pub(crate) span: Option<(Version, u32)>,
+    /// Content expected, bytes; 0 when not known.
+    pub(crate) expect: usize,
+}
+
+impl Wanted {
+    fn is(&self, record: &Record) -> bool {
+        let right_part = match self.span {
+            None => record.fields.kind == Kind::Head,
+            Some((version, span)) => {
+                record.fields.kind == Kind::Span
+                    && record.fields.version == version
+                    && record.fields.span == span
+            }
+        };
+        right_part && record.fields.key == self.key && record.name == self.name
+    }
+}
+
+/// An answer from memory, or the read that will give one.
+pub(crate) enum Lookup {
+    /// It is in memory.
+    Found(Arc<Record>),
+    /// Memory knows that it is not stored.
+    Nothing,
+    /// The disk is being asked.
+    Asked(Outcome<Found>),
+}
+
+/// What a look-up comes to without waiting.
+pub(super) enum Asked {
+    /// Memory knows, or the disk is being asked already.
+    Memory(Lookup),
+    /// The disk has to be asked.
+    Disk(Box<Question>),
+}
+
+/// A look-up that the disk has to answer. Others who want the same wait for its outcome.
+pub(super) struct Question {
+    pub(super) wanted: Wanted,
+    pub(super) located: Located,
+    reading: Arc<Reading>,
+    promise: Promise<Found>,
+}
+
+impl Question {
+    fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
+        let (promise, outcome) = promise();
+        let stale = AtomicBool::new(false);
+        let reading = Arc::new(Reading { outcome, stale });
+        shard.reading.insert(wanted.key, Arc::clone(&reading));
+        Self {
+            wanted,
+            located,
+            reading,
+            promise,
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Outcome<Found> {
+        self.reading.outcome.clone()
+    }
+}
+
+impl Stripe {
+    /// The head of `name`, if it is hot: the shortest way an answer can take.
+    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Arc<Record>> {
+        let record = self.hot.get(key)?;
+        let right = record.fields.kind == Kind::Head && record.name == name;
+        right.then(|| {
+            self.counters.hot_hits.add(1);
+            record
+        })
+    }
+
+    /// Answers from memory what memory can answer, and has the disk asked otherwise.
+    pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
+        match self.ask(wanted) {
+            Asked::Memory(lookup) => lookup,
+            Asked::Disk(question) => self.read_for(question),
+        }
+    }
+
+    /// Has one of the engine's own threads answer `question`.
+    pub(super) fn read_for(self: &Arc<Self>, question: Box<Question>) -> Lookup {
+        let asked = Lookup::Asked(question.outcome());
+        let stripe = Arc::clone(self);
+        self.pool.run(move || stripe.answer(*question, None));
+        asked
+    }
+
+    /// What memory says, or a question for the disk that others can join from now on.
+    pub(super) fn ask(&self, wanted: Wanted) -> Asked {
+        let mut shard = self.shard(wanted.key);
+        // Under the lock, even if the caller has looked without it: meanwhile the record may have
+        // moved from pending to hot.
+        if let Some(record) = self.hot.get(wanted.key)
+            && wanted.is(&record)
+        {
+            self.counters.hot_hits.add(1);
+            return Asked::Memory(Lookup::Found(record));
+        }
+        if let Some(pending) = shard.pending.get(&wanted.key) {
+            if wanted.is(&pending.record) {
+                pending.asked_for.store(true, Ordering::Relaxed);
+                self.counters.pending_hits.add(1);
+                return Asked::Memory(Lookup::Found(Arc::clone(&pending.record)));
+            }
+            return Asked::Memory(Lookup::Nothing);
+        }
+        if let Some(reading) = shard.reading.get(&wanted.key) {
+            self.counters.joined_reads.add(1);
+            return Asked::Memory(Lookup::Asked(reading.outcome.clone()));
+        }
+        let located = self.locate(&shard, wanted.key);
+        if located == Located::Nowhere {
+            self.counters.misses.add(1);
+            return Asked::Memory(Lookup::Nothing);
+        }
+        Asked::Disk(Box::new(Question::new(&mut shard, wanted, located)))
+    }
+
+    /// A question for the disk if the newest candidate for what is wanted lies at `at`, and memory
+    /// has no other answer.
+    pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<Question> {
+        let mut shard = self.shard(wanted.key);
+        let known = self.hot.get(wanted.key).is_some()
+            || shard.pending.contains_key(&wanted.key)
+            || shard.reading.contains_key(&wanted.key);
+        let located = self.locate(&shard, wanted.key);
+        let lies_there = located.newest_in_log() == Some(at);
+        (lies_there && !known).then(|| Question::new(&mut shard, wanted, located))
+    }
+
+    /// Where `key` may be found on disk.
+    fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
+        if self.health() != Health::InService || shard.removing.contains_key(&key) {
+            return Located::Nowhere;
+        }
+        shard.policy.locate(key, self.log.head())
+    }
+
+    /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
+    pub(crate) fn contains_hint(&self, key: KeyHash) -> bool {
+        let shard = self.shard(key);
+        shard.pending.contains_key(&key) || self.locate(&shard, key) != Located::Nowhere
+    }
+
+    /// The end of a look-up on disk: makes the record hot if it is still the newest.
+    fn found(&self, wanted: &Wanted, found: Option<Record>, reading: &Arc<Reading>) -> Found {
+        let mut shard = self.shard(wanted.key);
+        let current = shard
+            .reading
+            .get(&wanted.key)
+            .is_some_and(|it| Arc::ptr_eq(it, reading));
+        if current {
+            shard.reading.remove(&wanted.key);
+        }
+        let Some(record) = found else {
+            self.counters.misses.add(1);
+            return None;
+        };
+        self.counters.disk_hits.add(1);
+        if !reading.stale.load(Ordering::Acquire) {
+            match record.at {
+                Some(at) => shard.policy.touch(wanted.key, at, self.log.head()),
+                None => shard.policy.used(wanted.key),
+            }
+            // A span of a large object is not worth the small ones it would push out.
+            let whole = record.fields.total.unwrap_or(u64::MAX);
+            if whole <= self.budget.limit() / 64
+                && let Some(hot) = self.hot.insert(&record, record.at)
+            {
+                return Some(hot);
+            }
+        }
+        Some(Arc::new(record))
+    }
+
+    /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.
+    pub(super) fn answer(&self, question: Question, record: Option<Record>) {
+        let Question {
+            wanted,
+            located,
+            reading,
+            promise,
+        } = question;
+        let record = record.filter(|record| wanted.is(record));
+        let found = record.or_else(|| self.find(&wanted, located));
+        promise.set(self.found(&wanted, found, &reading));
+    }
+
+    fn find(&self, wanted: &Wanted, located: Located) -> Option<Record> {
+        match located {
+            Located::Nowhere => None,
+            Located::Log(candidates) => self.find_in_log(wanted, &candidates),
+            Located::Set(set) => self.find_in_set(wanted, set),
+            Located::Slot(set, slot) => {
+                let slot = disk_table::read_slot(self, set, slot)?;
+                self.find_in_slot(wanted, &slot)
+            }
+        }
+    }
+
+    fn find_in_log(&self, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
+        for at in candidates.as_slice() {
+            match self.read_log(*at, wanted.expect) {
+                Read::Record(record) if wanted.is(&record) => return Some(*record),
+                // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
+                // serving it would be a lie.
+                Read::Record(_) => self.counters.false_reads.add(1),
+                Read::Passed => {}
+                Read::Damaged => {
+                    // It could have been the newest version of this name: an older one must not
+                    // be served in its stead, so all that could be one are forgotten.
+                    self.counters.damaged.add(1);
+                    self.forget_candidates(wanted.key, candidates);
+                    return None;
+                }
+                Read::Failed => return None,
+            }
+        }
+        None
+    }
+
+    fn forget_candidates(&self, key: KeyHash, candidates: &Candidates) {
+        let mut shard = self.shard(key);
+        for at in candidates.as_slice() {
+            shard.policy.forget(key, *at, self.log.head());
+        }
+    }
+
+    fn find_in_set(&self, wanted: &Wanted, set: SetId) -> Option<Record> {
+        let slots = disk_table::read_set(self, set)?;
+        let occupants = disk_table::occupied(self, &slots);
+        self.shard(wanted.key).policy.learn_set(set, &occupants);
+        let own = slots.iter().filter(|slot| slot.occupant.key == wanted.key);
+        let slot = own.max_by_key(|slot| slot.occupant.version)?;
+        self.find_in_slot(wanted, slot)
+    }
+
+    fn find_in_slot(&self, wanted: &Wanted, slot: &disk_table::Filled) -> Option<Record> {
+        if slot.occupant.key != wanted.key {
+            self.counters.false_reads.add(1);
+            return None;
+        }
+        match disk_table::read_record(self, slot) {
+            Read::Record(record) => Some(*record).filter(|record| wanted.is(record)),
+            Read::Damaged => {
+                self.counters.damaged.add(1);
+                None
+            }
+            Read::Passed | Read::Failed => None,
+        }
+    }
+}

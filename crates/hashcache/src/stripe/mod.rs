@@ -1,0 +1,279 @@
+//! A stripe: the table and log of one device with everything in memory that belongs to them.
+//!
+//! `cache` asks it for records, `flush` writes for it, `recover` fills it. Here its state changes:
+//! records are put and removed, health is gained and lost. `lookup` answers, `read` and `run`
+//! read.
+//!
+//! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
+//! head had not passed them when the read was complete.
+
+mod learn;
+mod lookup;
+mod read;
+mod run;
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub(crate) use lookup::{Lookup, Wanted};
+pub(crate) use read::Read;
+
+use crate::circular_log::LogMap;
+use crate::clock::Clock;
+use crate::config::{Geometry, IndexId, IndexShape};
+use crate::device::Device;
+use crate::flush::Queue;
+use crate::format::Family;
+use crate::io::Pool;
+use crate::key::{KeyHash, Secret};
+use crate::memory::{Budget, Hot};
+use crate::object::Version;
+use crate::shard::{Begun, Pending, Shard};
+use crate::stats::{Counters, Health};
+
+const RECOVERING: u8 = 0;
+const IN_SERVICE: u8 = 1;
+const OUT_OF_SERVICE: u8 = 2;
+
+/// See the module's head.
+pub(crate) struct Stripe {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) device_id: u16,
+    pub(crate) geometry: Geometry,
+    pub(crate) index: IndexShape,
+    pub(crate) index_id: IndexId,
+    pub(crate) secret: Secret,
+    pub(crate) log: LogMap,
+    pub(crate) budget: Budget,
+    /// The part of it that pending writes may take.
+    pub(crate) write_budget: Budget,
+    pub(crate) hot: Arc<Hot>,
+    pub(crate) queue: Queue,
+    pub(crate) counters: Counters,
+    pub(crate) clock: Clock,
+    pub(crate) pool: Pool,
+    pub(crate) next_version: AtomicU64,
+    shards: Vec<Mutex<Shard>>,
+    health: AtomicU8,
+    read_errors_in_row: AtomicU64,
+}
+
+/// What became of a record that is to be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accepted {
+    /// It is found from now on.
+    Yes,
+    /// A newer put or a remove came first.
+    Superseded,
+    /// An update of metadata met another one, or the put it belongs to, still under way.
+    Busy,
+    /// The store has failed or is closed.
+    OutOfService,
+}
+
+/// The parts a stripe is made of.
+pub(crate) struct Parts {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) device_id: u16,
+    pub(crate) geometry: Geometry,
+    pub(crate) index: IndexShape,
+    pub(crate) index_id: IndexId,
+    pub(crate) secret: Secret,
+    pub(crate) budget: Budget,
+    pub(crate) hot: Arc<Hot>,
+    pub(crate) queue: Queue,
+    pub(crate) clock: Clock,
+    pub(crate) pool: Pool,
+    pub(crate) next_version: u64,
+    pub(crate) shards: Vec<Shard>,
+}
+
+impl Stripe {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            log: LogMap::new(&parts.geometry, parts.device_id),
+            device: parts.device,
+            device_id: parts.device_id,
+            geometry: parts.geometry,
+            index: parts.index,
+            index_id: parts.index_id,
+            secret: parts.secret,
+            // Of which bulk may take three quarters: half of the whole.
+            write_budget: Budget::new(parts.budget.limit() / 3 * 2),
+            budget: parts.budget,
+            hot: parts.hot,
+            queue: parts.queue,
+            counters: Counters::default(),
+            clock: parts.clock,
+            pool: parts.pool,
+            next_version: AtomicU64::new(parts.next_version),
+            shards: parts.shards.into_iter().map(Mutex::new).collect(),
+            health: AtomicU8::new(RECOVERING),
+            read_errors_in_row: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+        self.shard_at(key.shard())
+    }
+
+    fn shard_at(&self, n: usize) -> MutexGuard<'_, Shard> {
+        self.shards[n]
+            .lock()
+            .expect("no holder of this lock panics")
+    }
+
+    pub(crate) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().expect("no holder of this lock panics"))
+    }
+
+    pub(crate) fn draw_version(&self) -> Version {
+        Version(self.next_version.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn next_version(&self) -> u64 {
+        self.next_version.load(Ordering::Relaxed)
+    }
+
+    /// Recovery found `version` given out.
+    pub(crate) fn version_was_drawn(&self, version: u64) {
+        self.next_version
+            .fetch_max(version.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        match self.health.load(Ordering::Acquire) {
+            RECOVERING => Health::Recovering,
+            IN_SERVICE => Health::InService,
+            _ => Health::OutOfService,
+        }
+    }
+
+    /// The index is known. What was removed while it was not is forgotten now.
+    pub(crate) fn recovered(&self) {
+        for mut shard in self.shards() {
+            let removing: Vec<KeyHash> = shard.removing.keys().copied().collect();
+            for key in removing {
+                self.forget(&mut shard, key);
+            }
+        }
+        let from = RECOVERING;
+        let _ = self
+            .health
+            .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Takes the store out; what is in memory is still served.
+    pub(crate) fn fail(&self, what: &'static str, error: &std::io::Error) {
+        if self.health.swap(OUT_OF_SERVICE, Ordering::AcqRel) != OUT_OF_SERVICE {
+            tracing::error!(%error, what, "store taken out of service");
+            self.queue.wake();
+        }
+    }
+
+    /// Drops all pending records.
+    pub(crate) fn abandon(&self) {
+        let mut dropped = Vec::new();
+        for mut shard in self.shards() {
+            dropped.append(&mut shard.abandon());
+        }
+    }
+
+    /// Nothing is read or written any more; what is hot is still served.
+    pub(crate) fn end(&self) {
+        self.health.store(OUT_OF_SERVICE, Ordering::Release);
+        self.abandon();
+    }
+
+    /// Forgets all that could be `key`; whether there was any.
+    pub(crate) fn forget(&self, shard: &mut Shard, key: KeyHash) -> bool {
+        shard.policy.forget_all(key, self.log.head())
+    }
+
+    /// Takes `key` away as of a version that this draws: from now on no older one is found. Also
+    /// says whether anything may have been there.
+    pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
+        let mut shard = self.shard(key);
+        // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
+        let version = self.draw_version();
+        let dropped = shard.supersede(key, version);
+        self.hot.remove(key);
+        // Both: a pending record may have an older version on disk.
+        let known = self.forget(&mut shard, key) | dropped.is_some();
+        // What the policy cannot forget is masked until the remove is on disk. (The index of the
+        // log family is not known yet during recovery, `recovered` forgets again.)
+        let masked = match self.health() {
+            Health::InService => self.geometry.family == Family::Table,
+            Health::Recovering => true,
+            Health::OutOfService => false,
+        };
+        if masked {
+            shard.removing.insert(key, version);
+        }
+        drop(shard);
+        drop(dropped);
+        (version, known || masked)
+    }
+
+    /// Makes `pending` the newest record of its name and has it written, unless something came
+    /// first.
+    pub(crate) fn put_head(&self, pending: &Arc<Pending>, begun: &Arc<Begun>) -> Accepted {
+        let fields = &pending.record.fields;
+        let mut shard = self.shard(fields.key);
+        if self.health() == Health::OutOfService {
+            return Accepted::OutOfService;
+        }
+        if begun.superseded.load(Ordering::Acquire) {
+            return Accepted::Superseded;
+        }
+        if begun.is_update && !shard.outruns(fields.key, begun) {
+            return Accepted::Busy;
+        }
+        let older = shard.supersede(fields.key, fields.version);
+        let Ok(other) = shard.put(Arc::clone(pending)) else {
+            return Accepted::Superseded;
+        };
+        self.hot.remove(fields.key);
+        drop(shard);
+        drop((older, other));
+        self.push(pending);
+        Accepted::Yes
+    }
+
+    /// Has a span written. Until then it is served from memory.
+    pub(crate) fn put_span(&self, pending: &Arc<Pending>) -> Accepted {
+        let key = pending.record.fields.key;
+        let mut shard = self.shard(key);
+        if self.health() == Health::OutOfService {
+            return Accepted::OutOfService;
+        }
+        let Ok(other) = shard.put(Arc::clone(pending)) else {
+            return Accepted::Superseded;
+        };
+        self.hot.remove(key);
+        drop(shard);
+        drop(other);
+        self.push(pending);
+        Accepted::Yes
+    }
+
+    fn push(&self, pending: &Arc<Pending>) {
+        self.counters.puts.add(1);
+        self.queue.push(Arc::clone(pending), self.clock.monotone());
+    }
+
+    /// Drops entries the head has passed from the rows that belong to `segment`: every row once a
+    /// lap.
+    pub(crate) fn sweep(&self, segment: u64) {
+        let segments = self.geometry.segments;
+        for mut shard in self.shards() {
+            let rows = u64::from(shard.policy.rows());
+            let row = |part: u64| u32::try_from(rows * part / segments).unwrap_or(u32::MAX);
+            shard
+                .policy
+                .sweep(row(segment)..row(segment + 1), self.log.head());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A checkpoint leaves the device to others: on a disk whose time is counted, it takes a tenth.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hashcache::device::{Device, MemoryDevice};
+use hashcache::{Cache, Clock, Config, PolicyKind};
+
+use super::support::{KIB, MIB, Value, get, open, quiet};
+
+/// A part of a checkpoint, bytes.
+const PART: usize = 256 * KIB;
+
+/// A write, and the time at which it began and ended.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    length: usize,
+    began: u64,
+    ended: u64,
+}
+
+/// A disk on which a write takes 1 ms and 10 ns a byte, told by a clock that only it moves.
+struct Slow {
+    inner: MemoryDevice,
+    now: Arc<AtomicU64>,
+    writes: Mutex<Vec<Write>>,
+}
+
+impl Device for Slow {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        let length = buffer.len();
+        let takes = 1_000_000 + 10 * length as u64;
+        let began = self.now.fetch_add(takes, Ordering::AcqRel);
+        self.writes.lock().unwrap().push(Write {
+            length,
+            began,
+            ended: began + takes,
+        });
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+/// A store whose index takes several parts, on such a disk.
+fn slow() -> (Cache, Arc<Slow>) {
+    let now = Arc::new(AtomicU64::new(0));
+    let device = Arc::new(Slow {
+        inner: MemoryDevice::new(96 * MIB),
+        now: Arc::clone(&now),
+        writes: Mutex::default(),
+    });
+    let clock = Clock::new(
+        move || Duration::from_nanos(now.load(Ordering::Acquire)),
+        Duration::default,
+    );
+    let config = Config {
+        object_bytes: 512,
+        clock,
+        ..quiet(device.clone(), PolicyKind::Log)
+    };
+    (open(config), device)
+}
+
+/// Puts and flushes an object; its batch has another length than a part.
+fn put(cache: &Cache, put: u64) {
+    let value = Value::new(put, 60 * KIB);
+    value.store(cache, format!("{put}").as_bytes()).unwrap();
+    assert!(cache.flush().wait());
+}
+
+#[test]
+fn a_checkpoint_takes_a_tenth_of_the_device_and_batches_get_through_between_its_parts() {
+    let (cache, device) = slow();
+    let mut puts = 0;
+    while cache.stats().checkpoints < 2 {
+        put(&cache, puts);
+        puts += 1;
+        assert!(puts < 20_000, "a checkpoint that never ends");
+    }
+    let writes = device.writes.lock().unwrap().clone();
+    let parts: Vec<usize> = (0..writes.len())
+        .filter(|n| writes[*n].length == PART)
+        .collect();
+    // Both checkpoints, each of more than one part.
+    assert!(parts.len() >= 6, "{} parts", parts.len());
+    for pair in parts.windows(2) {
+        let (part, next) = (writes[pair[0]], writes[pair[1]]);
+        let (took, rest) = (part.ended - part.began, next.began - part.ended);
+        assert!(rest >= 9 * took, "{rest} ns behind a part of {took} ns");
+        assert!(pair[1] - pair[0] > 10, "parts with hardly a batch between");
+    }
+    // And it does get on: the next part is written as soon as it may be.
+    let (first, last) = (writes[parts[0]], writes[parts[3]]);
+    assert!(last.began - first.began < 3 * 10 * (first.ended - first.began) * 3 / 2);
+    assert_eq!(
+        get(&cache, format!("{}", puts - 1).as_bytes()).map(|it| it.put),
+        Some(puts - 1)
+    );
+}
+
+#[test]
+fn closing_does_not_wait_between_parts() {
+    let (cache, device) = slow();
+    for n in 0..20 {
+        put(&cache, n);
+    }
+    let before = device.writes.lock().unwrap().len();
+    cache.close();
+    let writes = device.writes.lock().unwrap().split_off(before);
+    let parts = writes.iter().filter(|write| write.length == PART).count();
+    assert!(parts >= 4, "{parts} parts");
+    // All parts one behind the other, then the superblock.
+    assert!(writes[..parts].iter().all(|write| write.length == PART));
+    assert!(writes.len() <= parts + 2, "{writes:?}");
+}
