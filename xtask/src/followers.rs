@@ -3,7 +3,8 @@
 //! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or
 //! offers nothing to resume by; clients that leave or hardly read.
 //!
-//! Invariant: the bars are the testkit's; this file starts the process and tells what came out.
+//! Invariant: the bars are the testkit's; this file starts the process, with the limits everybody
+//! has, and tells what came out.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -48,13 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(_) => None,
         None => {
             let binary = args.binary.binary()?;
-            // More clients ask one origin at once than the default allows a polite proxy.
-            let settings = home.path().join("settings.toml");
-            let connections = args.clients + 28;
-            let text = format!("[limits]\nupstream_per_origin = {connections}\n");
-            std::fs::write(&settings, text).context("cannot write settings")?;
             let command = ProxyCommand::new(&binary, &home.path().join("cache"))
-                .flag("config", settings.display())
                 .flag("cache-size", "8GiB")
                 .flag("memory", format!("{MEMORY_MIB}MiB"))
                 .flag("policy", "log")

@@ -9,6 +9,7 @@ mod followers;
 mod memory_limit;
 mod never_wrong;
 mod proxy_process;
+mod range_storm;
 mod real_clients;
 mod report;
 mod smuggling;
@@ -42,6 +43,8 @@ enum Command {
     NeverWrong(never_wrong::Args),
     /// Let many clients share one fetch that is cut, slow or not to be shared
     Followers(followers::Args),
+    /// Ask for random ranges of one object: each byte is to be fetched once
+    RangeStorm(range_storm::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
     /// Compare processor time of a hit with that of nginx
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::MemoryLimit(args) => memory_limit::run(&args),
         Command::NeverWrong(args) => never_wrong::run(&args),
         Command::Followers(args) => followers::run(&args),
+        Command::RangeStorm(args) => range_storm::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Cpu(args) => cpu::run(&args),
     };

@@ -7,10 +7,10 @@
 //! id; it runs without the configuration of whoever runs the command.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -95,13 +95,17 @@ impl ProxyCommand {
         let mut child = self
             .command()
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
+        let stdout = child.stdout.take().expect("it was asked to be piped");
         let stderr = child.stderr.take().expect("it was asked to be piped");
         let said = Said::default();
-        let greetings = listen_to(stderr, said.clone());
+        // The greeting is on one of the two: where the access log does not go.
+        let (sender, greetings) = mpsc::channel();
+        listen_to(stdout, Said::default(), sender.clone());
+        listen_to(stderr, said.clone(), sender);
         let mut process = ProxyProcess {
             child,
             said,
@@ -268,11 +272,10 @@ impl Said {
 }
 
 /// Reads what the proxy says for as long as it lives, so that it never waits for us; the greeting
-/// comes out of the channel.
-fn listen_to(stderr: ChildStderr, said: Said) -> mpsc::Receiver<String> {
-    let (sender, greetings) = mpsc::channel();
+/// goes into the channel.
+fn listen_to(source: impl Read + Send + 'static, said: Said, greetings: mpsc::Sender<String>) {
     thread::spawn(move || {
-        let mut lines = BufReader::new(stderr);
+        let mut lines = BufReader::new(source);
         let mut line = vec![];
         while lines
             .read_until(b'\n', &mut line)
@@ -282,12 +285,11 @@ fn listen_to(stderr: ChildStderr, said: Said) -> mpsc::Receiver<String> {
             said.push(&text);
             if text.starts_with("hashcache: ") && text.contains(" on http://") {
                 // Nobody waits for a second greeting.
-                let _ = sender.send(text.into_owned());
+                let _ = greetings.send(text.into_owned());
             }
             line.clear();
         }
     });
-    greetings
 }
 
 /// The listeners and the admin listener that a greeting names.

@@ -10,6 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::plan::PlanArgs;
 use crate::settings::{FORMATS, Given, POLICIES, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
@@ -57,6 +58,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Compare the policies on a disk and a memory budget, and choose one
+    Plan(Box<PlanArgs>),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -121,6 +124,9 @@ pub struct SettingArgs {
     /// Stand in front of this origin (http://…) instead of being a forward proxy
     #[arg(long, value_name = "URL")]
     accelerate: Option<String>,
+    /// Name that the accelerated site goes by; requests for others get 421 [default: any]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    accelerate_host: Vec<String>,
     /// Cache file or device [default: hashcache/cache.img in ~/.cache, for root in /var/cache]
     #[arg(long, value_name = "PATH")]
     cache: Vec<String>,
@@ -158,6 +164,10 @@ pub struct SettingArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
     log_strip_query: Option<String>,
+    /// Write networks of clients (/24, /48) to the access log, not their addresses
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true")]
+    log_anonymize: Option<String>,
     /// Name of this proxy in Via and Cache-Status [default: hashcache]
     #[arg(long)]
     name: Option<String>,
@@ -183,6 +193,7 @@ impl SettingArgs {
         let all = [
             ("listen", many(&self.listen)),
             ("accelerate", one(&self.accelerate)),
+            ("accelerate-host", many(&self.accelerate_host)),
             ("cache", many(&self.cache)),
             ("cache-size", one(&self.cache_size)),
             ("memory", one(&self.memory)),
@@ -195,6 +206,7 @@ impl SettingArgs {
             ("access-log", one(&self.access_log)),
             ("log-format", one(&self.log_format)),
             ("log-strip-query", one(&self.log_strip_query)),
+            ("log-anonymize", one(&self.log_anonymize)),
             ("name", one(&self.name)),
             ("workers", one(&self.workers)),
             ("max-object-size", one(&self.max_object_size)),

@@ -4,13 +4,13 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use hashcache::{CheckReport, Config};
+use hashcache::{CheckReport, Config, OpenError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::NOT_WELL;
-use crate::open_fault::cannot_open;
-use crate::units::show_size;
+use crate::open_fault::{Purpose, cannot_open};
+use crate::units::about_size;
+use crate::{NOT_WELL, fault, tell};
 
 /// Verifies the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
@@ -20,14 +20,27 @@ pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    let report = report.map_err(|error| cannot_open(path, &error))?;
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            let fault = cannot_open(path, Purpose::Look, &error);
+            // A store that is not whole is what we were asked to find.
+            return match error {
+                OpenError::Short { .. } | OpenError::Damaged { .. } => {
+                    tell(&fault::render(&fault.into()));
+                    Ok(ExitCode::from(NOT_WELL))
+                }
+                _ => Err(fault.into()),
+            };
+        }
+    };
     let text = if as_json {
         format!("{}\n", json_of(&report))
     } else {
         text_of(path, &report)
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    Ok(if report.damaged == 0 {
+    Ok(if report.is_well() {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(NOT_WELL)
@@ -51,6 +64,9 @@ fn json_of(report: &CheckReport) -> serde_json::Value {
         "damaged": report.damaged,
         "cut_off": report.cut_off,
         "areas": report.areas,
+        "superblocks_damaged": copies_damaged(report),
+        "journal_blocks_damaged": report.journal_blocks_damaged,
+        "checkpoint_parts_damaged": report.checkpoint_parts_damaged,
     })
 }
 
@@ -59,7 +75,7 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
         "{}: {} records verified, {}\n",
         path.display(),
         report.records,
-        show_size(report.bytes)
+        about_size(report.bytes)
     );
     if report.cut_off > 0 {
         text += &format!(
@@ -67,16 +83,40 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
             report.cut_off
         );
     }
-    match report.damaged {
-        0 => text += "all well\n",
-        damaged => {
-            text += &format!(
-                "{damaged} records are damaged; they are never served, and go when the log comes \
-                 round to them\n"
-            );
-        }
+    for copy in copies_damaged(report) {
+        text += &format!("superblock {copy} is damaged; the other copy is used\n");
+    }
+    if report.journal_blocks_damaged > 0 {
+        text += &format!(
+            "{} blocks of the remove journal are damaged; what they removed may be back\n",
+            report.journal_blocks_damaged
+        );
+    }
+    if report.checkpoint_parts_damaged > 0 {
+        text += &format!(
+            "{} parts of the checkpoint are damaged; the next start reads the log instead\n",
+            report.checkpoint_parts_damaged
+        );
+    }
+    if report.damaged > 0 {
+        text += &format!(
+            "{} records are damaged; they are never served, and go when the log comes round to \
+             them\n",
+            report.damaged
+        );
+    }
+    if report.is_well() {
+        text += "all well\n";
     }
     text
+}
+
+/// Names of the copies of the superblock that are damaged.
+fn copies_damaged(report: &CheckReport) -> Vec<&'static str> {
+    let copies = ["A", "B"].into_iter().zip(report.superblocks_damaged);
+    copies
+        .filter_map(|(name, damaged)| damaged.then_some(name))
+        .collect()
 }
 
 #[cfg(test)]
@@ -91,5 +131,31 @@ mod tests {
         report.damaged = 2;
         assert!(text_of(Path::new("c.img"), &report).contains("2 records are damaged"));
         assert_eq!(json_of(&report)["damaged"], 2);
+        assert!(!text_of(Path::new("c.img"), &report).contains("all well"));
+    }
+
+    #[test]
+    fn damage_in_front_of_the_records_is_named_and_all_is_not_well() {
+        let mut report = CheckReport::default();
+        report.bytes = 12_100_000;
+        report.superblocks_damaged = [false, true];
+        report.journal_blocks_damaged = 3;
+        report.checkpoint_parts_damaged = 4;
+        let text = text_of(Path::new("c.img"), &report);
+        assert!(
+            text.starts_with("c.img: 0 records verified, 12.1MB\n"),
+            "{text}"
+        );
+        for told in [
+            "superblock B",
+            "3 blocks of the remove",
+            "4 parts of the check",
+        ] {
+            assert!(text.contains(told), "{text}");
+        }
+        assert!(
+            !text.contains("superblock A") && !text.contains("all well"),
+            "{text}"
+        );
     }
 }

@@ -72,11 +72,32 @@ pub fn render(error: &anyhow::Error) -> String {
             .map(|fault| lines(&fault.what, fault.hint.as_deref()))
             .collect();
     }
+    lines(&chain(error), hint_of(error))
+}
+
+/// All of `error` for one line of a log, each fault with what to do about it.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let one = |what: &str, hint: Option<&str>| match hint {
+        Some(hint) => format!("{what} ({hint})"),
+        None => what.to_owned(),
+    };
+    if let Some(faults) = error.downcast_ref::<Faults>() {
+        let faults = faults.0.iter();
+        let faults = faults.map(|fault| one(&fault.what, fault.hint.as_deref()));
+        return faults.collect::<Vec<_>>().join("; ");
+    }
+    one(&chain(error), hint_of(error))
+}
+
+/// The error and its causes, outermost first.
+fn chain(error: &anyhow::Error) -> String {
     let parts: Vec<String> = error.chain().map(ToString::to_string).collect();
-    let hint = error
-        .downcast_ref::<Fault>()
-        .and_then(|fault| fault.hint.as_deref());
-    lines(&parts.join(": "), hint)
+    parts.join(": ")
+}
+
+fn hint_of(error: &anyhow::Error) -> Option<&str> {
+    let fault = error.downcast_ref::<Fault>()?;
+    fault.hint.as_deref()
 }
 
 /// Whether `error` only says that nobody reads our output any more, as in `hashcache … | head`.
@@ -123,6 +144,22 @@ mod tests {
             render(&faults.into()),
             "hashcache: a.toml:1: no\nhashcache: a.toml:2: no\nhint: yes\n"
         );
+    }
+
+    #[test]
+    fn a_log_has_all_faults_and_their_hints_on_one_line() {
+        let faults = Faults(vec![
+            Fault::new("a.toml:1: unknown key `memroy`").hint("did you mean `memory`?"),
+            Fault::new("a.toml:2: no"),
+        ]);
+        assert_eq!(
+            one_line(&faults.into()),
+            "a.toml:1: unknown key `memroy` (did you mean `memory`?); a.toml:2: no"
+        );
+        let error = Err::<(), _>(io::Error::other("gone"))
+            .context(Fault::new("cannot read a.toml").hint("look"))
+            .unwrap_err();
+        assert_eq!(one_line(&error), "cannot read a.toml: gone (look)");
     }
 
     #[test]

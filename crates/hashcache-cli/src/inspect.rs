@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use hashcache::{Config, Inspection};
 use serde_json::{Value, json};
 
-use crate::open_fault::cannot_open;
+use crate::open_fault::{Purpose, cannot_open};
 use crate::units::show_size;
 
 /// Shows the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
-    let found =
-        hashcache::inspect(&Config::new(path)).map_err(|error| cannot_open(path, &error))?;
+    let found = hashcache::inspect(&Config::new(path))
+        .map_err(|error| cannot_open(path, Purpose::Look, &error))?;
     let text = if as_json {
         format!("{}\n", json_of(&found))
     } else {

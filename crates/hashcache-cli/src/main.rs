@@ -17,6 +17,7 @@ mod completions;
 mod config;
 mod inspect;
 mod man;
+mod plan;
 mod proxy;
 
 // What it says while it runs.
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Proxy(settings) => proxy::run(&settings, &environment),
         Command::Check { path, json } => check::run(&path, json),
         Command::Inspect { path, json } => inspect::run(&path, json),
+        Command::Plan(args) => plan::run(&args),
         Command::Config(command) => config::run(command, &environment),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { directory } => man::run(directory.as_deref()),
@@ -73,6 +75,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         None => tell(&text),
     }
     ExitCode::from(COULD_NOT)
+}
+
+/// Writes to standard output at once; that nobody reads it is no reason to die of it.
+fn say(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush());
 }
 
 /// Writes to standard error; that it is closed is no reason to die of it, as `eprint!` would.

@@ -3,23 +3,60 @@
 //! Called by every subcommand that opens a cache. The engine says what is wrong in bytes and
 //! fields; here that is told in the words of the command line.
 
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
 use hashcache::OpenError;
+use rustix::io::Errno;
 
 use crate::fault::Fault;
 use crate::units::show_size;
 
+/// What a cache is opened for; what to do about a fault depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve from it; one is made where there is none.
+    Serve,
+    /// To look at one that is there.
+    Look,
+}
+
+impl Purpose {
+    fn hint_if_locked(self) -> &'static str {
+        match self {
+            Self::Serve => "stop the other one, or give this one a `--cache` of its own",
+            Self::Look => "stop the proxy first: a cache is looked at when it is at rest",
+        }
+    }
+}
+
 /// What to do when what is there cannot be used any more.
 const START_ANEW: &str = "remove the file and a new one is made; nothing in a cache needs saving";
+/// What to do when the file we were named is not one to keep a cache in.
+const NAME_ANOTHER: &str = "name a file or a block device with `--cache PATH`";
 
 /// Hints are rounded up to this, since nobody wants to type a size to the byte.
 const MIB: u64 = 1 << 20;
 
-/// The fault of not opening `path`.
-pub fn cannot_open(path: &Path, error: &OpenError) -> Fault {
+/// The fault of not opening `path` for `purpose`.
+pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
     let (why, hint) = match error {
-        OpenError::Device { source, .. } => (source.to_string(), None),
+        OpenError::Device { source, .. } => return system_refused(path, purpose, source),
+        OpenError::Foreign { .. } if purpose == Purpose::Look && is_empty(path) => {
+            ("it is empty: no cache was ever made in it".to_owned(), None)
+        }
+        OpenError::Short {
+            length,
+            device_bytes,
+            ..
+        } => (
+            format!(
+                "the file is {} bytes short of the {} it was made with",
+                device_bytes.saturating_sub(*length),
+                show_size(*device_bytes)
+            ),
+            Some(START_ANEW.to_owned()),
+        ),
         OpenError::Foreign { .. } => (
             "not a HashCache store".to_owned(),
             Some("it was not changed; name another file, or move this one away".to_owned()),
@@ -31,7 +68,7 @@ pub fn cannot_open(path: &Path, error: &OpenError) -> Fault {
         OpenError::Version { .. } => (error.to_string(), Some(START_ANEW.to_owned())),
         OpenError::Locked { .. } => (
             "in use by another process".to_owned(),
-            Some("stop the other one, or give this one a `--cache` of its own".to_owned()),
+            Some(purpose.hint_if_locked().to_owned()),
         ),
         OpenError::TooSmall {
             size_bytes,
@@ -47,10 +84,16 @@ pub fn cannot_open(path: &Path, error: &OpenError) -> Fault {
             field,
             found,
             asked,
-        } => (
-            format!("it was made with {field} {found}, not {asked}"),
-            Some(format!("keep {field} {found}, or {START_ANEW}")),
-        ),
+        } => {
+            let (found, asked) = (in_units(found), in_units(asked));
+            (
+                format!("it was made with {field} {found}, not {asked}"),
+                Some(format!(
+                    "go on with {field} {found}, name another file with `--cache PATH`, or \
+                     {START_ANEW}"
+                )),
+            )
+        }
         OpenError::Memory {
             memory_bytes,
             needed_bytes,
@@ -69,11 +112,89 @@ pub fn cannot_open(path: &Path, error: &OpenError) -> Fault {
         }
         _ => (error.to_string(), None),
     };
+    fault(path, &why, hint)
+}
+
+/// The fault of not opening `path` because a directory is missing that we do not make: it may be
+/// where a disk belongs that is not mounted.
+pub fn no_directory(path: &Path, directory: &Path) -> Fault {
+    let why = format!("there is no directory {}", directory.display());
+    let hint = "make it, or mount the disk it is on; or name another file with `--cache PATH`";
+    fault(path, &why, Some(hint.to_owned()))
+}
+
+/// The system's own words say what went wrong but not what a cache has to do with it.
+fn system_refused(path: &Path, purpose: Purpose, source: &io::Error) -> Fault {
+    let hint = match (source.kind(), purpose) {
+        (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, _) => {
+            let free =
+                free_bytes(path).map(|bytes| format!("{} are free there: ", show_size(bytes)));
+            Some(format!(
+                "{}ask for less with `--cache-size SIZE`, or name a file on another disk with \
+                 `--cache PATH`",
+                free.unwrap_or_default()
+            ))
+        }
+        (ErrorKind::FileTooLarge, _) => Some(
+            "no file may be so large there: ask for less with `--cache-size SIZE`, or name a file \
+             on another disk with `--cache PATH`"
+                .to_owned(),
+        ),
+        (ErrorKind::PermissionDenied, _) => Some(
+            "the user we run as must be able to read and write the file, and to make it where \
+             there is none"
+                .to_owned(),
+        ),
+        (ErrorKind::ReadOnlyFilesystem, Purpose::Serve) => {
+            Some("name a file on a disk that can be written to, with `--cache PATH`".to_owned())
+        }
+        (ErrorKind::IsADirectory, Purpose::Serve) => Some(format!(
+            "name a file in it, such as `--cache {}`",
+            path.join("cache.img").display()
+        )),
+        (ErrorKind::NotADirectory, Purpose::Serve) => Some(NAME_ANOTHER.to_owned()),
+        (ErrorKind::NotFound, Purpose::Look) => {
+            Some("`hashcache config show` says where the proxy has its cache".to_owned())
+        }
+        _ => None,
+    };
+    if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
+        let why = "it is neither a file nor a block device";
+        return fault(path, why, Some(NAME_ANOTHER.to_owned()));
+    }
+    fault(path, &source.to_string(), hint)
+}
+
+fn fault(path: &Path, why: &str, hint: Option<String>) -> Fault {
     let fault = Fault::new(format!("cannot open {}: {why}", path.display()));
     match hint {
         Some(hint) => fault.hint(hint),
         None => fault,
     }
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0)
+}
+
+/// What is free for us on the disk that `path` is or would be on, bytes.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(directory(path)).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize) / MIB * MIB)
+}
+
+/// The directory in which `path` lies.
+pub fn directory(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_owned(),
+        None => path.to_owned(),
+    }
+}
+
+/// Sizes as people read them; every other setting is a word already.
+fn in_units(value: &str) -> String {
+    value.parse().map_or_else(|_| value.to_owned(), show_size)
 }
 
 fn enough(bytes: u64) -> String {
@@ -82,19 +203,17 @@ fn enough(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     fn told(error: &OpenError) -> (String, Option<String>) {
-        let fault = cannot_open(Path::new("/c.img"), error);
+        let fault = cannot_open(Path::new("/c.img"), Purpose::Serve, error);
         (fault.what, fault.hint)
     }
 
     #[test]
     fn the_path_is_named_once_and_first() {
         let path = || "/c.img".into();
-        let gone = io::Error::from(io::ErrorKind::NotFound);
+        let gone = io::Error::from(ErrorKind::NotFound);
         for error in [
             OpenError::Device {
                 path: path(),
@@ -128,6 +247,88 @@ mod tests {
             needed_bytes,
         });
         assert!(hint.unwrap().starts_with("the least is `--memory 6MiB`"));
+    }
+
+    #[test]
+    fn what_differs_is_told_in_units_with_every_way_out() {
+        let geometry = |field, found: &str, asked: &str| {
+            told(&OpenError::Geometry {
+                field,
+                found: found.to_owned(),
+                asked: asked.to_owned(),
+            })
+        };
+        let (what, hint) = geometry("size", "67108864", "134217728");
+        assert_eq!(
+            what,
+            "cannot open /c.img: it was made with size 64MiB, not 128MiB"
+        );
+        let hint = hint.unwrap();
+        for way in ["size 64MiB", "`--cache PATH`", "remove the file"] {
+            assert!(hint.contains(way), "{hint}");
+        }
+        let (what, _) = geometry("policy", "log", "set");
+        assert!(what.ends_with("made with policy log, not set"), "{what}");
+    }
+
+    /// Those that an operator can bring about.
+    const REFUSALS: [ErrorKind; 6] = [
+        ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded,
+        ErrorKind::FileTooLarge,
+        ErrorKind::PermissionDenied,
+        ErrorKind::ReadOnlyFilesystem,
+        ErrorKind::IsADirectory,
+    ];
+
+    fn refused(kind: ErrorKind) -> (String, Option<String>) {
+        told(&OpenError::Device {
+            path: "/c.img".into(),
+            source: kind.into(),
+        })
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_told_with_what_to_do() {
+        for kind in REFUSALS {
+            let (what, hint) = refused(kind);
+            assert!(what.starts_with("cannot open /c.img: "), "{what}");
+            assert!(hint.is_some(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_with_what_is_free_and_both_ways_out() {
+        let hint = refused(ErrorKind::StorageFull).1.unwrap();
+        assert!(hint.contains(" are free there: "), "{hint}");
+        assert!(
+            hint.contains("--cache-size") && hint.contains("--cache PATH"),
+            "{hint}"
+        );
+    }
+
+    #[test]
+    fn who_only_looks_is_not_told_of_flags_that_only_the_proxy_has() {
+        for kind in [ErrorKind::IsADirectory, ErrorKind::NotFound] {
+            let error = OpenError::Device {
+                path: "/c.img".into(),
+                source: kind.into(),
+            };
+            let hint = cannot_open(Path::new("/c.img"), Purpose::Look, &error).hint;
+            assert!(hint.is_none_or(|hint| !hint.contains("--")), "{kind:?}");
+        }
+        let locked = OpenError::Locked {
+            path: "/c.img".into(),
+        };
+        let hint = cannot_open(Path::new("/c.img"), Purpose::Look, &locked).hint;
+        assert!(!hint.unwrap().contains("--cache"));
+    }
+
+    #[test]
+    fn a_name_alone_lies_in_the_working_directory() {
+        assert_eq!(directory(Path::new("c.img")), Path::new("."));
+        assert_eq!(directory(Path::new("/srv/c.img")), Path::new("/srv"));
+        assert_eq!(directory(Path::new("/")), Path::new("/"));
     }
 
     #[test]

@@ -10,16 +10,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use hashcache::{Cache, Config};
-use hashcache_proxy::RunError;
+use hashcache_proxy::{AccessLog, RunError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::args::SettingArgs;
-use crate::fault::Fault;
-use crate::open_fault::cannot_open;
+use crate::fault::{self, Fault};
+use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
 use crate::settings::{self, Effective, Environment, Source};
 use crate::units::show_size;
-use crate::{logging, tell};
+use crate::{logging, say, tell};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
 /// an upstream connection as well, and the cache and logs need the rest.
@@ -29,18 +29,30 @@ const FILES_PER_CLIENT: u64 = 4;
 pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     logging::start(environment)?;
     let mut effective = load(args, environment)?;
-    cap_clients(&mut effective, raise_open_files());
+    let started = effective.clone();
+    let open_files = raise_open_files();
     let cache = open(&effective)?;
-    // An existing cache keeps its own size, and bounds follow from that one.
-    effective.values.cache_size = cache.stats().device_bytes;
+    let cache_size = cache.stats().device_bytes;
+    bound(&mut effective, open_files, cache_size);
     let again = (args.clone(), environment.clone());
-    let reload = move || -> anyhow::Result<_> {
-        let effective = load(&again.0, &again.1)?;
-        Ok(effective.values.for_proxy())
+    let reload = move || {
+        let mut effective = load(&again.0, &again.1).map_err(|error| fault::one_line(&error))?;
+        let restart = engine_changes(&started, &effective);
+        if !restart.is_empty() {
+            let settings = restart.join(", ");
+            warn!(settings, "changed settings need a restart");
+        }
+        bound(&mut effective, open_files, cache_size);
+        Ok::<_, String>(effective.values.for_proxy())
     };
     let announced = effective.clone();
     let listening = move |listen: &[SocketAddr], admin: Option<SocketAddr>| {
-        tell(&greeting(&announced, listen, admin));
+        let line = greeting(&announced, listen, admin);
+        match announced.values.access_log {
+            // Whoever reads the log there would take it for a line of the log.
+            AccessLog::Stdout => tell(&line),
+            AccessLog::None | AccessLog::File(_) => say(&line),
+        }
     };
     let state = clock_file(&effective);
     hashcache_proxy::run(
@@ -54,6 +66,24 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
+/// Bounds settings by what this process has, at its start and at every reload: an existing cache
+/// keeps its own size, and clients need files.
+fn bound(effective: &mut Effective, open_files: Option<u64>, cache_size: u64) {
+    cap_clients(effective, open_files);
+    effective.values.cache_size = cache_size;
+}
+
+/// Names of the engine's settings that differ; the proxy looks after its own.
+fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
+    let both = old.shown().zip(new.shown());
+    both.filter(|((key, was, _), (_, is, _))| ENGINES.contains(&key.name) && was != is)
+        .map(|((key, ..), _)| key.name)
+        .collect()
+}
+
+/// The settings that `engine_config` takes.
+const ENGINES: [&str; 5] = ["cache", "cache_size", "memory", "policy", "object_size"];
+
 /// Why the proxy did not start, with what to do about it.
 fn cannot_run(error: RunError) -> anyhow::Error {
     let hint = match &error {
@@ -66,6 +96,9 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrNotAvailable => {
             "this machine does not have that address; 0.0.0.0 stands for all it has"
         }
+        RunError::AccessLog { .. } => {
+            "its directory must be there and the user we run as must be able to write to it"
+        }
         _ => return error.into(),
     };
     let source = std::error::Error::source(&error)
@@ -76,11 +109,12 @@ fn cannot_run(error: RunError) -> anyhow::Error {
 
 /// Where the last time known is kept: beside the cache, which is ours to write to.
 fn clock_file(effective: &Effective) -> Option<std::path::PathBuf> {
-    effective
-        .values
-        .cache
-        .first()
-        .map(|path| path.with_extension("clock"))
+    let cache = effective.values.cache.first()?;
+    let clock = cache.with_extension("clock");
+    if clock == *cache {
+        return Some(cache.with_extension("clock.clock"));
+    }
+    Some(clock)
 }
 
 fn load(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Effective> {
@@ -93,18 +127,22 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
     };
     // Only our own default place is made. A directory that the operator named and that is not there
     // may be a disk that is not mounted, and must not become a cache that fills the system's disk.
-    if *effective.source("cache") == Source::Default
-        && let Some(directory) = path.parent()
-    {
-        let fault = || Fault::new(format!("cannot make {}", directory.display()));
-        fs::create_dir_all(directory).with_context(fault)?;
+    let directory = directory(path);
+    if *effective.source("cache") == Source::Default {
+        let fault = || {
+            Fault::new(format!("cannot make {}", directory.display()))
+                .hint("name another place for the cache with `--cache PATH`")
+        };
+        fs::create_dir_all(&directory).with_context(fault)?;
+    } else if !directory.exists() {
+        return Err(no_directory(path, &directory).into());
     }
     let config = engine_config(
         effective,
         path,
         fs::metadata(path).is_ok_and(|file| file.len() > 0),
     );
-    Ok(Cache::open(config).map_err(|error| cannot_open(path, &error))?)
+    Ok(Cache::open(config).map_err(|error| cannot_open(path, Purpose::Serve, &error))?)
 }
 
 /// The engine's share of the settings.
@@ -223,6 +261,26 @@ mod tests {
     }
 
     #[test]
+    fn bounds_follow_from_the_cache_that_is_there_and_the_files_there_are() {
+        let mut effective = effective(&[]);
+        bound(&mut effective, Some(400), 200 << 30);
+        let settings = effective.values.for_proxy();
+        assert_eq!(settings.limits.clients, 100);
+        assert_eq!(settings.max_object_size, 25 << 30);
+    }
+
+    #[test]
+    fn a_reload_names_the_settings_of_the_engine_that_only_a_restart_changes() {
+        let old = effective(&["--memory=1GiB", "--cache=/a", "--workers=1"]);
+        let new = effective(&["--memory=2GiB", "--cache=/b", "--workers=2"]);
+        assert_eq!(engine_changes(&old, &new), ["cache", "memory"]);
+        assert!(engine_changes(&old, &old).is_empty());
+        for name in ENGINES {
+            assert!(settings::find(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
     fn the_greeting_says_where_what_and_what_next() {
         let effective = effective(&["--cache=/srv/c.img", "--memory=1GiB"]);
         let listen = ["0.0.0.0:3128".parse().unwrap(), "[::1]:81".parse().unwrap()];
@@ -249,6 +307,18 @@ mod tests {
         assert_eq!(size(&[], false), Some(1 << 30));
         assert_eq!(size(&[], true), None);
         assert_eq!(size(&["--cache-size=2GiB"], true), Some(2 << 30));
+    }
+
+    #[test]
+    fn the_clock_is_never_kept_in_the_file_of_the_cache() {
+        for (cache, clock) in [
+            ("/c.img", "/c.clock"),
+            ("/c.clock", "/c.clock.clock"),
+            ("/c.clock.new", "/c.clock.clock"),
+        ] {
+            let effective = effective(&[&format!("--cache={cache}")]);
+            assert_eq!(clock_file(&effective).as_deref(), Some(Path::new(clock)));
+        }
     }
 
     #[test]

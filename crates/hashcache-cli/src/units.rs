@@ -79,6 +79,25 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
+/// `bytes` in three digits or four and the unit disks are sold by.
+pub fn about_size(bytes: u64) -> String {
+    let units = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
+    let (mut amount, mut unit) = (bytes as f64, 0);
+    while amount >= 999.5 && unit + 1 < units.len() {
+        amount /= 1000.0;
+        unit += 1;
+    }
+    let digits = match amount {
+        _ if unit == 0 || amount >= 99.95 => 0,
+        _ if amount >= 9.995 => 1,
+        _ => 2,
+    };
+    if bytes == 0 {
+        return "0".to_owned();
+    }
+    format!("{amount:.digits$}{}", units[unit])
+}
+
 /// The time `text` names: one or more numbers, each with its unit, as in `1h30m`.
 pub fn parse_time(text: &str) -> Result<Duration, Fault> {
     let wrong = || {

@@ -37,7 +37,7 @@
 //! [`set_validators`], and for a 304 [`not_modified_confirms`] and [`freshen`]. What comes of the
 //! answer: [`storable`], which asks [`Rules`] and [`lifetime`], and [`fields_to_store`]; after an
 //! unsafe method [`invalidated`]. What others are told: [`Pseudonym`], [`CacheStatus`],
-//! [`proxy_status`].
+//! [`ProxyStatus`].
 //!
 //! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
 //! sooner is taken; each module's head says which.
@@ -87,8 +87,8 @@ pub use target::{RequestTarget, Target, parse_target};
 pub use via::{NoToken, Pseudonym};
 
 pub use range::{
-    ByteRange, ContentRange, RANGES_MAX, RangeAnswer, RangeSpec, answer_range, if_range_holds,
-    parse_content_range, parse_range,
+    ByteRange, ContentRange, RANGES_MAX, RangeAnswer, RangeSpec, answer_range, continues_stored,
+    if_range_holds, if_range_value, parse_content_range, parse_range,
 };
 pub use reuse::{
     ClientReload, MethodKind, OnError, RequestFacts, Reuse, ReuseOptions, StaleAllowance, reuse,
@@ -109,4 +109,4 @@ pub use rules::{RuleAction, RuleError, RuleSpec, Rules};
 pub use storable::{NotStored, Storable, storable};
 
 pub use cache_status::{CacheStatus, Forward, Handling};
-pub use proxy_status::{PROXY_STATUS, ProxyError, proxy_status};
+pub use proxy_status::{PROXY_STATUS, ProxyError, ProxyStatus};

@@ -5,11 +5,12 @@
 //! Invariant: each error has the word and the status that RFC 9209 section 2.3 gives it.
 //! Cost: one allocation.
 
+use std::fmt::Write as _;
+
 use http::StatusCode;
 use http::header::{HeaderName, HeaderValue};
 
 use crate::cache_status::{into_value, push_item, push_string};
-use crate::via::Pseudonym;
 
 /// The name of the field; `http` has no constant for it.
 pub const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
@@ -100,17 +101,56 @@ proxy_errors! {
     ProxyLoopDetected "proxy_loop_detected" BAD_GATEWAY "The request has been here before."
 }
 
-/// The field value, such as `hashcache; error=dns_error; details="NXDOMAIN"`.
-pub fn proxy_status(us: &Pseudonym, error: ProxyError, details: Option<&str>) -> HeaderValue {
-    let mut out = String::with_capacity(64);
-    push_item(&mut out, us.as_str());
-    out.push_str("; error=");
-    out.push_str(error.as_str());
-    if let Some(details) = details {
-        out.push_str("; details=");
-        push_string(&mut out, details);
+/// What is said of a request that was not answered by its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyStatus<'a> {
+    /// Why.
+    pub error: ProxyError,
+    /// What DNS answered, of a `dns_error`.
+    pub rcode: Option<&'a str>,
+    /// The status of our answer, of an `http_request_error`.
+    pub status: Option<StatusCode>,
+    /// Anything more, for those who debug it.
+    pub details: Option<&'a str>,
+}
+
+impl ProxyStatus<'_> {
+    /// An error of which nothing more is known.
+    pub const fn of(error: ProxyError) -> Self {
+        ProxyStatus {
+            error,
+            rcode: None,
+            status: None,
+            details: None,
+        }
     }
-    into_value(out)
+
+    /// The field value, such as `hashcache; error=dns_error; rcode="NXDOMAIN"`, as said by the
+    /// proxy called `us`.
+    pub fn to_value(&self, us: &str) -> HeaderValue {
+        let mut out = String::with_capacity(96);
+        push_item(&mut out, us);
+        out.push_str("; error=");
+        out.push_str(self.error.as_str());
+        push_parameter(&mut out, "rcode", self.rcode);
+        if let Some(status) = self.status {
+            // Writing to a `String` cannot fail.
+            let _ = write!(out, "; status-code={}", status.as_u16());
+            push_parameter(&mut out, "status-phrase", status.canonical_reason());
+        }
+        push_parameter(&mut out, "details", self.details);
+        into_value(out)
+    }
+}
+
+/// Writes a parameter whose value is a string, if there is one.
+fn push_parameter(out: &mut String, name: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        out.push_str("; ");
+        out.push_str(name);
+        out.push('=');
+        push_string(out, value);
+    }
 }
 
 #[cfg(test)]
@@ -118,12 +158,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_named_with_its_details_in_quotes() {
-        let us = Pseudonym::new("hashcache").unwrap();
-        let value = proxy_status(&us, ProxyError::DnsError, Some("NXDOMAIN"));
-        assert_eq!(value, "hashcache; error=dns_error; details=\"NXDOMAIN\"");
-        let value = proxy_status(&us, ProxyError::ProxyLoopDetected, None);
+    fn an_error_is_named_with_its_parameters_in_quotes() {
+        let unknown_name = ProxyStatus {
+            rcode: Some("NXDOMAIN"),
+            ..ProxyStatus::of(ProxyError::DnsError)
+        };
+        let value = unknown_name.to_value("hashcache");
+        assert_eq!(value, "hashcache; error=dns_error; rcode=\"NXDOMAIN\"");
+        let refused = ProxyStatus {
+            status: Some(StatusCode::BAD_REQUEST),
+            details: Some("a \"quoted\" Host"),
+            ..ProxyStatus::of(ProxyError::HttpRequestError)
+        };
+        assert_eq!(
+            refused.to_value("hashcache"),
+            "hashcache; error=http_request_error; status-code=400; \
+             status-phrase=\"Bad Request\"; details=\"a \\\"quoted\\\" Host\""
+        );
+        let value = ProxyStatus::of(ProxyError::ProxyLoopDetected).to_value("hashcache");
         assert_eq!(value, "hashcache; error=proxy_loop_detected");
+    }
+
+    #[test]
+    fn a_name_that_is_no_token_is_sent_as_a_string() {
+        let status = ProxyStatus::of(ProxyError::ProxyLoopDetected);
+        for (name, item) in [
+            ("box.lan:3128", "box.lan:3128"),
+            ("école 1\r\n", "\"?cole 1??\""),
+            ("", "\"\""),
+        ] {
+            let expected = format!("{item}; error=proxy_loop_detected");
+            assert_eq!(status.to_value(name), expected);
+        }
     }
 
     #[test]

@@ -9,12 +9,15 @@
 use std::fmt;
 
 use http::StatusCode;
-use http::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, IF_RANGE, RANGE};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_RANGE,
+    LAST_MODIFIED, RANGE,
+};
 
 use crate::date::{UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
 use crate::fields::{Single, digits, single, trim};
-use crate::stored_facts::StoredFacts;
+use crate::stored_facts::{FactFlags, StoredFacts};
 
 /// A stretch of content, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +179,47 @@ pub fn if_range_holds(
     }
     let strong_date = facts.last_modified.filter(|&changed| changed < facts.date);
     strong_date.is_some() && parse_http_date(value, now) == strong_date
+}
+
+/// What If-Range may name a stored response by when more of it is asked for: its strong entity tag;
+/// without any entity tag, Last-Modified if Date is a minute later or more. `None` when parts of it
+/// must not be put together (RFC 9110 13.1.5, RFC 9111 3.4).
+///
+/// RFC 9110 8.8.2.2 asks for a second. A response that came without Date has that of its arrival
+/// here, which the origin's clock may be some seconds behind, so we ask for the minute that
+/// RFC 7232 did.
+pub fn if_range_value(facts: &StoredFacts, stored: &HeaderMap) -> Option<HeaderValue> {
+    if let Some(tag) = stored.get(ETAG) {
+        return facts.flags.has(FactFlags::STRONG_ETAG).then(|| tag.clone());
+    }
+    let changed = facts.last_modified?;
+    let settled = changed.0.saturating_add(SETTLED_SECONDS) <= facts.date.0;
+    stored.get(LAST_MODIFIED).filter(|_| settled).cloned()
+}
+
+const SETTLED_SECONDS: u64 = 60;
+
+/// Whether a 206 that answers a request with [`if_range_value`] holds a part of the stored
+/// response: it repeats the validator, which a 206 must (RFC 9110 15.3.7), and does not say that
+/// its bytes mean something else.
+///
+/// That the origin honoured If-Range is not enough: one that does not know it answers 206 too.
+pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
+    let agrees = |name| match partial.get(&name) {
+        Some(value) => stored.get(&name) == Some(value),
+        None => true,
+    };
+    let same_validator = match stored.get(ETAG) {
+        Some(tag) => match (partial.get(ETAG), EntityTag::parse(tag.as_bytes())) {
+            (Some(found), tag) => tag.equals_strongly(&EntityTag::parse(found.as_bytes())),
+            (None, _) => false,
+        },
+        None => {
+            let changed = stored.get(LAST_MODIFIED);
+            changed.is_some() && partial.get(LAST_MODIFIED) == changed
+        }
+    };
+    same_validator && agrees(CONTENT_ENCODING) && agrees(CONTENT_TYPE)
 }
 
 /// What Content-Range says.

@@ -85,6 +85,8 @@ pub enum NotStored {
     ContentRange,
     /// Neither an explicit lifetime nor a status that may be stored without one.
     NoLifetime,
+    /// Larger than the operator wants stored.
+    TooLarge,
     /// Stale when it came, with nothing to validate it by: no request could ever use it.
     NoUse,
 }
@@ -108,6 +110,7 @@ impl NotStored {
             NotStored::StatusNotUnderstood => "must-understand",
             NotStored::ContentRange => "content-range",
             NotStored::NoLifetime => "no-lifetime",
+            NotStored::TooLarge => "too-large",
             NotStored::NoUse => "no-use",
         }
     }

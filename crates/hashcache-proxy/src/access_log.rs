@@ -45,6 +45,16 @@ struct Style {
     format: LogFormat,
     query: Query,
     target: Target,
+    client: Client,
+}
+
+/// How much of a client's address is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    /// All of it, and the port where the format has a place for it.
+    Address,
+    /// Its network alone: enough to see where load comes from, too little to name a person.
+    Network,
 }
 
 /// What becomes of query strings.
@@ -77,6 +87,11 @@ impl AccessLog {
                 Mode::Forward => Target::Absolute,
                 Mode::Accelerate { .. } => Target::Path,
             },
+            client: if settings.log_anonymize {
+                Client::Network
+            } else {
+                Client::Address
+            },
         };
         let sink = match &settings.access_log {
             settings::AccessLog::None => {
@@ -97,6 +112,7 @@ impl AccessLog {
             format: LogFormat::default(),
             query: Query::Stripped,
             target: Target::Absolute,
+            client: Client::Network,
         };
         Self {
             desk: None,

@@ -140,7 +140,11 @@ impl Clock {
             Hosts::Silent | Hosts::Agree => self.anchor_ms.load(Relaxed),
         };
         let seconds = self.source.boot_ms().saturating_add(anchor) / 1000;
-        let fresh = path.with_extension("new");
+        // What a kill leaves of it here is written over and renamed the next time. The whole name
+        // stays in front: with another ending it could be some other file's, the cache's even.
+        let mut fresh = path.clone().into_os_string();
+        fresh.push(".new");
+        let fresh = PathBuf::from(fresh);
         let mut file = File::create(&fresh)?;
         writeln!(file, "{seconds}")?;
         file.sync_data()?;

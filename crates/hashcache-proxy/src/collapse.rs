@@ -2,7 +2,8 @@
 //!
 //! The first to miss becomes the *leader* and owns the [`Flight`]; who comes later *follows* it.
 //! When the response's head has come, the leader says whether it may be shared; if not, all go at
-//! once, and the key is remembered so that the next ones do not even wait.
+//! once, and the key is remembered so that the next ones do not even wait. What an origin's answers
+//! were like says how long its next ones are worth waiting for.
 //!
 //! Called by `request`; the flight travels with `fetch`.
 //!
@@ -18,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::pieces::Pieces;
 use crate::store::StoredResponse;
 
 const SHARDS: usize = 32;
@@ -25,6 +27,9 @@ const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// For an origin not met before: a satellite line takes most of a second.
 const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
+/// For an origin whose answers hardly ever can be shared. Waiting would be in vain, and whoever
+/// waited for a page of a second would have it a tenth later than alone.
+const WAIT_IN_VAIN: Duration = Duration::from_millis(100);
 /// How long a key that could not be shared is not waited for.
 const UNSHAREABLE: Duration = Duration::from_secs(120);
 /// How long a revalidation in the background is not tried again after a failure.
@@ -49,6 +54,8 @@ pub(crate) enum Told {
 pub(crate) struct SharedResponse {
     pub(crate) stored: StoredResponse,
     pub(crate) length: Option<u64>,
+    /// The origin was asked for a range and sent all of it.
+    pub(crate) ignores_range: bool,
     pub(crate) stream: Arc<hashcache::Stream>,
 }
 
@@ -67,8 +74,42 @@ struct Shard {
     flights: HashMap<Box<[u8]>, (u64, watch::Receiver<Told>)>,
     unshareable: HashMap<Box<[u8]>, Instant>,
     failed: HashMap<Box<[u8]>, Instant>,
-    /// Smoothed time to the first byte by origin, milliseconds.
-    first_byte: HashMap<Box<str>, u32>,
+    origins: HashMap<Box<str>, Habits>,
+}
+
+/// What an origin's answers were like, smoothed over the last eight or so.
+#[derive(Clone, Copy, Default)]
+struct Habits {
+    /// Time to the first byte, milliseconds.
+    first_byte_ms: Option<u32>,
+    /// Share of the answers to leaders that their followers could have too, parts of [`ALL`].
+    shared: Option<u32>,
+}
+
+/// A share of one.
+const ALL: u32 = 1 << 10;
+/// An origin that shares less than this is not waited for: one answer in eight.
+const HARDLY_ANY: u32 = ALL / 8;
+
+impl Habits {
+    fn patience(self) -> Duration {
+        match self {
+            Self {
+                shared: Some(..HARDLY_ANY),
+                ..
+            } => WAIT_IN_VAIN,
+            Self {
+                first_byte_ms: Some(usual),
+                ..
+            } => Duration::from_millis(2 * u64::from(usual)).clamp(WAIT_MIN, WAIT_MAX),
+            _ => WAIT_UNKNOWN,
+        }
+    }
+}
+
+/// `usual`, moved an eighth of the way to `seen`; what is seen first is all that is known.
+fn smooth(usual: &mut Option<u32>, seen: u32) {
+    *usual = Some(usual.map_or(seen, |usual| (usual * 7 + seen) / 8));
 }
 
 /// All fetches in progress.
@@ -77,6 +118,8 @@ pub(crate) struct Collapse {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     next: AtomicU64,
+    /// Parts of stored responses that are being fetched.
+    pub(crate) pieces: Arc<Pieces>,
 }
 
 impl Collapse {
@@ -111,6 +154,12 @@ impl Collapse {
         })
     }
 
+    /// The fetch of `key` that is under way, for those who would not begin one.
+    pub(crate) fn under_way(&self, key: &[u8]) -> Option<watch::Receiver<Told>> {
+        let shard = self.shard(key);
+        shard.flights.get(key).map(|(_, told)| told.clone())
+    }
+
     /// What is under way for `key` is out of date: nobody may join it any more.
     pub(crate) fn forget(&self, key: &[u8]) {
         self.shard(key).flights.remove(key);
@@ -129,13 +178,12 @@ impl Collapse {
         remember(&mut self.shard(key).failed, key, now + RETRY_AFTER);
     }
 
-    /// How long to wait for the head of a fetch from `origin`: twice what it usually takes.
+    /// How long to wait for the head of a fetch from `origin`: twice what it usually takes, and not
+    /// so long if what comes then is hardly ever shared.
     pub(crate) fn patience(&self, origin: &str) -> Duration {
         let shard = self.shard(origin.as_bytes());
-        match shard.first_byte.get(origin) {
-            Some(usual) => Duration::from_millis(2 * u64::from(*usual)).clamp(WAIT_MIN, WAIT_MAX),
-            None => WAIT_UNKNOWN,
-        }
+        let habits = shard.origins.get(origin).copied().unwrap_or_default();
+        habits.patience()
     }
 
     /// Notes how long `origin` took for a head.
@@ -143,14 +191,15 @@ impl Collapse {
         let millis = u32::try_from(time.as_millis())
             .unwrap_or(u32::MAX)
             .min(1 << 20);
+        self.learn(origin, |habits| smooth(&mut habits.first_byte_ms, millis));
+    }
+
+    fn learn(&self, origin: &str, note: impl FnOnce(&mut Habits)) {
         let mut shard = self.shard(origin.as_bytes());
-        if shard.first_byte.len() >= REMEMBERED && !shard.first_byte.contains_key(origin) {
-            shard.first_byte.clear();
+        if shard.origins.len() >= REMEMBERED && !shard.origins.contains_key(origin) {
+            shard.origins.clear();
         }
-        match shard.first_byte.get_mut(origin) {
-            Some(usual) => *usual = (*usual * 7 + millis) / 8,
-            None => drop(shard.first_byte.insert(origin.into(), millis)),
-        }
+        note(shard.origins.entry(origin.into()).or_default());
     }
 }
 
@@ -170,23 +219,33 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// The response may be shared and is being stored; more may join until the flight ends.
-    pub(crate) fn share(&self, response: SharedResponse) {
+    /// The response of `origin` may be shared and is being stored; more may join until the flight
+    /// ends.
+    pub(crate) fn share(&self, origin: &str, response: SharedResponse) {
+        self.judged(origin, ALL);
         self.tell.send_replace(Told::Shared(Arc::new(response)));
     }
 
-    /// What is stored was confirmed.
-    pub(crate) fn again(self) {
+    /// What is stored was confirmed by `origin`.
+    pub(crate) fn again(self, origin: &str) {
+        self.judged(origin, ALL);
         self.tell.send_replace(Told::Again);
     }
 
-    /// The response cannot be shared, nor, most likely, the next one.
-    pub(crate) fn not_shared(self, now: Instant) {
+    /// The response of `origin` cannot be shared, nor, most likely, the next one.
+    pub(crate) fn not_shared(self, origin: &str, now: Instant) {
+        self.judged(origin, 0);
         remember(
             &mut self.collapse.shard(&self.key).unshareable,
             &self.key,
             now + UNSHAREABLE,
         );
+    }
+
+    /// Only a leader's answer counts: a hundred who went alone for one page learned one thing.
+    fn judged(&self, origin: &str, shared: u32) {
+        let note = |habits: &mut Habits| smooth(&mut habits.shared, shared);
+        self.collapse.learn(origin, note);
     }
 }
 
@@ -252,7 +311,7 @@ mod tests {
         let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else {
             panic!()
         };
-        flight.not_shared(Instant::now());
+        flight.not_shared("h", Instant::now());
         assert!(matches!(collapse.join(b"k", Instant::now()), Part::Alone));
         let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
         assert!(matches!(collapse.join(b"k", later), Part::Leader(_)));
@@ -280,5 +339,70 @@ mod tests {
         assert_eq!(collapse.patience("slow"), Duration::from_secs(2));
         collapse.took("dead", Duration::from_secs(60));
         assert_eq!(collapse.patience("dead"), WAIT_MAX);
+    }
+
+    /// An origin answers a leader, in a second.
+    fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
+        let Part::Leader(flight) = collapse.join(key, Instant::now()) else {
+            panic!()
+        };
+        collapse.took(origin, Duration::from_secs(1));
+        match shared {
+            Shared::Yes => flight.again(origin),
+            Shared::No => flight.not_shared(origin, Instant::now()),
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    enum Shared {
+        Yes,
+        No,
+    }
+
+    #[tokio::test]
+    async fn one_answer_that_could_not_be_shared_is_enough_for_an_origin_not_met_before() {
+        let collapse = Collapse::new();
+        answer(&collapse, "counter", b"page", Shared::No);
+        assert_eq!(collapse.patience("counter"), WAIT_IN_VAIN);
+        assert_eq!(collapse.patience("other"), WAIT_UNKNOWN);
+        answer(&collapse, "counter", b"style", Shared::Yes);
+        assert_eq!(collapse.patience("counter"), Duration::from_secs(2));
+    }
+
+    #[tokio::test]
+    async fn an_origin_with_answers_of_both_kinds_is_waited_for() {
+        let collapse = Collapse::new();
+        for number in 0..64u8 {
+            let shared = match number % 4 {
+                0 => Shared::Yes,
+                _ => Shared::No,
+            };
+            answer(&collapse, "shop", &[number], shared);
+            assert_eq!(collapse.patience("shop"), Duration::from_secs(2));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_origin_that_no_longer_shares_is_waited_for_no_longer() {
+        let collapse = Collapse::new();
+        answer(&collapse, "h", b"style", Shared::Yes);
+        let mut needed = 0;
+        while collapse.patience("h") != WAIT_IN_VAIN {
+            needed += 1;
+            answer(&collapse, "h", &[needed], Shared::No);
+        }
+        assert_eq!(needed, 16);
+    }
+
+    #[test]
+    fn no_more_origins_are_remembered_than_there_is_room_for() {
+        let collapse = Collapse::new();
+        for number in 0..2 * SHARDS * REMEMBERED {
+            collapse.took(&number.to_string(), Duration::ZERO);
+        }
+        for shard in &collapse.shards {
+            let origins = shard.lock().unwrap().origins.len();
+            assert!(origins <= REMEMBERED, "{origins}");
+        }
     }
 }

@@ -5,13 +5,13 @@
 //! that the four can never disagree. Made wherever a request can go wrong; read by `page`,
 //! `access_log` and `request`.
 //!
-//! Invariant: the status of a failure is never a success, and what goes on the wire is a field.
+//! Invariant: the status of a failure is never a success.
 
 use std::fmt;
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use hashcache_http::{ProxyError, ProxyStatus};
 use http::{HeaderValue, StatusCode};
 
 mod explain;
@@ -92,7 +92,8 @@ impl Failure {
         "internal",
     ];
 
-    /// The status of our own answer (RFC 9110, and RFC 9209 where it recommends one).
+    /// The status of our own answer: RFC 9209's for the error, but where another one says more (RFC
+    /// 9110; for loops RFC 5842).
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             // A refusal with a status of success or of a redirect would be a lie.
@@ -102,82 +103,59 @@ impl Failure {
                 *status
             }
             Self::Refused { .. } => StatusCode::BAD_REQUEST,
-            Self::ClientDenied { .. }
-            | Self::ConnectPortDenied { .. }
-            | Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
-            Self::ClientLimit | Self::UpstreamLimit => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ClientLimit => StatusCode::SERVICE_UNAVAILABLE,
+            Self::DestinationDenied { .. } => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
-            Self::NameNotFound
-            | Self::NameError
-            | Self::Unreachable
-            | Self::ConnectionRefused
-            | Self::ConnectionTerminated
-            | Self::ResponseIncomplete
-            | Self::ResponseMalformed(_) => StatusCode::BAD_GATEWAY,
-            Self::NameTimeout(_)
-            | Self::ConnectTimeout(_)
-            | Self::FirstByteTimeout(_)
-            | Self::ReadTimeout(_)
-            | Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
+            Self::NotCached => StatusCode::GATEWAY_TIMEOUT,
             Self::NotImplemented(_) => StatusCode::NOT_IMPLEMENTED,
-            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => self.error().status(),
         }
     }
 
     /// The error type of RFC 9209, section 2.3.
-    pub(crate) fn error_type(&self) -> &'static str {
+    pub(crate) fn error(&self) -> ProxyError {
         match self {
-            Self::Refused { status, .. } if status.is_server_error() => "proxy_internal_response",
-            Self::Refused { .. } => "http_request_error",
-            Self::ClientDenied { .. } | Self::ClientLimit | Self::ConnectPortDenied { .. } => {
-                "http_request_denied"
+            Self::Refused { status, .. } if status.is_server_error() => {
+                ProxyError::ProxyInternalResponse
             }
-            Self::DestinationDenied { .. } => "destination_ip_prohibited",
-            Self::Loop => "proxy_loop_detected",
-            Self::NameNotFound | Self::NameError => "dns_error",
-            Self::NameTimeout(_) => "dns_timeout",
-            Self::Unreachable => "destination_ip_unroutable",
-            Self::ConnectionRefused => "connection_refused",
-            Self::ConnectTimeout(_) => "connection_timeout",
-            Self::ConnectionTerminated => "connection_terminated",
+            Self::Refused { .. } => ProxyError::HttpRequestError,
+            Self::ClientDenied { .. } | Self::ClientLimit | Self::ConnectPortDenied { .. } => {
+                ProxyError::HttpRequestDenied
+            }
+            Self::DestinationDenied { .. } => ProxyError::DestinationIpProhibited,
+            Self::Loop => ProxyError::ProxyLoopDetected,
+            Self::NameNotFound | Self::NameError => ProxyError::DnsError,
+            Self::NameTimeout(_) => ProxyError::DnsTimeout,
+            Self::Unreachable => ProxyError::DestinationIpUnroutable,
+            Self::ConnectionRefused => ProxyError::ConnectionRefused,
+            Self::ConnectTimeout(_) => ProxyError::ConnectionTimeout,
+            Self::ConnectionTerminated => ProxyError::ConnectionTerminated,
             // Not `http_response_timeout`: that is about the whole response, this about silence.
-            Self::FirstByteTimeout(_) | Self::ReadTimeout(_) => "connection_read_timeout",
-            Self::ResponseIncomplete => "http_response_incomplete",
-            Self::ResponseMalformed(_) => "http_protocol_error",
-            Self::UpstreamLimit => "connection_limit_reached",
+            Self::FirstByteTimeout(_) | Self::ReadTimeout(_) => ProxyError::ConnectionReadTimeout,
+            Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
+            Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
+            Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
             // Answered without an attempt to reach the next hop, and nobody's error.
-            Self::NotCached | Self::NotImplemented(_) => "proxy_internal_response",
-            Self::Internal(_) => "proxy_internal_error",
+            Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
+            Self::Internal(_) => ProxyError::ProxyInternalError,
         }
     }
 
     /// The whole field `Proxy-Status`, as said by the proxy called `name`.
     pub(crate) fn proxy_status(&self, name: &str) -> HeaderValue {
-        let mut field = String::with_capacity(96);
-        push_item(&mut field, name);
-        field.push_str("; error=");
-        field.push_str(self.error_type());
-        match self {
-            Self::NameNotFound => field.push_str("; rcode=\"NXDOMAIN\""),
-            Self::Refused { .. } if self.error_type() == "http_request_error" => {
-                let status = self.status();
-                // Writing to a `String` cannot fail.
-                let _ = write!(field, "; status-code={}", status.as_u16());
-                if let Some(phrase) = status.canonical_reason() {
-                    field.push_str("; status-phrase=");
-                    push_string(&mut field, phrase);
-                }
-            }
-            _ => {}
-        }
-        if let Self::Refused { reason, .. }
-        | Self::ResponseMalformed(reason)
-        | Self::NotImplemented(reason) = self
-        {
-            field.push_str("; details=");
-            push_string(&mut field, reason);
-        }
-        HeaderValue::try_from(field).expect("only printable ASCII is ever pushed")
+        let error = self.error();
+        let status = ProxyStatus {
+            rcode: matches!(self, Self::NameNotFound).then_some("NXDOMAIN"),
+            status: (error == ProxyError::HttpRequestError).then(|| self.status()),
+            details: match self {
+                Self::Refused { reason, .. }
+                | Self::ResponseMalformed(reason)
+                | Self::NotImplemented(reason) => Some(reason),
+                _ => None,
+            },
+            ..ProxyStatus::of(error)
+        };
+        status.to_value(name)
     }
 
     /// A constant word for logs and labels.
@@ -252,32 +230,6 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Our name as a structured field item: a token if it is one, else a string (RFC 8941, 3.3).
-fn push_item(field: &mut String, name: &str) {
-    let token = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '*')
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&b));
-    if token {
-        field.push_str(name);
-    } else {
-        push_string(field, name);
-    }
-}
-
-/// A structured field string: printable ASCII, quotes and backslashes escaped, the rest as `?`.
-fn push_string(field: &mut String, text: &str) {
-    field.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => field.extend(['\\', c]),
-            ' '..='~' => field.push(c),
-            _ => field.push('?'),
-        }
-    }
-    field.push('"');
-}
-
 #[cfg(test)]
 impl Failure {
     /// One of each variant, for tests.
@@ -320,51 +272,14 @@ impl Failure {
 mod tests {
     use super::*;
 
-    /// RFC 9209, section 2.3, those we may use.
-    const REGISTERED: [&str; 32] = [
-        "dns_timeout",
-        "dns_error",
-        "destination_not_found",
-        "destination_unavailable",
-        "destination_ip_prohibited",
-        "destination_ip_unroutable",
-        "connection_refused",
-        "connection_terminated",
-        "connection_timeout",
-        "connection_read_timeout",
-        "connection_write_timeout",
-        "connection_limit_reached",
-        "tls_protocol_error",
-        "tls_certificate_error",
-        "tls_alert_received",
-        "http_request_error",
-        "http_request_denied",
-        "http_response_incomplete",
-        "http_response_header_section_size",
-        "http_response_header_size",
-        "http_response_body_size",
-        "http_response_trailer_section_size",
-        "http_response_trailer_size",
-        "http_response_transfer_coding",
-        "http_response_content_coding",
-        "http_response_timeout",
-        "http_upgrade_failed",
-        "http_protocol_error",
-        "proxy_internal_response",
-        "proxy_internal_error",
-        "proxy_configuration_error",
-        "proxy_loop_detected",
-    ];
-
     #[test]
-    fn every_failure_has_an_error_status_and_a_registered_error_type() {
+    fn every_failure_has_an_error_status() {
         for failure in Failure::each() {
             let status = failure.status();
             assert!(
                 status.is_client_error() || status.is_server_error(),
                 "{failure:?}"
             );
-            assert!(REGISTERED.contains(&failure.error_type()), "{failure:?}");
         }
     }
 
@@ -394,7 +309,19 @@ mod tests {
             }),
             403
         );
+        assert_eq!(
+            status(Failure::ClientDenied {
+                client: [10, 0, 0, 1].into()
+            }),
+            403
+        );
+        assert_eq!(status(Failure::ConnectPortDenied { port: 25 }), 403);
+        assert_eq!(status(Failure::ClientLimit), 503);
         assert_eq!(status(Failure::NotCached), 504);
+        assert_eq!(status(Failure::NameTimeout(Duration::ZERO)), 504);
+        assert_eq!(status(Failure::ReadTimeout(Duration::ZERO)), 504);
+        assert_eq!(status(Failure::ResponseIncomplete), 502);
+        assert_eq!(status(Failure::Internal("x")), 500);
         assert_eq!(status(Failure::Loop), 508);
         assert_eq!(status(Failure::NameNotFound), 502);
         assert_eq!(status(Failure::ConnectTimeout(Duration::ZERO)), 504);
@@ -424,22 +351,6 @@ mod tests {
             .proxy_status("hashcache"),
             "hashcache; error=http_request_error; status-code=400; \
              status-phrase=\"Bad Request\"; details=\"a \\\"quoted\\\" Host\""
-        );
-    }
-
-    #[test]
-    fn a_name_that_is_no_token_is_sent_as_a_string() {
-        assert_eq!(
-            Failure::Loop.proxy_status("box.lan:3128"),
-            "box.lan:3128; error=proxy_loop_detected"
-        );
-        assert_eq!(
-            Failure::Loop.proxy_status("école 1\r\n"),
-            "\"?cole 1??\"; error=proxy_loop_detected"
-        );
-        assert_eq!(
-            Failure::Loop.proxy_status(""),
-            "\"\"; error=proxy_loop_detected"
         );
     }
 }

@@ -14,6 +14,7 @@ mod worker;
 // The life of a request.
 mod collapse;
 mod fetch;
+mod pieces;
 mod request;
 mod store;
 

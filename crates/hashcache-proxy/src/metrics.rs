@@ -83,6 +83,11 @@ pub(crate) struct WorkerMetrics {
 impl WorkerMetrics {
     /// Counts a request or a tunnel by its log entry.
     pub(crate) fn record(&self, entry: &Entry<'_>) {
+        self.record_rest(entry, 0);
+    }
+
+    /// The same when so many of its bytes to the client were counted on their way.
+    pub(crate) fn record_rest(&self, entry: &Entry<'_>, counted: u64) {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
         {
@@ -92,7 +97,8 @@ impl WorkerMetrics {
             self.tunnel_bytes.fetch_add(entry.client_bytes, Relaxed);
             return;
         }
-        self.client_bytes.fetch_add(entry.client_bytes, Relaxed);
+        let rest = entry.client_bytes.saturating_sub(counted);
+        self.client_bytes.fetch_add(rest, Relaxed);
         let Some(tally) = entry.tally() else { return };
         self.requests[tally as usize].fetch_add(1, Relaxed);
         let bucket = DURATION_BOUNDS.partition_point(|bound| *bound < entry.duration);
@@ -105,6 +111,32 @@ impl WorkerMetrics {
     pub(crate) fn fetched(&self, all: u64, body: u64) {
         self.origin_bytes.fetch_add(all, Relaxed);
         self.origin_body_bytes.fetch_add(body, Relaxed);
+    }
+
+    /// The same of a transfer under way, which has come to `all` and `body` by now: a step at a
+    /// time, so that most reads count nothing.
+    pub(crate) fn fetching(&self, counted: &mut Counted, all: u64, body: u64) {
+        if all.saturating_sub(counted.all) >= STEP_BYTES {
+            self.fetched_rest(counted, all, body);
+        }
+    }
+
+    /// What of a transfer was not counted on its way.
+    pub(crate) fn fetched_rest(&self, counted: &mut Counted, all: u64, body: u64) {
+        self.fetched(
+            all.saturating_sub(counted.all),
+            body.saturating_sub(counted.body),
+        );
+        *counted = Counted { all, body };
+    }
+
+    /// Counts bytes on their way to a client; true when `bytes` were enough to be counted.
+    pub(crate) fn sending(&self, bytes: u64) -> bool {
+        let enough = bytes >= STEP_BYTES;
+        if enough {
+            self.client_bytes.fetch_add(bytes, Relaxed);
+        }
+        enough
     }
 
     /// Counts a limit that was hit.
@@ -122,6 +154,16 @@ impl WorkerMetrics {
         Open::new(self, |worker| &worker.tunnels)
     }
 }
+
+/// What of a transfer from upstream was counted already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    all: u64,
+    body: u64,
+}
+
+/// A transfer under way is counted in steps of at least this.
+pub(crate) const STEP_BYTES: u64 = 64 << 10;
 
 /// How many were opened and how many are closed again.
 #[derive(Debug, Default)]
@@ -158,6 +200,7 @@ impl Drop for Open {
 pub(crate) enum Limit {
     Clients,
     ClientsPerAddress,
+    Memory,
     HeadBytes,
     HeadFields,
     TargetBytes,
@@ -180,9 +223,10 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// All, in the order of their numbers, with their names.
-    const ALL: [(Self, &'static str); 20] = [
+    const ALL: [(Self, &'static str); 21] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
+        (Self::Memory, "memory"),
         (Self::HeadBytes, "head_bytes"),
         (Self::HeadFields, "head_fields"),
         (Self::TargetBytes, "target_bytes"),
@@ -223,6 +267,15 @@ pub(crate) struct EngineFigures {
     pub(crate) capacity_bytes: u64,
     /// Traffic of all devices.
     pub(crate) device: DeviceFigures,
+}
+
+/// Connections to origins, those of tunnels apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UpstreamFigures {
+    /// Being made or with a request under way; what `upstream` of the limits bounds.
+    pub(crate) busy: u64,
+    /// Kept for the next request.
+    pub(crate) idle: u64,
 }
 
 /// What the devices did since the start.

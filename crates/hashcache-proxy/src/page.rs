@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use hashcache_http::PROXY_STATUS;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use frame::Escaped;
@@ -258,7 +259,6 @@ impl std::fmt::Display for Grouped {
     }
 }
 
-const PROXY_STATUS: header::HeaderName = header::HeaderName::from_static("proxy-status");
 /// No name in the DNS is longer than 253; what is longer is shown in part.
 const HOST_CHARS: usize = 253;
 

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a `Settings` that exists is consistent; nothing here is a raw string of the user's.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,9 @@ pub enum Mode {
     Accelerate {
         /// Scheme and authority of the origin, `http` only.
         origin: hashcache_http::Origin,
+        /// The names it goes by: whoever asks for another host gets 421. Empty: any will do, for
+        /// there is one site, and the cache key names the site and not the host.
+        hosts: Vec<hashcache_http::Host>,
     },
 }
 
@@ -30,6 +34,16 @@ pub enum AccessLog {
     Stdout,
     /// Appended to this file, which is opened anew on `SIGUSR1` and `SIGHUP`.
     File(PathBuf),
+}
+
+impl fmt::Display for AccessLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("nowhere"),
+            Self::Stdout => f.write_str("standard output"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// The form of a line of the access log.
@@ -69,6 +83,8 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// Whether query strings are left out of the access log.
     pub log_strip_query: bool,
+    /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
+    pub log_anonymize: bool,
     /// Freshness rules, shipped ones included unless turned off.
     pub rules: hashcache_http::Rules,
     /// Largest object to be stored, bytes.
@@ -137,7 +153,9 @@ impl Default for Limits {
             connect_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
             between_bytes_time: Duration::from_mins(1),
-            upstream_per_origin: 64,
+            // As many as `clients_per_address`: at 64, a hundred clients on a page of a second that
+            // cannot be shared wait for two rounds of it.
+            upstream_per_origin: 256,
             upstream: 1024,
             upstream_idle_time: Duration::from_secs(30),
             dns_time: Duration::from_secs(5),
@@ -145,5 +163,17 @@ impl Default for Limits {
             drain_time: Duration::from_secs(30),
             read_ahead: 4 << 20,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_of_one_address_may_have_a_connection_to_one_origin() {
+        let limits = Limits::default();
+        assert!(limits.upstream_per_origin >= limits.clients_per_address);
+        assert!(limits.upstream_per_origin < limits.upstream);
     }
 }

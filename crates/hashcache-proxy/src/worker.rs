@@ -32,6 +32,7 @@ pub(crate) struct Common {
     /// In Via, by which we know our own requests when they come back.
     pub(crate) via: Pseudonym,
     pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) own: OwnAddresses,
@@ -103,25 +104,48 @@ impl Common {
     pub(crate) fn accelerated(&self) -> Option<&Origin> {
         match &self.mode {
             Mode::Forward => None,
-            Mode::Accelerate { origin } => Some(origin),
+            Mode::Accelerate { origin, .. } => Some(origin),
         }
+    }
+
+    /// Whether the site we stand in front of goes by this name.
+    pub(crate) fn is_site(&self, host: &Host) -> bool {
+        match &self.mode {
+            Mode::Forward => false,
+            Mode::Accelerate { hosts, .. } => hosts.is_empty() || hosts.contains(host),
+        }
+    }
+
+    /// Whether `authority` is where figures are served, which are not for all who use a proxy.
+    pub(crate) fn is_admin(&self, authority: &Authority) -> bool {
+        let Some(admin) = self.admin else {
+            return false;
+        };
+        authority.port == admin.port() && self.is_host(&authority.host)
     }
 
     /// Whether a request to `authority` is one to this proxy itself, not to be forwarded.
     pub(crate) fn is_us(&self, authority: &Authority) -> bool {
-        let ports = || {
-            self.listen
-                .iter()
-                .any(|address| address.port() == authority.port)
-        };
-        let ours = |address: IpAddr| ports() && self.own.holds(address);
-        match &authority.host {
+        let mut ports = self.listen.iter().map(SocketAddr::port);
+        ports.any(|port| port == authority.port) && self.is_host(&authority.host)
+    }
+
+    /// Whether this is the machine we run on.
+    fn is_host(&self, host: &Host) -> bool {
+        match host {
             Host::Name(name) => {
-                ports() && (**name == *"localhost" || name.eq_ignore_ascii_case(self.name.as_str()))
+                let name = name.strip_suffix('.').unwrap_or(name);
+                name == "localhost" || name.eq_ignore_ascii_case(self.name.as_str())
             }
-            Host::V4(address) => ours(IpAddr::V4(*address)),
-            Host::V6(address) => ours(IpAddr::V6(*address)),
+            Host::V4(address) => self.is_address(IpAddr::V4(*address)),
+            Host::V6(address) => self.is_address(IpAddr::V6(*address)),
         }
+    }
+
+    fn is_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        // All of 127/8 leads here, and so does 0.0.0.0, though no interface has them.
+        address.is_loopback() || address.is_unspecified() || self.own.holds(address)
     }
 }
 
@@ -146,7 +170,10 @@ impl Worker {
         metrics: Arc<WorkerMetrics>,
     ) -> Rc<Self> {
         let live = common.live();
-        let upstream = (live.generation, Rc::new(Upstream::new(&live.upstream)));
+        let upstream = (
+            live.generation,
+            Rc::new(Upstream::new(&live.upstream).within(&cache)),
+        );
         drop(live);
         let limits = Rc::new(limits.clone());
         let (background, upstream) = (Cell::new(0), RefCell::new(upstream));
@@ -166,7 +193,10 @@ impl Worker {
         let live = self.common.live();
         let mut upstream = self.upstream.borrow_mut();
         if upstream.0 != live.generation {
-            *upstream = (live.generation, Rc::new(Upstream::new(&live.upstream)));
+            *upstream = (
+                live.generation,
+                Rc::new(Upstream::new(&live.upstream).within(&self.cache)),
+            );
         }
         Rc::clone(&upstream.1)
     }

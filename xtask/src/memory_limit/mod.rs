@@ -3,11 +3,12 @@
 //! A proxy alone in a cgroup serves one very large object, many large ones at once and a great many
 //! small ones, each new and then stored. First without a limit, while its memory is looked at every
 //! 20 ms; then with a hard limit, page cache included, under which it must not be killed. The
-//! client checks every byte in both.
+//! client checks every byte in both. In between come clients that mean ill, of `hostile`.
 //!
 //! The bar: anonymous and shared memory stay within `--memory` and 24 MiB, and `--memory` and
 //! 40 MiB are enough in all.
 
+mod hostile;
 mod sampler;
 
 use std::path::Path;
@@ -22,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::proxy_process::{BinaryArgs, MemoryCgroup, ProxyCommand, ProxyProcess};
 use crate::report::{Report, show_bytes};
+use hostile::Hostile;
 use sampler::Sampler;
 
 /// Arguments of `memory-limit`.
@@ -44,6 +46,15 @@ pub struct Args {
     /// Small objects, sized as on the web
     #[arg(long, default_value_t = 100_000)]
     objects: u64,
+    /// Clients that take an object of 100 MB each at 1 KB a second
+    #[arg(long, default_value_t = 200)]
+    slow: u64,
+    /// Connections that rest, and then such that do not finish a head
+    #[arg(long, default_value_t = 4000)]
+    clients: u64,
+    /// Only those clients: half a minute
+    #[arg(long)]
+    hostile: bool,
     /// Directory for the cache file [default: that for temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     directory: Option<std::path::PathBuf>,
@@ -58,6 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn run_both(args: &Args) -> anyhow::Result<()> {
+    hostile::allow_many_files()?;
     let binary = args.binary.binary()?;
     let origin = ContentOrigin::start_thread(ContentOptions {
         // A stored object that went stale in between would be asked for anew.
@@ -67,7 +79,9 @@ async fn run_both(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("memory-limit", args.json);
     let allowed = args.memory << 20;
     watched(args, &binary, &origin, allowed, &mut report).await?;
-    limited(args, &binary, &origin, allowed, &mut report).await?;
+    if !args.hostile {
+        limited(args, &binary, &origin, allowed, &mut report).await?;
+    }
     report.finish()
 }
 
@@ -86,12 +100,22 @@ async fn watched(
     let idle = sampler.take_peak();
     report.tell("after the start", idle.show());
     let mut worst = idle;
-    for load in Load::ALL {
+    let loads: &[Load] = if args.hostile { &[] } else { &Load::ALL };
+    for load in loads {
         let outcome = load.run(args, &proxy, origin).await;
         let peak = sampler.take_peak();
         worst = worst.max(peak);
         report.outcome(
             format!("without limit: {}", load.show(args)),
+            outcome.map(|told| format!("{told}; peak {}", peak.show())),
+        );
+    }
+    for clients in Hostile::ALL {
+        let outcome = clients.run(args, &proxy).await;
+        let peak = sampler.take_peak();
+        worst = worst.max(peak);
+        report.outcome(
+            clients.show(args),
             outcome.map(|told| format!("{told}; peak {}", peak.show())),
         );
     }

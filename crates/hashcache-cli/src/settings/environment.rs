@@ -142,12 +142,11 @@ fn items(value: &str) -> Vec<String> {
 
 fn unknown(variable: &str) -> Fault {
     let fault = Fault::new(format!("unknown variable `{variable}`"));
-    let known: Vec<String> = keys::spellings()
-        .map(name_of)
-        .chain([CONFIG.to_owned()])
-        .collect();
-    match super::suggest::nearest(variable, known.iter().map(String::as_str)) {
-        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+    // Without the prefix: letters that all of them share make none of them likelier.
+    let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
+    let name = name.replace("__", ".");
+    match super::suggest::nearest(&name, keys::spellings().chain(["config"])) {
+        Some(meant) => fault.hint(format!("did you mean `{}`?", name_of(meant))),
         None => fault.hint("variables that begin with `HASHCACHE_` are settings; unset this one"),
     }
 }
@@ -195,6 +194,28 @@ pub mod tests {
             faults[0].hint.as_deref(),
             Some("did you mean `HASHCACHE_MEMORY`?")
         );
+    }
+
+    #[test]
+    fn the_prefix_makes_no_variable_like_another() {
+        for (variable, meant) in [
+            ("HASHCACHE_FOO", None),
+            ("HASHCACHE_PORT", Some("HASHCACHE_LISTEN")),
+            ("HASHCACHE_HEAD_TIME", Some("HASHCACHE_LIMITS__HEAD_TIME")),
+            (
+                "HASHCACHE_LIMITS__HEAD_TIEM",
+                Some("HASHCACHE_LIMITS__HEAD_TIME"),
+            ),
+            ("HASHCACHE_CONFG", Some("HASHCACHE_CONFIG")),
+            ("HASHCACHE_CACHE-SIZE", Some("HASHCACHE_CACHE_SIZE")),
+        ] {
+            let fault = unknown(variable);
+            let hint = fault.hint.unwrap();
+            match meant {
+                Some(meant) => assert_eq!(hint, format!("did you mean `{meant}`?")),
+                None => assert!(hint.contains("unset this one"), "{hint}"),
+            }
+        }
     }
 
     #[test]

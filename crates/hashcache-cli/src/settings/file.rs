@@ -34,27 +34,35 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
     let mut reader = Reader {
         path,
         text,
-        parsed: Parsed::default(),
+        given: vec![],
+        rules: vec![],
+        faults: vec![],
     };
     for error in errors {
         let line = error.span().map_or(1, |span| reader.line(span.start));
         let what = error.message().replace('\n', ", ");
-        reader
-            .parsed
-            .faults
-            .push(Fault::new(what).at(reader.place(line)));
+        reader.fault(line, Fault::new(what));
     }
     // What a recovering parser made of a broken file would only give faults that are not there.
-    if reader.parsed.faults.is_empty() {
+    if reader.faults.is_empty() {
         reader.table(table.get_ref(), "");
     }
-    reader.parsed
+    // The parser's tables are in the order of their keys; who mends the file reads it downwards.
+    reader.faults.sort_by_key(|(line, _)| *line);
+    Parsed {
+        given: reader.given,
+        rules: reader.rules,
+        faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
+    }
 }
 
 struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
-    parsed: Parsed,
+    given: Vec<Given>,
+    rules: Vec<RuleSpec>,
+    /// With the lines they are about.
+    faults: Vec<(usize, Fault)>,
 }
 
 impl Reader<'_> {
@@ -72,7 +80,7 @@ impl Reader<'_> {
                 _ if name == RULE => {
                     let fault =
                         Fault::new("`rule` takes tables").hint("begin each with `[[rule]]`");
-                    self.parsed.faults.push(fault.at(self.place(line)));
+                    self.fault(line, fault);
                 }
                 DeValue::Table(table) if keys::is_table(&inner) => self.table(table, &inner),
                 _ => match (keys::find(&name), written(value.get_ref())) {
@@ -81,7 +89,7 @@ impl Reader<'_> {
                             path: PathBuf::from(self.path),
                             line,
                         };
-                        self.parsed.given.push(Given {
+                        self.given.push(Given {
                             found,
                             written,
                             source,
@@ -91,13 +99,9 @@ impl Reader<'_> {
                         let kind = value.get_ref().type_str();
                         let fault =
                             Fault::new(format!("`{}` does not take a {kind}", found.key.name));
-                        self.parsed.faults.push(fault.at(self.place(line)));
+                        self.fault(line, fault);
                     }
-                    (None, _) => {
-                        self.parsed
-                            .faults
-                            .push(keys::unknown(&name).at(self.place(line)));
-                    }
+                    (None, _) => self.fault(line, keys::unknown(&name)),
                 },
             }
         }
@@ -110,21 +114,20 @@ impl Reader<'_> {
             Ok(spec) => spec,
             Err(error) => {
                 let line = self.line(error.span().map_or(start, |span| span.start));
-                let fault = Fault::new(error.message().replace('\n', ", "));
-                self.parsed.faults.push(fault.at(RULE).at(self.place(line)));
+                self.fault(line, rule_fault(error.message()).at(RULE));
                 return;
             }
         };
         // Built alone first: of many built together nobody could say which one is wrong.
         match Rules::new([&spec]) {
-            Ok(_) => self.parsed.rules.push(spec),
-            Err(error) => {
-                let fault = Fault::new(error.to_string());
-                self.parsed
-                    .faults
-                    .push(fault.at(self.place(self.line(start))));
-            }
+            Ok(_) => self.rules.push(spec),
+            Err(error) => self.fault(self.line(start), Fault::new(error.to_string())),
         }
+    }
+
+    fn fault(&mut self, line: usize, fault: Fault) {
+        let place = format!("{}:{line}", self.path.display());
+        self.faults.push((line, fault.at(place)));
     }
 
     /// The line, counted from 1, on which byte `at` of the text stands.
@@ -136,9 +139,21 @@ impl Reader<'_> {
             .count()
             + 1
     }
+}
 
-    fn place(&self, line: usize) -> String {
-        format!("{}:{line}", self.path.display())
+/// What is wrong with a rule, in the deserializer's words, which name the fields there are.
+fn rule_fault(message: &str) -> Fault {
+    let fault = Fault::new(message.replace('\n', ", "));
+    if !message.starts_with("unknown field ") {
+        return fault;
+    }
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let meant = quoted
+        .next()
+        .and_then(|unknown| super::suggest::nearest(unknown, quoted));
+    match meant {
+        Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+        None => fault,
     }
 }
 
@@ -276,6 +291,22 @@ mod tests {
             without_outcome[0].starts_with("a.toml:2: rule for /a: "),
             "{without_outcome:?}"
         );
+    }
+
+    #[test]
+    fn an_unknown_field_of_a_rule_names_the_one_meant() {
+        let hint = |text| parse_here(text).faults.remove(0).hint;
+        let meant = hint("[[rule]]\nhots = \"a\"\nimmutable = true\n");
+        assert_eq!(meant.as_deref(), Some("did you mean `host`?"));
+        assert_eq!(hint("[[rule]]\nfrobnicate = 1\n"), None);
+    }
+
+    #[test]
+    fn faults_are_told_from_the_top_of_the_file_to_its_end() {
+        let text = "zzz = 1\n[[rule]]\nhots = 1\n[limits]\nyyy = 2\n[aaa]\nx = 1\n";
+        let faults = faults(text);
+        let lines: Vec<&str> = faults.iter().map(|fault| &fault[..8]).collect();
+        assert_eq!(lines, ["a.toml:1", "a.toml:3", "a.toml:5", "a.toml:6"]);
     }
 
     #[test]

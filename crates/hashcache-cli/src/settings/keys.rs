@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hashcache::PolicyKind;
-use hashcache_http::Origin;
+use hashcache_http::{Host, Origin, Scheme, TargetError};
 use hashcache_proxy::{AccessLog, LogFormat};
 
 use super::suggest;
@@ -143,6 +143,7 @@ macro_rules! many {
 pub static KEYS: &[Key] = &[
     many!("listen", listen, address),
     one!("accelerate", accelerate, origin, show_origin),
+    many!("accelerate_host", accelerate_host, host),
     one!("admin", admin, address_or_none, show_admin),
     one!("name", name, name, show_name),
     one!("workers", workers, workers, show_count),
@@ -176,6 +177,7 @@ pub static KEYS: &[Key] = &[
     one!("access_log", access_log, access_log, show_access_log),
     one!("log_format", log_format, log_format, show_format),
     one!("log_strip_query", log_strip_query, truth, show_truth),
+    one!("log_anonymize", log_anonymize, truth, show_truth),
     one!("default_rules", default_rules, truth, show_truth),
     limit!(clients, count, show_count),
     limit!(clients_per_address, count, show_count),
@@ -202,7 +204,12 @@ pub static KEYS: &[Key] = &[
 const OPPOSITES: [(&str, &str); 1] = [("no_default_rules", "default_rules")];
 
 /// The words for each choice, also what the flags offer to complete.
-pub const POLICIES: [(&str, PolicyKind); 2] = [("log", PolicyKind::Log), ("set", PolicyKind::Set)];
+pub const POLICIES: [(&str, PolicyKind); 4] = [
+    ("log", PolicyKind::Log),
+    ("set-mem", PolicyKind::SetMem),
+    ("set", PolicyKind::Set),
+    ("basic", PolicyKind::Basic),
+];
 /// See [`POLICIES`].
 pub const FORMATS: [(&str, LogFormat); 3] = [
     ("squid", LogFormat::Squid),
@@ -311,9 +318,26 @@ fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {
 }
 
 fn origin(word: &str) -> Result<Option<Origin>, Fault> {
-    itself(word)
-        .map(Some)
-        .map_err(|fault| fault.hint("write it as http://127.0.0.1:8080"))
+    let why = match word.parse::<Origin>() {
+        Ok(origin) if origin.scheme == Scheme::Http => return Ok(Some(origin)),
+        // Asked in clear on the port for TLS, it would answer nobody.
+        Ok(_) => "this version speaks no TLS to it".to_owned(),
+        Err(_) if !word.contains("://") => "it begins with no scheme".to_owned(),
+        Err(TargetError::Path) => "it has a path, and what clients ask for has its own".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Fault::new(format!(
+        "`{word}` is not an origin to stand in front of: {why}"
+    ))
+    .hint("write it as http://127.0.0.1:8080"))
+}
+
+/// A host without a port: a site has its names by whatever port leads here.
+fn host(word: &str) -> Result<Host, Fault> {
+    Host::parse(word).map_err(|_| {
+        Fault::new(format!("`{word}` is not a host"))
+            .hint("write a name or an address, without a port")
+    })
 }
 
 /// The name goes into `Via` as a pseudonym and into `Cache-Status` as a token; both take this much.

@@ -24,6 +24,7 @@ pub use values::Values;
 use hashcache_http::{RuleSpec, Rules};
 
 use crate::fault::{Fault, Faults};
+use crate::units::show_size;
 
 /// Where a value is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,6 +237,10 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
             faults.push(fault.hint("admin pages are for operators only: give them another port"));
         }
     }
+    if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
+        let fault = Fault::new("`accelerate_host` names hosts of a site, and `accelerate` no site");
+        faults.push(fault.at(effective.source("accelerate_host")));
+    }
     if values.cache.is_empty() {
         let fault =
             Fault::new("there is no place for the cache: neither HOME nor XDG_CACHE_HOME is set");
@@ -248,10 +253,15 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     }
     if values.cache.len() > 1 {
         let fault = Fault::new("`cache` names several files; this version uses one");
+        let fault = fault.hint("name one file, as large as all of them together");
         faults.push(fault.at(effective.source("cache")));
     }
     if values.max_object_size() > values.cache_size {
         let fault = Fault::new("`max_object_size` is larger than `cache_size`");
+        let fault = fault.hint(format!(
+            "ask for at most {}, or for a larger cache",
+            show_size(values.cache_size)
+        ));
         faults.push(fault.at(effective.source("max_object_size")));
     }
     faults

@@ -148,7 +148,7 @@ fn all_faults_of_all_sources_are_told_at_once() {
         [
             "a.toml:1: unknown key `memroy`",
             "a.toml:2: cache_size: `big` is not a size",
-            "HASHCACHE_POLICY: `lru` is none of log, set",
+            "HASHCACHE_POLICY: `lru` is none of log, set-mem, set, basic",
             "--admin: `everywhere` is not an address with a port",
         ]
     );
@@ -250,9 +250,13 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "allow_connect_port = [0]",
         "allow_connect_port = [\"99999\"]",
         "accelerate = \"ftp://x\"",
+        "accelerate = \"https://x\"",
+        "accelerate = \"x:80\"",
+        "accelerate = \"http://x/path\"",
         "access_log = \"\"",
         "log_format = \"apache\"",
         "log_strip_query = \"maybe\"",
+        "log_anonymize = \"mostly\"",
         "object_size = \"100\"",
         "object_size = \"8GiB\"",
         "policy = \"Log\"",

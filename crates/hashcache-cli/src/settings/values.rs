@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use hashcache::PolicyKind;
-use hashcache_http::{Origin, Rules};
+use hashcache_http::{Host, Origin, Rules};
 use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
 
 use super::environment::Environment;
@@ -25,6 +25,8 @@ pub struct Values {
     pub listen: Vec<SocketAddr>,
     /// The origin in front of which we stand, if any.
     pub accelerate: Option<Origin>,
+    /// The names it goes by; any, when there are none.
+    pub accelerate_host: Vec<Host>,
     /// Where metrics and health are served, if anywhere.
     pub admin: Option<SocketAddr>,
     /// Name in `Via` and the like.
@@ -57,6 +59,8 @@ pub struct Values {
     pub log_format: LogFormat,
     /// Whether its lines lose their query strings.
     pub log_strip_query: bool,
+    /// Whether its lines name networks of clients and not their addresses.
+    pub log_anonymize: bool,
     /// Whether the freshness rules that ship with the program hold.
     pub default_rules: bool,
     /// Freshness rules: the operator's own, then those.
@@ -71,6 +75,7 @@ impl Values {
         Self {
             listen: vec![LISTEN],
             accelerate: None,
+            accelerate_host: vec![],
             admin: Some(ADMIN),
             name: "hashcache".to_owned(),
             workers: environment.processors,
@@ -87,6 +92,7 @@ impl Values {
             access_log: AccessLog::None,
             log_format: LogFormat::Squid,
             log_strip_query: false,
+            log_anonymize: false,
             default_rules: true,
             rules: Rules::none(),
             limits: Limits::default(),
@@ -105,6 +111,7 @@ impl Values {
             mode: match &self.accelerate {
                 Some(origin) => Mode::Accelerate {
                     origin: origin.clone(),
+                    hosts: self.accelerate_host.clone(),
                 },
                 None => Mode::Forward,
             },
@@ -118,6 +125,7 @@ impl Values {
             access_log: self.access_log.clone(),
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,
+            log_anonymize: self.log_anonymize,
             rules: self.rules.clone(),
             max_object_size: self.max_object_size(),
             workers: self.workers,

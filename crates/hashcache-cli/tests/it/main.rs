@@ -2,11 +2,14 @@
 
 mod command;
 mod configuration;
+mod operation;
+mod plan;
 
 mod proxy_process;
 
 mod proxy_followers;
 mod proxy_never_wrong;
+mod proxy_ranges;
 mod proxy_smuggling;
 
 use std::fs;

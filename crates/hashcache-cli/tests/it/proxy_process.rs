@@ -12,7 +12,7 @@ use hashcache_testkit::scenario::never_wrong::Victim;
 pub struct Proxy {
     child: Child,
     address: SocketAddr,
-    /// What it says after its greeting, once it has ended.
+    /// What it says on standard error, once it has ended.
     said: Option<JoinHandle<String>>,
 }
 
@@ -28,34 +28,34 @@ impl Proxy {
             .env_clear()
             .env("HOME", cache.parent().expect("a cache lies in a directory"))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| error.to_string())?;
-        let mut stderr = BufReader::new(child.stderr.take().expect("it was asked to be piped"));
-        let mut said = String::new();
-        let address = loop {
-            let before = said.len();
-            let read = stderr
-                .read_line(&mut said)
-                .map_err(|error| error.to_string())?;
-            if read == 0 {
-                let status = child.wait();
-                return Err(format!("the proxy ended with {status:?}: {said}"));
-            }
-            if let Some((_, rest)) = said[before..].split_once(" on http://") {
-                let address = rest.split([' ', ',']).next().unwrap_or_default();
-                break address
-                    .parse()
-                    .map_err(|_| format!("no address in {said:?}"))?;
-            }
-        };
+        let mut stderr = child.stderr.take().expect("it was asked to be piped");
         // Read to the end, or the proxy would wait for us one day.
         let said = std::thread::spawn(move || {
+            let mut said = String::new();
             // What is no UTF-8 ends the text early, which a test then shows.
             let _ = stderr.read_to_string(&mut said);
             said
         });
+        let stdout = child.stdout.take().expect("it was asked to be piped");
+        let mut greeting = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut greeting)
+            .map_err(|error| error.to_string())?;
+        let address = greeting
+            .split_once(" on http://")
+            .and_then(|(_, rest)| rest.split([' ', ',']).next()?.parse().ok());
+        let Some(address) = address else {
+            let _ = child.kill();
+            let status = child.wait();
+            let said = said.join().expect("a thread that only reads");
+            return Err(format!(
+                "the proxy ended with {status:?}: {greeting:?}, {said}"
+            ));
+        };
         Ok(Self {
             child,
             address,

@@ -212,3 +212,65 @@ fn content_range_is_read_or_refused() {
         assert_eq!(parse(value), None, "{value:?}");
     }
 }
+
+/// What If-Range may say for a response with these fields, stored when `date` was the time.
+fn validator(lines: &[(HeaderName, &str)], strong: bool, date: UnixTime) -> Option<HeaderValue> {
+    let mut facts = StoredFacts { date, ..facts() };
+    if strong {
+        facts.flags = FactFlags::STRONG_ETAG;
+    }
+    if !lines.iter().any(|(name, _)| name == LAST_MODIFIED) {
+        facts.last_modified = None;
+    }
+    if_range_value(&facts, &fields(lines))
+}
+
+const CHANGED: (HeaderName, &str) = (LAST_MODIFIED, "Sun, 06 Nov 1994 08:49:37 GMT");
+const CHANGED_AT: u64 = 784_111_777;
+
+#[test]
+fn more_of_a_response_is_asked_for_by_its_strong_tag_alone() {
+    let tag = (ETAG, "\"a\"");
+    assert_eq!(validator(&[tag, CHANGED], true, NOW).unwrap(), "\"a\"");
+    let weak = (ETAG, "W/\"a\"");
+    // Where there is a tag, the date does not make up for its weakness.
+    assert_eq!(validator(&[weak, CHANGED], false, NOW), None);
+    assert_eq!(validator(&[], false, NOW), None);
+}
+
+#[test]
+fn a_date_names_a_response_only_when_it_is_a_minute_old() {
+    let settled = |later| validator(&[CHANGED], false, UnixTime(CHANGED_AT + later));
+    assert_eq!(settled(0), None);
+    assert_eq!(settled(59), None);
+    assert_eq!(settled(60).unwrap(), CHANGED.1);
+    let before = validator(&[CHANGED], false, UnixTime(CHANGED_AT - 100));
+    assert_eq!(before, None);
+}
+
+#[test]
+fn a_part_continues_only_the_response_of_which_it_repeats_the_validator() {
+    let stored = fields(&[(ETAG, "\"a\""), CHANGED]);
+    let continues = |lines: &[_]| continues_stored(&stored, &fields(lines));
+    assert!(continues(&[(ETAG, "\"a\"")]));
+    assert!(!continues(&[(ETAG, "\"b\"")]));
+    assert!(!continues(&[(ETAG, "W/\"a\"")]));
+    assert!(!continues(&[CHANGED]));
+    assert!(!continues(&[]));
+    let dated = fields(&[CHANGED]);
+    assert!(continues_stored(&dated, &fields(&[CHANGED])));
+    assert!(!continues_stored(&dated, &fields(&[])));
+    let other = (LAST_MODIFIED, "Sun, 06 Nov 1994 08:49:38 GMT");
+    assert!(!continues_stored(&dated, &fields(&[other])));
+    assert!(!continues_stored(&fields(&[]), &fields(&[])));
+}
+
+#[test]
+fn a_part_in_another_coding_or_type_is_of_another_response() {
+    let tag = (ETAG, "\"a\"");
+    let stored = fields(&[tag.clone(), (CONTENT_TYPE, "text/plain")]);
+    let continues = |more| continues_stored(&stored, &fields(&[tag.clone(), more]));
+    assert!(continues((CONTENT_TYPE, "text/plain")));
+    assert!(!continues((CONTENT_TYPE, "multipart/byteranges")));
+    assert!(!continues((CONTENT_ENCODING, "gzip")));
+}

@@ -322,6 +322,8 @@ proptest! {
         let us = Pseudonym::new("hashcache").unwrap();
         let status = CacheStatus { detail: Some(&detail), ..CacheStatus::of(Handling::Hit) };
         prop_assert!(status.to_value(&us).to_str().unwrap().starts_with("hashcache; hit; detail="));
-        proxy_status(&us, ProxyError::DnsError, Some(&detail)).to_str().unwrap();
+        let known = ProxyStatus::of(ProxyError::DnsError);
+        let status = ProxyStatus { details: Some(&detail), ..known };
+        status.to_value("hashcache").to_str().unwrap();
     }
 }

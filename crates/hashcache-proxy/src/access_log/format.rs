@@ -8,14 +8,14 @@
 //! Times are UTC.
 
 use std::io::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use http::Version;
 
 use super::entry::{Entry, Outcome};
 use super::escape::{self, Escape};
-use super::{Query, Style, Target};
+use super::{Client, Query, Style, Target};
 use crate::settings::LogFormat;
 
 /// Makes lines; holds the date of the second it last saw.
@@ -47,6 +47,16 @@ impl Formatter {
         line.push(b'\n');
     }
 
+    fn push_client(&self, line: &mut Vec<u8>, address: IpAddr) {
+        push_ip(
+            line,
+            match self.style.client {
+                Client::Address => address,
+                Client::Network => network(address),
+            },
+        );
+    }
+
     fn push_squid(&self, line: &mut Vec<u8>, entry: &Entry<'_>) {
         // Squid's time is that of the end.
         let took_ms = millis(entry.duration);
@@ -57,7 +67,7 @@ impl Formatter {
         line.push(b' ');
         push_padded(line, took_ms, 6, b' ');
         line.push(b' ');
-        push_ip(line, entry.client.ip());
+        self.push_client(line, entry.client.ip());
         line.push(b' ');
         line.extend_from_slice(squid_code(entry).as_bytes());
         if entry.aborted {
@@ -89,7 +99,7 @@ impl Formatter {
     }
 
     fn push_combined(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
-        push_ip(line, entry.client.ip());
+        self.push_client(line, entry.client.ip());
         line.extend_from_slice(b" - - [");
         line.extend_from_slice(self.date(entry.start.seconds(), combined_date));
         line.extend_from_slice(b"] \"");
@@ -132,9 +142,12 @@ impl Formatter {
             push_number(line, nanos(first_byte));
         }
         line.extend_from_slice(b",\"client.ip\":\"");
-        push_ip(line, entry.client.ip());
-        line.extend_from_slice(b"\",\"client.port\":");
-        push_number(line, u64::from(entry.client.port()));
+        self.push_client(line, entry.client.ip());
+        line.push(b'"');
+        if self.style.client == Client::Address {
+            line.extend_from_slice(b",\"client.port\":");
+            push_number(line, u64::from(entry.client.port()));
+        }
         let text = |line: &mut Vec<u8>, key: &str, value: &[u8], bound: usize| {
             line.extend_from_slice(b",\"");
             line.extend_from_slice(key.as_bytes());
@@ -303,6 +316,14 @@ fn push_hex(line: &mut Vec<u8>, number: u64) {
     for byte in number.to_be_bytes() {
         let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
         line.extend([digit(byte >> 4), digit(byte & 15)]);
+    }
+}
+
+/// The network of an address: what a site or a street has, not a household.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & (u32::MAX << (32 - 24))).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << (128 - 48))).into(),
     }
 }
 

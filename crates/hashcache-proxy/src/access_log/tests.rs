@@ -69,6 +69,7 @@ const STYLE: Style = Style {
     format: LogFormat::Squid,
     query: Query::Kept,
     target: Target::Absolute,
+    client: Client::Address,
 };
 
 /// A log whose rounds the test makes.

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
-use crate::metrics::{EngineFigures, Metrics, StoreState};
+use crate::metrics::{EngineFigures, Metrics, StoreState, UpstreamFigures};
 
 fn admin(store: StoreState) -> Arc<Admin> {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
@@ -14,7 +14,14 @@ fn admin(store: StoreState) -> Arc<Admin> {
         store,
         ..EngineFigures::default()
     };
-    Admin::new(Exposition::new(Metrics::new(1), clock, log, engine))
+    let upstream = UpstreamFigures::default;
+    Admin::new(Exposition::new(
+        Metrics::new(1),
+        clock,
+        log,
+        engine,
+        upstream,
+    ))
 }
 
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 3180);

@@ -148,6 +148,18 @@ fn a_damaged_file_is_as_none() {
 }
 
 #[test]
+fn what_a_kill_left_half_written_is_used_again_and_no_other_file_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, others) = (dir.path().join("c.clock"), dir.path().join("c.new"));
+    let left = dir.path().join("c.clock.new");
+    std::fs::write(&left, "17").unwrap();
+    std::fs::write(&others, "a cache of that name").unwrap();
+    clock_at(&script(NOON_MS), &path).persist().unwrap();
+    assert!(path.exists() && !left.exists());
+    assert_eq!(std::fs::read(&others).unwrap(), b"a cache of that name");
+}
+
+#[test]
 fn two_hosts_are_not_believed_and_three_are() {
     let script = script(7_000);
     let clock = clock(&script);

@@ -17,13 +17,15 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
-use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
+use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES, UpstreamFigures};
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::failure::Failure;
 
 /// Asks the engine for its figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
+/// Asks for the connections to origins; called at every scrape.
+type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
 
 /// All that is shown to operators, and where it comes from.
 #[derive(Clone)]
@@ -32,6 +34,7 @@ pub(crate) struct Exposition {
     clock: Arc<Clock>,
     log: Arc<AccessLog>,
     engine: Arc<AskEngine>,
+    upstream: Arc<AskUpstream>,
     start_seconds: u64,
 }
 
@@ -42,6 +45,7 @@ impl Exposition {
         clock: Arc<Clock>,
         log: Arc<AccessLog>,
         engine: impl Fn() -> EngineFigures + Send + Sync + 'static,
+        upstream: impl Fn() -> UpstreamFigures + Send + Sync + 'static,
     ) -> Self {
         let start_seconds = clock.now().seconds();
         Self {
@@ -49,6 +53,7 @@ impl Exposition {
             clock,
             log,
             engine: Arc::new(engine),
+            upstream: Arc::new(upstream),
             start_seconds,
         }
     }
@@ -64,7 +69,7 @@ impl Exposition {
 
     /// The object of `/stats`.
     pub(crate) fn stats(&self) -> Value {
-        let engine = self.engine();
+        let (engine, upstream) = (self.engine(), (self.upstream)());
         let requests: serde_json::Map<_, _> = TALLIES
             .iter()
             .map(|(_, name)| ((*name).to_owned(), self.tally(name).into()))
@@ -90,6 +95,7 @@ impl Exposition {
             },
             "store": engine.store.word(),
             "connections_open": self.open(|worker| &worker.connections),
+            "upstream_connections": { "busy": upstream.busy, "idle": upstream.idle },
             "tunnels_open": self.open(|worker| &worker.tunnels),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
@@ -213,6 +219,13 @@ impl Collector for Exposition {
             "hashcache_connections",
             "Connections accepted",
             metrics.sum(|worker| &worker.connections.opened),
+        )?;
+        let upstream = (self.upstream)();
+        page.gauges(
+            "hashcache_upstream_connections",
+            "Connections to origins, tunnels apart",
+            "state",
+            [("busy", upstream.busy), ("idle", upstream.idle)],
         )?;
         page.gauge(
             "hashcache_tunnels_open",
@@ -350,6 +363,24 @@ impl Page<'_> {
         self.0
             .encode_descriptor(name, help, None, MetricType::Gauge)?
             .encode_gauge(&value)
+    }
+
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (word, value) in values {
+            family
+                .encode_family(&[(label, word)])?
+                .encode_gauge(&value)?;
+        }
+        Ok(())
     }
 
     fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> fmt::Result {

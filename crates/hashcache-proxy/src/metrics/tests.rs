@@ -55,7 +55,8 @@ fn figures() -> EngineFigures {
 
 fn exposition(metrics: &Arc<Metrics>) -> Exposition {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
-    Exposition::new(Arc::clone(metrics), clock, log, figures)
+    let upstream = || UpstreamFigures { busy: 9, idle: 10 };
+    Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
 }
 
 /// The value of the one line of `/metrics` that begins so.
@@ -94,8 +95,8 @@ fn every_limit_of_the_settings_has_a_name_here() {
         count += 1;
         assert!(Limit::ALL.iter().any(|(_, name)| *name == field), "{field}");
     }
-    // `max_object_size` is of the settings themselves.
-    assert_eq!(count + 1, Limit::ALL.len());
+    // `max_object_size` and `memory` are of the settings themselves.
+    assert_eq!(count + 2, Limit::ALL.len());
 }
 
 #[test]
@@ -259,6 +260,21 @@ fn the_engines_figures_are_shown() {
     ] {
         assert_eq!(value(&metrics, name), expected, "{name}");
     }
+}
+
+#[test]
+fn connections_to_origins_are_shown_by_what_they_do() {
+    let metrics = Metrics::new(1);
+    let shown = |state| {
+        value(
+            &metrics,
+            &format!("hashcache_upstream_connections{{state=\"{state}\"}}"),
+        )
+    };
+    assert_eq!((shown("busy"), shown("idle")), ("9".into(), "10".into()));
+    let stats = exposition(&metrics).stats();
+    let expected = serde_json::json!({"busy": 9, "idle": 10});
+    assert_eq!(stats["upstream_connections"], expected);
 }
 
 #[test]

@@ -3,40 +3,87 @@
 //! Invariant: a body ends with an error unless all of it was given; hyper then breaks the
 //! connection off, so that no client takes a part for the whole.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hashcache::{Follower, ReadError, Reader};
+use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
+use super::assembly::Assembly;
 use crate::failure::Failure;
-use crate::metrics::WorkerMetrics;
+use crate::metrics::{Counted, STEP_BYTES, WorkerMetrics};
 use crate::upstream::ResponseBody;
 
 /// Bytes received from upstream on behalf of a request, counted while they come.
 pub(crate) type Tally = Rc<Cell<u64>>;
+
+/// The trailers of a response that is being stored, once its content has ended.
+pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;
 
 /// The content of an answer.
 pub(crate) struct Body {
     source: Source,
     /// Bytes still to come, if known.
     left: Option<u64>,
+    sending: Option<Sending>,
+}
+
+/// Has a long answer counted on its way to the client.
+struct Sending {
+    metrics: std::sync::Arc<WorkerMetrics>,
+    /// What was counted, for who counts the rest at the end.
+    counted: Tally,
+    /// What was not yet.
+    bytes: u64,
 }
 
 enum Source {
     Memory(Option<Bytes>),
     Stored(Box<Reader>),
-    Following(Box<Follower>),
+    Following(Box<Follower>, Option<Trailers>),
     Passed(Box<Passed>),
+    Assembled(Assembled),
+}
+
+/// An assembly, and what it waits for while it is polled.
+enum Assembled {
+    Idle(Box<Assembly>),
+    Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, Piece)>>>),
+    Gone,
+}
+
+type Piece = Option<Result<Bytes, Failure>>;
+
+impl Assembled {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
+        if let Self::Idle(_) = self
+            && let Self::Idle(mut assembly) = std::mem::replace(self, Self::Gone)
+        {
+            *self = Self::Busy(Box::pin(async move {
+                let piece = assembly.next().await;
+                (assembly, piece)
+            }));
+        }
+        let Self::Busy(busy) = self else {
+            return Poll::Ready(None);
+        };
+        let Poll::Ready((assembly, piece)) = busy.as_mut().poll(context) else {
+            return Poll::Pending;
+        };
+        *self = Self::Idle(assembly);
+        Poll::Ready(piece)
+    }
 }
 
 struct Passed {
     body: ResponseBody,
     tally: Tally,
     content: u64,
+    counted: Counted,
     metrics: std::sync::Arc<WorkerMetrics>,
 }
 
@@ -49,25 +96,56 @@ impl Body {
     /// These bytes.
     pub(crate) fn full(bytes: Bytes) -> Self {
         let left = Some(bytes.len() as u64);
-        Self {
-            source: Source::Memory(Some(bytes).filter(|bytes| !bytes.is_empty())),
-            left,
-        }
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Self::of(Source::Memory(bytes), left)
     }
 
     /// `length` bytes out of the store.
     pub(crate) fn stored(reader: Reader, length: u64) -> Self {
-        Self {
-            source: Source::Stored(Box::new(reader)),
-            left: Some(length),
-        }
+        Self::of(Source::Stored(Box::new(reader)), Some(length))
     }
 
-    /// A response that is being fetched and stored.
+    /// `length` bytes, put together as they are sent.
+    pub(super) fn assembled(assembly: Assembly, length: u64) -> Self {
+        let assembly = Assembled::Idle(Box::new(assembly));
+        Self::of(Source::Assembled(assembly), Some(length))
+    }
+
+    /// A response that is being fetched and stored: `length` bytes from where the follower is.
     pub(crate) fn following(follower: Follower, length: Option<u64>) -> Self {
+        Self::of(Source::Following(Box::new(follower), None), length)
+    }
+
+    /// The same, with what is passed on after the content.
+    pub(crate) fn with_trailers(mut self, of: Trailers) -> Self {
+        if let Source::Following(_, trailers) = &mut self.source {
+            *trailers = Some(of);
+        }
+        self
+    }
+
+    /// The same, counted while it is sent if it is long; `counted` is told how much.
+    pub(super) fn counted(
+        mut self,
+        metrics: &std::sync::Arc<WorkerMetrics>,
+        counted: &Tally,
+    ) -> Self {
+        let length = http_body::Body::size_hint(&self).exact();
+        self.sending = length
+            .is_none_or(|length| length >= STEP_BYTES)
+            .then(|| Sending {
+                metrics: std::sync::Arc::clone(metrics),
+                counted: Rc::clone(counted),
+                bytes: 0,
+            });
+        self
+    }
+
+    fn of(source: Source, left: Option<u64>) -> Self {
         Self {
-            source: Source::Following(Box::new(follower)),
-            left: length,
+            source,
+            left,
+            sending: None,
         }
     }
 
@@ -82,12 +160,10 @@ impl Body {
             body,
             tally,
             content: 0,
+            counted: Counted::default(),
             metrics,
         };
-        Self {
-            source: Source::Passed(Box::new(passed)),
-            left,
-        }
+        Self::of(Source::Passed(Box::new(passed)), left)
     }
 }
 
@@ -95,7 +171,8 @@ impl Drop for Passed {
     fn drop(&mut self) {
         let all = self.body.origin_bytes();
         self.tally.set(all);
-        self.metrics.fetched(all, self.content);
+        let content = self.content;
+        self.metrics.fetched_rest(&mut self.counted, all, content);
     }
 }
 
@@ -103,6 +180,63 @@ fn failure(error: ReadError) -> Failure {
     match error {
         ReadError::Aborted { .. } => Failure::ResponseIncomplete,
         _ => Failure::Internal("stored content has gone while it was sent"),
+    }
+}
+
+impl Body {
+    fn poll_source(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let piece = match &mut self.source {
+            Source::Memory(bytes) => return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Source::Passed(passed) => {
+                let frame = http_body::Body::poll_frame(Pin::new(&mut passed.body), context);
+                if let Poll::Ready(Some(Ok(frame))) = &frame
+                    && let Some(data) = frame.data_ref()
+                {
+                    passed.content += data.len() as u64;
+                    let (all, content) = (passed.body.origin_bytes(), passed.content);
+                    let metrics = &passed.metrics;
+                    metrics.fetching(&mut passed.counted, all, content);
+                }
+                return frame;
+            }
+            Source::Stored(reader) => reader.poll_next(context),
+            Source::Following(..) if self.left == Some(0) => return Poll::Ready(None),
+            Source::Following(follower, _) => follower.poll_next(context),
+            Source::Assembled(assembled) => match assembled.poll_next(context) {
+                Poll::Ready(Some(Err(failure))) => return Poll::Ready(Some(Err(failure))),
+                Poll::Ready(Some(Ok(bytes))) => Poll::Ready(Some(Ok(bytes))),
+                Poll::Ready(None) => Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        let Poll::Ready(piece) = piece else {
+            return Poll::Pending;
+        };
+        match piece {
+            Some(Ok(mut bytes)) => {
+                if let Some(left) = &mut self.left {
+                    // A follower of the whole goes on where a range ends.
+                    bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left = left.saturating_sub(bytes.len() as u64);
+                }
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(failure(error)))),
+            // The store's length and the announced one come from one record, so this is a bug.
+            None if self.left.is_some_and(|left| left > 0) => Poll::Ready(Some(Err(
+                Failure::Internal("content is shorter than announced"),
+            ))),
+            None => {
+                let trailers = match &self.source {
+                    Source::Following(_, Some(trailers)) => trailers.take(),
+                    _ => None,
+                };
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+        }
     }
 }
 
@@ -115,44 +249,27 @@ impl http_body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = self.get_mut();
-        let piece = match &mut this.source {
-            Source::Memory(bytes) => return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Source::Passed(passed) => {
-                let frame = Pin::new(&mut passed.body).poll_frame(context);
-                if let Poll::Ready(Some(Ok(frame))) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    passed.content += data.len() as u64;
-                }
-                return frame;
+        let polled = this.poll_source(context);
+        if let Some(sending) = &mut this.sending
+            && let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            sending.bytes += data.len() as u64;
+            if sending.metrics.sending(sending.bytes) {
+                let counted = sending.counted.get() + std::mem::take(&mut sending.bytes);
+                sending.counted.set(counted);
             }
-            Source::Stored(reader) => reader.poll_next(context),
-            Source::Following(follower) => follower.poll_next(context),
-        };
-        let Poll::Ready(piece) = piece else {
-            return Poll::Pending;
-        };
-        match piece {
-            Some(Ok(bytes)) => {
-                if let Some(left) = &mut this.left {
-                    *left = left.saturating_sub(bytes.len() as u64);
-                }
-                Poll::Ready(Some(Ok(Frame::data(bytes))))
-            }
-            Some(Err(error)) => Poll::Ready(Some(Err(failure(error)))),
-            // The store's length and the announced one come from one record, so this is a bug.
-            None if this.left.is_some_and(|left| left > 0) => Poll::Ready(Some(Err(
-                Failure::Internal("content is shorter than announced"),
-            ))),
-            None => Poll::Ready(None),
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Memory(bytes) => bytes.is_none(),
             Source::Passed(passed) => passed.body.is_end_stream(),
-            Source::Stored(_) | Source::Following(_) => self.left == Some(0),
+            Source::Stored(_) | Source::Following(..) | Source::Assembled(_) => {
+                self.left == Some(0)
+            }
         }
     }
 

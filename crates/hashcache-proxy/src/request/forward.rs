@@ -3,12 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashcache::Hit;
+use hashcache::{Follower, Hit};
 use hashcache_http::{
-    CacheStatus, Forward, Handling, MethodKind, NotStored, OnError, RequestFacts, Reuse, Target,
-    Upgrading, asks_for_upgrade, invalidated, is_unsafe, reuse,
+    ByteRange, CacheStatus, ContentRange, Forward, Handling, MethodKind, NotStored, OnError,
+    RangeAnswer, RequestFacts, Reuse, Target, Upgrading, answer_range, asks_for_upgrade,
+    invalidated, is_unsafe, reuse,
 };
-use http::header::{AGE, AUTHORIZATION};
+use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
@@ -16,11 +17,11 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::note::Note;
-use super::{Answer, Connection, connect, endpoint, hit, invalidate};
+use super::{Answer, Connection, connect, endpoint, hit, invalidate, partial, ranged};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, SharedResponse, Told, listen};
 use crate::failure::Failure;
-use crate::fetch::{self, Fetched, Known};
+use crate::fetch::{self, Extent, Fetched, Known};
 use crate::store::StoredResponse;
 use crate::upstream::{Informational, RequestBody, SendFailure, SendOptions};
 use crate::wire::{Content, HeadInfo};
@@ -32,7 +33,9 @@ pub(super) struct Order {
     /// As they came.
     pub(super) fields: HeaderMap,
     pub(super) version: Version,
-    body: Option<Incoming>,
+    pub(super) body: Option<Incoming>,
+    /// Times that what was stored for it could not be completed.
+    pub(super) tries: u8,
 }
 
 impl Order {
@@ -49,6 +52,7 @@ impl Order {
             fields: head.headers,
             version: info.version,
             body: (info.content != Content::None).then_some(body),
+            tries: 0,
         }
     }
 }
@@ -76,6 +80,7 @@ pub(super) async fn pass(
         fields,
         version,
         body,
+        tries: _,
     } = order;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
@@ -175,6 +180,18 @@ pub(super) async fn miss(
     if facts.directives.only_if_cached {
         return Err(Failure::NotCached);
     }
+    if let Some(range) = ranged::wanted(&order, facts) {
+        let miss = ranged::miss(
+            connection,
+            order,
+            key,
+            facts,
+            (forward, replaces),
+            range,
+            note,
+        );
+        return Box::pin(miss).await;
+    }
     if !may_share(&order, facts) {
         return pass_or_store(connection, order, key, forward, replaces, note).await;
     }
@@ -231,6 +248,7 @@ fn fetch_order(
     key: Vec<u8>,
     known: Option<Known>,
     replaces: Option<Hit>,
+    range: Option<HeaderValue>,
 ) -> fetch::Order {
     fetch::Order {
         endpoint: endpoint(connection, &order.target),
@@ -240,6 +258,7 @@ fn fetch_order(
         version: order.version,
         known,
         replaces,
+        extent: range.map_or(Extent::AsAsked, Extent::Around),
         informational: informational(connection),
         background: false,
     }
@@ -279,18 +298,43 @@ async fn lead(
         return pass(connection, order, forward, note).await;
     }
     note.outcome(outcome_of(forward));
-    let fetched = fetch_order(connection, &order, key, None, replaces);
+    lead_range(
+        connection,
+        order,
+        key,
+        (forward, replaces),
+        flight,
+        None,
+        note,
+    )
+    .await
+}
+
+/// The same for a range around the one the client wants.
+pub(super) async fn lead_range(
+    connection: &Rc<Connection>,
+    order: Order,
+    key: Vec<u8>,
+    (forward, replaces): (Forward, Option<Hit>),
+    flight: Option<Flight>,
+    range: Option<HeaderValue>,
+    note: &mut Note,
+) -> Answer {
+    note.outcome(outcome_of(forward));
+    let fetched = fetch_order(connection, &order, key.clone(), None, replaces, range);
     let fetched = begin(connection, fetched, flight, note).await?;
-    Ok(fetched_answer(connection, fetched, forward, note))
+    fetched_answer(connection, order, key, fetched, forward, note).await
 }
 
 /// A response from upstream, stored or not.
-fn fetched_answer(
-    connection: &Connection,
+async fn fetched_answer(
+    connection: &Rc<Connection>,
+    order: Order,
+    key: Vec<u8>,
     fetched: Fetched,
     forward: Forward,
     note: &mut Note,
-) -> Response<Body> {
+) -> Answer {
     let mut status = CacheStatus::of(Handling::Forwarded(forward));
     match fetched {
         Fetched::Stored {
@@ -298,6 +342,8 @@ fn fetched_answer(
             facts,
             follower,
             length,
+            part,
+            trailers,
             peer,
         } => {
             note.upstream(Some(peer));
@@ -306,7 +352,38 @@ fn fetched_answer(
             status.ttl = Some(facts.ttl(now));
             let (mut head, ()) = response.into_parts();
             add_own(connection, &mut head.headers, status);
-            Response::from_parts(head, Body::following(follower, length))
+            let answer = following(Response::from_parts(head, follower), part, length);
+            Ok(answer.map(|body| match part {
+                Some(_) => body,
+                None => body.with_trailers(trailers),
+            }))
+        }
+        Fetched::Begun {
+            hit,
+            stored,
+            awaited,
+            peer,
+        } => {
+            note.upstream(Some(peer));
+            let now = connection.worker.common.now();
+            let served = hit::Served {
+                handling: Handling::Forwarded(forward),
+                stored: true,
+                ..hit::Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
+            };
+            let facts = RequestFacts::of(&order.method, &order.fields);
+            let found = partial::Found {
+                hit: &hit,
+                stored: *stored,
+                served,
+            };
+            let answer = partial::answer(connection, order, key, &facts, found, note).await;
+            // Only now: until the answer has a follower of its own, this one keeps the fetch going.
+            drop(awaited);
+            answer
+        }
+        Fetched::NotInParts => {
+            Box::pin(pass_or_store(connection, order, key, forward, None, note)).await
         }
         Fetched::Passed {
             response,
@@ -318,23 +395,45 @@ fn fetched_answer(
             let (mut head, body) = response.into_parts();
             add_own(connection, &mut head.headers, status);
             let metrics = Arc::clone(&connection.worker.metrics);
-            Response::from_parts(head, Body::passed(body, note.tally(), metrics))
+            let body = Body::passed(body, note.tally(), metrics);
+            Ok(Response::from_parts(head, body))
         }
         // Only a validation can be confirmed, and `validate` has looked after that.
         Fetched::Confirmed { .. } => {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::BAD_GATEWAY;
-            response
+            Ok(response)
         }
     }
+}
+
+/// A response of `length` bytes that is being stored, or the part of it that the follower begins
+/// with.
+fn following(
+    response: Response<Follower>,
+    part: Option<ByteRange>,
+    length: Option<u64>,
+) -> Response<Body> {
+    let Some((part, whole)) = part.zip(length) else {
+        return response.map(|follower| Body::following(follower, length));
+    };
+    let mut response = response.map(|follower| Body::following(follower, Some(part.length())));
+    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_LENGTH, HeaderValue::from(part.length()));
+    fields.insert(CONTENT_RANGE, ContentRange::of(part, whole).to_value());
+    response
 }
 
 fn detail(why: NotStored) -> &'static str {
     why.as_str()
 }
 
+/// How far ahead of a fetch a part may begin that is waited for.
+const PART_AHEAD: u64 = 4 << 20;
+
 /// Reads along with another request's fetch, if its response answers this one too.
-fn follow(
+pub(super) fn follow(
     connection: &Connection,
     order: &Order,
     facts: &RequestFacts,
@@ -354,9 +453,29 @@ fn follow(
     else {
         return None;
     };
-    let follower = shared.stream.follow(0)?;
+    let part = match shared.length.filter(|_| facts.has_range) {
+        Some(length) => {
+            match answer_range(
+                &order.fields,
+                &stored.facts,
+                &stored.fields,
+                length,
+                common.now(),
+            ) {
+                RangeAnswer::Part(part) => Some(part),
+                RangeAnswer::Whole => None,
+                RangeAnswer::Parts(_) | RangeAnswer::NotSatisfiable => return None,
+            }
+        }
+        None => None,
+    };
+    let start = part.map_or(0, |part| part.first);
+    if !shared.ignores_range && start > shared.stream.written().saturating_add(PART_AHEAD) {
+        return None;
+    }
+    let follower = shared.stream.follow(start)?;
     note.outcome(Outcome::Collapsed);
-    let mut response = Response::new(Body::following(follower, shared.length));
+    let mut response = Response::new(follower);
     *response.status_mut() = stored.facts.status;
     *response.headers_mut() = stored.fields.clone();
     let fields = response.headers_mut();
@@ -367,7 +486,7 @@ fn follow(
         ..CacheStatus::of(Handling::Forwarded(Forward::UriMiss))
     };
     add_own(connection, fields, status);
-    Some(Ok(response))
+    Some(Ok(following(response, part, shared.length)))
 }
 
 /// Looks once more after another request's validation; if that does not help, goes alone.
@@ -389,7 +508,12 @@ async fn again(
                 collapsed: true,
                 ..hit::Served::fresh(age, ttl)
             };
-            return hit::answer(connection, &order, facts, &hit, stored, served);
+            let found = partial::Found {
+                hit: &hit,
+                stored,
+                served,
+            };
+            return partial::answer(connection, order, key, facts, found, note).await;
         }
     }
     lead(connection, order, key, forward, None, None, note).await
@@ -432,22 +556,30 @@ pub(super) async fn validate(
     };
     note.outcome(outcome_of(forward));
     let replaces = Some(known.hit.clone());
-    let fetched = fetch_order(connection, &order, key, Some(known.clone()), replaces);
+    let range = ranged::around(&order, facts);
+    let asked = Some(known.clone());
+    let fetched = fetch_order(connection, &order, key.clone(), asked, replaces, range);
     let fetched = begin(connection, fetched, flight, note).await;
+    let Known { hit, stored: old } = &known;
     match fetched {
         Ok(Fetched::Confirmed { stored, peer }) => {
             note.upstream(Some(peer));
-            confirmed(connection, &order, facts, &known.hit, stored, forward, note)
+            note.outcome(Outcome::Revalidated);
+            let upstream_status = Some(StatusCode::NOT_MODIFIED);
+            let found = found(connection, hit, stored, forward, upstream_status);
+            partial::answer(connection, order, key, facts, found, note).await
         }
         Ok(fetched) if on_error == OnError::ServeIfError && is_error(&fetched) => {
             note.outcome(Outcome::StaleIfError);
-            stand_in(connection, &order, facts, &known, forward)
+            let found = found(connection, hit, old.clone(), forward, None);
+            partial::answer(connection, order, key, facts, found, note).await
         }
-        Ok(fetched) => Ok(fetched_answer(connection, fetched, forward, note)),
+        Ok(fetched) => fetched_answer(connection, order, key, fetched, forward, note).await,
         Err(failure) if on_error != OnError::Fail => {
             note.outcome(Outcome::StaleIfError);
             note.mention(&failure);
-            stand_in(connection, &order, facts, &known, forward)
+            let found = found(connection, hit, old.clone(), forward, None);
+            partial::answer(connection, order, key, facts, found, note).await
         }
         Err(failure) => Err(failure),
     }
@@ -457,51 +589,30 @@ fn is_error(fetched: &Fetched) -> bool {
     let status = match fetched {
         Fetched::Stored { response, .. } => response.status(),
         Fetched::Passed { response, .. } => response.status(),
-        Fetched::Confirmed { .. } => return false,
+        Fetched::Confirmed { .. } | Fetched::Begun { .. } | Fetched::NotInParts => return false,
     };
     matches!(status.as_u16(), 500 | 502 | 503 | 504)
 }
 
-/// The stored response, which upstream has just confirmed.
-fn confirmed(
+/// The stored response, which upstream has just confirmed (`upstream_status`) or could not.
+fn found<'a>(
     connection: &Connection,
-    order: &Order,
-    facts: &RequestFacts,
-    hit: &Hit,
+    hit: &'a Hit,
     stored: StoredResponse,
     forward: Forward,
-    note: &mut Note,
-) -> Answer {
-    note.outcome(Outcome::Revalidated);
+    upstream_status: Option<StatusCode>,
+) -> partial::Found<'a> {
     let now = connection.worker.common.now();
     let served = hit::Served {
-        age: stored.facts.age(now),
-        ttl: stored.facts.ttl(now),
         handling: Handling::Forwarded(forward),
-        upstream_status: Some(StatusCode::NOT_MODIFIED),
-        collapsed: false,
+        upstream_status,
+        ..hit::Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
     };
-    hit::answer(connection, order, facts, hit, stored, served)
-}
-
-/// The stored response, because upstream failed.
-fn stand_in(
-    connection: &Connection,
-    order: &Order,
-    facts: &RequestFacts,
-    known: &Known,
-    forward: Forward,
-) -> Answer {
-    let now = connection.worker.common.now();
-    let stored = known.stored.clone();
-    let served = hit::Served {
-        age: stored.facts.age(now),
-        ttl: stored.facts.ttl(now),
-        handling: Handling::Forwarded(forward),
-        upstream_status: None,
-        collapsed: false,
-    };
-    hit::answer(connection, order, facts, &known.hit, stored, served)
+    partial::Found {
+        hit,
+        stored,
+        served,
+    }
 }
 
 /// Has a stale response validated that is served meanwhile.
@@ -520,7 +631,7 @@ pub(super) fn revalidate(
     let order = fetch::Order {
         informational: None,
         background: true,
-        ..fetch_order(connection, order, key.to_vec(), Some(known), replaces)
+        ..fetch_order(connection, order, key.to_vec(), Some(known), replaces, None)
     };
     fetch::revalidate_in_background(&connection.worker, order);
 }

@@ -10,12 +10,15 @@
 //!
 //! Invariant: every request ends in exactly one answer and one log entry.
 
+pub(crate) mod assembly;
 pub(crate) mod body;
 mod connect;
 mod forward;
 mod hit;
 mod note;
 mod own;
+mod partial;
+mod ranged;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,14 +27,14 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::{Hit, Lookup};
 use hashcache_http::{
-    RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
-    asks_for_upgrade, cache_key, parse_target, reuse,
+    Authority, RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
+    asks_for_upgrade, cache_key, if_range_value, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use self::body::Body;
+use self::body::{Body, Tally};
 use self::forward::Order;
 use self::note::Note;
 use crate::access_log::Outcome;
@@ -72,7 +75,9 @@ pub(crate) async fn handle(
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
-    note.finish(&connection, &response);
+    let counted = Tally::default();
+    let response = response.map(|body| body.counted(&connection.worker.metrics, &counted));
+    note.finish(&connection, &response, counted);
     Ok(response)
 }
 
@@ -109,6 +114,7 @@ async fn serve(
     let target = match parse(connection, &request, info)? {
         RequestTarget::Tunnel(authority) => {
             note.set_authority(authority.to_string());
+            not_admin(connection, &authority)?;
             return connect::tunnel(connection, authority, note).await;
         }
         RequestTarget::Server(authority) => {
@@ -118,6 +124,9 @@ async fn serve(
         RequestTarget::Resource(target) => target,
     };
     note.set_target(&target);
+    if common.accelerated().is_none() {
+        not_admin(connection, &target.authority)?;
+    }
     if common.accelerated().is_none() && common.is_us(&target.authority) {
         return own::page(connection, &request, &target, note);
     }
@@ -140,6 +149,18 @@ async fn serve(
     answer(connection, order, note).await
 }
 
+/// Whoever may use this proxy must not come to its figures by it, even where loopback is allowed as
+/// a destination.
+fn not_admin(connection: &Connection, authority: &Authority) -> Result<(), Failure> {
+    if !connection.worker.common.is_admin(authority) {
+        return Ok(());
+    }
+    Err(Failure::Refused {
+        status: StatusCode::MISDIRECTED_REQUEST,
+        reason: "the admin pages are not to be had through the proxy",
+    })
+}
+
 /// What the request is about. Errors are the client's.
 fn parse(
     connection: &Connection,
@@ -157,9 +178,19 @@ fn parse(
         if *request.method() == Method::CONNECT {
             return Err(Failure::NotImplemented("CONNECT to an accelerated site"));
         }
-        // One site: its resources are named by the path, whatever the client calls the host.
+        // One site: its resources are named by the path, by whichever of its names they are asked
+        // for.
         let named = parse_target(request.method(), text, host.or(Some("_")), origin.scheme);
-        return Ok(match named.map_err(target_failure)? {
+        let named = named.map_err(target_failure)?;
+        if let RequestTarget::Resource(Target { authority, .. }) = &named
+            && !connection.worker.common.is_site(&authority.host)
+        {
+            return Err(Failure::Refused {
+                status: StatusCode::MISDIRECTED_REQUEST,
+                reason: "there is no site of that name here",
+            });
+        }
+        return Ok(match named {
             RequestTarget::Resource(named) => RequestTarget::Resource(Target {
                 scheme: origin.scheme,
                 authority: origin.authority.clone(),
@@ -223,8 +254,18 @@ async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> A
         let bypass = hashcache_http::Forward::Bypass;
         return forward::pass(connection, order, bypass, note).await;
     };
+    look_up_and_decide(connection, order, key, &facts, note).await
+}
+
+async fn look_up_and_decide(
+    connection: &Rc<Connection>,
+    order: Order,
+    key: Vec<u8>,
+    facts: &RequestFacts,
+    note: &mut Note,
+) -> Answer {
     let looked_up = look_up(connection, &key, &order.fields).await;
-    decide(connection, order, key, &facts, looked_up, note).await
+    decide(connection, order, key, facts, looked_up, note).await
 }
 
 /// What the store has for a request.
@@ -255,14 +296,17 @@ async fn look_up(connection: &Connection, key: &[u8], fields: &HeaderMap) -> Loo
     let Some(hit) = found else {
         return LookedUp::Nothing;
     };
-    let whole = hit.content_len().filter(|_| hit.is_complete());
-    let Some((length, stored)) = whole.zip(StoredResponse::decode(hit.metadata())) else {
+    let decoded = StoredResponse::decode(hit.metadata());
+    let Some((length, stored)) = hit.content_len().zip(decoded) else {
         return LookedUp::Nothing;
     };
     if stored.row.as_ref().is_some_and(|row| !row.matches(fields)) {
         return LookedUp::VaryMiss(hit);
     }
-    if !hit.holes(0..length).is_empty() {
+    // What is missing can be added only to what has a strong validator.
+    if if_range_value(&stored.facts, &stored.fields).is_none()
+        && !(hit.is_complete() && hit.holes(0..length).is_empty())
+    {
         return LookedUp::Nothing;
     }
     LookedUp::Found { hit, stored, from }
@@ -302,14 +346,13 @@ async fn decide(
     match decision {
         Reuse::Fresh { age, ttl } => {
             note.outcome(hit::outcome(stored.facts.status, from));
-            hit::answer(
-                connection,
-                &order,
-                facts,
-                &hit,
+            let served = hit::Served::fresh(age, ttl);
+            let found = partial::Found {
+                hit: &hit,
                 stored,
-                hit::Served::fresh(age, ttl),
-            )
+                served,
+            };
+            partial::answer(connection, order, key, facts, found, note).await
         }
         Reuse::Stale {
             age,
@@ -320,14 +363,13 @@ async fn decide(
                 forward::revalidate(connection, &order, &key, &hit, &stored);
             }
             note.outcome(Outcome::StaleHit);
-            hit::answer(
-                connection,
-                &order,
-                facts,
-                &hit,
+            let served = hit::Served::fresh(age, ttl);
+            let found = partial::Found {
+                hit: &hit,
                 stored,
-                hit::Served::fresh(age, ttl),
-            )
+                served,
+            };
+            partial::answer(connection, order, key, facts, found, note).await
         }
         Reuse::Validate { forward, on_error } => {
             let known = crate::fetch::Known { hit, stored };

@@ -134,8 +134,8 @@ impl Note {
         }
     }
 
-    /// Has the entry written when `response` is out.
-    pub(super) fn finish(self, connection: &Connection, response: &Response<Body>) {
+    /// Has the entry written when `response` is out, of which `counted` bytes are counted by then.
+    pub(super) fn finish(self, connection: &Connection, response: &Response<Body>, counted: Tally) {
         if self.handed_over {
             return;
         }
@@ -167,7 +167,7 @@ impl Note {
                 referer: self.referer.as_ref().map(HeaderValue::as_bytes),
                 content_type: content_type.as_ref().map(HeaderValue::as_bytes),
             };
-            worker.metrics.record(&entry);
+            worker.metrics.record_rest(&entry, counted.get());
             worker.log.write(&entry);
         });
     }

@@ -1,4 +1,5 @@
-//! Places for busy connections: so many per origin, so many in all, shared by the cores.
+//! Places for busy connections: so many per origin, so many in all, shared by the cores. Those that
+//! lie idle are counted here too, for those who ask what there is.
 //!
 //! `Upstream` takes a place before it sends a request and gives it back with the last byte of the
 //! response; a connection that lies idle holds none. Who waits is served in order of arrival.
@@ -7,12 +8,14 @@
 //! Cost: one short lock and two counters per request.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashcache_http::Authority;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::Failure;
+use crate::metrics::UpstreamFigures;
 
 /// The caps; one for the process.
 #[derive(Clone, Debug)]
@@ -21,8 +24,8 @@ pub(crate) struct Places(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     all: Arc<Semaphore>,
-    #[cfg(test)]
     in_all: usize,
+    idle: AtomicU64,
     per_origin: usize,
     origins: Mutex<HashMap<Authority, Arc<Semaphore>>>,
 }
@@ -42,8 +45,8 @@ impl Places {
         let in_all = in_all.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Shared {
             all: Arc::new(Semaphore::new(in_all)),
-            #[cfg(test)]
             in_all,
+            idle: AtomicU64::new(0),
             per_origin: per_origin.min(Semaphore::MAX_PERMITS),
             origins: Mutex::default(),
         }))
@@ -69,10 +72,33 @@ impl Places {
         })
     }
 
+    /// Connections busy now, and idle ones.
+    pub(crate) fn figures(&self) -> UpstreamFigures {
+        UpstreamFigures {
+            busy: self.busy() as u64,
+            idle: self.0.idle.load(Relaxed),
+        }
+    }
+
+    /// Counts a connection as idle while the guard lives.
+    pub(super) fn idle(&self) -> CountedIdle {
+        self.0.idle.fetch_add(1, Relaxed);
+        CountedIdle(Arc::clone(&self.0))
+    }
+
     /// Connections busy now.
-    #[cfg(test)]
     pub(crate) fn busy(&self) -> usize {
         self.0.in_all - self.0.all.available_permits()
+    }
+}
+
+/// One idle connection in the count.
+#[derive(Debug)]
+pub(super) struct CountedIdle(Arc<Shared>);
+
+impl Drop for CountedIdle {
+    fn drop(&mut self) {
+        self.0.idle.fetch_sub(1, Relaxed);
     }
 }
 

@@ -4,16 +4,21 @@
 //! hyper tells its caller of a response only when the head is complete, so "has anything come at
 //! all?", on which retries and time-outs hang, can be asked nowhere else.
 //!
-//! Invariant: an origin that answers early and closes is heard: a failed write is not reported, the
-//! read side says what became of the connection. Cost: one atomic store per read or write.
+//! It also bounds what hyper buffers of what is read: hyper reads as much at once as it was given
+//! before, and one answer's reader that stops leaves three such reads in memory.
+//!
+//! Invariants: an origin that answers early and closes is heard: a failed write is not reported,
+//! the read side says what became of the connection. What reads may leave in memory is set aside
+//! out of the budget first. Cost: one atomic store per read or write.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hashcache::{Cache, Reservation};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -28,6 +33,8 @@ struct Counts {
     opened: Instant,
     received: AtomicU64,
     last_sent_ms: AtomicU64,
+    /// Whether reads have grown beyond the narrowest.
+    wide: AtomicBool,
 }
 
 impl Meter {
@@ -36,6 +43,7 @@ impl Meter {
             opened: Instant::now(),
             received: AtomicU64::new(0),
             last_sent_ms: AtomicU64::new(0),
+            wide: AtomicBool::new(false),
         }))
     }
 
@@ -47,6 +55,11 @@ impl Meter {
     /// When bytes were last sent; the opening, if none were.
     pub(super) fn last_sent(&self) -> Instant {
         self.0.opened + Duration::from_millis(self.0.last_sent_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether the connection holds more memory than one that has just been opened.
+    pub(super) fn is_wide(&self) -> bool {
+        self.0.wide.load(Ordering::Relaxed)
     }
 
     fn note_received(&self, bytes: usize) {
@@ -61,21 +74,76 @@ impl Meter {
     }
 }
 
+/// Memory for what is read and not passed on yet.
+pub(super) struct Memory {
+    cache: Cache,
+    held: Reservation,
+}
+
+impl Memory {
+    /// For a connection that reads as little at once as can be; `None` when there is none.
+    pub(super) fn narrow(cache: &Cache) -> Option<Self> {
+        let bytes = BESIDE_BYTES + buffered(READ_MIN);
+        let held = cache.reserve_bulk(bytes).or_else(|| cache.reserve(bytes))?;
+        Some(Self {
+            cache: cache.clone(),
+            held,
+        })
+    }
+
+    /// Sets aside what reads of `to` bytes need beyond those of `from`, if memory is not short.
+    fn widen(&mut self, from: usize, to: usize) -> bool {
+        let more = self.cache.reserve_spare(buffered(to) - buffered(from));
+        match more {
+            Some(more) => {
+                self.held.join(more);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// What hyper keeps of reads of this size: one in its buffer, one under way to the reader, one that
+/// the reader has not let go of.
+fn buffered(read: usize) -> u64 {
+    3 * read as u64
+}
+
 /// A socket with its meter.
-#[derive(Debug)]
 pub(super) struct Metered {
     stream: TcpStream,
     meter: Meter,
+    /// Most that is read at once, bytes.
+    read_max: usize,
+    /// None where nobody counts.
+    memory: Option<Memory>,
     /// A write failed; what is written from now on goes nowhere.
     broken: bool,
 }
 
 impl Metered {
-    pub(super) fn new(stream: TcpStream, meter: Meter) -> Self {
+    pub(super) fn new(stream: TcpStream, meter: Meter, memory: Option<Memory>) -> Self {
         Self {
             stream,
             meter,
+            read_max: READ_MIN,
+            memory,
             broken: false,
+        }
+    }
+
+    /// Whoever fills its reads gets larger ones, which cost fewer calls for the same bytes.
+    fn grow(&mut self, read: usize) {
+        if read < self.read_max || self.read_max >= READ_MAX {
+            return;
+        }
+        let wider = self.read_max * 2 + 1;
+        if let Some(memory) = &mut self.memory
+            && memory.widen(self.read_max, wider)
+        {
+            self.read_max = wider;
+            self.meter.0.wide.store(true, Ordering::Relaxed);
         }
     }
 
@@ -113,12 +181,14 @@ impl AsyncRead for Metered {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let outcome = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if let Poll::Ready(Ok(())) = outcome {
-            self.meter.note_received(buffer.filled().len() - before);
-        }
-        outcome
+        let room = buffer.remaining().min(self.read_max);
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+        let read = part.filled().len();
+        buffer.advance(read);
+        self.meter.note_received(read);
+        self.grow(read);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -158,5 +228,77 @@ impl AsyncWrite for Metered {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Reads of a new connection, bytes. One less than a power of two, as all that follow from it: of a
+/// read that fills its buffer hyper concludes that it needs one twice as large.
+const READ_MIN: usize = (8 << 10) - 1;
+/// The largest reads.
+const READ_MAX: usize = (64 << 10) - 1;
+/// What a connection takes beside: hyper's state, a task, the head of the answer.
+const BESIDE_BYTES: u64 = 8 << 10;
+
+#[cfg(test)]
+mod tests {
+    use hashcache::Config;
+    use hashcache::device::MemoryDevice;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn cache() -> Cache {
+        let config = Config {
+            memory_bytes: 16 << 20,
+            ..Config::on_device(Arc::new(MemoryDevice::new(16 << 20)))
+        };
+        Cache::open(config).unwrap()
+    }
+
+    /// The largest of the reads in which content comes that is there already.
+    async fn largest_read(memory: Option<Memory>) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap());
+        let (stream, accepted) = tokio::join!(stream, listener.accept());
+        let mut metered = Metered::new(stream.unwrap(), Meter::new(), memory);
+        let mut origin = accepted.unwrap().0;
+        let sending = tokio::spawn(async move { origin.write_all(&[1; 4 << 20]).await });
+        let (mut all, mut largest) = (0, 0);
+        let mut page = vec![0; 256 << 10];
+        while all < 4 << 20 {
+            let read = metered.read(&mut page).await.unwrap();
+            assert!(read > 0);
+            all += read;
+            largest = largest.max(read);
+        }
+        sending.await.unwrap().unwrap();
+        assert_eq!(metered.meter.is_wide(), largest > READ_MIN);
+        largest
+    }
+
+    #[tokio::test]
+    async fn reads_grow_only_with_memory_that_is_set_aside_and_comes_back() {
+        let cache = cache();
+        let before = cache.stats().memory_used_bytes;
+        let roomy = largest_read(Memory::narrow(&cache)).await;
+        assert!(roomy > READ_MIN && roomy <= READ_MAX, "{roomy}");
+        assert_eq!(cache.stats().memory_used_bytes, before);
+        let limit = cache.stats().memory_limit_bytes;
+        let _held = cache.reserve(limit / 8 * 5).unwrap();
+        assert!(largest_read(Memory::narrow(&cache)).await <= READ_MIN);
+        assert!(largest_read(None).await <= READ_MIN);
+    }
+
+    #[test]
+    fn without_memory_there_is_no_connection() {
+        let cache = cache();
+        let mut held = Vec::new();
+        while let Some(reservation) = cache.reserve(16 << 10) {
+            held.push(reservation);
+        }
+        assert!(Memory::narrow(&cache).is_none());
+        drop(held);
+        assert!(Memory::narrow(&cache).is_some());
     }
 }

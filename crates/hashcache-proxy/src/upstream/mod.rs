@@ -29,6 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashcache::Cache;
 use hashcache_http::Scheme;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
@@ -41,6 +42,7 @@ use self::connect::Connector;
 use self::dns::{Names, Resolver};
 use self::interfaces::OwnAddresses;
 use self::limit::{Place, Places};
+use self::meter::Memory;
 use self::pool::{Line, Pool};
 use crate::failure::Failure;
 use crate::settings::Limits;
@@ -66,13 +68,14 @@ pub(crate) struct Shared {
 }
 
 /// Sends requests to origins, from one core.
-#[derive(Debug)]
 pub(crate) struct Upstream {
     connector: Connector,
     places: Places,
     pool: Rc<Pool>,
     limits: Arc<Limits>,
     http: Builder,
+    /// Out of whose budget buffers are set aside; none in tests of this module.
+    memory: Option<Cache>,
 }
 
 /// A response whose head has come.
@@ -162,16 +165,23 @@ impl Upstream {
             .allow_spaces_after_header_name_in_responses(true)
             .max_headers(limits.head_fields)
             .max_header_size(limits.head_bytes)
-            // Reads grow up to this where content comes fast: four pages a call at most.
+            // Reads grow up to this where content comes fast and memory is not short; see `meter`.
             .max_buf_size(limits.head_bytes.max(BUFFER_MIN));
-        let pool = Pool::new(limits.upstream_idle_time);
+        let pool = Pool::new(limits.upstream_idle_time, places.clone());
         Self {
             connector,
             places,
             pool,
             limits,
             http,
+            memory: None,
         }
+    }
+
+    /// The same, with buffers set aside out of the budget of `cache`.
+    pub(crate) fn within(mut self, cache: &Cache) -> Self {
+        self.memory = Some(cache.clone());
+        self
     }
 
     /// A socket to `to` for a tunnel. It takes no place: a tunnel is bounded by the client
@@ -228,8 +238,12 @@ impl Upstream {
             };
             (request, place) = (again, stumble.place);
         }
+        let memory = match &self.memory {
+            Some(cache) => Some(Memory::narrow(cache).ok_or(Failure::UpstreamLimit)?),
+            None => None,
+        };
         let (stream, peer) = self.connector.connect(to).await?;
-        let line = Line::new(&self.http, stream, peer).await?;
+        let line = Line::new(&self.http, stream, peer, memory).await?;
         let sent = self.exchange(line, to, request, place, &options).await;
         sent.map_err(|stumble| stumble.failed)
     }

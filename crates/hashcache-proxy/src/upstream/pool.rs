@@ -5,7 +5,8 @@
 //!
 //! Invariant: a line in the pool has nothing under way and was open when last looked at; a line
 //! that is dropped closes its connection, whatever hyper still wants to do with it.
-//! Cost: an idle line keeps its socket and some 2 KiB; at most `IDLE_MAX` of them.
+//! Cost: an idle line keeps its socket and what `meter` has set aside for it, 32 KiB or, after much
+//! content, up to 200 KiB; at most `IDLE_MAX` and `IDLE_WIDE_MAX` of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,7 +22,8 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connect::Endpoint;
-use super::meter::{Meter, Metered};
+use super::limit::{CountedIdle, Places};
+use super::meter::{Memory, Meter, Metered};
 use super::request_body::RequestBody;
 use crate::failure::Failure;
 
@@ -39,9 +41,10 @@ impl Line {
         http: &Builder,
         stream: TcpStream,
         peer: SocketAddr,
+        memory: Option<Memory>,
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
-        let io = TokioIo::new(Metered::new(stream, meter.clone()));
+        let io = TokioIo::new(Metered::new(stream, meter.clone(), memory));
         let (sender, connection) = http
             .handshake(io)
             .await
@@ -87,6 +90,7 @@ impl fmt::Debug for Line {
 pub(super) struct Pool {
     idle: RefCell<HashMap<Endpoint, Vec<Idle>>>,
     idle_time: Duration,
+    places: Places,
     sweeping: Cell<bool>,
 }
 
@@ -94,13 +98,16 @@ pub(super) struct Pool {
 struct Idle {
     line: Line,
     since: Instant,
+    _counted: CountedIdle,
 }
 
 impl Pool {
-    pub(super) fn new(idle_time: Duration) -> Rc<Self> {
+    /// Lines may lie idle so long, and are counted in `places` meanwhile.
+    pub(super) fn new(idle_time: Duration, places: Places) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
             idle_time,
+            places,
             sweeping: Cell::new(false),
         })
     }
@@ -142,9 +149,14 @@ impl Pool {
         if idle.values().map(Vec::len).sum::<usize>() >= IDLE_MAX {
             drop_oldest(&mut idle);
         }
+        let wide = |idle: &&Idle| idle.line.meter.is_wide();
+        if line.meter.is_wide() && idle.values().flatten().filter(wide).count() >= IDLE_WIDE_MAX {
+            return;
+        }
         idle.entry(to).or_default().push(Idle {
             line,
             since: Instant::now(),
+            _counted: self.places.idle(),
         });
         if !self.sweeping.replace(true) {
             spawn_local(sweep(Rc::downgrade(self), self.idle_time));
@@ -202,5 +214,8 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
 
 /// Idle lines kept by one core.
 const IDLE_MAX: usize = 256;
+/// Of these, such whose buffers have grown with much content; for that much, a new connection costs
+/// next to nothing.
+const IDLE_WIDE_MAX: usize = 8;
 /// How long a line may take to become idle after its response.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use bytes::{Buf, Bytes, BytesMut};
+use hashcache::{Cache, Reservation};
 use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -84,6 +85,8 @@ pub(crate) struct Cell {
     waker: cell::RefCell<Option<Waker>>,
     traffic: cell::Cell<Traffic>,
     traffic_before: cell::Cell<Traffic>,
+    /// Out of whose budget memory is set aside; none where nobody counts.
+    memory: Option<Cache>,
     /// Flags and deadlines that `stream` sets and `serve` acts on, or the other way round.
     pub(super) signals: Signals,
 }
@@ -131,6 +134,8 @@ pub(super) struct Signals {
     pub(super) write_partial: cell::Cell<bool>,
     /// Someone keeps hyper from coming to rest: parking was tried.
     pub(super) unparkable: cell::Cell<bool>,
+    /// Memory is short: nothing is kept between two requests.
+    pub(super) short: cell::Cell<bool>,
     /// hyper asked for a head, and there is not one byte of it.
     pub(super) at_rest: cell::Cell<bool>,
     /// The head that waits has more fields than hyper was built for.
@@ -165,9 +170,19 @@ pub(super) enum WaitFor {
 
 /// For the service.
 impl Cell {
-    /// State of a new connection.
+    /// State of a new connection whose memory nobody counts.
+    #[cfg(test)]
     pub(crate) fn new() -> Rc<Self> {
         Rc::default()
+    }
+
+    /// State of a new connection whose large heads are set aside out of the budget of `cache`.
+    pub(crate) fn within(cache: &Cache) -> Rc<Self> {
+        let memory = Some(cache.clone());
+        Rc::new(Self {
+            memory,
+            ..Self::default()
+        })
     }
 
     /// The head of the request the service was just called with; to be called once a request.
@@ -232,6 +247,31 @@ impl Cell {
 
 /// For `stream` and `serve`.
 impl Cell {
+    /// Sets memory aside for something a client may hold for long; an error when there is none.
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, NoMemory> {
+        self.reserve_by(|cache| cache.reserve_bulk(wide(bytes)))
+    }
+
+    /// The same while half of the budget is free.
+    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<Reservation>, NoMemory> {
+        self.reserve_by(|cache| cache.reserve_spare(wide(bytes)))
+    }
+
+    /// The same as long as anything is free.
+    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<Reservation>, NoMemory> {
+        self.reserve_by(|cache| cache.reserve(wide(bytes)))
+    }
+
+    fn reserve_by(
+        &self,
+        reserve: impl FnOnce(&Cache) -> Option<Reservation>,
+    ) -> Result<Option<Reservation>, NoMemory> {
+        match &self.memory {
+            Some(cache) => reserve(cache).map(Some).ok_or(NoMemory),
+            None => Ok(None),
+        }
+    }
+
     /// hyper gets a head.
     pub(super) fn ask(&self, head: Head, asked: Asked) {
         debug_assert_eq!(self.exchange.get(), Exchange::Resting);
@@ -394,6 +434,10 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
     }
     out.extend_from_slice(b"\r\n");
 }
+
+/// The budget is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoMemory;
 
 /// What may wait to be written of 1xx responses: one head of the size we accept ourselves.
 const INTERIM_MAX: usize = 64 << 10;

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf;
+use hashcache::Reservation;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -44,6 +45,8 @@ pub(crate) enum Ending {
     SlowHead,
     /// The client took nothing for `progress_time`.
     SlowWrite,
+    /// There was no memory to serve a request.
+    NoMemory,
     /// [`Cell::abort`], or an answer that broke and could only be ended so.
     Aborted,
     /// The socket was given to whoever called [`Cell::upgraded`].
@@ -101,24 +104,30 @@ where
         }
 
         let service = service_fn(|request| {
-            let answer = service.call(request);
+            // On the heap for as long as it takes: hyper keeps room for it between requests.
+            let answer = Box::pin(service.call(request));
             async move { answer.await.map(|response| begin(response, cell)) }
         });
+        let Some(memory) = Active::reserve(cell) else {
+            break Ending::NoMemory;
+        };
         let width = stream.widen();
-        let mut connection = builder(limits, width).serve_connection(stream, service);
+        // On the heap, so that a connection at rest is as small as what it needs then.
+        let mut connection = Box::new(builder(limits, width).serve_connection(stream, service));
         let mut draining = false;
         let stretch = poll_fn(|cx| {
             if driver.must_stop(cx) && !draining {
                 draining = true;
-                Pin::new(&mut connection).graceful_shutdown();
+                Pin::new(&mut *connection).graceful_shutdown();
             }
             driver.poll(cx, |cx| {
-                Pin::new(&mut connection).poll(cx).map(|done| done.is_ok())
+                Pin::new(&mut *connection).poll(cx).map(|done| done.is_ok())
             })
         })
         .await;
         let parts = connection.into_parts();
         stream = parts.io;
+        drop(memory);
         match stretch {
             Stretch::Parked if !draining => debug_assert!(parts.read_buf.is_empty()),
             Stretch::Parked => break Ending::Closed,
@@ -126,6 +135,23 @@ where
         }
     };
     end(stream, cell, ending).await
+}
+
+/// Memory for hyper and what it calls, while there is a hyper.
+struct Active(#[expect(dead_code, reason = "held until dropped")] Option<Reservation>);
+
+impl Active {
+    /// As soon as half of the budget is spent, a connection does not keep this between two
+    /// requests: else those that rest would keep those that ask from being served.
+    fn reserve(cell: &Cell) -> Option<Self> {
+        let spare = cell.reserve_spare(ACTIVE_BYTES);
+        cell.signals.short.set(spare.is_err());
+        // Of bulk's share first: a slow client holds it as long as it holds its content.
+        let memory = spare
+            .or_else(|_| cell.reserve(ACTIVE_BYTES))
+            .or_else(|_| cell.reserve_last(ACTIVE_BYTES));
+        memory.ok().map(Self)
+    }
 }
 
 /// hyper's part. What `stream` bounds, hyper need not: its buffer must only hold what `stream` lets
@@ -337,7 +363,11 @@ impl<Stop: Future> Driver<'_, Stop> {
     fn next_deadline(&self, park: Park) -> Option<(Instant, Late)> {
         let signals = &self.cell.signals;
         let read = signals.reading.get().map(|wait| {
-            let parks = wait.since + PARK_AFTER;
+            let after = match signals.short.get() {
+                true => Duration::ZERO,
+                false => PARK_AFTER,
+            };
+            let parks = wait.since + after;
             let resting = wait.why == WaitFor::Request && !signals.unparkable.get();
             if resting && park == Park::Running && parks < wait.until {
                 (parks, Late::Park)
@@ -365,6 +395,13 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
         Ending::Aborted | Ending::SlowWrite => stream.reset_on_drop(),
         Ending::Closed | Ending::Broken | Ending::Idle | Ending::SlowHead => {
             if let Some((socket, peer)) = stream.into_closing() {
+                linger(socket, peer).await;
+            }
+        }
+        Ending::NoMemory => {
+            if let Some((mut socket, peer)) = stream.into_closing() {
+                // Nothing of this connection's is in the socket's buffer, so it fits.
+                let _ = timeout(LINGER_TIME, socket.write_all(NO_MEMORY)).await;
                 linger(socket, peer).await;
             }
         }
@@ -402,6 +439,14 @@ impl Drop for ToldOfEnd<'_> {
 
 /// Long enough for a page's next request, short beside `idle_time`.
 pub(super) const PARK_AFTER: Duration = Duration::from_secs(2);
+
+/// What a connection takes beyond one at rest while it has a hyper: hyper's state, its two buffers
+/// of 8 KiB, and the future of an answer, 10 KiB. Counted by `size_of_val`, rounded up.
+const ACTIVE_BYTES: usize = 28 << 10;
+
+/// Said when that cannot be had.
+const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
+    Retry-After: 5\r\nContent-Length: 0\r\n\r\n";
 
 const LINGER_BYTES: usize = 64 << 10;
 const LINGER_TIME: Duration = Duration::from_secs(1);

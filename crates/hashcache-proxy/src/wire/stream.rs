@@ -6,7 +6,7 @@
 //! Invariant: the next head is given to hyper only when the answer before it is out (`Cell`'s
 //! `Resting`). Until then one read's worth of bytes is kept here, and nothing more is read. Cost:
 //! reads go to a buffer of the thread and from there to hyper's; a connection owns memory only for
-//! bytes that hyper cannot have yet.
+//! bytes that hyper cannot have yet, and beyond [`HELD_FREE`] only what it has set aside for them.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -15,12 +15,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use hashcache::Reservation;
 use http::{StatusCode, Version};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::cell::{Asked, Cell, Head, HeadInfo, Upgraded, Wait, WaitFor};
+use super::cell::{Asked, Cell, Head, HeadInfo, NoMemory, Upgraded, Wait, WaitFor};
 use super::head::{Checked, Form, HeadLimits, Refusal, refuse};
 use super::inbound::{HeadStep, Inbound};
 use super::socket::Socket;
@@ -34,6 +35,10 @@ pub(super) struct Stream {
     inbound: Inbound,
     /// Read from the socket, not yet given on.
     held: BytesMut,
+    /// What is set aside for `held`.
+    held_memory: Option<Reservation>,
+    /// What is set aside for the head of the request that is being answered.
+    head_memory: Option<Reservation>,
     /// `held` is the beginning of a head and not the end of it.
     starved: bool,
     /// A head that did not fit into hyper's buffer.
@@ -64,6 +69,8 @@ impl Stream {
             inbound: Inbound::new(head, limits.chunk_extension_bytes),
             limits,
             held: BytesMut::new(),
+            held_memory: None,
+            head_memory: None,
             starved: false,
             given: BytesMut::new(),
             received: None,
@@ -162,7 +169,14 @@ impl Stream {
                 taken,
                 checked,
             } => {
-                self.accept(&input[start..taken], &checked, out);
+                let head = &input[start..taken];
+                if self.keep_head_memory(head.len()).is_err() {
+                    self.inbound.stop();
+                    self.refuse(NO_MEMORY, input, out);
+                    let taken = input.len();
+                    return Ok(Given { taken, any: true });
+                }
+                self.accept(head, &checked, out);
                 Ok(Given { taken, any: true })
             }
             HeadStep::Refused(refusal) => {
@@ -253,6 +267,46 @@ impl Stream {
         release(&mut self.given);
     }
 
+    /// Sets memory aside for a head until its request is answered: hyper has it in its buffer, and
+    /// before that a copy that is on its way there.
+    fn keep_head_memory(&mut self, length: usize) -> Result<(), NoMemory> {
+        if length > HELD_FREE {
+            self.head_memory = self.cell.reserve(2 * length)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps `read` behind what is held, in memory that is set aside.
+    fn hold(&mut self, read: &[u8]) -> Result<(), NoMemory> {
+        let length = self.held.len() + read.len();
+        if length > self.held.capacity() {
+            // Not doubled: what is set aside shall be what is used.
+            let capacity = length.next_multiple_of(HELD_FREE);
+            if capacity > HELD_FREE {
+                let more = self.cell.reserve(capacity)?;
+                self.held_memory = more;
+            }
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&self.held);
+            self.held = larger;
+        }
+        self.held.extend_from_slice(read);
+        Ok(())
+    }
+
+    /// What becomes of a client for whose head there is no memory.
+    fn no_memory(&mut self, out: &mut ReadBufCursor<'_>) -> io::Result<bool> {
+        if !self.inbound.wants_head() || !self.cell.is_resting() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let held = std::mem::take(&mut self.held);
+        self.held_memory = None;
+        self.starved = false;
+        self.inbound.stop();
+        self.refuse(NO_MEMORY, &held, out);
+        Ok(true)
+    }
+
     /// Gives hyper what it may have of what is held; true if that is anything.
     fn give_held(&mut self, out: &mut ReadBufCursor<'_>) -> io::Result<bool> {
         let mut held = std::mem::take(&mut self.held);
@@ -260,6 +314,9 @@ impl Stream {
         held.advance(given.as_ref().map_or(0, |given| given.taken));
         release(&mut held);
         self.held = held;
+        if self.held.is_empty() {
+            self.held_memory = None;
+        }
         given.map(|given| given.any)
     }
 
@@ -276,20 +333,24 @@ impl Stream {
         };
         self.poll_page(cx, room, |this, read| {
             if !this.held.is_empty() {
-                this.held.extend_from_slice(read);
-                return Ok(false);
+                return match this.hold(read) {
+                    Ok(()) => Ok(false),
+                    Err(NoMemory) => this.no_memory(out),
+                };
             }
             let given = this.give(read, out)?;
-            this.held.extend_from_slice(&read[given.taken..]);
-            Ok(given.any)
+            match this.hold(&read[given.taken..]) {
+                Ok(()) => Ok(given.any),
+                Err(NoMemory) => this.no_memory(out),
+            }
         })
     }
 
     /// Reads once, for later.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_page(cx, HEAD_READ, |this, read| {
-            this.held.extend_from_slice(read);
-            Ok(())
+        self.poll_page(cx, HELD_FREE, |this, read| {
+            let held = this.hold(read);
+            held.map_err(|NoMemory| io::ErrorKind::OutOfMemory.into())
         })
     }
 
@@ -530,6 +591,7 @@ impl Write for Stream {
         ready!(this.poll_interim(cx))?;
         ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
         if this.cell.flushed() {
+            this.head_memory = None;
             if std::mem::take(&mut this.armed) {
                 this.socket.reset_on_drop(false);
             }
@@ -578,8 +640,17 @@ thread_local! {
 
 const PAGE_BYTES: usize = 32 << 10;
 
-/// Read at once while heads are expected: also the most that is read ahead of its turn.
+/// Read at once while heads are expected.
 const HEAD_READ: usize = 16 << 10;
+
+/// Bytes that a connection may hold without setting anything aside, and the grain of what it sets
+/// aside for more; also the most that is read ahead of its turn.
+const HELD_FREE: usize = 4 << 10;
+
+const NO_MEMORY: Refusal = Refusal {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory for the request head",
+};
 
 /// hyper's arrays of fields lie on its stack up to this number, and on the heap above.
 pub(super) const NARROW: usize = 100;

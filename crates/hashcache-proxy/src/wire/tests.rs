@@ -21,6 +21,7 @@ use crate::settings::Limits;
 
 mod closing;
 mod exchange;
+mod memory;
 mod refused;
 mod smuggling;
 

@@ -11,6 +11,7 @@
 pub mod followers;
 pub mod never_wrong;
 pub mod origin_faults;
+pub mod range_storm;
 pub mod shared_answers;
 pub mod smuggling;
 

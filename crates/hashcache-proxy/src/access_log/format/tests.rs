@@ -14,6 +14,7 @@ fn style(format: LogFormat) -> Style {
         format,
         query: Query::Kept,
         target: Target::Absolute,
+        client: Client::Address,
     }
 }
 
@@ -235,6 +236,31 @@ fn query_strings_are_left_out_if_asked_even_those_of_the_referer() {
         let line = line_in(stripped, &entry);
         assert!(!line.contains("secret"), "{line}");
         assert!(line.contains("/x?"), "{line}");
+    }
+}
+
+#[test]
+fn of_a_client_the_network_alone_is_written_if_asked() {
+    for (client, network) in [
+        ("192.0.2.7:50000", "192.0.2.0"),
+        ("[::ffff:192.0.2.7]:50000", "192.0.2.0"),
+        ("[2001:db8:1:2:3:4:5:6]:50000", "2001:db8:1::"),
+    ] {
+        let client = client.parse().unwrap();
+        for format in ALL {
+            let anonymous = Style {
+                client: Client::Network,
+                ..style(format)
+            };
+            let line = line_in(anonymous, &Entry { client, ..entry() });
+            let mut words = line.split([' ', '"']);
+            assert!(words.any(|word| word == network), "{line}");
+            assert!(
+                !line.contains(&client.ip().to_canonical().to_string()),
+                "{line}"
+            );
+            assert!(!line.contains("50000"), "{line}");
+        }
     }
 }
 

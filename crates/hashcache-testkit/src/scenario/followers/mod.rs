@@ -58,7 +58,9 @@ pub enum Part {
     LargeCut,
     /// All ask for a slow page that cannot be shared, as is known.
     Uncacheable,
-    /// The same, and nobody knows.
+    /// The same, and nobody asked for this page before: of the origin as much is known.
+    UncacheableElsewhere,
+    /// The same, and nothing is known of the origin.
     UncacheableAtFirst,
     /// The only client leaves when little has come.
     LeaveEarly,
@@ -78,6 +80,7 @@ impl Part {
         all.extend([
             Self::LargeCut,
             Self::Uncacheable,
+            Self::UncacheableElsewhere,
             Self::UncacheableAtFirst,
             Self::LeaveEarly,
             Self::LeaveLate,
@@ -99,6 +102,7 @@ impl Part {
                 cut(&all, &Cutting::of_a_large_object(play.object_bytes)).await
             }
             Self::Uncacheable => uncacheable::known(play).await,
+            Self::UncacheableElsewhere => uncacheable::elsewhere(play).await,
             Self::UncacheableAtFirst => uncacheable::unknown(play).await,
             Self::LeaveEarly => leaving::early(play).await,
             Self::LeaveLate => leaving::late(play).await,

@@ -1,7 +1,7 @@
 //! A slow page that must not be shared: a hundred clients get it as fast as one.
 //!
 //! A proxy that makes them wait for each other takes a hundred times as long; one that makes all
-//! wait for the first takes twice.
+//! wait for the first takes twice, and so does one that asks for less than all of them at once.
 
 use std::time::Duration;
 
@@ -14,21 +14,45 @@ use crate::{Origin, Script};
 /// The page has been asked for before, by the one client that the crowd is measured against.
 pub async fn known(play: &Play) -> Verdict {
     let name = format!("{} clients, an uncacheable page of 1 s", play.clients);
-    compare(play, Verdict::new(name), "/page", 1.2).await
+    compare(play, name, ["/page", "/page"], Order::OneFirst, 1.2).await
 }
 
-/// Nobody has asked for this page of the origin: who waits for the first to learn that it cannot be
+/// Nobody has asked for this page, but one client for another that could not be shared either: the
+/// origin is known for it, and its pages are not waited for.
+pub async fn elsewhere(play: &Play) -> Verdict {
+    let name = format!(
+        "{} clients, such a page of an origin asked for another before",
+        play.clients
+    );
+    compare(play, name, ["/page", "/other-page"], Order::OneFirst, 1.2).await
+}
+
+/// Nobody has asked the origin for anything: who waits for the first to learn that it cannot be
 /// shared may wait for one answer, no more.
 pub async fn unknown(play: &Play) -> Verdict {
     let name = format!(
-        "{} clients, such a page that nobody asked for before",
+        "{} clients, such a page of an origin not met before",
         play.clients
     );
-    compare(play, Verdict::new(name), "/other-page", 2.2).await
+    compare(play, name, ["/page", "/other-page"], Order::AllFirst, 2.2).await
 }
 
-/// One client asks for `/page`, then all for `crowds`, in at most `most` times the time.
-async fn compare(play: &Play, mut verdict: Verdict, crowds: &str, most: f64) -> Verdict {
+/// Who asks first, the one or the many.
+#[derive(Clone, Copy)]
+enum Order {
+    OneFirst,
+    AllFirst,
+}
+
+/// One client asks for the first target and all for the second, in at most `most` times the time.
+async fn compare(
+    play: &Play,
+    name: String,
+    [ones, crowds]: [&str; 2],
+    order: Order,
+    most: f64,
+) -> Verdict {
+    let mut verdict = Verdict::new(name);
     let page = content::body_for(1, "page", 0, 1000);
     let fields = [("Cache-Control", "no-store")];
     let answer = Script::response(200, &fields, page.bytes());
@@ -40,13 +64,19 @@ async fn compare(play: &Play, mut verdict: Verdict, crowds: &str, most: f64) -> 
             return verdict;
         }
     };
-    let alone = Crowd::new(play.proxy, origin.url("/page"), 1, vec![page])
-        .ask()
-        .await;
+    let crowd = |target, clients| Crowd::new(play.proxy, origin.url(target), clients, vec![page]);
+    let (one, many) = (crowd(ones, 1), crowd(crowds, play.clients));
+    let (alone, all) = match order {
+        Order::OneFirst => {
+            let alone = one.ask().await;
+            (alone, many.ask().await)
+        }
+        Order::AllFirst => {
+            let all = many.ask().await;
+            (one.ask().await, all)
+        }
+    };
     alone.expect_all_whole(&mut verdict);
-    let all = Crowd::new(play.proxy, origin.url(crowds), play.clients, vec![page])
-        .ask()
-        .await;
     all.expect_all_whole(&mut verdict);
     let ratio = all.took.as_secs_f64() / alone.took.as_secs_f64();
     verdict.seen = format!(

@@ -2,42 +2,50 @@
 //!
 //! A task of its own, because the client that caused it may leave at any time and others may have
 //! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
-//! done), or when upstream fails and cannot be resumed.
+//! done), or when upstream fails and cannot be resumed. `pump` moves the content; `piece` fetches a
+//! stretch of a response of which other parts are stored.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
 //!
 //! Invariants: the version is drawn before the request is sent, so an answer never outlives an
 //! invalidation that came after the question; a response is committed only when its end was seen.
 
+pub(crate) mod piece;
+mod pump;
+
 use std::cell::Cell as StdCell;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use hashcache::{Follower, Hit, Intent, Keep, Put, PutError, Writer};
+use hashcache::{Follower, Hit, Intent, Keep, Put, Writer};
 use hashcache_http::{
-    EntityTag, FactFlags, NotStored, ResponseDirectives, Storable, StoredFacts, Target, UnixTime,
-    Upgrading, ensure_date, fields_to_store, freshen, not_modified_confirms, parse_content_range,
-    parse_http_date, set_validators, storable, strip_request, strip_response,
+    ByteRange, ContentRange, FactFlags, NotStored, RangeAnswer, ResponseDirectives, Storable,
+    StoredFacts, Target, UnixTime, Upgrading, VaryRow, answer_range, ensure_date, fields_to_store,
+    freshen, if_range_value, not_modified_confirms, parse_http_date, set_validators, storable,
+    strip_request, strip_response,
 };
 use http::header::{
-    AGE, CONNECTION, DATE, ETAG, EXPECT, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
-    IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+    ACCEPT_RANGES, AGE, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, ETAG, HOST, IF_RANGE,
+    RANGE,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use self::pump::{RESUMES_MAX, Transfer};
 use crate::collapse::{Flight, SharedResponse};
-use crate::metrics::Limit;
-use crate::request::body::Tally;
+use crate::metrics::{Counted, Limit};
+use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::request::body::{Tally, Trailers};
 use crate::store::StoredResponse;
 use crate::upstream::{
     Endpoint, Exchange, Informational, RequestBody, ResponseBody, SendFailure, SendOptions,
 };
 use crate::worker::Worker;
+
+/// What fits into this is no smaller in parts: it is fetched whole, and a careless origin's word
+/// about a part of it answers nobody.
+const PAGE: u64 = hashcache::PAGE as u64;
 
 /// What is to be fetched, and for whom.
 pub(crate) struct Order {
@@ -51,9 +59,20 @@ pub(crate) struct Order {
     pub(crate) known: Option<Known>,
     /// Something is stored under this key, whether or not it is to be confirmed.
     pub(crate) replaces: Option<Hit>,
+    pub(crate) extent: Extent,
     pub(crate) informational: Option<Informational>,
     /// Nobody waits for it, and it is fetched all the same.
     pub(crate) background: bool,
+}
+
+/// What is asked for of the content.
+pub(crate) enum Extent {
+    /// What the client asked for.
+    AsAsked,
+    /// This range instead, a stretch of whole pages around the client's.
+    Around(HeaderValue),
+    /// All of it, though the client wants a range.
+    Whole,
 }
 
 /// A stored response that is being validated.
@@ -71,8 +90,21 @@ pub(crate) enum Fetched {
         facts: StoredFacts,
         follower: Follower,
         length: Option<u64>,
+        /// What of it the client wants, where the follower begins; `None`: all of it.
+        part: Option<ByteRange>,
+        /// Filled when the content has ended; for the client that caused the fetch.
+        trailers: Trailers,
         peer: SocketAddr,
     },
+    /// A part of it is being stored; more of it can be had.
+    Begun {
+        hit: Hit,
+        stored: Box<StoredResponse>,
+        awaited: Awaited,
+        peer: SocketAddr,
+    },
+    /// It cannot be put together from parts: ask as the client did.
+    NotInParts,
     /// It is not stored: pass it on.
     Passed {
         response: Response<ResponseBody>,
@@ -178,9 +210,29 @@ pub(crate) async fn fetch(
     let outcome = judge(&worker, &order, &exchange, intent, (asked, came));
     match outcome {
         Judged::Store(begun) => store(worker, order, exchange, *begun, flight, reply, tally).await,
+        Judged::Part(part) => {
+            store_part(&worker, &order, exchange, *part, flight, reply, &tally).await;
+        }
+        Judged::Small => {
+            let bytes = exchange.response.body().origin_bytes();
+            tally.set(tally.get() + bytes);
+            worker.metrics.fetched(bytes, 0);
+            drop(exchange);
+            order.extent = Extent::Whole;
+            Box::pin(fetch(worker, order, flight, reply, tally)).await;
+        }
+        Judged::NotInParts => {
+            let bytes = exchange.response.body().origin_bytes();
+            tally.set(tally.get() + bytes);
+            worker.metrics.fetched(bytes, 0);
+            if let Some(flight) = flight {
+                flight.not_shared(&origin, Instant::now());
+            }
+            let _ = reply.send(Ok(Fetched::NotInParts));
+        }
         Judged::Pass(why) => {
             if let Some(flight) = flight {
-                flight.not_shared(Instant::now());
+                flight.not_shared(&origin, Instant::now());
             }
             if is_withdrawn(why) && order.replaces.is_some() {
                 worker.cache.invalidate(&order.key);
@@ -214,6 +266,17 @@ async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure
     );
     if let Some(known) = &order.known {
         set_validators(&mut fields, &known.stored.facts, &known.stored.fields);
+    }
+    match &order.extent {
+        Extent::AsAsked => {}
+        Extent::Around(range) => {
+            fields.remove(IF_RANGE);
+            fields.insert(RANGE, range.clone());
+        }
+        Extent::Whole => {
+            fields.remove(IF_RANGE);
+            fields.remove(RANGE);
+        }
     }
     let options = SendOptions {
         informational: order.informational.clone(),
@@ -271,6 +334,10 @@ pub(crate) fn passed_on<B>(
 
 enum Judged {
     Store(Box<Begun>),
+    Part(Box<BegunPart>),
+    /// Not worth being put together: fetch it whole.
+    Small,
+    NotInParts,
     Pass(NotStored),
 }
 
@@ -282,6 +349,16 @@ struct Begun {
     came: UnixTime,
 }
 
+/// An object of which a part has come.
+struct BegunPart {
+    hit: Hit,
+    stored: StoredResponse,
+    claim: Claim,
+    awaited: Awaited,
+    /// Bytes of the content that lie before the claim.
+    skip: u64,
+}
+
 fn judge(
     worker: &Worker,
     order: &Order,
@@ -290,6 +367,7 @@ fn judge(
     (request_time, response_time): (UnixTime, UnixTime),
 ) -> Judged {
     let live = worker.common.live();
+    let pieces = &worker.common.collapse.pieces;
     let response = &exchange.response;
     let judged = storable(
         &hashcache_http::Exchange {
@@ -305,22 +383,57 @@ fn judge(
     );
     let (facts, row) = match judged {
         Storable::Whole { facts, row } => (facts, row),
-        // Parts are stored when they can be put together.
-        Storable::Partial { .. } => return Judged::Pass(NotStored::ContentRange),
+        Storable::Partial { facts, row, range } => {
+            pieces.note_whole_only(&order.key, WholeOnly::No, Instant::now());
+            match order.extent {
+                // Only what we have chosen ourselves begins and ends where it can be stored.
+                Extent::AsAsked => return Judged::Pass(NotStored::ContentRange),
+                Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
+                    return Judged::Small;
+                }
+                Extent::Around(_) => {}
+                Extent::Whole => return Judged::NotInParts,
+            }
+            let stored = stored_part(response.headers(), facts, row, response_time);
+            let part = intent
+                .and_then(|intent| begin_part(worker, intent, stored, range, live.max_object_size));
+            return match part {
+                Some(part) => Judged::Part(Box::new(part)),
+                None => Judged::NotInParts,
+            };
+        }
+        Storable::No(_)
+            if !matches!(order.extent, Extent::AsAsked)
+                && response.status() == StatusCode::PARTIAL_CONTENT =>
+        {
+            return Judged::NotInParts;
+        }
         Storable::No(why) => return Judged::Pass(why),
     };
     let length = http_body::Body::size_hint(response.body()).exact();
     if length.is_some_and(|length| length > live.max_object_size) {
         worker.metrics.limit(Limit::MaxObjectSize);
-        return Judged::Pass(NotStored::NoUse);
+        return Judged::Pass(NotStored::TooLarge);
     }
     let directives = ResponseDirectives::parse(response.headers());
     let mut fields = fields_to_store(response.headers(), &directives);
     ensure_date(&mut fields, response_time);
     let stored = StoredResponse { facts, row, fields };
+    if matches!(order.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
+        pieces.note_whole_only(&order.key, WholeOnly::Yes, Instant::now());
+    }
+    let in_parts = length.is_some()
+        && facts.status == StatusCode::OK
+        && !pieces.comes_whole_only(&order.key, Instant::now())
+        && if_range_value(&stored.facts, &stored.fields).is_some()
+        && !refuses_ranges(response.headers());
     let put = stored.encode().map(|metadata| Put {
         length,
-        ..put(metadata)
+        keep: match in_parts {
+            true => Keep::AtEnd,
+            false => Keep::Whole,
+        },
+        ..Put::metadata(metadata)
     });
     match intent
         .zip(put)
@@ -336,11 +449,100 @@ fn judge(
     }
 }
 
-fn put(metadata: Bytes) -> Put {
-    Put {
-        keep: Keep::Whole,
-        ..Put::metadata(metadata)
+fn refuses_ranges(response: &HeaderMap) -> bool {
+    response
+        .get(ACCEPT_RANGES)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"none"))
+}
+
+/// The response of which a 206 holds a part, as an incomplete 200 (RFC 9111 3.3).
+fn stored_part(
+    response: &HeaderMap,
+    facts: StoredFacts,
+    row: Option<VaryRow>,
+    came: UnixTime,
+) -> StoredResponse {
+    let directives = ResponseDirectives::parse(response);
+    let mut fields = fields_to_store(response, &directives);
+    fields.remove(CONTENT_RANGE);
+    fields.remove(CONTENT_LENGTH);
+    ensure_date(&mut fields, came);
+    let facts = StoredFacts {
+        status: StatusCode::OK,
+        ..facts
+    };
+    StoredResponse { facts, row, fields }
+}
+
+/// Begins an object with the part that `range` tells; `None` when parts of it cannot be combined.
+fn begin_part(
+    worker: &Worker,
+    intent: Intent,
+    stored: StoredResponse,
+    range: ContentRange,
+    max_object_size: u64,
+) -> Option<BegunPart> {
+    let (range, length) = range.range.zip(range.complete)?;
+    if_range_value(&stored.facts, &stored.fields)?;
+    if length > max_object_size {
+        worker.metrics.limit(Limit::MaxObjectSize);
+        return None;
     }
+    let start = range.first.checked_next_multiple_of(PAGE)?;
+    let end = match range.last + 1 == length {
+        true => length,
+        false => (range.last + 1) / PAGE * PAGE,
+    };
+    if start >= end {
+        return None;
+    }
+    let put = Put {
+        length: Some(length),
+        span_pages: 1,
+        ..Put::metadata(stored.encode()?)
+    };
+    let hit = intent.incomplete(put).ok()?;
+    let pieces = &worker.common.collapse.pieces;
+    let (claim, awaited) = pieces.begin(&hit, start..end).ok()?;
+    let skip = start - range.first;
+    Some(BegunPart {
+        hit,
+        stored,
+        claim,
+        awaited,
+        skip,
+    })
+}
+
+async fn store_part(
+    worker: &Rc<Worker>,
+    order: &Order,
+    exchange: Exchange,
+    part: BegunPart,
+    flight: Option<Flight>,
+    reply: Reply,
+    tally: &Tally,
+) {
+    let BegunPart {
+        hit,
+        stored,
+        claim,
+        awaited,
+        skip,
+    } = part;
+    claim.ticket.comes();
+    if let Some(flight) = flight {
+        flight.again(&order.endpoint.authority.to_string());
+    }
+    let peer = exchange.peer;
+    let _ = reply.send(Ok(Fetched::Begun {
+        hit,
+        stored: Box::new(stored),
+        awaited,
+        peer,
+    }));
+    let body = exchange.response.into_body();
+    piece::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
 }
 
 #[expect(
@@ -395,9 +597,22 @@ async fn confirm(
         Storable::Partial { .. } | Storable::No(_) => worker.cache.invalidate(&order.key),
     }
     if let Some(flight) = flight {
-        flight.again();
+        flight.again(&order.endpoint.authority.to_string());
     }
     let _ = reply.send(Ok(Fetched::Confirmed { stored, peer }));
+}
+
+/// What of a whole response the client asked for, if that is one range of it.
+fn wanted_part(
+    order: &Order,
+    stored: &StoredResponse,
+    length: Option<u64>,
+    now: UnixTime,
+) -> Option<ByteRange> {
+    match answer_range(&order.fields, &stored.facts, &stored.fields, length?, now) {
+        RangeAnswer::Part(range) => Some(range),
+        RangeAnswer::Whole | RangeAnswer::Parts(_) | RangeAnswer::NotSatisfiable => None,
+    }
 }
 
 async fn store(
@@ -416,25 +631,31 @@ async fn store(
         came,
     } = begun;
     // Before anyone is told: with a follower there is someone to fetch for.
-    let follower = writer.follow(0);
+    let part = wanted_part(&order, &stored, length, came);
+    let follower = writer.follow(part.map_or(0, |part| part.first));
     let peer = exchange.peer;
     let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
     let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
     if let Some(flight) = &flight {
-        flight.share(SharedResponse {
+        let shared = SharedResponse {
             stored,
             length,
+            ignores_range: !matches!(order.extent, Extent::AsAsked),
             stream: writer.stream(),
-        });
+        };
+        flight.share(&order.endpoint.authority.to_string(), shared);
     }
     let response = Response::from_parts(head, ());
+    let trailers = Trailers::default();
     let sent = reply.send(Ok(Fetched::Stored {
         response,
         facts,
         follower,
         length,
+        part,
+        trailers: Rc::clone(&trailers),
         peer,
     }));
     // The follower that nobody took went with the reply.
@@ -445,204 +666,14 @@ async fn store(
         skip: 0,
         length,
         earlier_bytes: 0,
+        counted: Counted::default(),
+        trailers,
         worker,
         order,
         tally,
     };
     transfer.run(writer, body).await;
     drop(flight);
-}
-
-/// Times a broken fetch is taken up again.
-const RESUMES_MAX: u32 = 3;
-/// Pause before that, times the number of the attempt.
-const RESUME_PAUSE: Duration = Duration::from_millis(100);
-/// How long a fetch waits for the disk before its object goes by without being stored.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
-/// How far a fetch that is not stored runs beyond its slowest reader.
-const BYPASS_AHEAD: u64 = 256 << 10;
-/// A fetch without readers goes on if no more than this remains.
-const NEARLY_DONE: u64 = 1 << 20;
-
-/// The transfer of a response's content into the store.
-struct Transfer {
-    worker: Rc<Worker>,
-    order: Order,
-    tally: Tally,
-    length: Option<u64>,
-    /// The strong entity tag, by which a broken transfer can be taken up again.
-    etag: Option<HeaderValue>,
-    resumes_left: u32,
-    /// Bytes that come again after the transfer was taken up.
-    skip: u64,
-    /// Bytes from upstream by connections before this one.
-    earlier_bytes: u64,
-}
-
-impl Transfer {
-    async fn run(&mut self, mut writer: Writer, mut body: ResponseBody) {
-        loop {
-            if !self.is_wanted(&writer) {
-                break;
-            }
-            let ahead = match writer.is_stored() {
-                true => self.worker.limits.read_ahead,
-                false => BYPASS_AHEAD,
-            };
-            poll_fn(|context| writer.poll_room(context, ahead)).await;
-            let frame = body.frame().await;
-            self.tally.set(self.earlier_bytes + body.origin_bytes());
-            match frame {
-                Some(Ok(frame)) => {
-                    let Ok(data) = frame.into_data() else {
-                        continue;
-                    };
-                    let data = self.unskipped(&data);
-                    if !self.take(&mut writer, data).await {
-                        break;
-                    }
-                }
-                None if body.is_complete() && self.is_whole(&writer) => {
-                    self.count(&body, writer.written());
-                    // An error here is a newer answer or a store that is gone; readers have it all.
-                    if let Err(error) = writer.commit() {
-                        tracing::debug!(%error, "response not stored");
-                    }
-                    return;
-                }
-                Some(Err(_)) | None => match self.resume(&writer, body.origin_bytes()).await {
-                    Some(rest) => body = rest,
-                    None => break,
-                },
-            }
-        }
-        self.count(&body, writer.written());
-    }
-
-    /// What of `data` was not there before the transfer was taken up again.
-    fn unskipped<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
-        let skip = data
-            .len()
-            .min(usize::try_from(self.skip).unwrap_or(usize::MAX));
-        self.skip -= skip as u64;
-        &data[skip..]
-    }
-
-    /// Whether all that is known to be coming has come.
-    fn is_whole(&self, writer: &Writer) -> bool {
-        self.length.is_none_or(|length| length == writer.written())
-    }
-
-    fn count(&self, body: &ResponseBody, content: u64) {
-        self.worker
-            .metrics
-            .fetched(self.earlier_bytes + body.origin_bytes(), content);
-    }
-
-    /// Whether the rest is worth fetching.
-    fn is_wanted(&self, writer: &Writer) -> bool {
-        if self.order.background || writer.stream().followers() > 0 {
-            return true;
-        }
-        let Some(length) = self.length else {
-            return false;
-        };
-        let left = length.saturating_sub(writer.written());
-        writer.is_stored() && (left <= NEARLY_DONE || left <= length / 10)
-    }
-
-    /// Writes `data`; false when the fetch must end.
-    async fn take(&self, writer: &mut Writer, data: &[u8]) -> bool {
-        let since = Instant::now();
-        loop {
-            match writer.write(data) {
-                Ok(()) => return true,
-                Err(PutError::Full) => {}
-                Err(_) => return false,
-            }
-            let waited = since.elapsed();
-            if waited >= STORE_PATIENCE && writer.is_stored() {
-                writer.bypass();
-                continue;
-            }
-            if waited >= self.worker.limits.progress_time {
-                return false;
-            }
-            let patience = match writer.is_stored() {
-                true => STORE_PATIENCE.saturating_sub(waited),
-                false => Duration::from_millis(100),
-            };
-            let _ = timeout(patience, writer.released()).await;
-        }
-    }
-
-    /// Asks for the rest of a transfer that broke, if it can be told that it is the same content.
-    async fn resume(&mut self, writer: &Writer, bytes: u64) -> Option<ResponseBody> {
-        let etag = self.etag.clone()?;
-        self.earlier_bytes += bytes;
-        while self.resumes_left > 0 {
-            let attempt = RESUMES_MAX - self.resumes_left + 1;
-            self.resumes_left -= 1;
-            tokio::time::sleep(RESUME_PAUSE * attempt).await;
-            let written = writer.written();
-            if let Some((body, length)) = self.rest(written, &etag).await {
-                tracing::debug!(offset = written, "broken fetch taken up again");
-                self.length = Some(length);
-                self.skip = written - first_again(written);
-                return Some(body);
-            }
-        }
-        self.earlier_bytes -= bytes;
-        None
-    }
-
-    /// What follows on `written` bytes, and how many there are in all.
-    async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
-        let order = &self.order;
-        let client = order.fields.clone();
-        let mut fields = upstream_fields(
-            &self.worker,
-            &order.target,
-            client,
-            order.version,
-            Upgrading::No,
-        );
-        for name in [
-            EXPECT,
-            IF_NONE_MATCH,
-            IF_MODIFIED_SINCE,
-            IF_MATCH,
-            IF_UNMODIFIED_SINCE,
-        ] {
-            fields.remove(name);
-        }
-        let first = first_again(written);
-        let range = HeaderValue::try_from(format!("bytes={first}-"));
-        fields.insert(RANGE, range.ok()?);
-        fields.insert(IF_RANGE, etag.clone());
-        let request = request(&order.target, fields)?;
-        let upstream = self.worker.upstream();
-        let sent = upstream
-            .send(&order.endpoint, request, SendOptions::default())
-            .await;
-        let response = sent.ok()?.response;
-        let told = parse_content_range(response.headers())?;
-        let (range, length) = (told.range?, told.complete?);
-        let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
-        let tag = response.headers().get(ETAG);
-        let same = response.status() == StatusCode::PARTIAL_CONTENT
-            && range.first == first
-            && range.last + 1 == length
-            && self.length.is_none_or(|known| known == length)
-            && tag.is_none_or(|found| found == etag && strong(found));
-        same.then(|| (response.into_body(), length))
-    }
-}
-
-/// Where the rest of `written` bytes is asked for from: one byte back, so that there is something
-/// to ask for even if only the end was not seen, and If-Range is always put to the test.
-fn first_again(written: u64) -> u64 {
-    written.saturating_sub(1)
 }
 
 /// A tally that starts at nothing.

@@ -1,0 +1,478 @@
+//! `hashcache plan`: what every policy would take and give on a disk, and which one to choose.
+//!
+//! The arithmetic is the engine's (`hashcache::plan`); here it is asked for and told.
+//! Invariant: lines of at most 80 columns; the keys of `--json` stay.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use hashcache::device::{Probe, ProbeError};
+use hashcache::plan::{
+    DiskRates, MEMORY_LEFT_MIN, ReadCost, Row, Rows, SizeShare, Tolerance, Wanted, Workload,
+    block_bytes, pick, plan, set_bytes,
+};
+use hashcache::{Clock, MeasureError};
+use serde_json::{Value, json};
+
+use crate::fault::Fault;
+use crate::open_fault::{Purpose, cannot_open};
+use crate::units::{about_size, parse_size, show_size};
+
+/// How long a disk is measured.
+const PROBE_TIME: Duration = Duration::from_secs(10);
+/// The paper's disks make 65 to 95 seeks a second, those of today about this many.
+const SEEKS_PER_S: f64 = 90.0;
+/// What objects may measure on average: less than a unit they cannot take.
+const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
+
+/// What `hashcache plan` is asked.
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// Size of the disk, or of the part of it that the cache may have
+    #[arg(long, value_name = "SIZE")]
+    disk: String,
+    /// Memory for the index and for hot content
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    memory: String,
+    /// Mean size of an object
+    #[arg(long, value_name = "SIZE", default_value = "8KiB")]
+    object_size: String,
+    /// Random reads that the disk makes in a second [default: 90, a disk that spins]
+    #[arg(long, value_name = "COUNT", conflicts_with = "probe")]
+    seeks: Option<f64>,
+    /// Measure the disk for ten seconds: a directory on it, or a cache that is not in use
+    #[arg(long, value_name = "PATH")]
+    probe: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was asked, what was measured, what came out.
+struct Plan {
+    wanted: Wanted,
+    probe: Option<Probe>,
+    set_bytes: u32,
+    block_bytes: u32,
+    rows: Vec<Row>,
+}
+
+/// Prints the plan.
+pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let plan = planned(args)?;
+    let text = if args.json {
+        format!("{}\n", json_of(&plan))
+    } else {
+        text_of(&plan)
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn planned(args: &PlanArgs) -> Result<Plan, Fault> {
+    let size = |flag: &str, text: &str| parse_size(text).map_err(|fault| fault.at(flag));
+    let disk_bytes = size("--disk", &args.disk)?;
+    let memory_bytes = size("--memory", &args.memory)?;
+    let object_bytes = size("--object-size", &args.object_size)?;
+    let object_bytes = u32::try_from(object_bytes)
+        .ok()
+        .filter(|_| OBJECT_BYTES.contains(&object_bytes))
+        .ok_or_else(|| {
+            let what = format!(
+                "--object-size: {} is not the size of an object",
+                args.object_size
+            );
+            Fault::new(what).hint("it is between 512 bytes and 1GiB")
+        })?;
+    let seeks = args.seeks.unwrap_or(SEEKS_PER_S);
+    if !(seeks.is_finite() && seeks >= 1.0) {
+        return Err(Fault::new(format!(
+            "--seeks: {seeks} is no number of reads in a second"
+        ))
+        .hint("old disks make 70, new ones 100 to 200; `--probe` measures"));
+    }
+    let probe = match &args.probe {
+        Some(path) => Some(measured(path, disk_bytes)?),
+        None => None,
+    };
+    let wanted = Wanted {
+        disk_bytes,
+        memory_bytes,
+        disk: probe
+            .as_ref()
+            .map_or(DiskRates::with_seeks(seeks), Probe::rates),
+        workload: Workload {
+            object_bytes,
+            ..Workload::default()
+        },
+    };
+    let set_bytes = probe
+        .as_ref()
+        .map_or(set_bytes(&[], Tolerance::of(seeks)), Probe::set_bytes);
+    // Three quarters of web objects are no larger than the mean (paper, Table 5).
+    let shares = [SizeShare {
+        bytes: object_bytes,
+        share: 0.75,
+    }];
+    Ok(Plan {
+        wanted,
+        probe,
+        set_bytes,
+        block_bytes: block_bytes(&shares, set_bytes),
+        rows: plan(&wanted),
+    })
+}
+
+fn measured(path: &Path, disk_bytes: u64) -> Result<Probe, Fault> {
+    hashcache::measure(path, disk_bytes, PROBE_TIME, &Clock::system()).map_err(|error| {
+        if let MeasureError::Open(error) = &error {
+            return cannot_open(path, Purpose::Look, error);
+        }
+        let mut what = format!("cannot measure {}: {error}", path.display());
+        let mut cause = std::error::Error::source(&error);
+        while let Some(inner) = cause {
+            let _ = write!(what, ": {inner}");
+            cause = inner.source();
+        }
+        let fault = Fault::new(what);
+        match error {
+            MeasureError::Probe(ProbeError::NothingWritten { .. }) => fault.hint(
+                "name a directory on that disk: a file is made there, and gone when it is done",
+            ),
+            _ => fault,
+        }
+    })
+}
+
+/// The pick among what this build has, and a faster one that fits but that it has not.
+fn picks(plan: &Plan) -> (Option<&Row>, Option<&Row>) {
+    let built = pick(plan.rows.iter().filter(|row| row.design.is_built()));
+    let any = pick(&plan.rows);
+    (built, any.filter(|row| !row.design.is_built()))
+}
+
+fn json_of(plan: &Plan) -> Value {
+    let Wanted {
+        disk_bytes,
+        memory_bytes,
+        disk,
+        workload,
+    } = plan.wanted;
+    let name = |row: Option<&Row>| row.map(|row| row.design.to_string());
+    let (picked, faster) = picks(plan);
+    json!({
+        "disk_bytes": disk_bytes,
+        "memory_bytes": memory_bytes,
+        "object_bytes": workload.object_bytes,
+        "objects": disk_bytes / u64::from(workload.object_bytes),
+        "seeks_per_s": disk.seeks_per_s,
+        "write_bytes_per_s": disk.write_bytes_per_s,
+        "workload": {
+            "hit_ratio": workload.hit_ratio,
+            "cacheable": workload.cacheable,
+            "related": workload.related,
+        },
+        "probe": plan.probe.as_ref().map(json_of_probe),
+        "set_bytes": plan.set_bytes,
+        "block_bytes": plan.block_bytes,
+        "policies": plan.rows.iter().map(json_of_row).collect::<Vec<_>>(),
+        "pick": name(picked),
+        "faster_but_not_built": name(faster),
+    })
+}
+
+fn json_of_probe(probe: &Probe) -> Value {
+    let cost = |cost: &ReadCost| json!({ "bytes": cost.bytes, "reads_per_s": cost.reads_per_s });
+    json!({
+        "reads_per_s": probe.reads_per_s,
+        "reads_per_s_depth_8": probe.reads_per_s_deep,
+        "write_bytes_per_s": probe.write_bytes_per_s,
+        "extents": probe.extents,
+        "reads": probe.read_costs.iter().map(cost).collect::<Vec<_>>(),
+    })
+}
+
+fn json_of_row(row: &Row) -> Value {
+    let (design, prediction) = (&row.design, &row.prediction);
+    json!({
+        "name": design.to_string(),
+        "policy": design.candidate.name(),
+        "grouped": design.grouped,
+        "rows": if design.rows == Rows::Two { 2 } else { 1 },
+        "ways": design.ways,
+        "tag_bits": design.tag_bits,
+        "held": design.held,
+        "built": design.is_built(),
+        "bits_per_slot": design.bits_per_slot(),
+        "bits_per_object": design.bits_per_object(),
+        "reach": design.reach(),
+        // Without an index there is no tag to be deceived by.
+        "false_reads_per_miss": (row.index_bytes > 0).then(|| design.false_reads()),
+        "index_bytes": row.index_bytes,
+        "fits": row.fits,
+        "largest_disk_bytes": row.largest_disk_bytes,
+        "seeks_per_hit": prediction.seeks.per_hit,
+        "seeks_per_miss": prediction.seeks.per_miss,
+        "seeks_per_put": prediction.seeks.per_put,
+        "objects_per_write": prediction.objects_per_write,
+        "requests_per_s": prediction.requests_per_s,
+    })
+}
+
+fn text_of(plan: &Plan) -> String {
+    let Wanted {
+        disk_bytes,
+        memory_bytes,
+        disk,
+        workload,
+    } = plan.wanted;
+    let mut text = format!(
+        "disk {}, memory {}, {} objects of {}\n\
+         {:.0} seeks a second{}; {:.0} % hits, {:.0} % cacheable, pages of {}\n\n",
+        brief_size(disk_bytes),
+        brief_size(memory_bytes),
+        disk_bytes / u64::from(workload.object_bytes),
+        show_size(workload.object_bytes.into()),
+        disk.seeks_per_s,
+        if plan.probe.is_some() {
+            ", measured"
+        } else {
+            ""
+        },
+        workload.hit_ratio * 100.0,
+        workload.cacheable * 100.0,
+        workload.related,
+    );
+    if let Some(probe) = &plan.probe {
+        let _ = writeln!(text, "{}\n", line_of_probe(probe));
+    }
+    let words = |words: [&'static str; 8]| line_of(words.map(String::from));
+    text += &words(["", "", "bits", "bits", "", "largest", "requests", ""]);
+    let last = [
+        "",
+        "policy",
+        "a slot",
+        "an object",
+        "reach",
+        "disk",
+        "a second",
+        "index",
+    ];
+    text += &format!("{}  fits\n", words(last).trim_end());
+    let (picked, faster) = picks(plan);
+    for row in &plan.rows {
+        let is_picked = picked.is_some_and(|picked| picked.design == row.design);
+        let fits = if row.fits { "yes" } else { "no" };
+        text += &format!("{}  {fits}\n", line_of(cells_of(row, is_picked)).trim_end());
+    }
+    text += &closing(plan, picked, faster);
+    text
+}
+
+fn line_of_probe(probe: &Probe) -> String {
+    let written = probe
+        .write_bytes_per_s
+        .map(|rate| format!("; {:.0}MB written", rate / 1e6));
+    format!(
+        "in a second {:.0} reads of 16KiB singly, {:.0} eight at once{}",
+        probe.reads_per_s,
+        probe.reads_per_s_deep,
+        written.unwrap_or_default(),
+    )
+}
+
+fn cells_of(row: &Row, is_picked: bool) -> [String; 8] {
+    let design = &row.design;
+    let built = if design.is_built() { "" } else { " *" };
+    [
+        if is_picked { ">" } else { "" }.to_owned(),
+        format!("{design}{built}"),
+        format!("{:.1}", design.bits_per_slot()),
+        format!("{:.1}", design.bits_per_object()),
+        format!("{:.0} %", design.reach() * 100.0),
+        row.largest_disk_bytes.map_or("any".to_owned(), about_size),
+        format!("{:.0}", row.prediction.requests_per_s),
+        about_size(row.index_bytes),
+    ]
+}
+
+fn line_of(cells: [String; 8]) -> String {
+    let [mark, name, slot, object, reach, largest, rate, index] = cells;
+    let line = format!(
+        "{mark:<1} {name:<17} {slot:>6} {object:>10} {reach:>6} {largest:>9} {rate:>9} {index:>9}"
+    );
+    format!("{}\n", line.trim_end())
+}
+
+fn closing(plan: &Plan, picked: Option<&Row>, faster: Option<&Row>) -> String {
+    let mut text = format!(
+        "\nlargest disk: what {} can index, with nothing left for content\n\
+         reach: of as many objects as there is room for, the share that is still found\n",
+        brief_size(plan.wanted.memory_bytes),
+    );
+    if plan.rows.iter().any(|row| !row.design.is_built()) {
+        text += "* not in this build\n";
+    }
+    let _ = writeln!(
+        text,
+        "a Disk Table wants blocks of {}, {} in a set",
+        show_size(plan.block_bytes.into()),
+        plan.set_bytes / plan.block_bytes,
+    );
+    match picked {
+        Some(row) => {
+            let name = row.design.candidate.name();
+            let _ = writeln!(text, "\n> take --policy {name}");
+        }
+        None => {
+            let least = show_size(MEMORY_LEFT_MIN);
+            let _ = writeln!(text, "\nno policy fits: {least} of memory are the least");
+        }
+    }
+    if let Some(row) = faster {
+        let (name, rate) = (row.design, row.prediction.requests_per_s);
+        let _ = writeln!(
+            text,
+            "  {name} * would fit too, and answer {rate:.0} a second"
+        );
+    }
+    text
+}
+
+/// `bytes` exactly if that is short, as it is for what people ask for.
+fn brief_size(bytes: u64) -> String {
+    let exact = show_size(bytes);
+    if exact.len() <= BRIEF {
+        return exact;
+    }
+    let about = about_size(bytes);
+    for zeros in [".00", ".0"] {
+        if let Some((whole, unit)) = about.split_once(zeros)
+            && unit.starts_with(char::is_alphabetic)
+        {
+            return format!("{whole}{unit}");
+        }
+    }
+    about
+}
+
+/// Characters of a brief size.
+const BRIEF: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(disk: &str, memory: &str) -> PlanArgs {
+        PlanArgs {
+            disk: disk.into(),
+            memory: memory.into(),
+            object_size: "8KiB".into(),
+            seeks: None,
+            probe: None,
+            json: false,
+        }
+    }
+
+    #[test]
+    fn every_line_fits_80_columns_and_the_table_is_aligned() {
+        for (disk, memory) in [("1TB", "256MB"), ("16TiB", "1GiB"), ("64GB", "1KiB")] {
+            let text = text_of(&planned(&args(disk, memory)).unwrap());
+            assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+            let table = text.lines().skip(3).take_while(|line| !line.is_empty());
+            let ends: Vec<_> = table.skip(2).map(|line| line.find(" %")).collect();
+            assert!(ends.len() > 6 && ends.windows(2).all(|pair| pair[0] == pair[1]));
+        }
+    }
+
+    #[test]
+    fn what_was_measured_is_told_in_a_line_of_its_own() {
+        let mut plan = planned(&args("1TB", "256MB")).unwrap();
+        plan.probe = Some(Probe {
+            reads_per_s: 100_000.0,
+            reads_per_s_deep: 500_000.0,
+            write_bytes_per_s: Some(9e9),
+            read_costs: vec![],
+            extents: 256,
+        });
+        let text = text_of(&plan);
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        let line = "in a second 100000 reads of 16KiB singly, 500000 eight at once; 9000MB written";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn exactly_the_pick_is_marked_and_it_can_be_asked_for() {
+        let text = text_of(&planned(&args("1TB", "2GB")).unwrap());
+        let marked: Vec<&str> = text.lines().filter(|line| line.starts_with('>')).collect();
+        assert_eq!(marked.len(), 2, "{text}");
+        assert!(marked[0].starts_with("> log "), "{text}");
+        assert_eq!(marked[1], "> take --policy log");
+    }
+
+    #[test]
+    fn json_has_every_policy_and_the_pick() {
+        let value = json_of(&planned(&args("1TB", "256MB")).unwrap());
+        let policies = value["policies"].as_array().unwrap();
+        let names: Vec<&str> = policies
+            .iter()
+            .filter_map(|policy| policy["name"].as_str())
+            .collect();
+        for name in ["basic", "set", "set-mem", "set-mem-lru", "log", "log-lru"] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        let set_mem = policies.iter().find(|policy| policy["name"] == "set-mem");
+        let set_mem = set_mem.unwrap();
+        assert_eq!(set_mem["bits_per_slot"], 11.0);
+        assert_eq!(set_mem["fits"], true);
+        assert!(names.contains(&value["pick"].as_str().unwrap()));
+        assert_eq!(value["block_bytes"], 8192);
+        assert_eq!(value["set_bytes"], 65536);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_flag_that_said_it() {
+        let refused = |change: fn(&mut PlanArgs)| {
+            let mut args = args("1TB", "256MB");
+            change(&mut args);
+            planned(&args).err().unwrap().what
+        };
+        assert!(refused(|args| args.disk = "big".into()).starts_with("--disk: "));
+        assert!(refused(|args| args.memory = "-1".into()).starts_with("--memory: "));
+        assert!(refused(|args| args.object_size = "0".into()).starts_with("--object-size: "));
+        assert!(refused(|args| args.object_size = "9GiB".into()).starts_with("--object-size: "));
+        for seeks in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let mut args = args("1TB", "256MB");
+            args.seeks = Some(seeks);
+            assert!(planned(&args).err().unwrap().what.starts_with("--seeks: "));
+        }
+    }
+
+    #[test]
+    fn sizes_are_told_in_three_digits() {
+        for (bytes, text) in [
+            (0, "0"),
+            (999, "999B"),
+            (1000, "1.00KB"),
+            (999_949, "1.00MB"),
+            (12_345_678, "12.3MB"),
+            (2_990_000_000_000, "2.99TB"),
+            (u64::MAX, "18.4EB"),
+        ] {
+            assert_eq!(about_size(bytes), text);
+        }
+        for (bytes, text) in [
+            (64 << 20, "64MiB"),
+            (256_000_000, "256MB"),
+            (1_000_000_000_000, "1TB"),
+            (40_000_000_000, "40GB"),
+            (1_050_000_000_001, "1.05TB"),
+        ] {
+            assert_eq!(brief_size(bytes), text);
+        }
+    }
+}

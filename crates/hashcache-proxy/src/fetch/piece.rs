@@ -1,0 +1,332 @@
+//! The fetch of a piece: a stretch of a response of which other parts are stored.
+//!
+//! Upstream is asked with Range and If-Range. What comes is added to the stored version only if
+//! it is a 206 that repeats the stored validator, the complete length and the range that was asked
+//! for; then the bytes are those of that version by the origin's own word (RFC 9110 15.3.7). A 200
+//! that repeats validator and length comes from an origin that ignores ranges: what lies before the
+//! piece is passed over, and the key is remembered as one to be fetched whole.
+//!
+//! Anything else says that the stored version is over: it is taken out of the store, if it is still
+//! there, and the next request begins a new one. An error of the origin says nothing about what is
+//! stored.
+//!
+//! A part vouches for the stored response as a 304 would: when its Date is later, its fields take
+//! the place of the stored ones (RFC 9111 3.4). What forbids storing (`no-store`, `private`) takes
+//! the rest out as well.
+//!
+//! Called by `request` for a claim of `pieces`. Invariant: bytes reach a filler only after that
+//! judgement.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use hashcache::{Hit, Lookup};
+use hashcache_http::{
+    NotStored, Storable, Target, UnixTime, Upgrading, continues_stored, freshen,
+    parse_content_range, parse_http_date, storable,
+};
+use http::header::{
+    DATE, EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
+};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
+use tokio::time::Instant;
+
+use super::pump::{BYPASS_AHEAD, NEARLY_DONE, take};
+use super::{Endpoint, is_withdrawn, request, upstream_fields};
+use crate::metrics::Counted;
+use crate::pieces::{Claim, Ticket, WholeOnly};
+use crate::request::body::Tally;
+use crate::store::StoredResponse;
+use crate::upstream::{Exchange, ResponseBody, SendOptions};
+use crate::worker::Worker;
+
+/// Of which response a piece is, and for whom it is fetched.
+pub(crate) struct Whole {
+    pub(crate) target: Target,
+    pub(crate) key: Vec<u8>,
+    pub(crate) endpoint: Endpoint,
+    /// The client's fields as they came.
+    pub(crate) fields: HeaderMap,
+    pub(crate) version: Version,
+    pub(crate) stored: StoredResponse,
+    /// For If-Range; without it what is missing cannot be had.
+    pub(crate) validator: Option<HeaderValue>,
+}
+
+/// What upstream's answer means for a piece.
+enum Judged {
+    /// The content begins this many bytes before the piece.
+    Comes(u64),
+    /// What is stored is over.
+    Over,
+    /// Nothing is known.
+    Unknown,
+}
+
+/// Fetches a piece. Those who wait for it learn how it goes by its ticket and its stream.
+pub(crate) async fn fetch_piece(worker: Rc<Worker>, whole: Rc<Whole>, claim: Claim, tally: Tally) {
+    let Claim {
+        hit,
+        writer,
+        ticket,
+    } = claim;
+    let Some(request) = ask(&worker, &whole, &ticket) else {
+        return;
+    };
+    let asked = worker.common.now();
+    let upstream = worker.upstream();
+    let sent = upstream
+        .send(&whole.endpoint, request, SendOptions::default())
+        .await;
+    let exchange = match sent {
+        Ok(exchange) => exchange,
+        Err(failed) => {
+            worker.metrics.fetched(failed.origin_bytes, 0);
+            tally.set(tally.get() + failed.origin_bytes);
+            return;
+        }
+    };
+    match judge(&worker, &whole, &hit, &ticket, &exchange, asked) {
+        Judged::Comes(skip) => {
+            // Before anyone is told: who asks after this answer finds the new fields.
+            freshen_stored(&worker, &whole, &hit, exchange.response.headers(), asked).await;
+            ticket.comes();
+            let body = exchange.response.into_body();
+            pump(&worker, writer, ticket, body, skip, &tally).await;
+        }
+        judged => {
+            let bytes = exchange.response.body().origin_bytes();
+            worker.metrics.fetched(bytes, 0);
+            tally.set(tally.get() + bytes);
+            drop(exchange);
+            if matches!(judged, Judged::Over) {
+                end_version(&worker, &whole.key, &hit).await;
+                ticket.over();
+            }
+            // Only now do those who wait look again.
+            drop(ticket);
+        }
+    }
+}
+
+fn ask(
+    worker: &Worker,
+    whole: &Whole,
+    ticket: &Ticket,
+) -> Option<http::Request<crate::upstream::RequestBody>> {
+    let validator = whole.validator.clone()?;
+    let last = ticket.end().checked_sub(1)?;
+    let mut fields = part_fields(worker, &whole.target, &whole.fields, whole.version);
+    let range = HeaderValue::try_from(format!("bytes={}-{last}", ticket.start()));
+    fields.insert(RANGE, range.ok()?);
+    fields.insert(IF_RANGE, validator);
+    request(&whole.target, fields)
+}
+
+/// A client's fields, to ask for a part by conditions of our own.
+pub(super) fn part_fields(
+    worker: &Worker,
+    target: &Target,
+    fields: &HeaderMap,
+    version: Version,
+) -> HeaderMap {
+    let mut fields = upstream_fields(worker, target, fields.clone(), version, Upgrading::No);
+    for name in [
+        EXPECT,
+        IF_NONE_MATCH,
+        IF_MODIFIED_SINCE,
+        IF_MATCH,
+        IF_UNMODIFIED_SINCE,
+        IF_RANGE,
+        RANGE,
+    ] {
+        fields.remove(name);
+    }
+    fields
+}
+
+fn judge(
+    worker: &Worker,
+    whole: &Whole,
+    hit: &Hit,
+    ticket: &Ticket,
+    exchange: &Exchange,
+    request_time: UnixTime,
+) -> Judged {
+    let response: &Response<_> = &exchange.response;
+    match response.status() {
+        StatusCode::PARTIAL_CONTENT | StatusCode::OK => {}
+        StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::NOT_FOUND | StatusCode::GONE => {
+            return Judged::Over;
+        }
+        _ => return Judged::Unknown,
+    }
+    let judged = storable(
+        &hashcache_http::Exchange {
+            target: &whole.target,
+            method: &Method::GET,
+            request: &whole.fields,
+            status: response.status(),
+            response: response.headers(),
+            request_time,
+            response_time: worker.common.now(),
+        },
+        &worker.common.live().store,
+    );
+    match judged {
+        Storable::No(why) if is_withdrawn(why) || why == NotStored::ContentRange => {
+            return Judged::Over;
+        }
+        // Whatever it is, what is stored is no longer sent for this.
+        Storable::No(_) if response.status() == StatusCode::OK => return Judged::Over,
+        Storable::No(_) => return Judged::Unknown,
+        Storable::Whole { .. } | Storable::Partial { .. } => {}
+    }
+    if response.status() == StatusCode::OK {
+        let length = http_body::Body::size_hint(response.body()).exact();
+        let same = length.is_some()
+            && length == hit.content_len()
+            && continues_stored(&whole.stored.fields, response.headers());
+        if !same {
+            return Judged::Over;
+        }
+        let pieces = &worker.common.collapse.pieces;
+        pieces.note_whole_only(&whole.key, WholeOnly::Yes, Instant::now());
+        return Judged::Comes(ticket.start());
+    }
+    let told = parse_content_range(response.headers());
+    let Some((range, length)) = told.and_then(|told| told.range.zip(told.complete)) else {
+        return Judged::Unknown;
+    };
+    if Some(length) != hit.content_len()
+        || !continues_stored(&whole.stored.fields, response.headers())
+    {
+        return Judged::Over;
+    }
+    // An origin may send more or less than was asked for, but it must begin where we do.
+    match ticket.start().checked_sub(range.first) {
+        Some(skip) if range.last >= ticket.start() => Judged::Comes(skip),
+        _ => Judged::Unknown,
+    }
+}
+
+/// What is stored under the key, if it is still the version of `hit`.
+async fn stored_still(worker: &Worker, key: &[u8], hit: &Hit) -> Option<Hit> {
+    let found = match worker.cache.get(key) {
+        Lookup::Hit(found) => Some(found),
+        Lookup::Miss => None,
+        Lookup::Pending(pending) => pending.await,
+    };
+    found.filter(|found| found.version() == hit.version())
+}
+
+/// Takes the version of `hit` out of the store, unless another has taken its place.
+async fn end_version(worker: &Worker, key: &[u8], hit: &Hit) {
+    if stored_still(worker, key, hit).await.is_some() {
+        tracing::debug!(version = hit.version().to_u64(), "stored version is over");
+        worker.cache.invalidate(key);
+    }
+}
+
+/// Takes over the fields of a part that is newer than what is stored. Cost: a write of the stored
+/// fields, for one object once a second at most, because that is how finely Date counts.
+async fn freshen_stored(
+    worker: &Worker,
+    whole: &Whole,
+    hit: &Hit,
+    part: &HeaderMap,
+    request_time: UnixTime,
+) {
+    let response_time = worker.common.now();
+    let date = part.get(DATE);
+    let date = date.and_then(|date| parse_http_date(date.as_bytes(), response_time));
+    let date = date.unwrap_or(response_time);
+    if date <= whole.stored.facts.date {
+        return;
+    }
+    let Some(found) = stored_still(worker, &whole.key, hit).await else {
+        return;
+    };
+    let Some(mut stored) = StoredResponse::decode(found.metadata()) else {
+        return;
+    };
+    if date <= stored.facts.date {
+        return;
+    }
+    freshen(&mut stored.fields, part, response_time);
+    let judged = storable(
+        &hashcache_http::Exchange {
+            target: &whole.target,
+            method: &Method::GET,
+            request: &whole.fields,
+            status: stored.facts.status,
+            response: &stored.fields,
+            request_time,
+            response_time,
+        },
+        &worker.common.live().store,
+    );
+    let Storable::Whole { facts, row } = judged else {
+        return;
+    };
+    (stored.facts, stored.row) = (facts, row);
+    if let Some(metadata) = stored.encode() {
+        let version = hit.version();
+        let update = worker.cache.update_metadata(&whole.key, version, metadata);
+        update.await;
+    }
+}
+
+/// Writes the content of a 206 into the store: `skip` bytes of it lie before the piece.
+pub(super) async fn pump(
+    worker: &Worker,
+    mut writer: hashcache::Writer,
+    ticket: Ticket,
+    mut body: ResponseBody,
+    mut skip: u64,
+    tally: &Tally,
+) {
+    let (mut counted, mut in_metrics) = (0, Counted::default());
+    loop {
+        let left = ticket.end().saturating_sub(writer.written());
+        let wanted = ticket.stream().followers() > 0 || (writer.is_stored() && left <= NEARLY_DONE);
+        if left == 0 || !wanted {
+            break;
+        }
+        let ahead = match writer.is_stored() {
+            true => worker.limits.read_ahead,
+            false => BYPASS_AHEAD,
+        };
+        poll_fn(|context| writer.poll_room(context, ahead)).await;
+        let frame = body.frame().await;
+        let came = body.origin_bytes();
+        tally.set(tally.get() + (came - counted));
+        counted = came;
+        let Some(Ok(frame)) = frame else {
+            break;
+        };
+        let Ok(mut data) = frame.into_data() else {
+            continue;
+        };
+        let before = data.len().min(usize::try_from(skip).unwrap_or(usize::MAX));
+        skip -= before as u64;
+        let _ = data.split_to(before);
+        let left = ticket.end().saturating_sub(writer.written());
+        data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        if !take(worker, &mut writer, &data).await {
+            break;
+        }
+        let content = writer.written() - ticket.start();
+        worker.metrics.fetching(&mut in_metrics, came, content);
+    }
+    let content = writer.written() - ticket.start();
+    let metrics = &worker.metrics;
+    metrics.fetched_rest(&mut in_metrics, body.origin_bytes(), content);
+    // Those who follow go on from here, whether or not all of it came: by another claim.
+    if writer.written() >= ticket.end() {
+        let _ = writer.commit();
+    } else {
+        drop(writer);
+    }
+    drop(ticket);
+}

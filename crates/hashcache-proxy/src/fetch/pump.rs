@@ -1,0 +1,212 @@
+//! The transfer of a response's content from upstream into the store.
+//!
+//! Called by `fetch` when a response is to be stored. What breaks is taken up again by Range and
+//! If-Range if the entity tag is strong; what cannot be taken up, or is given up because nobody
+//! reads it, is kept as an incomplete object where its validator lets the rest be added later.
+//!
+//! Invariant: a put is committed only when the end of the content was seen.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use hashcache::{PutError, Writer};
+use hashcache_http::{EntityTag, parse_content_range};
+use http::header::{ETAG, IF_RANGE, RANGE};
+use http::{HeaderValue, StatusCode};
+use tokio::time::{Instant, timeout};
+
+use super::piece::part_fields;
+use super::{Order, Rc, request};
+use crate::metrics::Counted;
+use crate::request::body::{Tally, Trailers};
+use crate::upstream::{ResponseBody, SendOptions};
+use crate::worker::Worker;
+
+/// Times a broken fetch is taken up again.
+pub(super) const RESUMES_MAX: u32 = 3;
+/// Pause before that, times the number of the attempt.
+const RESUME_PAUSE: Duration = Duration::from_millis(100);
+/// How long a fetch waits for the disk before its object goes by without being stored.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
+/// How far a fetch that is not stored runs beyond its slowest reader.
+pub(super) const BYPASS_AHEAD: u64 = 256 << 10;
+/// A fetch without readers goes on if no more than this remains.
+pub(super) const NEARLY_DONE: u64 = 1 << 20;
+
+/// The transfer of a response's content into the store.
+pub(super) struct Transfer {
+    pub(super) worker: Rc<Worker>,
+    pub(super) order: Order,
+    pub(super) tally: Tally,
+    pub(super) length: Option<u64>,
+    /// The strong entity tag, by which a broken transfer can be taken up again.
+    pub(super) etag: Option<HeaderValue>,
+    pub(super) resumes_left: u32,
+    /// Bytes that come again after the transfer was taken up.
+    pub(super) skip: u64,
+    /// Bytes from upstream by connections before this one.
+    pub(super) earlier_bytes: u64,
+    pub(super) counted: Counted,
+    /// Where the trailers go.
+    pub(super) trailers: Trailers,
+}
+
+impl Transfer {
+    pub(super) async fn run(&mut self, mut writer: Writer, mut body: ResponseBody) {
+        loop {
+            if !self.is_wanted(&writer) {
+                break;
+            }
+            let ahead = match writer.is_stored() {
+                true => self.worker.limits.read_ahead,
+                false => BYPASS_AHEAD,
+            };
+            poll_fn(|context| writer.poll_room(context, ahead)).await;
+            let frame = body.frame().await;
+            self.tally.set(self.earlier_bytes + body.origin_bytes());
+            match frame {
+                Some(Ok(frame)) => {
+                    let data = match frame.into_data() {
+                        Ok(data) => data,
+                        Err(frame) => {
+                            // Never stored; there before the end is, for whom they are passed to.
+                            *self.trailers.borrow_mut() = frame.into_trailers().ok();
+                            continue;
+                        }
+                    };
+                    let data = self.unskipped(&data);
+                    if !take(&self.worker, &mut writer, data).await {
+                        break;
+                    }
+                    let all = self.earlier_bytes + body.origin_bytes();
+                    let metrics = &self.worker.metrics;
+                    metrics.fetching(&mut self.counted, all, writer.written());
+                }
+                None if body.is_complete() && self.is_whole(&writer) => {
+                    self.count(&body, writer.written());
+                    // An error here is a newer answer or a store that is gone; readers have it all.
+                    if let Err(error) = writer.commit() {
+                        tracing::debug!(%error, "response not stored");
+                    }
+                    return;
+                }
+                Some(Err(_)) | None => match self.resume(&writer, body.origin_bytes()).await {
+                    Some(rest) => body = rest,
+                    None => break,
+                },
+            }
+        }
+        self.count(&body, writer.written());
+        let (written, kept) = (writer.written(), writer.keep());
+        tracing::debug!(written, kept, "fetch ended early");
+    }
+
+    /// What of `data` was not there before the transfer was taken up again.
+    fn unskipped<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        let skip = data
+            .len()
+            .min(usize::try_from(self.skip).unwrap_or(usize::MAX));
+        self.skip -= skip as u64;
+        &data[skip..]
+    }
+
+    /// Whether all that is known to be coming has come.
+    fn is_whole(&self, writer: &Writer) -> bool {
+        self.length.is_none_or(|length| length == writer.written())
+    }
+
+    fn count(&mut self, body: &ResponseBody, content: u64) {
+        let all = self.earlier_bytes + body.origin_bytes();
+        let metrics = &self.worker.metrics;
+        metrics.fetched_rest(&mut self.counted, all, content);
+    }
+
+    /// Whether the rest is worth fetching.
+    fn is_wanted(&self, writer: &Writer) -> bool {
+        if self.order.background || writer.stream().followers() > 0 {
+            return true;
+        }
+        let Some(length) = self.length else {
+            return false;
+        };
+        let left = length.saturating_sub(writer.written());
+        writer.is_stored() && (left <= NEARLY_DONE || left <= length / 10)
+    }
+
+    /// Asks for the rest of a transfer that broke, if it can be told that it is the same content.
+    async fn resume(&mut self, writer: &Writer, bytes: u64) -> Option<ResponseBody> {
+        let etag = self.etag.clone()?;
+        self.earlier_bytes += bytes;
+        while self.resumes_left > 0 {
+            let attempt = RESUMES_MAX - self.resumes_left + 1;
+            self.resumes_left -= 1;
+            tokio::time::sleep(RESUME_PAUSE * attempt).await;
+            let written = writer.written();
+            if let Some((body, length)) = self.rest(written, &etag).await {
+                tracing::debug!(offset = written, "broken fetch taken up again");
+                self.length = Some(length);
+                self.skip = written - first_again(written);
+                return Some(body);
+            }
+        }
+        self.earlier_bytes -= bytes;
+        None
+    }
+
+    /// What follows on `written` bytes, and how many there are in all.
+    async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
+        let order = &self.order;
+        let mut fields = part_fields(&self.worker, &order.target, &order.fields, order.version);
+        let first = first_again(written);
+        let range = HeaderValue::try_from(format!("bytes={first}-"));
+        fields.insert(RANGE, range.ok()?);
+        fields.insert(IF_RANGE, etag.clone());
+        let request = request(&order.target, fields)?;
+        let upstream = self.worker.upstream();
+        let sent = upstream
+            .send(&order.endpoint, request, SendOptions::default())
+            .await;
+        let response = sent.ok()?.response;
+        let told = parse_content_range(response.headers())?;
+        let (range, length) = (told.range?, told.complete?);
+        let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
+        let tag = response.headers().get(ETAG);
+        let same = response.status() == StatusCode::PARTIAL_CONTENT
+            && range.first == first
+            && range.last + 1 == length
+            && self.length.is_none_or(|known| known == length)
+            && tag.is_none_or(|found| found == etag && strong(found));
+        same.then(|| (response.into_body(), length))
+    }
+}
+
+/// Writes `data`; false when the fetch must end.
+pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> bool {
+    let since = Instant::now();
+    loop {
+        match writer.write(data) {
+            Ok(()) => return true,
+            Err(PutError::Full) => {}
+            Err(_) => return false,
+        }
+        let waited = since.elapsed();
+        if waited >= STORE_PATIENCE && writer.is_stored() {
+            writer.bypass();
+            continue;
+        }
+        if waited >= worker.limits.progress_time {
+            return false;
+        }
+        let patience = match writer.is_stored() {
+            true => STORE_PATIENCE.saturating_sub(waited),
+            false => Duration::from_millis(100),
+        };
+        let _ = timeout(patience, writer.released()).await;
+    }
+}
+
+/// Where the rest of `written` bytes is asked for from: one byte back, so that there is something
+/// to ask for even if only the end was not seen, and If-Range is always put to the test.
+fn first_again(written: u64) -> u64 {
+    written.saturating_sub(1)
+}

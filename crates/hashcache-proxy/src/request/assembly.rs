@@ -1,0 +1,244 @@
+//! An answer put together of what is stored and what is fetched meanwhile.
+//!
+//! Goes through its parts in order. What is stored is read; where something is missing, or turns
+//! out to be missing when it is read, a piece is claimed and followed. All of it is of one version:
+//! reader, claim and follower come from one hit, and `fetch::piece` lets no other bytes in.
+//!
+//! Called by `partial` and read by `body`. Invariant: it ends after the last byte of the last part
+//! or with an error; if upstream no longer has the version, that is an error. Memory: what a reader
+//! or follower holds, and nothing ahead of the client beyond that.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hashcache::{Follower, Hit, ReadError, Reader};
+
+use super::body::Tally;
+use crate::failure::Failure;
+use crate::fetch::piece::{Whole, fetch_piece};
+use crate::pieces::{Awaited, Claimed, Stage, claim_end};
+use crate::worker::Worker;
+
+/// A part of an answer's content.
+pub(super) enum Part {
+    /// What stands between ranges.
+    Text(Bytes),
+    /// A stretch of the stored content.
+    Content(Range<u64>),
+}
+
+/// The content of an answer.
+pub(crate) struct Assembly {
+    worker: Rc<Worker>,
+    whole: Rc<Whole>,
+    hit: Hit,
+    tally: Tally,
+    parts: VecDeque<Part>,
+    now: Now,
+    /// What was asked for before the answer began, and where it begins.
+    ready: Option<(u64, Follower)>,
+    /// The next byte could not be read.
+    lost: bool,
+    /// Since the last byte.
+    failures: u32,
+}
+
+enum Now {
+    Nothing,
+    Reading(Reader),
+    Following(Follower),
+}
+
+/// Times in a row that the same byte is tried for.
+const FAILURES_MAX: u32 = 4;
+/// Pause after a failure, times the number of them.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is missing cannot be had as it was stored.
+pub(super) struct Lost;
+
+/// How the first missing byte came to be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prepared {
+    /// Nothing is missing, as far as is known.
+    Stored,
+    /// It was asked for.
+    Asked,
+    /// Somebody else had asked for it.
+    Joined,
+}
+
+impl Assembly {
+    pub(super) fn new(
+        worker: &Rc<Worker>,
+        whole: Whole,
+        hit: &Hit,
+        parts: VecDeque<Part>,
+        tally: Tally,
+    ) -> Self {
+        Self {
+            worker: Rc::clone(worker),
+            whole: Rc::new(whole),
+            hit: hit.clone(),
+            tally,
+            parts,
+            now: Now::Nothing,
+            ready: None,
+            lost: false,
+            failures: 0,
+        }
+    }
+
+    /// Has the first missing byte come before the answer's head is sent, so that an origin which no
+    /// longer has this version is noticed while another answer is still possible.
+    pub(super) async fn prepare(&mut self) -> Result<Prepared, Lost> {
+        for _ in 0..FAILURES_MAX {
+            let Some((at, end)) = self.first_missing() else {
+                return Ok(Prepared::Stored);
+            };
+            if self.whole.validator.is_none() {
+                return Err(Lost);
+            }
+            let (mut awaited, prepared) = match self.claim(at, end, false)? {
+                Some(claimed) => claimed,
+                None => continue,
+            };
+            if awaited.answered().await != Stage::Coming {
+                return Err(Lost);
+            }
+            self.ready = Some((at, awaited.follower));
+            return Ok(prepared);
+        }
+        Err(Lost)
+    }
+
+    fn first_missing(&self) -> Option<(u64, u64)> {
+        self.parts.iter().find_map(|part| {
+            let Part::Content(range) = part else {
+                return None;
+            };
+            let holes = self.hit.holes(range.clone());
+            let first = holes.first()?;
+            Some((first.start.max(range.start), range.end))
+        })
+    }
+
+    /// Claims the byte at `at`; `None` when it is there after all.
+    fn claim(&self, at: u64, end: u64, lost: bool) -> Result<Option<(Awaited, Prepared)>, Lost> {
+        let pieces = &self.worker.common.collapse.pieces;
+        match pieces.claim(&self.hit, at, end, lost) {
+            Ok(Claimed::Stored) => Ok(None),
+            Ok(Claimed::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
+            Ok(Claimed::Lead(claim, awaited)) => {
+                let (worker, whole) = (Rc::clone(&self.worker), Rc::clone(&self.whole));
+                let tally = Rc::clone(&self.tally);
+                tokio::task::spawn_local(fetch_piece(worker, whole, *claim, tally));
+                Ok(Some((awaited, Prepared::Asked)))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no piece could be begun");
+                Err(Lost)
+            }
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Failure>> {
+        while self.failures <= FAILURES_MAX {
+            let range = match self.parts.front()? {
+                Part::Content(range) if range.is_empty() => {
+                    self.parts.pop_front();
+                    self.now = Now::Nothing;
+                    continue;
+                }
+                Part::Content(range) => range.clone(),
+                Part::Text(_) => match self.parts.pop_front() {
+                    Some(Part::Text(text)) => return Some(Ok(text)),
+                    _ => continue,
+                },
+            };
+            let piece = match &mut self.now {
+                Now::Nothing => {
+                    self.turn(range).await;
+                    continue;
+                }
+                Now::Reading(reader) => poll_fn(|context| reader.poll_next(context)).await,
+                Now::Following(follower) => poll_fn(|context| follower.poll_next(context)).await,
+            };
+            match piece {
+                Some(Ok(bytes)) => return Some(Ok(self.took(bytes))),
+                // A reader ends where something is missing, a piece where the next one begins.
+                None => self.now = Now::Nothing,
+                Some(Err(ReadError::Missing { .. })) => {
+                    self.lost = true;
+                    self.fail().await;
+                }
+                Some(Err(_)) => self.fail().await,
+            }
+        }
+        Some(Err(Failure::ResponseIncomplete))
+    }
+
+    /// Cuts `bytes` to what is wanted and goes on behind them.
+    fn took(&mut self, mut bytes: Bytes) -> Bytes {
+        self.failures = 0;
+        if let Some(Part::Content(range)) = self.parts.front_mut() {
+            let left = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+            bytes.truncate(left);
+            range.start += bytes.len() as u64;
+        }
+        bytes
+    }
+
+    async fn fail(&mut self) {
+        self.now = Now::Nothing;
+        self.failures += 1;
+        // The first time is no fault of anybody: what memory took for stored was not.
+        if self.failures > 1 {
+            tokio::time::sleep(PAUSE * self.failures).await;
+        }
+    }
+
+    /// Finds out where the bytes of `range` are to come from.
+    async fn turn(&mut self, range: Range<u64>) {
+        let at = range.start;
+        if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
+            && let Some((_, follower)) = self.ready.take()
+        {
+            self.now = Now::Following(follower);
+            return;
+        }
+        // What is being fetched already is not read: it may not be there yet.
+        let ahead = self.ready.as_ref().map(|(start, _)| *start);
+        let end = ahead.map_or(range.end, |start| match start > at {
+            true => start.min(range.end),
+            false => range.end,
+        });
+        let end = end.min(claim_end(&self.hit, at));
+        let holes = match self.lost {
+            true => Vec::new(),
+            false => self.hit.holes(at..end),
+        };
+        let hole = holes.first().map(|hole| hole.start);
+        if !self.lost && hole.is_none_or(|hole| hole > at) {
+            let end = hole.map_or(end, |hole| hole.min(end));
+            self.now = Now::Reading(self.hit.reader(at..end));
+            return;
+        }
+        let lost = std::mem::take(&mut self.lost);
+        match self.claim(at, range.end, lost) {
+            Ok(Some((mut awaited, _))) => match awaited.answered().await {
+                Stage::Coming => self.now = Now::Following(awaited.follower),
+                Stage::Asked | Stage::Failed => self.fail().await,
+                // Nobody has the rest of this version.
+                Stage::Over => self.failures = FAILURES_MAX + 1,
+            },
+            Ok(None) => {}
+            Err(Lost) => self.fail().await,
+        }
+    }
+}

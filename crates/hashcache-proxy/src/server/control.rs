@@ -1,0 +1,198 @@
+//! Signals and what they change: reopened logs, a reload, the end.
+//!
+//! Called by `server` on the thread that minds the others.
+//!
+//! Invariant: a reload takes all it can of a configuration that is right, and nothing of one that
+//! is not.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use hashcache::Cache;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::cores::Counts;
+use super::{DRAIN_STEP, OVER_TIME, Stage};
+use crate::access_log::AccessLog;
+use crate::admin::Admin;
+use crate::metrics::{Metrics, Reload};
+use crate::settings::Settings;
+use crate::worker::{Common, Live};
+
+/// The thread that minds the others.
+pub(super) struct Control {
+    pub(super) common: Arc<Common>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) log: Arc<AccessLog>,
+    pub(super) settings: Settings,
+    pub(super) stop: watch::Sender<Stage>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) admin: Arc<Admin>,
+    pub(super) cache: Cache,
+}
+
+impl Control {
+    pub(super) async fn mind<E: std::fmt::Display>(
+        mut self,
+        mut signals: Signals,
+        reload: impl Fn() -> Result<Settings, E>,
+        threads: Vec<JoinHandle<()>>,
+    ) {
+        loop {
+            tokio::select! {
+                _ = signals.term.recv() => break,
+                _ = signals.int.recv() => break,
+                _ = signals.hup.recv() => {
+                    self.log.reopen();
+                    self.reload(reload());
+                }
+                _ = signals.usr1.recv() => self.log.reopen(),
+            }
+        }
+        info!(
+            connections = self.counts.all.load(Ordering::Relaxed),
+            "stopping"
+        );
+        self.admin.drain();
+        self.stop.send_replace(Stage::Draining);
+        let deadline = tokio::time::sleep(self.settings.limits.drain_time);
+        tokio::pin!(deadline);
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            tokio::select! {
+                () = &mut deadline => break,
+                _ = signals.term.recv() => break,
+                _ = signals.int.recv() => break,
+                () = tokio::time::sleep(DRAIN_STEP) => {}
+            }
+        }
+        self.stop.send_replace(Stage::Over);
+        join(threads).await;
+        self.cache.close();
+        info!("stopped");
+    }
+
+    /// Takes over what can change while we serve, and says what cannot.
+    fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(error) => {
+                self.metrics.config_reloaded(Reload::Kept);
+                error!("configuration not reloaded, the old one holds: {error:#}");
+                return;
+            }
+        };
+        let old = self.common.live.load_full();
+        let live = Live::new(
+            &settings,
+            old.generation + 1,
+            &self.common.own,
+            old.upstream.clone(),
+        );
+        self.common.live.store(Arc::new(live));
+        let restart = needs_restart(&self.settings, &settings);
+        if !restart.is_empty() {
+            warn!(
+                settings = restart.join(", "),
+                "changed settings need a restart"
+            );
+        }
+        // Those that need a restart stay as they are, so that the next reload names them again.
+        self.settings = Settings {
+            rules: settings.rules,
+            allow_client: settings.allow_client,
+            allow_destination: settings.allow_destination,
+            deny_destination: settings.deny_destination,
+            allow_connect_port: settings.allow_connect_port,
+            max_object_size: settings.max_object_size,
+            ..self.settings.clone()
+        };
+        self.metrics.config_reloaded(Reload::Taken);
+        info!("configuration reloaded");
+    }
+}
+
+/// Waits for the cores to end, for as long as is left: one that is kept by something goes down with
+/// the process.
+async fn join(threads: Vec<JoinHandle<()>>) {
+    let all = async {
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            tokio::time::sleep(DRAIN_STEP).await;
+        }
+    };
+    let in_time = tokio::time::timeout(OVER_TIME, all).await;
+    if in_time.is_err() {
+        warn!("a core did not end in time");
+    }
+    for thread in threads {
+        if thread.is_finished() && thread.join().is_err() {
+            error!("a core ended in a panic");
+        }
+    }
+}
+
+/// Names of the settings that differ and that only a restart changes.
+fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
+    let differs = [
+        ("accelerate", old.mode != new.mode),
+        ("listen", old.listen != new.listen),
+        ("admin", old.admin != new.admin),
+        ("name", old.name != new.name),
+        ("access_log", old.access_log != new.access_log),
+        ("log_format", old.log_format != new.log_format),
+        (
+            "log_strip_query",
+            old.log_strip_query != new.log_strip_query,
+        ),
+        ("log_anonymize", old.log_anonymize != new.log_anonymize),
+        ("workers", old.workers != new.workers),
+        ("limits", old.limits != new.limits),
+    ];
+    differs
+        .into_iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// The signals we answer to.
+pub(super) struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+    usr1: Signal,
+}
+
+impl Signals {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+            usr1: signal(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_core_that_does_not_end_does_not_keep_the_process() {
+        let (hold, held) = mpsc::channel::<()>();
+        let (ended, told) = mpsc::channel::<()>();
+        let stuck = std::thread::spawn(move || {
+            let _ = held.recv();
+            drop(ended);
+        });
+        join(vec![stuck, std::thread::spawn(|| ())]).await;
+        drop(hold);
+        assert!(told.recv().is_err());
+    }
+}

@@ -1,0 +1,280 @@
+//! Listeners, cores, signals: from the start of the process to its end.
+//!
+//! One thread a core runs a runtime of its own with a copy of every listening socket; the thread
+//! that called [`run`] minds signals, the admin listener and the clock.
+//!
+//! Called by `hashcache-cli`; calls `cores` for what one core does, `control` for what signals do.
+//!
+//! ```text
+//! Serving ──TERM──▶ Draining ──all done, or drain_time──▶ Closing (cache saved, log written)
+//!                      └──────────TERM again─────────────────┘
+//! ```
+//!
+//! Invariant: addresses are bound without SO_REUSEPORT, so a second instance is refused and does
+//! not silently take half of the connections.
+
+mod control;
+mod cores;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hashcache::{Cache, Health};
+use hashcache_http::Pseudonym;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tracing::warn;
+
+use self::control::{Control, Signals};
+use self::cores::{Core, Counts};
+use crate::access_log::AccessLog;
+use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::collapse::Collapse;
+use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
+use crate::settings::Settings;
+use crate::upstream::dns::{NameServers, Names};
+use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::{self, Destinations};
+use crate::worker::{Common, Live};
+
+/// Why the proxy could not start, or stopped out of order.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An address could not be bound.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The access log could not be opened.
+    #[error("cannot write the access log to {place}")]
+    AccessLog {
+        /// The file, or standard output.
+        place: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The proxy's name is no token.
+    #[error("the name `{name}` cannot stand in a header field")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Threads, signals or a runtime could not be had.
+    #[error("the system refused {what}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// How long cores may take to end when there is no more time; then the process ends without them.
+const OVER_TIME: Duration = Duration::from_secs(2);
+
+/// How often the clock and the health of the store are looked at while draining.
+const DRAIN_STEP: Duration = Duration::from_millis(50);
+
+/// Serves until told to stop. `listening` is called once with the addresses really bound (and that
+/// of the admin listener); `reload` gives the settings anew on SIGHUP.
+///
+/// # Errors
+/// See [`RunError`]; nothing was served then.
+pub fn run<E: std::fmt::Display>(
+    settings: Settings,
+    cache: Cache,
+    state_path: Option<PathBuf>,
+    listening: impl FnOnce(&[SocketAddr], Option<SocketAddr>),
+    reload: impl Fn() -> Result<Settings, E>,
+) -> Result<(), RunError> {
+    let system = |what| move |source| RunError::System { what, source };
+    let name_error = |_| RunError::Name {
+        name: settings.name.clone(),
+    };
+    let name = Pseudonym::new(&settings.name).map_err(name_error)?;
+    let via = Pseudonym::new(&via_name(&settings.name)).map_err(name_error)?;
+    let listeners: Vec<StdListener> = settings
+        .listen
+        .iter()
+        .map(|address| bind(*address))
+        .collect::<Result<_, _>>()?;
+    let admin_listener = settings.admin.map(bind).transpose()?;
+    let admin_address = admin_listener.as_ref().and_then(|it| it.local_addr().ok());
+    let listen = listeners
+        .iter()
+        .filter_map(|it| it.local_addr().ok())
+        .collect::<Vec<_>>();
+    let log = AccessLog::start(&settings).map_err(|source| RunError::AccessLog {
+        place: settings.access_log.to_string(),
+        source,
+    })?;
+    let log = Arc::new(log);
+    let clock = Arc::new(Clock::start(state_path));
+    let metrics = Metrics::new(settings.workers);
+    let own = OwnAddresses::new();
+    let limits = Arc::new(settings.limits.clone());
+    let names = Names::new(NameServers::System, settings.limits.dns_time);
+    let shared = upstream::Shared::new(
+        names,
+        Destinations::new(&[], &[], own.clone()),
+        own.clone(),
+        limits,
+    );
+    let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
+    let live = Live::new(&settings, 0, &own, shared);
+    let common = Arc::new(Common {
+        mode: settings.mode.clone(),
+        name,
+        via,
+        listen: listen.clone(),
+        admin: admin_address,
+        clock: Arc::clone(&clock),
+        collapse: Collapse::new(),
+        own,
+        exposition: exposition.clone(),
+        live: ArcSwap::from_pointee(live),
+    });
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("a runtime"))?;
+    let _context = runtime.enter();
+    let signals = Signals::new().map_err(system("signals"))?;
+    let (stop, stopping) = watch::channel(Stage::Serving);
+    let counts = Arc::new(Counts::default());
+    let threads = (0..settings.workers.max(1))
+        .map(|number| {
+            let core = Core {
+                common: Arc::clone(&common),
+                cache: cache.clone(),
+                log: log.worker(),
+                metrics: metrics.worker(number),
+                settings: settings.clone(),
+                counts: Arc::clone(&counts),
+                stopping: stopping.clone(),
+            };
+            let listeners = listeners
+                .iter()
+                .map(StdListener::try_clone)
+                .collect::<Result<_, _>>();
+            core.start(number, listeners.map_err(system("a listener's copy"))?)
+        })
+        .collect::<Result<Vec<_>, RunError>>()?;
+    // The cores have copies, which they close when a drain begins: from then on clients are refused
+    // and do not wait for somebody who will not come.
+    drop(listeners);
+    let admin = Admin::new(exposition);
+    if let Some(listener) = admin_listener {
+        let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
+        runtime.spawn(Arc::clone(&admin).serve(listener));
+    }
+    runtime.spawn(Arc::clone(&clock).keep());
+    listening(&listen, admin_address);
+    let control = Control {
+        common,
+        metrics,
+        log: Arc::clone(&log),
+        settings,
+        stop,
+        counts,
+        admin,
+        cache,
+    };
+    runtime.block_on(control.mind(signals, reload, threads));
+    if let Err(error) = clock.persist() {
+        warn!(%error, "time not noted");
+    }
+    log.stop();
+    Ok(())
+}
+
+/// Two proxies that nobody named must not take each other's requests for their own.
+fn via_name(name: &str) -> String {
+    if name == UNNAMED {
+        format!("{name}-{:08x}", fastrand::u32(..))
+    } else {
+        name.to_owned()
+    }
+}
+
+/// The name of a proxy that was given none.
+const UNNAMED: &str = "hashcache";
+
+fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
+    let listen = || -> io::Result<StdListener> {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM,
+            None,
+        )?;
+        // Lets a new process have the address while old connections are in TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1024)?;
+        Ok(socket.into())
+    };
+    listen().map_err(|source| RunError::Listen { address, source })
+}
+
+fn exposition(
+    metrics: &Arc<Metrics>,
+    clock: &Arc<Clock>,
+    log: &Arc<AccessLog>,
+    cache: &Cache,
+    upstream: &upstream::Shared,
+) -> Exposition {
+    let (cache, places) = (cache.clone(), upstream.places.clone());
+    let figures = move || {
+        let stats = cache.stats();
+        EngineFigures {
+            store: match stats.health {
+                Health::InService => StoreState::Ready,
+                Health::Recovering => StoreState::Opening,
+                _ => StoreState::Degraded,
+            },
+            objects: stats.entries,
+            objects_exact: stats.entries_exact,
+            index_bytes: stats.index_bytes,
+            hot_bytes: stats.hot_bytes,
+            pending_bytes: stats.pending_bytes,
+            capacity_bytes: stats.device_bytes,
+            device: DeviceFigures {
+                reads: stats.reads,
+                writes: stats.writes,
+                read_bytes: stats.read_bytes,
+                written_bytes: stats.written_bytes,
+            },
+        }
+    };
+    Exposition::new(
+        Arc::clone(metrics),
+        Arc::clone(clock),
+        Arc::clone(log),
+        figures,
+        move || places.figures(),
+    )
+}
+
+/// How far the end of the process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// No new connections; answers that have begun are finished.
+    Draining,
+    /// No more time.
+    Over,
+}
