@@ -79,6 +79,14 @@ impl Proxy {
         said.join().expect("a thread that only reads")
     }
 
+    /// Ends it in order, with everything on disk.
+    pub fn end_well(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        let ended = self.child.wait().expect("a child that was not waited for");
+        assert!(ended.success(), "{ended}");
+    }
+
     /// Ends it; it must have been running without a panic.
     pub fn kill_well(mut self) {
         let ended = self.child.try_wait().expect("a child");

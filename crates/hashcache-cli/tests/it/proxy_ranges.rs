@@ -1,5 +1,7 @@
 //! Ranges of objects of which only parts are stored, through the real proxy.
 
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+
 use hashcache_testkit::content::{self, Content};
 use hashcache_testkit::scenario::Verdict;
 use hashcache_testkit::scenario::range_storm::{Storm, Tag, play};
@@ -383,5 +385,42 @@ async fn who_joined_the_fetch_of_a_part_gets_what_it_brings_and_no_byte_of_anoth
     assert!(head.contains("\"1\""), "{head}");
     assert!(body.len() as u64 <= PAGE - 60_000, "{}", body.len());
     assert_eq!(content::verify(&old, 60_000, body), Ok(()));
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_damaged_on_disk_is_fetched_again_within_the_answer() {
+    let (home, origin) = (Home::new(), origin_of(1_000_000).await);
+    let (url, content) = (origin.url("/x"), origin.content("/x"));
+    let proxy = start(&home);
+    let mut client = Client::connect(proxy.address()).await.unwrap();
+    let whole = client.get(&url, &[]).await.unwrap();
+    assert!(whole.body == content.bytes());
+    drop(client);
+    proxy.end_well();
+
+    let mut cache = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(home.path().join("cache"))
+        .unwrap();
+    // The log is new, so it lies in the front.
+    let mut front = vec![0; 48 << 20];
+    cache.read_exact(&mut front).unwrap();
+    let mut middle = [0; 64];
+    content.fill(500_000, &mut middle);
+    let at = front.windows(64).position(|window| window == middle);
+    let at = at.expect("it was stored");
+    cache.seek(SeekFrom::Start(at as u64)).unwrap();
+    cache.write_all(&[!front[at]]).unwrap();
+    drop(cache);
+
+    let proxy = start(&home);
+    let mut client = Client::connect(proxy.address()).await.unwrap();
+    let mended = client.get(&url, &[]).await.unwrap();
+    assert_eq!((mended.status, mended.end), (200, BodyEnd::Complete));
+    assert!(mended.body == content.bytes());
+    let brought = origin.counts().body_bytes - 1_000_000;
+    assert!((1..=4 * PAGE).contains(&brought), "{brought}");
     proxy.kill_well();
 }

@@ -50,7 +50,16 @@ pub(super) async fn answer(
     let length = hit.content_len().unwrap_or(0);
     let draft = hit::draft(worker.common.now(), &order, facts, length, &stored);
     let lacks = draft.ranges().any(|range| !hit.holes(range).is_empty());
+    let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
+    let validator = match in_one_piece && !lacks {
+        true => None,
+        false => if_range_value(&stored.facts, &stored.fields),
+    };
+    // What memory takes for stored can turn out to be gone or damaged when it is read. Where the
+    // origin can be asked for it, the answer need not break off.
+    let mends = validator.is_some() && !facts.directives.only_if_cached;
     if !lacks
+        && !mends
         && (hit.is_complete() || draft.parts.is_empty())
         && let Some(body) = hit::body(&draft, hit)
     {
@@ -72,7 +81,7 @@ pub(super) async fn answer(
         endpoint: endpoint(connection, &order.target),
         fields: order.fields.clone(),
         version: order.version,
-        validator: if_range_value(&stored.facts, &stored.fields),
+        validator,
         stored,
     };
     let mut draft = draft;

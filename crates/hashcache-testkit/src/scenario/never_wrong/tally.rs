@@ -109,7 +109,8 @@ impl Tally {
                 sums.wrong.push(format!("after a restart: {what}"));
                 true
             }
-            Asked::NotCached => false,
+            // An object that breaks off is not there; that it does so is seen by the client.
+            Asked::NotCached | Asked::Cut => false,
             other => {
                 let target = objects.target(committed.object);
                 let what = format!("{other:?} to only-if-cached");
