@@ -199,7 +199,8 @@ pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> b
         }
         let patience = match writer.is_stored() {
             true => STORE_PATIENCE.saturating_sub(waited),
-            false => Duration::from_millis(100),
+            // Who waits keeps its place among those who do.
+            false => worker.limits.progress_time.saturating_sub(waited),
         };
         let _ = timeout(patience, writer.released()).await;
     }

@@ -4,9 +4,10 @@
 //! without. What may be held for long because a client is slow ([`Class::Bulk`]) leaves a quarter
 //! to everything else, so that a hit, a page or a small miss never waits for slow transfers.
 //!
-//! Invariant: a release wakes, in the order of their coming, those whose bytes fit by then and
+//! Invariants: a release wakes, in the order of their coming, those whose bytes fit by then and
 //! nobody else; a refused reservation releases nothing. Else all who wait would wake each other for
-//! as long as the budget is spent.
+//! as long as the budget is spent. Transfers take turns ([`Turn`]): who has just released
+//! something does not take it again past those who wait.
 //! Cost: two atomic operations a reservation, four for bulk.
 
 use std::collections::VecDeque;
@@ -29,6 +30,15 @@ pub(crate) enum Class {
     Bulk,
 }
 
+/// Whether a caller that wants memory for bulk has had to wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It has not: others who wait go first.
+    New,
+    /// It was refused and has waited since.
+    Waited,
+}
+
 struct Inner {
     limit: u64,
     used: AtomicU64,
@@ -37,6 +47,8 @@ struct Inner {
     /// How often something was released.
     releases: AtomicU64,
     waiting: Mutex<Queues>,
+    /// Number of those who wait for bulk.
+    bulk_waiters: AtomicU64,
     /// Number of callers blocked in `reserve_blocking`, so that a release costs nothing without
     /// any.
     blocked: Mutex<usize>,
@@ -77,6 +89,7 @@ impl Budget {
             bulk: AtomicU64::new(0),
             releases: AtomicU64::new(0),
             waiting: Mutex::default(),
+            bulk_waiters: AtomicU64::new(0),
             blocked: Mutex::new(0),
             released: Condvar::new(),
             reclaim: OnceLock::new(),
@@ -132,6 +145,22 @@ impl Budget {
             }
         }
         reservation
+    }
+
+    /// The same for one of many who want more again and again.
+    pub(crate) fn reserve_in_turn(
+        &self,
+        class: Class,
+        bytes: u64,
+        turn: Turn,
+    ) -> Option<Reservation> {
+        let others = class == Class::Bulk
+            && turn == Turn::New
+            && self.0.bulk_waiters.load(Ordering::Acquire) > 0;
+        if others {
+            return None;
+        }
+        self.reserve_as(class, bytes)
     }
 
     /// [`Budget::reserve`] for a thread that may wait, up to `patience`.
@@ -266,6 +295,11 @@ impl Inner {
         }
     }
 
+    fn count_bulk(&self, waiting: &Queues) {
+        let waiters = waiting.bulk.len() as u64;
+        self.bulk_waiters.store(waiters, Ordering::Release);
+    }
+
     /// Wakes those who wait and fit into what is free; one at least of each class, for whom hot
     /// objects may have to make room.
     fn wake_fitting(&self) {
@@ -279,13 +313,19 @@ impl Inner {
                 free = free.saturating_sub(waiter.bytes);
                 woken.push(waiter.waker);
             }
-            let mut free = free.min(room(&self.bulk, self.bulk_limit()));
-            let mut first = free > 0;
-            while let Some(waiter) = next(&mut waiting.bulk, first, free) {
+            // Beyond the share of bulk no hot object makes room: who does not fit keeps its place.
+            let mut share = room(&self.bulk, self.bulk_limit());
+            let mut first = true;
+            while let Some(waiter) = waiting
+                .bulk
+                .pop_front_if(|waiter| waiter.bytes <= share && (first || waiter.bytes <= free))
+            {
                 first = false;
                 free = free.saturating_sub(waiter.bytes);
+                share -= waiter.bytes;
                 woken.push(waiter.waker);
             }
+            self.count_bulk(&waiting);
         }
         woken.into_iter().for_each(Waker::wake);
     }
@@ -343,6 +383,7 @@ impl Future for Waiting {
             waker: context.waker().clone(),
         };
         waiting.of(this.class).push_back(waiter);
+        this.inner.count_bulk(&waiting);
         drop(waiting);
         this.number = Some(number);
         Poll::Pending
@@ -357,10 +398,14 @@ impl Drop for Waiting {
         let place = queue.iter().position(|waiter| waiter.number == number);
         if let Some(place) = place {
             queue.remove(place);
-            return;
+            self.inner.count_bulk(&waiting);
+            if self.class == Class::Small || place > 0 {
+                return;
+            }
         }
         drop(waiting);
-        // It was woken and gave up at the same time: the next one shall have its turn.
+        // It was woken and gave up at the same time, or has held up the others: the next one shall
+        // have its turn.
         self.inner.wake_fitting();
     }
 }
@@ -409,6 +454,32 @@ mod tests {
                 .is_some()
         );
         drop(spent);
+    }
+
+    #[test]
+    fn a_transfer_does_not_take_again_what_another_waits_for() {
+        let budget = Budget::new(100);
+        let held = budget.reserve_as(Class::Bulk, 75).unwrap();
+        let asked = budget.releases();
+        assert!(budget.reserve_in_turn(Class::Bulk, 40, Turn::New).is_none());
+        let mut waits = Box::pin(budget.room_since(asked, Class::Bulk, 40));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        let mut held = held;
+        drop(held.split(30));
+        // 30 are free: not enough for who waits, and not for who comes now.
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        assert!(budget.reserve_in_turn(Class::Bulk, 20, Turn::New).is_none());
+        assert!(
+            budget
+                .reserve_in_turn(Class::Small, 20, Turn::New)
+                .is_some()
+        );
+        drop(held.split(20));
+        assert!(waits.as_mut().poll(&mut context).is_ready());
+        let own = budget.reserve_in_turn(Class::Bulk, 40, Turn::Waited);
+        assert!(own.is_some());
+        assert!(budget.reserve_in_turn(Class::Bulk, 10, Turn::New).is_some());
     }
 
     #[test]

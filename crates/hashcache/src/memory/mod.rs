@@ -12,7 +12,7 @@ mod hot;
 mod slab;
 
 pub use budget::Reservation;
-pub(crate) use budget::{Budget, Class, Waiting};
+pub(crate) use budget::{Budget, Class, Turn, Waiting};
 pub use buffer::AlignedBuf;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashcache::{Cache, Keep, Lookup, PAGE, PolicyKind, Put, PutError, ReadError, Updated};
 
 use super::support::{
-    ASSOCIATIVE, KIB, MIB, Overlay, POLICIES, Value, content, copy, get, memory, open, quiet, read,
+    KIB, MIB, Overlay, POLICIES, Value, content, copy, get, memory, open, quiet, read,
 };
 
 const LENGTHS: [usize; 7] = [
@@ -57,7 +57,7 @@ fn every_length_comes_back_from_memory_from_disk_and_after_a_clean_close() {
 
 #[test]
 fn what_was_flushed_is_there_after_a_kill() {
-    for policy in ASSOCIATIVE {
+    for policy in POLICIES {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), policy));
         for (put, length) in (0..).zip(LENGTHS) {
@@ -186,7 +186,7 @@ fn a_hit_keeps_its_content_while_the_name_is_replaced_and_removed() {
 
 #[test]
 fn a_removed_object_is_gone_at_once_and_after_a_kill() {
-    for policy in ASSOCIATIVE {
+    for policy in POLICIES {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), policy));
         for put in 0..300 {

@@ -4,9 +4,7 @@ use std::io::{BufRead, Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
 
 use hashcache::{Cache, CachedFile, OpenFile, PAGE, Put, PutError, ReadError};
 
-use super::support::{
-    ASSOCIATIVE, KIB, MIB, POLICIES, Value, content, copy, get, memory, open, quiet,
-};
+use super::support::{KIB, MIB, POLICIES, Value, content, copy, get, memory, open, quiet};
 
 fn to_write(cache: &Cache, name: &[u8], put: Put) -> CachedFile {
     cache.open_file(name, OpenFile::Write(put)).unwrap()
@@ -181,7 +179,7 @@ fn an_open_file_stays_the_version_it_was_opened_as() {
 
 #[test]
 fn a_file_larger_than_memory_is_written_at_the_pace_of_the_disk() {
-    for policy in ASSOCIATIVE {
+    for policy in POLICIES {
         // Nothing is written unasked here: without the wait for the disk this could not end well.
         let cache = open(quiet(memory(128 * MIB), policy));
         let value = Value::new(1, 40 * MIB);

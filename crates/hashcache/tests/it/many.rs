@@ -5,9 +5,7 @@ use std::sync::Arc;
 use hashcache::device::{Device, Pace, ThrottleDevice};
 use hashcache::{Cache, Lookup, PolicyKind};
 
-use super::support::{
-    ASSOCIATIVE, KIB, MIB, POLICIES, Recorder, Value, copy, memory, open, quiet, read,
-};
+use super::support::{KIB, MIB, POLICIES, Recorder, Value, copy, memory, open, quiet, read};
 
 /// Threads of the engine that read: so many may be between taking a read and the device.
 const READERS: usize = 16;
@@ -90,7 +88,7 @@ fn answers_come_in_the_order_of_the_names_wherever_they_come_from() {
 
 #[test]
 fn reads_of_a_batch_go_out_in_position_order() {
-    for policy in ASSOCIATIVE {
+    for policy in POLICIES {
         let bytes = filled(64 * MIB, policy);
         let device = Arc::new(Recorder::new(Arc::into_inner(copy(bytes)).unwrap()));
         let cache = open(quiet(device.clone() as Arc<dyn Device>, policy));

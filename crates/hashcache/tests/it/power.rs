@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashcache::device::{FaultDevice, MemoryDevice};
 use hashcache::{PolicyKind, Updated, Version};
 
-use super::support::{KIB, MIB, POLICIES, Value, copy, open, quiet, read, rounds};
+use super::support::{EVERY, KIB, MIB, Value, copy, open, quiet, read, rounds};
 
 const LENGTHS: [usize; 6] = [0, 500, 7_000, 20_000, 65 * KIB, 330 * KIB];
 
@@ -84,7 +84,7 @@ fn run(policy: PolicyKind, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
 
 #[test]
 fn a_power_cut_loses_what_was_not_synced_and_nothing_is_ever_wrong() {
-    for policy in POLICIES {
+    for policy in EVERY {
         let (mut durable, mut lost) = (0, 0);
         for seed in 0..200 * rounds() {
             let (bytes, known) = run(policy, seed);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hashcache::{Cache, Config, PolicyKind, Put, PutError, Updated};
 
-use super::support::{KIB, MIB, POLICIES, Value, copy, get, memory, open, quiet, read, rounds};
+use super::support::{EVERY, KIB, MIB, Value, copy, get, memory, open, quiet, read, rounds};
 
 const THREADS: u64 = 8;
 const NAMES: u64 = 40;
@@ -94,7 +94,7 @@ fn everything(cache: &Cache, seed: u64, puts: &AtomicU64, steps: u64) -> u64 {
 
 #[test]
 fn never_a_wrong_byte_however_many_do_everything_at_once() {
-    for policy in POLICIES {
+    for policy in EVERY {
         let device = memory(24 * MIB);
         let cache = open(busy(device.clone(), policy));
         let puts = AtomicU64::new(1);
@@ -132,7 +132,7 @@ impl Drop for SetOnDrop<'_> {
 
 #[test]
 fn what_remove_took_away_stays_away_while_others_put_other_names() {
-    for policy in POLICIES {
+    for policy in EVERY {
         let cache = open(busy(memory(24 * MIB), policy));
         let done = AtomicBool::new(false);
         let puts = AtomicU64::new(1);

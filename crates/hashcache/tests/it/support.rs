@@ -11,15 +11,12 @@ use hashcache::{Cache, Config, Hit, PolicyKind, Put, PutError, Version};
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
-pub const POLICIES: [PolicyKind; 4] = [
-    PolicyKind::Log,
-    PolicyKind::Set,
-    PolicyKind::SetMem,
-    PolicyKind::Basic,
-];
 
-/// Those that have several places for an object: what is put into a store with room is found.
-pub const ASSOCIATIVE: [PolicyKind; 3] = [PolicyKind::Log, PolicyKind::Set, PolicyKind::SetMem];
+/// Those that find what was put into a store with room.
+pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
+
+/// All there are. Names that share a place or a tag put each other out with some of them, by chance.
+pub const EVERY: [PolicyKind; 4] = PolicyKind::ALL;
 
 /// How many times as long random tests are to be as they are by default.
 pub fn rounds() -> u64 {

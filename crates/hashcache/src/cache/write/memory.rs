@@ -4,23 +4,28 @@
 //! refused: who is refused waits for that one.
 
 use super::super::Cache;
-use crate::memory::{Budget, Class, Reservation, Waiting};
+use crate::memory::{Budget, Class, Reservation, Turn, Waiting};
 
 /// What a pending record takes beside its bytes.
 pub(super) const RECORD_OVERHEAD: usize = 512;
 
 /// Sets memory aside for a pending write, out of the share for writes and out of the whole.
 pub(super) fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
-    reserve_as(cache, Class::Small, bytes).ok()
+    reserve_as(cache, Class::Small, bytes, Turn::New).ok()
 }
 
 /// The same for content of `class`.
-pub(super) fn reserve_as(cache: &Cache, class: Class, bytes: usize) -> Result<Reserved, Refusal> {
+pub(super) fn reserve_as(
+    cache: &Cache,
+    class: Class,
+    bytes: usize,
+    turn: Turn,
+) -> Result<Reserved, Refusal> {
     let stripe = cache.stripe();
-    let share = take(&stripe.write_budget, class, bytes);
+    let share = take(&stripe.write_budget, class, bytes, turn);
     let reserved = share.and_then(|share| {
         Ok(Reserved {
-            whole: take(&stripe.budget, class, bytes)?,
+            whole: take(&stripe.budget, class, bytes, turn)?,
             share: Some(share),
         })
     });
@@ -36,16 +41,18 @@ pub(super) fn reserve_window(
     cache: &Cache,
     class: Class,
     bytes: usize,
+    turn: Turn,
 ) -> Result<Reserved, Refusal> {
     Ok(Reserved {
         share: None,
-        whole: take(&cache.stripe().budget, class, bytes)?,
+        whole: take(&cache.stripe().budget, class, bytes, turn)?,
     })
 }
 
-fn take(budget: &Budget, class: Class, bytes: usize) -> Result<Reservation, Refusal> {
+fn take(budget: &Budget, class: Class, bytes: usize, turn: Turn) -> Result<Reservation, Refusal> {
     let (bytes, releases) = (bytes as u64, budget.releases());
-    budget.reserve_as(class, bytes).ok_or_else(|| Refusal {
+    let reservation = budget.reserve_in_turn(class, bytes, turn);
+    reservation.ok_or_else(|| Refusal {
         budget: budget.clone(),
         releases,
         class,

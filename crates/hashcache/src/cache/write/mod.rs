@@ -22,7 +22,7 @@ pub(super) use update::{fill, update_metadata};
 use super::follow::{End, Follower, Stream};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, record_bytes};
-use crate::memory::{Chunk, Class, Reservation};
+use crate::memory::{Chunk, Class, Reservation, Turn};
 use crate::object::{Cut, PAGE, Version};
 use crate::policy::LogPos;
 use crate::record::Record;
@@ -120,8 +120,11 @@ impl Writer {
         {
             return Err(PutError::Length { written, announced });
         }
-        self.refused = None;
-        let mut reserved = match self.reserve_for(bytes.len()) {
+        let turn = match self.refused.take() {
+            Some(_) => Turn::Waited,
+            None => Turn::New,
+        };
+        let mut reserved = match self.reserve_for(bytes.len(), turn) {
             Ok(reserved) => reserved,
             Err(refusal) => {
                 self.refused = Some(refusal);
@@ -154,7 +157,11 @@ impl Writer {
     }
 
     /// Sets aside memory for all chunks that `bytes` more bytes need, or for none.
-    fn reserve_for(&self, bytes: usize) -> Result<std::vec::IntoIter<(usize, Reserved)>, Refusal> {
+    fn reserve_for(
+        &self,
+        bytes: usize,
+        turn: Turn,
+    ) -> Result<std::vec::IntoIter<(usize, Reserved)>, Refusal> {
         let mut sizes = Vec::new();
         let (mut at, mut room) = (self.written, self.chunk.room());
         let mut left = bytes;
@@ -175,9 +182,9 @@ impl Writer {
         // missing, and would wake others for nothing.
         let (cache, all) = (&self.intent.cache, sizes.iter().sum());
         let mut reserved = if self.bypassed {
-            reserve_window(cache, self.class(), all)?
+            reserve_window(cache, self.class(), all, turn)?
         } else {
-            reserve_as(cache, self.class(), all)?
+            reserve_as(cache, self.class(), all, turn)?
         };
         let chunks = sizes.into_iter().map(|size| (size, reserved.split(size)));
         Ok(chunks.collect::<Vec<_>>().into_iter())
