@@ -15,7 +15,7 @@ pub const MIB: usize = 1 << 20;
 /// Those that find what was put into a store with room.
 pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
 
-/// All there are. Names that share a place or a tag put each other out with some of them, by chance.
+/// All there are. With some of them, names that share a place or a tag put each other out.
 pub const EVERY: [PolicyKind; 4] = PolicyKind::ALL;
 
 /// How many times as long random tests are to be as they are by default.
