@@ -194,13 +194,16 @@ pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> b
             writer.bypass();
             continue;
         }
-        if waited >= worker.limits.progress_time {
+        // Many large transfers at once may leave one without memory for long. It holds next to none
+        // meanwhile, so it may wait as long as somebody waits for it.
+        let nobody = writer.stream().followers() == 0;
+        if waited >= worker.limits.progress_time * if nobody { 1 } else { 10 } {
             return false;
         }
         let patience = match writer.is_stored() {
             true => STORE_PATIENCE.saturating_sub(waited),
-            // Who waits keeps its place among those who do.
-            false => worker.limits.progress_time.saturating_sub(waited),
+            // Who waits keeps its place among those who do, but looks whether its reader has left.
+            false => Duration::from_secs(5),
         };
         let _ = timeout(patience, writer.released()).await;
     }

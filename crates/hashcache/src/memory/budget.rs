@@ -105,6 +105,11 @@ impl Budget {
         self.0.limit
     }
 
+    /// Whether this is the same budget.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
@@ -371,10 +376,8 @@ impl Future for Waiting {
             this.number = None;
             return Poll::Ready(());
         }
-        // Under the lock that a release takes after it has counted itself: none is missed.
-        if this.inner.releases.load(Ordering::Acquire) != this.releases {
-            return Poll::Ready(());
-        }
+        // Behind those who wait already, even if something was released meanwhile: else whoever
+        // comes often enough would never have to wait, and the others for ever.
         let number = waiting.next_number;
         waiting.next_number += 1;
         let waiter = Waiter {
@@ -385,6 +388,15 @@ impl Future for Waiting {
         waiting.of(this.class).push_back(waiter);
         this.inner.count_bulk(&waiting);
         drop(waiting);
+        // A release takes the lock after it has counted itself: none is missed.
+        if this.inner.releases.load(Ordering::Acquire) != this.releases {
+            this.inner.wake_fitting();
+            let mut waiting = this.inner.waiting();
+            let mut there = waiting.of(this.class).iter();
+            if there.all(|waiter| waiter.number != number) {
+                return Poll::Ready(());
+            }
+        }
         this.number = Some(number);
         Poll::Pending
     }

@@ -11,7 +11,7 @@ pub(super) const RECORD_OVERHEAD: usize = 512;
 
 /// Sets memory aside for a pending write, out of the share for writes and out of the whole.
 pub(super) fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
-    reserve_as(cache, Class::Small, bytes, Turn::New).ok()
+    reserve_as(cache, Class::Small, bytes, None).ok()
 }
 
 /// The same for content of `class`.
@@ -19,13 +19,13 @@ pub(super) fn reserve_as(
     cache: &Cache,
     class: Class,
     bytes: usize,
-    turn: Turn,
+    waited: Option<&Refusal>,
 ) -> Result<Reserved, Refusal> {
     let stripe = cache.stripe();
-    let share = take(&stripe.write_budget, class, bytes, turn);
+    let share = take(&stripe.write_budget, class, bytes, waited);
     let reserved = share.and_then(|share| {
         Ok(Reserved {
-            whole: take(&stripe.budget, class, bytes, turn)?,
+            whole: take(&stripe.budget, class, bytes, waited)?,
             share: Some(share),
         })
     });
@@ -41,15 +41,25 @@ pub(super) fn reserve_window(
     cache: &Cache,
     class: Class,
     bytes: usize,
-    turn: Turn,
+    waited: Option<&Refusal>,
 ) -> Result<Reserved, Refusal> {
     Ok(Reserved {
         share: None,
-        whole: take(&cache.stripe().budget, class, bytes, turn)?,
+        whole: take(&cache.stripe().budget, class, bytes, waited)?,
     })
 }
 
-fn take(budget: &Budget, class: Class, bytes: usize, turn: Turn) -> Result<Reservation, Refusal> {
+/// Who has waited for one budget is new to the other, where others may wait.
+fn take(
+    budget: &Budget,
+    class: Class,
+    bytes: usize,
+    waited: Option<&Refusal>,
+) -> Result<Reservation, Refusal> {
+    let turn = match waited {
+        Some(refusal) if refusal.budget.is(budget) => Turn::Waited,
+        _ => Turn::New,
+    };
     let (bytes, releases) = (bytes as u64, budget.releases());
     let reservation = budget.reserve_in_turn(class, bytes, turn);
     reservation.ok_or_else(|| Refusal {

@@ -22,7 +22,7 @@ pub(super) use update::{fill, update_metadata};
 use super::follow::{End, Follower, Stream};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, record_bytes};
-use crate::memory::{Chunk, Class, Reservation, Turn};
+use crate::memory::{Chunk, Class, Reservation};
 use crate::object::{Cut, PAGE, Version};
 use crate::policy::LogPos;
 use crate::record::Record;
@@ -120,11 +120,8 @@ impl Writer {
         {
             return Err(PutError::Length { written, announced });
         }
-        let turn = match self.refused.take() {
-            Some(_) => Turn::Waited,
-            None => Turn::New,
-        };
-        let mut reserved = match self.reserve_for(bytes.len(), turn) {
+        let waited = self.refused.take();
+        let mut reserved = match self.reserve_for(bytes.len(), waited.as_ref()) {
             Ok(reserved) => reserved,
             Err(refusal) => {
                 self.refused = Some(refusal);
@@ -160,7 +157,7 @@ impl Writer {
     fn reserve_for(
         &self,
         bytes: usize,
-        turn: Turn,
+        waited: Option<&Refusal>,
     ) -> Result<std::vec::IntoIter<(usize, Reserved)>, Refusal> {
         let mut sizes = Vec::new();
         let (mut at, mut room) = (self.written, self.chunk.room());
@@ -182,9 +179,9 @@ impl Writer {
         // missing, and would wake others for nothing.
         let (cache, all) = (&self.intent.cache, sizes.iter().sum());
         let mut reserved = if self.bypassed {
-            reserve_window(cache, self.class(), all, turn)?
+            reserve_window(cache, self.class(), all, waited)?
         } else {
-            reserve_as(cache, self.class(), all, turn)?
+            reserve_as(cache, self.class(), all, waited)?
         };
         let chunks = sizes.into_iter().map(|size| (size, reserved.split(size)));
         Ok(chunks.collect::<Vec<_>>().into_iter())
