@@ -31,12 +31,18 @@ pub(super) enum End {
     Aborted,
 }
 
+/// Content in memory, from `start` on.
+#[derive(Default)]
+struct Stretch {
+    start: u64,
+    pieces: VecDeque<Bytes>,
+}
+
 struct State {
     /// The first page: its record is written last, so until then it is nowhere else.
-    head: VecDeque<Bytes>,
-    /// Content from `window_start` on.
-    window: VecDeque<Bytes>,
-    window_start: u64,
+    head: Stretch,
+    /// What was written after it and not stored yet.
+    window: Stretch,
     length: u64,
     end: End,
     bypassed: bool,
@@ -68,9 +74,11 @@ impl Stream {
         offset: u64,
     ) -> Arc<Self> {
         let state = State {
-            head: VecDeque::new(),
-            window: VecDeque::new(),
-            window_start: offset.max(PAGE as u64),
+            head: Stretch::default(),
+            window: Stretch {
+                start: offset.max(PAGE as u64),
+                pieces: VecDeque::new(),
+            },
             length: offset,
             end: End::Open,
             bypassed: false,
@@ -94,15 +102,25 @@ impl Stream {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Someone who reads from `offset` on; `None` when the write was given up.
+    /// Someone who reads from `offset` on; `None` when the write was given up, or is not stored and
+    /// others have read what begins there.
     pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
-        let aborted = self.lock().end == End::Aborted;
-        (!aborted).then(|| Follower::new(self, offset))
+        let mut state = self.lock();
+        let gone = state.end == End::Aborted || state.bypassed && !state.reaches_back_to(offset);
+        let place = (!gone).then(|| state.enter(offset));
+        drop(state);
+        place.map(|place| Follower::new(self, place, offset))
     }
 
     /// How far the content has been written.
     pub fn written(&self) -> u64 {
         self.lock().length
+    }
+
+    /// The same of a write that goes on: what it has lost is told on reading.
+    pub(super) fn follow_anyway(self: &Arc<Self>, offset: u64) -> Follower {
+        let place = self.lock().enter(offset);
+        Follower::new(self, place, offset)
     }
 
     /// Followers there are now.
@@ -115,13 +133,12 @@ impl Stream {
         let wakers = {
             let mut state = self.lock();
             state.length += piece.len() as u64;
-            if state.length <= PAGE as u64 {
-                state.head.push_back(piece);
-                merge(&mut state.head, &self.cache.stripe().budget);
-            } else {
-                state.window.push_back(piece);
-                merge(&mut state.window, &self.cache.stripe().budget);
-            }
+            let stretch = match state.length <= PAGE as u64 {
+                true => &mut state.head,
+                false => &mut state.window,
+            };
+            stretch.pieces.push_back(piece);
+            merge(&mut stretch.pieces, &self.cache.stripe().budget);
             released = state.trim();
             std::mem::take(&mut state.waiting_followers)
         };
@@ -133,13 +150,15 @@ impl Stream {
     pub(super) fn stored_to(&self, offset: u64) {
         let mut state = self.lock();
         if !state.bypassed {
-            state.drop_below(offset);
+            state.window.drop_below(offset);
         }
     }
 
-    /// From now on only the window holds what is written.
-    pub(super) fn bypass(&self) {
+    /// From now on what is written is here and nowhere else; `reservations` are for what of it
+    /// came before.
+    pub(super) fn bypass(&self, reservations: Vec<Reservation>) {
         self.lock().bypassed = true;
+        self.hold(reservations);
     }
 
     /// Keeps the memory of pieces on the books that only the window holds.
@@ -153,22 +172,12 @@ impl Stream {
 
     /// The first page, as far as it is written.
     pub(super) fn head(&self) -> Vec<Bytes> {
-        self.lock().head.iter().cloned().collect()
+        self.lock().head.pieces.iter().cloned().collect()
     }
 
     /// What was written from `offset` on; the window still holds it.
     pub(super) fn pieces(&self, offset: u64) -> Vec<Bytes> {
-        let state = self.lock();
-        let mut start = state.window_start;
-        let mut pieces = Vec::new();
-        for piece in &state.window {
-            let skip = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX);
-            if skip < piece.len() {
-                pieces.push(piece.slice(skip..));
-            }
-            start += piece.len() as u64;
-        }
-        pieces
+        self.lock().window.from(offset).collect()
     }
 
     pub(super) fn share(&self, reservations: &Arc<Vec<Reservation>>) {
@@ -203,16 +212,39 @@ impl Stream {
     }
 }
 
-impl State {
+impl Stretch {
     fn drop_below(&mut self, offset: u64) {
-        while let Some(first) = self.window.front() {
-            let end = self.window_start + first.len() as u64;
+        while let Some(first) = self.pieces.front() {
+            let end = self.start + first.len() as u64;
             if end > offset {
                 break;
             }
-            self.window_start = end;
-            self.window.pop_front();
+            self.start = end;
+            self.pieces.pop_front();
         }
+    }
+
+    /// What there is from `offset` on.
+    fn from(&self, offset: u64) -> impl Iterator<Item = Bytes> {
+        let mut start = self.start;
+        self.pieces.iter().filter_map(move |piece| {
+            let skip = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX);
+            start += piece.len() as u64;
+            (skip < piece.len()).then(|| piece.slice(skip..))
+        })
+    }
+}
+
+impl State {
+    /// A follower more, which is at `offset`; where it is kept.
+    fn enter(&mut self, offset: u64) -> usize {
+        let place = self.followers.iter().position(Option::is_none);
+        let place = place.unwrap_or_else(|| {
+            self.followers.push(None);
+            self.followers.len() - 1
+        });
+        self.followers[place] = Some(offset);
+        place
     }
 
     /// Of a bypassed write, drops what no follower needs any more. Returns memory to be let go of
@@ -223,33 +255,32 @@ impl State {
             return Vec::new();
         }
         let slowest = self.followers.iter().flatten().min().copied();
-        self.drop_below(slowest.unwrap_or(self.length));
-        if self.window.is_empty() {
+        let slowest = slowest.unwrap_or(self.length);
+        self.head.drop_below(slowest);
+        self.window.drop_below(slowest);
+        if self.head.pieces.is_empty() && self.window.pieces.is_empty() {
             std::mem::take(&mut self.held)
         } else {
             Vec::new()
         }
     }
 
+    /// Whether all that was written from `offset` on is in memory.
+    fn reaches_back_to(&self, offset: u64) -> bool {
+        let first_page = self.window.start <= PAGE as u64;
+        offset >= self.window.start || first_page && offset >= self.head.start
+    }
+
     /// The piece at `at`, if it is in memory.
     fn piece(&self, at: u64) -> Option<Bytes> {
-        let (mut start, pieces): (u64, &mut dyn Iterator<Item = &Bytes>) = if at < PAGE as u64 {
-            (0, &mut self.head.iter())
-        } else {
-            (self.window_start, &mut self.window.iter())
+        let stretch = match at < PAGE as u64 {
+            true => &self.head,
+            false => &self.window,
         };
-        if at < start {
-            return None;
+        match at >= stretch.start {
+            true => stretch.from(at).next(),
+            false => None,
         }
-        for piece in pieces {
-            let end = start + piece.len() as u64;
-            if at < end {
-                let skip = usize::try_from(at - start).unwrap_or(usize::MAX);
-                return Some(piece.slice(skip..));
-            }
-            start = end;
-        }
-        None
     }
 }
 
@@ -301,15 +332,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(stream: &Arc<Stream>, offset: u64) -> Self {
-        let mut state = stream.lock();
-        let place = state.followers.iter().position(Option::is_none);
-        let place = place.unwrap_or_else(|| {
-            state.followers.push(None);
-            state.followers.len() - 1
-        });
-        state.followers[place] = Some(offset);
-        drop(state);
+    /// `place` is where the stream keeps it.
+    fn new(stream: &Arc<Stream>, place: usize, offset: u64) -> Self {
         let spans = Spans::new(&stream.cache, &stream.name, stream.version, stream.cut);
         Self {
             stream: Arc::clone(stream),
@@ -336,7 +360,7 @@ impl Follower {
         let piece = {
             let mut state = self.stream.lock();
             // What is not in the store yet must not be asked for ahead: the answer would be no.
-            let stored = state.window_start;
+            let stored = state.window.start;
             match state.piece(self.at) {
                 Some(piece) => Ok(piece),
                 None if self.at >= state.length => match state.end {

@@ -225,6 +225,48 @@ fn a_bypassed_write_without_followers_holds_no_memory() {
 }
 
 #[test]
+fn a_write_that_is_bypassed_keeps_nothing_that_its_followers_have() {
+    for (length, written) in [(Some(10 << 20), 200_000), (None, 200_000), (None, 10_000)] {
+        let cache = store(PolicyKind::Log);
+        let at_rest = cache.stats().memory_used_bytes;
+        let put = Put {
+            length,
+            ..Put::metadata("m")
+        };
+        let mut writer = begin(&cache, put);
+        let mut follower = writer.follow(0);
+        writer.write(&content(b"name", 1, written)).unwrap();
+        assert_eq!(drain(&mut follower).len(), written);
+        let before = cache.stats().memory_used_bytes;
+        // The writer may have to wait for memory now; until then it is to hold next to none.
+        writer.bypass();
+        let after = cache.stats().memory_used_bytes;
+        assert!(before - at_rest >= written as u64, "{before} {at_rest}");
+        assert!(after - at_rest <= 2 * 64 * KIB as u64, "{after} {at_rest}");
+        writer.write(&[7; 50_000]).unwrap();
+        assert_eq!(drain(&mut follower).len(), 50_000);
+    }
+}
+
+#[test]
+fn who_comes_too_late_to_a_bypassed_write_is_told_at_once() {
+    for (written, late) in [(30_000, 20_000), (200_000, 0), (200_000, 150_000)] {
+        let cache = store(PolicyKind::Log);
+        let mut writer = begin(&cache, Put::metadata("m"));
+        let mut follower = writer.follow(0);
+        writer.write(&content(b"name", 1, written)).unwrap();
+        let stream = writer.stream();
+        writer.bypass();
+        // Everything is there still.
+        let from = stream.follow(late).expect("nobody has read it");
+        drop(from);
+        assert_eq!(drain(&mut follower).len(), written);
+        assert!(stream.follow(late).is_none());
+        assert!(stream.follow(written as u64).is_some());
+    }
+}
+
+#[test]
 fn with_memory_full_a_writer_waits_or_passes_on_and_followers_go_on() {
     let gate = Arc::new(Gate::new(MemoryDevice::new(64 * MIB)));
     let cache = open(quiet(gate.clone() as Arc<dyn Device>, PolicyKind::Log));

@@ -74,17 +74,20 @@ impl Writer {
     pub fn bypass(&mut self) {
         if !self.bypassed {
             self.bypassed = true;
-            self.stream.bypass();
             // The share for writes is for what is still going to be written.
             let share = &self.intent.cache.stripe().write_budget;
-            self.reservations.retain(|it| !it.is_of(share));
-            self.head_reservations.retain(|it| !it.is_of(share));
+            let mut held = std::mem::take(&mut self.head_reservations);
+            held.append(&mut self.reservations);
+            held.retain(|it| !it.is_of(share));
+            // Now and not with the next bytes: the writer may have to wait for memory first, and
+            // many that wait would keep from each other what their readers have long had.
+            self.stream.bypass(held);
         }
     }
 
     /// Someone who reads what is being written, from `offset` on.
     pub fn follow(&self, offset: u64) -> Follower {
-        Follower::new(&self.stream, offset)
+        self.stream.follow_anyway(offset)
     }
 
     /// A handle that can make followers where the writer cannot be reached, until the write ends.
