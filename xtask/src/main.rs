@@ -7,6 +7,7 @@ mod check;
 mod cpu;
 mod followers;
 mod memory_limit;
+mod memory_pressure;
 mod never_wrong;
 mod proxy_process;
 mod range_storm;
@@ -39,6 +40,8 @@ enum Command {
     RealClients(real_clients::Args),
     /// Hold the memory of the proxy against what it was allowed
     MemoryLimit(memory_limit::Args),
+    /// Let the proxy share a memory limit with others that want it
+    MemoryPressure(memory_pressure::Args),
     /// Kill the proxy under load again and again and check every byte
     NeverWrong(never_wrong::Args),
     /// Let many clients share one fetch that is cut, slow or not to be shared
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Tidy(args) => tidy::run(&args),
         Command::RealClients(args) => real_clients::run(&args),
         Command::MemoryLimit(args) => memory_limit::run(&args),
+        Command::MemoryPressure(args) => memory_pressure::run(&args),
         Command::NeverWrong(args) => never_wrong::run(&args),
         Command::Followers(args) => followers::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),

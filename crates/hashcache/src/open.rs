@@ -12,7 +12,7 @@ use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue, Scribe};
 use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
-use crate::memory::{AlignedBuf, Budget, Hot};
+use crate::memory::{AlignedBuf, Budget, Hot, Keeper};
 use crate::policy::{Basic, Log, Policy, Set, SetMem};
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
@@ -392,10 +392,15 @@ pub(crate) fn stripe(
     Ok(Arc::new(stripe))
 }
 
+/// An open store and its own threads.
+pub(crate) struct Started {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) scribe: std::thread::JoinHandle<()>,
+    pub(crate) keeper: Keeper,
+}
+
 /// Opens or makes the store of `config` and starts its threads.
-pub(crate) fn start(
-    config: &Config,
-) -> Result<(Arc<Stripe>, std::thread::JoinHandle<()>), OpenError> {
+pub(crate) fn start(config: &Config) -> Result<Started, OpenError> {
     let mut opened = open_or_make(config)?;
     let policy = IndexPolicy::of(config).code();
     if opened.superblock.policy != policy {
@@ -404,6 +409,11 @@ pub(crate) fn start(
         opened.superblock.policy_since = opened.superblock.next_version;
     }
     let stripe = stripe(config, &opened, READ_THREADS)?;
+    let no_thread = |source| OpenError::System {
+        what: "a thread",
+        source,
+    };
+    let keeper = Keeper::start(&stripe.hot, stripe.budget.limit()).map_err(no_thread)?;
     let was_clean = opened.superblock.clean;
     opened.superblock.clean = false;
     let next_version = opened
@@ -429,17 +439,18 @@ pub(crate) fn start(
         was_clean,
     );
     let (promise, recovered) = promise::<bool>();
-    let thread = std::thread::Builder::new()
+    let scribe = std::thread::Builder::new()
         .name("hc-write".into())
         .spawn(move || scribe.run(promise))
-        .map_err(|source| OpenError::System {
-            what: "a thread",
-            source,
-        })?;
+        .map_err(no_thread)?;
     if recovered.wait_for(config.open_patience).is_none() {
         tracing::info!("going on before all of the index is known");
     }
-    Ok((stripe, thread))
+    Ok(Started {
+        stripe,
+        scribe,
+        keeper,
+    })
 }
 
 fn footer_bytes_max(geometry: &Geometry) -> usize {

@@ -354,7 +354,7 @@ async fn fetch(client: &mut Client, url: &str, target: &str) -> anyhow::Result<u
 }
 
 /// A number of bytes in MiB, which limits are given in.
-fn mib(bytes: u64) -> String {
+pub fn mib(bytes: u64) -> String {
     let tenths = (bytes * 10) >> 20;
     format!("{}.{} MiB", tenths / 10, tenths % 10)
 }

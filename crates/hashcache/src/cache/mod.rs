@@ -30,7 +30,7 @@ use crate::error::{OpenError, PutError, RemoveError};
 use crate::flush::Removal;
 use crate::format::{Family, Removed};
 use crate::key::KeyHash;
-use crate::memory::{Class, Reservation};
+use crate::memory::{Class, Keeper, Reservation};
 use crate::object::Version;
 use crate::shard::Found;
 use crate::stats::{Health, Stats};
@@ -47,6 +47,8 @@ struct Inner {
     stripe: Arc<Stripe>,
     scribe: std::sync::Mutex<Option<std::thread::JoinHandle<()>>>,
     flights: fetch_once::Flights,
+    /// Gives memory back to others until the cache is gone.
+    _keeper: Keeper,
     closed: std::sync::atomic::AtomicBool,
 }
 
@@ -84,7 +86,11 @@ impl Cache {
     /// # Errors
     /// See [`OpenError`]; nothing on disk is changed then.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let (stripe, scribe) = open::start(&config)?;
+        let open::Started {
+            stripe,
+            scribe,
+            keeper,
+        } = open::start(&config)?;
         let scribe = std::sync::Mutex::new(Some(scribe));
         let closed = std::sync::atomic::AtomicBool::new(false);
         Ok(Self {
@@ -92,6 +98,7 @@ impl Cache {
                 stripe,
                 scribe,
                 flights: fetch_once::Flights::default(),
+                _keeper: keeper,
                 closed,
             }),
         })

@@ -49,8 +49,10 @@ pub(crate) struct Hot {
     arena: Arc<Arena>,
     budget: Budget,
     next_victim: AtomicUsize,
-    /// Slabs of all shards, so that shrinking what is empty costs nothing.
+    /// Slabs of all shards.
     slabs: AtomicUsize,
+    /// How many there may be, for the sake of others on this machine.
+    slabs_max: AtomicUsize,
     bytes: AtomicU64,
 }
 
@@ -64,6 +66,7 @@ impl Hot {
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
+            slabs_max: AtomicUsize::new(usize::MAX),
             bytes: AtomicU64::new(0),
         });
         let reclaimed = Arc::downgrade(&hot);
@@ -170,7 +173,9 @@ impl Hot {
         let once = shard.slabs.len();
         let mut tries = 2 * once;
         shard.open = loop {
-            match self.arena.open(&self.budget) {
+            let most = self.slabs_max.load(Ordering::Relaxed);
+            let may_grow = self.slabs.load(Ordering::Relaxed) < most;
+            match may_grow.then(|| self.arena.open(&self.budget)).flatten() {
                 Some(open) => break Some(open),
                 None if tries == 0 => return None,
                 None => {
@@ -223,9 +228,15 @@ impl Hot {
     fn shrink(&self, bytes: u64) {
         let target = self.budget.used().saturating_sub(bytes);
         let slabs = usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
+        self.shrink_until(slabs, || self.budget.used() <= target);
+    }
+
+    /// Lets go of slabs, the oldest of each shard in turn, until it is `enough`, which takes about
+    /// as many as `slabs`.
+    fn shrink_until(&self, slabs: usize, enough: impl Fn() -> bool) {
         let rounds = SHARDS.max(slabs).saturating_mul(4);
         for round in 0..rounds {
-            if self.budget.used() <= target || self.slabs.load(Ordering::Relaxed) == 0 {
+            if enough() || self.slabs.load(Ordering::Relaxed) == 0 {
                 return;
             }
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
@@ -236,6 +247,19 @@ impl Hot {
                 self.evict_oldest(&mut shard, round < rounds / 2);
             }
         }
+    }
+
+    /// From now on takes no more than `bytes` for slabs, and lets go of what is beyond.
+    pub(super) fn keep_within(&self, bytes: u64) {
+        let most = usize::try_from(bytes / SLAB_BYTES as u64).unwrap_or(usize::MAX);
+        self.slabs_max.store(most, Ordering::Relaxed);
+        let slabs = || self.slabs.load(Ordering::Relaxed);
+        self.shrink_until(slabs().saturating_sub(most), || slabs() <= most);
+    }
+
+    /// Bytes that slabs of hot objects take.
+    pub(crate) fn slab_bytes(&self) -> u64 {
+        self.slabs.load(Ordering::Relaxed) as u64 * SLAB_BYTES as u64
     }
 
     /// Bytes of content and metadata that are hot.
@@ -313,6 +337,31 @@ mod tests {
             held.push(reservation);
         }
         assert!(held.len() >= 60, "{} of 64", held.len());
+    }
+
+    #[test]
+    fn no_more_is_hot_than_others_leave() {
+        let budget = Budget::new(16 << 20);
+        let hot = Hot::new(&budget).unwrap();
+        let fill = |from: u32| {
+            for n in from..from + 2_000 {
+                hot.insert(&record(n, 8_000), None);
+            }
+        };
+        fill(0);
+        assert!(hot.slab_bytes() > 12 << 20, "{}", hot.slab_bytes());
+        let used = budget.used();
+        hot.keep_within(4 << 20);
+        assert!(hot.slab_bytes() <= 4 << 20);
+        assert!(used - budget.used() >= 8 << 20);
+        fill(10_000);
+        assert!(hot.slab_bytes() <= 4 << 20);
+        assert!(hot.bytes() >= 2 << 20, "{}", hot.bytes());
+        hot.keep_within(16 << 20);
+        fill(20_000);
+        assert!(hot.slab_bytes() > 12 << 20, "{}", hot.slab_bytes());
+        hot.keep_within(0);
+        assert_eq!((hot.slab_bytes(), hot.bytes()), (0, 0));
     }
 
     #[test]

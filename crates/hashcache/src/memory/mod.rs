@@ -9,10 +9,13 @@ mod budget;
 mod buffer;
 mod chunk;
 mod hot;
+mod keeper;
 mod slab;
+mod surroundings;
 
 pub use budget::Reservation;
 pub(crate) use budget::{Budget, Class, Turn, Waiting};
 pub use buffer::AlignedBuf;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
+pub(crate) use keeper::Keeper;
