@@ -177,6 +177,9 @@ pub struct SettingArgs {
     /// Largest object to store [default: one eighth of the cache size]
     #[arg(long, value_name = "SIZE")]
     max_object_size: Option<String>,
+    /// Share of the sets that memory holds with `set-mem-lru`, in 1/100 [default: 40]
+    #[arg(long, value_name = "PERCENT")]
+    held_share: Option<String>,
     /// Mean size of an object, which sizes the index [default: 8KiB]
     #[arg(long, value_name = "SIZE")]
     object_size: Option<String>,
@@ -210,6 +213,7 @@ impl SettingArgs {
             ("name", one(&self.name)),
             ("workers", one(&self.workers)),
             ("max-object-size", one(&self.max_object_size)),
+            ("held-share", one(&self.held_share)),
             ("object-size", one(&self.object_size)),
             (
                 "no-default-rules",

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::format::{BLOCK, Family, PART_BODY, PART_BYTES, SECTOR, Superblock, round_up_u64};
 use crate::key::SHARDS;
-use crate::policy::{SLOT_BITS, WAYS, entry_bits};
+use crate::policy::{SLOT_BITS, WAYS, entry_bits, held_sets_bits};
 
 /// How objects are found. `docs/OPERATING.md` says which to take when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,16 +27,24 @@ pub enum PolicyKind {
     Basic,
     /// The table of `set`, of which memory knows 11 bits a slot: misses cost no read.
     SetMem,
+    /// The same for the sets used last, a share of all ([`Config::held_share`]); others are read.
+    SetMemLru,
 }
 
 impl PolicyKind {
     /// All there are, from least memory to most.
-    pub const ALL: [Self; 4] = [Self::Basic, Self::Set, Self::SetMem, Self::Log];
+    pub const ALL: [Self; 5] = [
+        Self::Basic,
+        Self::Set,
+        Self::SetMemLru,
+        Self::SetMem,
+        Self::Log,
+    ];
 
     pub(crate) fn family(self) -> Family {
         match self {
             Self::Log => Family::Log,
-            Self::Basic | Self::Set | Self::SetMem => Family::Table,
+            Self::Basic | Self::Set | Self::SetMemLru | Self::SetMem => Family::Table,
         }
     }
 
@@ -44,11 +52,12 @@ impl PolicyKind {
     pub(crate) fn ways(self) -> u32 {
         match self {
             Self::Basic => 1,
-            Self::Set | Self::SetMem | Self::Log => 8,
+            Self::Set | Self::SetMemLru | Self::SetMem | Self::Log => 8,
         }
     }
 
-    /// Whether slots are listed in the log before they are written.
+    /// Whether slots are listed in the log before they are written: where memory must know after a
+    /// crash what they hold. (`set-mem-lru` reads a set before it uses it.)
     pub(crate) fn keeps_lists(self) -> bool {
         self == Self::SetMem
     }
@@ -59,6 +68,7 @@ impl PolicyKind {
             Self::Basic => "basic",
             Self::Set => "set",
             Self::SetMem => "set-mem",
+            Self::SetMemLru => "set-mem-lru",
             Self::Log => "log",
         }
     }
@@ -101,6 +111,11 @@ pub struct Config {
     pub policy: PolicyKind,
     /// Candidate rows of a key in the index of `log`. May change from one opening to the next.
     pub rows: Rows,
+    /// Share of the sets that memory holds with `set-mem-lru`, in 1/100, at least one in each shard;
+    /// `None`: 40. Above half, `set-mem` takes
+    /// hardly more and holds them all. May change from one
+    /// opening to the next.
+    pub held_share: Option<u8>,
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table. Only used when a store is made.
@@ -128,6 +143,7 @@ impl Config {
             memory_bytes: 64 << 20,
             policy: PolicyKind::Log,
             rows: Rows::Two,
+            held_share: None,
             object_bytes: 8 << 10,
             block_bytes: 8 << 10,
             batch_delay: Duration::from_millis(250),
@@ -352,7 +368,7 @@ impl Geometry {
     /// What the index of `policy` looks like in this store.
     pub(crate) fn index(&self, policy: IndexPolicy) -> IndexShape {
         let bits = match policy.kind {
-            PolicyKind::Basic | PolicyKind::Set => 0,
+            PolicyKind::Basic | PolicyKind::Set | PolicyKind::SetMemLru => 0,
             PolicyKind::SetMem => SLOT_BITS,
             PolicyKind::Log => entry_bits(policy.rows),
         };
@@ -360,7 +376,25 @@ impl Geometry {
         IndexShape {
             shard_rows: u32::try_from(rows).unwrap_or(u32::MAX),
             row_bytes: WAYS * bits as usize / 8,
+            unsaved_bytes: match policy.kind {
+                PolicyKind::SetMemLru => self.held_sets_bytes(policy),
+                PolicyKind::Basic | PolicyKind::Set | PolicyKind::SetMem | PolicyKind::Log => 0,
+            },
         }
+    }
+
+    /// Sets that each shard holds at most with `set-mem-lru`.
+    pub(crate) fn held_sets(&self, policy: IndexPolicy) -> usize {
+        let held = self.shard_rows() * u64::from(policy.held_share.clamp(1, 100)) / 100;
+        usize::try_from(held.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// What they take in all shards, bytes.
+    fn held_sets_bytes(&self, policy: IndexPolicy) -> u64 {
+        let rows = self.held_sets(policy);
+        let known = (rows * WAYS) as u64 * u64::from(SLOT_BITS);
+        let bits = known + held_sets_bits(self.shard_rows(), rows);
+        bits.div_ceil(8) * SHARDS as u64
     }
 
     /// Blocks in the remove journal.
@@ -374,13 +408,20 @@ impl Geometry {
 pub(crate) struct IndexPolicy {
     pub(crate) kind: PolicyKind,
     pub(crate) rows: Rows,
+    /// In 1/100.
+    pub(crate) held_share: u8,
 }
+
+/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the paper's
+/// two (section 5.2).
+pub(crate) const SETS_HELD: u8 = 40;
 
 impl IndexPolicy {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             kind: config.policy,
             rows: config.rows,
+            held_share: config.held_share.unwrap_or(SETS_HELD),
         }
     }
 
@@ -392,13 +433,20 @@ impl IndexPolicy {
             (PolicyKind::Log, Rows::One) => 3,
             (PolicyKind::Basic, _) => 4,
             (PolicyKind::SetMem, _) => 5,
+            (PolicyKind::SetMemLru, _) => 6,
         }
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let all = PolicyKind::ALL.into_iter();
-        all.flat_map(|kind| [Rows::Two, Rows::One].map(|rows| Self { kind, rows }))
-            .find(|it| it.code() == code)
+        let forms = |kind| {
+            [Rows::Two, Rows::One].map(|rows| Self {
+                kind,
+                rows,
+                held_share: SETS_HELD,
+            })
+        };
+        all.flat_map(forms).find(|it| it.code() == code)
     }
 }
 
@@ -416,6 +464,8 @@ pub(crate) struct IndexShape {
     /// Rows in each shard.
     pub(crate) shard_rows: u32,
     pub(crate) row_bytes: usize,
+    /// What no checkpoint saves.
+    pub(crate) unsaved_bytes: u64,
 }
 
 impl IndexShape {
@@ -429,6 +479,7 @@ impl IndexShape {
         Self {
             shard_rows: u32::try_from(shard_rows).unwrap_or(u32::MAX),
             row_bytes: WAYS * bits as usize / 8,
+            unsaved_bytes: 0,
         }
     }
 
@@ -439,7 +490,7 @@ impl IndexShape {
 
     /// Memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.rows() * self.row_bytes as u64
+        self.rows() * self.row_bytes as u64 + self.unsaved_bytes
     }
 
     /// Rows whose bytes fit into a part of a checkpoint.

@@ -13,7 +13,7 @@ use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSIO
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::memory::{AlignedBuf, Budget, Hot};
-use crate::policy::{Basic, Log, Policy, Set, SetMem};
+use crate::policy::{Basic, Log, Policy, Set, SetMem, SetMemLru};
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
 
@@ -361,6 +361,11 @@ pub(crate) fn stripe(
             PolicyKind::Set => Box::new(Set::new(geometry.sets)),
             PolicyKind::SetMem => {
                 Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
+            }
+            PolicyKind::SetMemLru => {
+                let here = geometry.sets / SHARDS as u64;
+                let held = geometry.held_sets(policy);
+                Box::new(SetMemLru::new(geometry.sets, n as u64 * here, here, held))
             }
             PolicyKind::Log => Box::new(Log::new(policy.rows, rows, geometry.capacity())),
         };

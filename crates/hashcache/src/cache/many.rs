@@ -51,7 +51,7 @@ impl Cache {
         let offset = match located {
             Located::Nowhere => return None,
             Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,
-            Located::Set(set) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
+            Located::Set(set, _) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
         };
         Some((stripe.device_id, offset))
     }

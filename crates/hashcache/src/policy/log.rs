@@ -138,6 +138,22 @@ impl Log {
         })
     }
 
+    /// Where `key` may lie, newest first.
+    fn candidates(&self, key: KeyHash, head: LogPos) -> Candidates {
+        let tag = key.tag(self.tag_bits);
+        let mut candidates = Candidates::NONE;
+        for (row, way) in self.places(key) {
+            let entry = self.entry(row, way);
+            if entry.tag == tag
+                && let Some(at) = self.position(entry, head)
+            {
+                candidates.add(at);
+            }
+        }
+        candidates.sort();
+        candidates
+    }
+
     fn clear(&mut self, row: u32, way: usize) {
         let rank = self.entry(row, way).rank;
         self.store(
@@ -178,22 +194,13 @@ impl Log {
 }
 
 impl Policy for Log {
-    fn locate(&self, key: KeyHash, head: LogPos) -> Located {
-        let tag = key.tag(self.tag_bits);
-        let mut candidates = Candidates::NONE;
-        for (row, way) in self.places(key) {
-            let entry = self.entry(row, way);
-            if entry.tag == tag
-                && let Some(at) = self.position(entry, head)
-            {
-                candidates.add(at);
-            }
-        }
+    fn locate(&mut self, key: KeyHash, head: LogPos) -> Located {
+        let candidates = self.candidates(key, head);
         if candidates.as_slice().is_empty() {
-            return Located::Nowhere;
+            Located::Nowhere
+        } else {
+            Located::Log(candidates)
         }
-        candidates.sort();
-        Located::Log(candidates)
     }
 
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos) {
@@ -321,10 +328,8 @@ mod tests {
     }
 
     fn found(log: &Log, key: KeyHash, head: u64) -> Vec<u64> {
-        match log.locate(key, LogPos(head)) {
-            Located::Log(candidates) => candidates.as_slice().iter().map(|at| at.0).collect(),
-            _ => Vec::new(),
-        }
+        let candidates = log.candidates(key, LogPos(head));
+        candidates.as_slice().iter().map(|at| at.0).collect()
     }
 
     #[test]
@@ -456,10 +461,7 @@ mod tests {
             log.save(first..first + 32, &mut bytes);
             restored.restore(first, &bytes);
         }
-        assert!(
-            (0..300)
-                .all(|n| restored.locate(key(n), LogPos(300)) == log.locate(key(n), LogPos(300)))
-        );
+        assert!((0..300).all(|n| found(&restored, key(n), 300) == found(&log, key(n), 300)));
     }
 
     /// Live objects in a full log that can still be found, with slots at `load` objects a slot.

@@ -4,7 +4,7 @@ use hashcache::{Cache, Config, OpenError, PolicyKind, Rows};
 
 use super::support::{MIB, Value, copy, get, memory, open, quiet, rounds};
 
-const OF_SETS: [PolicyKind; 2] = [PolicyKind::Set, PolicyKind::SetMem];
+const OF_SETS: [PolicyKind; 3] = [PolicyKind::Set, PolicyKind::SetMem, PolicyKind::SetMemLru];
 
 fn name(n: u64) -> Vec<u8> {
     format!("http://example.org/{n}").into_bytes()
@@ -18,7 +18,8 @@ fn put_all(cache: &Cache, numbers: std::ops::Range<u64>) {
 
 #[test]
 fn a_cache_made_with_one_policy_opens_with_another_of_its_family() {
-    for (made, opened) in [(OF_SETS[0], OF_SETS[1]), (OF_SETS[1], OF_SETS[0])] {
+    let pairs = OF_SETS.map(|made| OF_SETS.map(|opened| (made, opened)));
+    for (made, opened) in pairs.into_iter().flatten() {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), made));
         put_all(&cache, 0..100);
@@ -77,7 +78,7 @@ fn whoever_wrote_last_no_older_version_comes_back() {
         let mut device = memory(16 * MIB);
         let mut last = vec![None; 300];
         for round in 0..8 {
-            let policy = OF_SETS[random.usize(..2)];
+            let policy = OF_SETS[random.usize(..3)];
             let cache = open(quiet(device.clone(), policy));
             for put in 0..random.u64(1..400) {
                 let n = random.usize(..last.len());
