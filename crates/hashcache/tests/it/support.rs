@@ -2,6 +2,7 @@
 //! stop.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::{env, io};
 
@@ -377,5 +378,14 @@ impl Device for Overlay {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Ends the other threads even when this one panics.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
