@@ -215,8 +215,9 @@ pub static KEYS: &[Key] = &[
 const OPPOSITES: [(&str, &str); 1] = [("no_default_rules", "default_rules")];
 
 /// The words for each choice, also what the flags offer to complete.
-pub const POLICIES: [(&str, PolicyKind); 5] = [
+pub const POLICIES: [(&str, PolicyKind); 6] = [
     ("log", PolicyKind::Log),
+    ("log-lru", PolicyKind::LogLru),
     ("set-mem", PolicyKind::SetMem),
     ("set-mem-lru", PolicyKind::SetMemLru),
     ("set", PolicyKind::Set),

@@ -149,7 +149,7 @@ fn all_faults_of_all_sources_are_told_at_once() {
         [
             "a.toml:1: unknown key `memroy`",
             "a.toml:2: cache_size: `big` is not a size",
-            "HASHCACHE_POLICY: `lru` is none of log, set-mem, set-mem-lru, set, basic",
+            "HASHCACHE_POLICY: `lru` is none of log, log-lru, set-mem, set-mem-lru, set, basic",
             "--admin: `everywhere` is not an address with a port",
         ]
     );
@@ -336,7 +336,8 @@ fn a_variable_names_the_file_unless_a_flag_does() {
 
 #[test]
 fn every_key_can_be_set_to_what_it_shows() {
-    let effective = assembled("accelerate = \"http://127.0.0.1:81\"", &[], vec![]).unwrap();
+    let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30";
+    let effective = assembled(file, &[], vec![]).unwrap();
     for (key, shown, _) in effective.shown() {
         let written = match shown {
             Shown::Nothing => panic!("{} shows nothing", key.name),

@@ -5,7 +5,7 @@
 use std::fmt;
 
 pub use crate::config::Rows;
-use crate::config::{PolicyKind, SETS_HELD};
+use crate::config::{POSITIONS_HELD, PolicyKind, SETS_HELD};
 
 /// A policy that can be planned for, by its published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Design {
             grouped: false,
             held: match candidate {
                 Candidate::SetMemLru => f64::from(SETS_HELD) / 100.0,
-                Candidate::LogLru => 0.5,
+                Candidate::LogLru => f64::from(POSITIONS_HELD) / 100.0,
                 _ => 1.0,
             },
         }

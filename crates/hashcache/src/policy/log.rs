@@ -295,7 +295,7 @@ impl Policy for Log {
         }
     }
 
-    fn save(&self, rows: Range<u32>, out: &mut Vec<u8>) {
+    fn save(&mut self, rows: Range<u32>, _old: &[u8], out: &mut Vec<u8>) {
         let entries = rows.start as usize * WAYS..rows.end as usize * WAYS;
         self.packed.save(entries, out);
     }
@@ -458,7 +458,7 @@ mod tests {
         let mut restored = Log::new(Rows::Two, 64, 100_000);
         for first in [0, 32] {
             let mut bytes = Vec::new();
-            log.save(first..first + 32, &mut bytes);
+            log.save(first..first + 32, &[], &mut bytes);
             restored.restore(first, &bytes);
         }
         assert!((0..300).all(|n| found(&restored, key(n), 300) == found(&log, key(n), 300)));

@@ -122,7 +122,7 @@ impl Policy for SetMem {
         self.here
     }
 
-    fn save(&self, rows: Range<u32>, out: &mut Vec<u8>) {
+    fn save(&mut self, rows: Range<u32>, _old: &[u8], out: &mut Vec<u8>) {
         let entries = rows.start as usize * WAYS..rows.end as usize * WAYS;
         self.ranks.packed().save(entries, out);
     }

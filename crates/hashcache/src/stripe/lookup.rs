@@ -14,12 +14,16 @@ use super::{Read, Stripe};
 use crate::completion::{Outcome, Promise, promise};
 use crate::disk_table;
 use crate::format::Kind;
+use crate::index_file;
 use crate::key::KeyHash;
 use crate::object::Version;
 use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
 use crate::record::Record;
 use crate::shard::{Found, Reading, Shard};
 use crate::stats::Health;
+
+/// How many editions of the index file a look-up goes by before it is a miss.
+const EDITIONS_MAX: usize = 3;
 
 /// What a look-up wants.
 #[derive(Clone, Debug)]
@@ -223,6 +227,7 @@ impl Stripe {
         match located {
             Located::Nowhere => None,
             Located::Log(candidates) => self.find_in_log(wanted, &candidates),
+            Located::Displaced(row) => self.find_displaced(wanted, row),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
                 let slot = disk_table::read_slot(self, set, slot)?;
@@ -247,6 +252,25 @@ impl Stripe {
                     return None;
                 }
                 Read::Failed => return None,
+            }
+        }
+        None
+    }
+
+    /// As many times as a new edition of the index file comes while a row of the old one is read:
+    /// that is seldom more than once.
+    fn find_displaced(&self, wanted: &Wanted, row: u32) -> Option<Record> {
+        let row = self.index.row_number(wanted.key.shard(), row);
+        for _ in 0..EDITIONS_MAX {
+            let edition = self.index_file.edition()?;
+            let saved = index_file::read_row(self, edition, row);
+            let shard = self.shard(wanted.key);
+            if self.index_file.edition() == Some(edition) {
+                let head = self.log.head();
+                let saved = saved.as_deref().unwrap_or_default();
+                let candidates = shard.policy.resolve(wanted.key, saved, head);
+                drop(shard);
+                return self.find_in_log(wanted, &candidates);
             }
         }
         None

@@ -141,6 +141,58 @@ fn log_put_is_much_less_than_a_write_and_no_read() {
 }
 
 #[test]
+fn log_lru_hit_is_one_read_and_one_more_of_its_row_where_its_position_is_on_disk() {
+    // Five objects a row, of which four have their positions in memory.
+    let (cache, device) = store(PolicyKind::LogLru, 3_000, 6_000);
+    let (mut found, mut rows, mut extra) = (0, 0, 0);
+    for put in 0..6_000 {
+        let value = get(&cache, &name(put));
+        let reads = device.take_reads();
+        if value.is_some() {
+            let of_row = usize::from(reads[0].length <= KIB);
+            found += 1;
+            rows += of_row;
+            extra += reads.len() - 1 - of_row;
+        }
+    }
+    assert!(found > 5_000, "{found} of 6,000");
+    assert!(
+        (500..found / 2).contains(&rows),
+        "{rows} rows read for {found}"
+    );
+    assert!(extra < 250, "{extra} reads in vain");
+    // Merging comes with the next batch.
+    assert_eq!(device.take_writes(), []);
+}
+
+#[test]
+fn log_lru_miss_is_at_most_0_046_reads() {
+    let (cache, device) = store(PolicyKind::LogLru, 3_000, 6_000);
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(reads <= 460, "{reads} reads for 10,000 misses");
+}
+
+#[test]
+fn log_lru_put_is_much_less_than_a_write_and_reads_only_what_is_merged() {
+    let (cache, device) = store(PolicyKind::LogLru, 3_000, 5_000);
+    for put in 0..3_000 {
+        store_one(&cache, 10_000 + put, 3_000);
+        if put % 500 == 499 {
+            assert!(cache.flush().wait());
+        }
+    }
+    const PART: usize = 256 * KIB;
+    let (reads, writes) = (device.take_reads(), device.take_writes());
+    assert!(reads.iter().all(|read| read.length == PART), "{reads:?}");
+    let merged = writes.iter().filter(|write| write.length == PART).count();
+    assert!(reads.len() <= merged, "{} for {merged}", reads.len());
+    assert!(writes.len() <= 90, "{}", writes.len());
+}
+
+#[test]
 fn a_hot_hit_costs_nothing() {
     for policy in PolicyKind::ALL {
         let (cache, device) = store(policy, 3_000, 20);

@@ -56,6 +56,63 @@ fn a_log_may_change_the_rows_of_its_index() {
 }
 
 #[test]
+fn log_lru_rebuilds_its_index_from_a_log_and_the_other_way_round() {
+    let device = memory(64 * MIB);
+    let kinds = [PolicyKind::Log, PolicyKind::LogLru, PolicyKind::Log];
+    for (round, kind) in (0..).zip(kinds) {
+        let cache = open(quiet(device.clone(), kind));
+        let known = round * 1_000;
+        let found = (0..known).filter(|put| get(&cache, &name(*put)).is_some());
+        assert!(found.count() as u64 * 100 >= known * 95, "{kind:?}");
+        put_all(&cache, known..known + 1_000);
+        cache.close();
+    }
+}
+
+/// Half of what is known lies in checkpoints: they come and go, some runs are killed, and the share
+/// that memory holds changes.
+#[test]
+fn positions_on_disk_are_found_again_after_an_end_in_order_and_after_a_kill() {
+    let mut device = memory(64 * MIB);
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut last: Vec<Option<Value>> = vec![None; 5_000];
+    for round in 0..6 {
+        let config = Config {
+            held_share: [None, Some(12), Some(88)][random.usize(..3)],
+            ..quiet(device.clone(), PolicyKind::LogLru)
+        };
+        let cache = open(config);
+        let known = last.iter().flatten().count();
+        let mut found = 0;
+        for (n, last) in last.iter().enumerate() {
+            let value = get(&cache, &name(n as u64));
+            assert!(value.is_none() || value == *last, "{value:?}, not {last:?}");
+            found += usize::from(value.is_some());
+        }
+        assert!(
+            found * 100 >= known * 85,
+            "{found} of {known} in round {round}"
+        );
+        for put in 0..2_000 {
+            let n = random.usize(..last.len());
+            let value = Value::new(round * 10_000 + put, random.usize(100..4_000));
+            value.store(&cache, &name(n as u64)).unwrap();
+            last[n] = Some(value);
+            if put % 250 == 249 {
+                assert!(cache.flush().wait());
+            }
+        }
+        if random.bool() {
+            cache.close();
+        } else {
+            let killed = copy(device.to_bytes());
+            drop(cache);
+            device = killed;
+        }
+    }
+}
+
+#[test]
 fn other_families_and_other_sets_are_refused() {
     for (made, opened) in [
         (PolicyKind::Log, PolicyKind::SetMem),

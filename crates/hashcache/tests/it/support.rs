@@ -17,7 +17,7 @@ pub const MIB: usize = 1 << 20;
 pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
 
 /// All there are. With some of them, names that share a place or a tag put each other out.
-pub const EVERY: [PolicyKind; 5] = PolicyKind::ALL;
+pub const EVERY: [PolicyKind; 6] = PolicyKind::ALL;
 
 /// How many times as long random tests are to be as they are by default.
 pub fn rounds() -> u64 {
