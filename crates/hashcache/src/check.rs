@@ -97,7 +97,7 @@ fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError
     match policy.filter(|it| fits(&it.kind)) {
         Some(policy) => (config.policy, config.rows) = (policy.kind, policy.rows),
         None => {
-            let fitting = PolicyKind::ALL.into_iter().find(fits);
+            let fitting = PolicyKind::ALL.into_iter().rfind(fits);
             config.policy = fitting.unwrap_or(config.policy);
         }
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::circular_log::Cursor;
 use crate::config::{Geometry, IndexShape, checkpoint_parts, meta_parts};
 use crate::format::{Fieldreader, PART_BODY, PART_BYTES, Part, Superblock};
+use crate::index_file::{self, Edition};
 use crate::memory::AlignedBuf;
 use crate::stripe::Stripe;
 
@@ -38,6 +39,8 @@ pub(crate) struct Checkpoint {
     parts: u64,
     meta: Vec<u8>,
     buffer: AlignedBuf,
+    /// For the rows saved last, where policies leave some of the index there.
+    old: Option<AlignedBuf>,
     /// When the last part was written, and how long others have the device from then on.
     written_at: Duration,
     rest: Duration,
@@ -49,9 +52,10 @@ pub(crate) struct Restored {
     pub(crate) stamps: Vec<u64>,
     /// Versions below this had been drawn when it began.
     pub(crate) next_version: u64,
+    pub(crate) edition: Edition,
 }
 
-fn area(geometry: &Geometry, serial: u64) -> u64 {
+pub(crate) fn area(geometry: &Geometry, serial: u64) -> u64 {
     geometry.checkpoint_offset + (serial % 2) * geometry.checkpoint_bytes
 }
 
@@ -84,13 +88,20 @@ impl Checkpoint {
             parts: checkpoint_parts(stripe.geometry.segments, &stripe.index),
             meta,
             buffer: AlignedBuf::zeroed(PART_BYTES),
+            old: stripe
+                .index
+                .stays_on_disk()
+                .then(|| AlignedBuf::zeroed(PART_BYTES)),
             written_at: Duration::ZERO,
             rest: Duration::ZERO,
         }
     }
 
-    pub(crate) fn serial(&self) -> u64 {
-        self.serial
+    pub(crate) fn edition(&self) -> Edition {
+        Edition {
+            serial: self.serial,
+            begun: self.begun,
+        }
     }
 
     pub(crate) fn parts(&self) -> u64 {
@@ -116,7 +127,7 @@ impl Checkpoint {
             let from = usize::try_from(self.next).unwrap_or(0) * PART_BODY;
             self.meta[from..self.meta.len().min(from + PART_BODY)].to_vec()
         } else {
-            rows_body(stripe, self.next - meta_parts)
+            self.rows_body(stripe, self.next - meta_parts)
         };
         let part = Part {
             device: stripe.device_id,
@@ -134,10 +145,32 @@ impl Checkpoint {
         self.next += 1;
         Ok(self.next >= self.parts)
     }
+
+    fn rows_body(&mut self, stripe: &Stripe, part: u64) -> Vec<u8> {
+        let edition = self.edition();
+        let Some(buffer) = &mut self.old else {
+            return rows_body(stripe, part);
+        };
+        let meta_parts = meta_parts(stripe.geometry.segments);
+        let old = stripe.index_file.edition().and_then(|old| {
+            let saved = read_part(stripe, old.serial, meta_parts + part, buffer)?;
+            (saved.begun == old.begun).then_some(saved.body)
+        });
+        let pieces = pieces(&stripe.index, part);
+        index_file::rows_body(stripe, pieces, edition, old.unwrap_or_default())
+    }
 }
 
-/// The pieces of shards that a part of rows is made of: shard, first row, last row.
-fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = (usize, u32, u32)> + use<> {
+/// Rows `first` to `last` of a shard.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) shard: usize,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+}
+
+/// The pieces of shards that a part of rows is made of.
+fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = Piece> + use<> {
     let rows = u64::from(index.shard_rows).max(1);
     let from = part * index.rows_per_part();
     let to = (from + index.rows_per_part()).min(index.rows());
@@ -145,11 +178,11 @@ fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = (usize, u32, u3
         let narrow = |row: u64| u32::try_from(row).unwrap_or(u32::MAX);
         let first = from.saturating_sub(shard * rows);
         let last = (to - shard * rows).min(rows);
-        (
-            usize::try_from(shard).unwrap_or(usize::MAX),
-            narrow(first),
-            narrow(last),
-        )
+        Piece {
+            shard: usize::try_from(shard).unwrap_or(usize::MAX),
+            first: narrow(first),
+            last: narrow(last),
+        }
     })
 }
 
@@ -157,9 +190,9 @@ fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
     let mut body = Vec::with_capacity(PART_BODY);
     let mut shards = stripe.shards();
     let mut at = 0;
-    for (shard, first, last) in pieces(&stripe.index, part) {
-        if let Some(shard) = shards.nth(shard - at) {
-            shard.policy.save(first..last, &mut body);
+    for Piece { shard, first, last } in pieces(&stripe.index, part) {
+        if let Some(mut shard) = shards.nth(shard - at) {
+            shard.policy.save(first..last, &[], &mut body);
         }
         at = shard + 1;
     }
@@ -174,10 +207,17 @@ pub(crate) fn load(stripe: &Stripe, serial: u64) -> Option<Restored> {
     let restored = read(stripe, serial, |part, body| {
         restore_rows(stripe, part, body)
     });
-    if restored.is_none() {
-        stripe.shards().for_each(|mut shard| shard.policy.clear());
+    match &restored {
+        Some(restored) => stripe.index_file.publish(Some(restored.edition)),
+        None => forget(stripe),
     }
     restored
+}
+
+/// Nothing is known, neither in memory nor on disk.
+pub(crate) fn forget(stripe: &Stripe) {
+    stripe.index_file.publish(None);
+    stripe.shards().for_each(|mut shard| shard.policy.clear());
 }
 
 /// Whether checkpoint `serial` is whole.
@@ -252,18 +292,28 @@ fn read(
         cursor,
         stamps: (META_WORDS..META_WORDS + segments).map(word).collect(),
         next_version: word(5),
+        edition: Edition {
+            serial,
+            begun: begun.unwrap_or(0),
+        },
     })
 }
 
 fn restore_rows(stripe: &Stripe, part: u64, mut body: &[u8]) -> Option<()> {
-    let row_bytes = stripe.index.row_bytes;
+    let (row_bytes, stored) = (stripe.index.row_bytes, stripe.index.saved_row_bytes());
     let mut shards = stripe.shards();
     let mut at = 0;
-    for (shard, first, last) in pieces(&stripe.index, part) {
-        let bytes = (last - first) as usize * row_bytes;
+    for Piece { shard, first, last } in pieces(&stripe.index, part) {
+        let bytes = (last - first) as usize * stored;
         let (rows, rest) = body.split_at_checked(bytes)?;
         if let Some(mut shard) = shards.nth(shard - at) {
-            shard.policy.restore(first, rows);
+            if stored == row_bytes {
+                shard.policy.restore(first, rows);
+            } else {
+                for (row, bytes) in (first..last).zip(rows.chunks_exact(stored)) {
+                    shard.policy.restore(row, &bytes[..row_bytes]);
+                }
+            }
         }
         body = rest;
         at = shard + 1;

@@ -11,8 +11,11 @@ use crate::clock::Clock;
 use crate::device::Device;
 use crate::error::OpenError;
 use crate::format::{BLOCK, Family, PART_BODY, PART_BYTES, SECTOR, Superblock, round_up_u64};
+use crate::index_file::ROW_CHECK;
 use crate::key::SHARDS;
-use crate::policy::{SLOT_BITS, WAYS, entry_bits};
+use crate::policy::{
+    SAVED_ROW, SLOT_BITS, WAYS, entry_bits, held_sets_bits, row_bits, spill_bytes,
+};
 
 /// How objects are found. `docs/OPERATING.md` says which to take when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,16 +30,28 @@ pub enum PolicyKind {
     Basic,
     /// The table of `set`, of which memory knows 11 bits a slot: misses cost no read.
     SetMem,
+    /// The same for the sets used last, a share of all ([`Config::held_share`]); others are read.
+    SetMemLru,
+    /// The log of `log`, with positions in memory only for the objects used last, a share of all
+    /// ([`Config::held_share`]); others take one read more. 31 bits of memory a slot.
+    LogLru,
 }
 
 impl PolicyKind {
     /// All there are, from least memory to most.
-    pub const ALL: [Self; 4] = [Self::Basic, Self::Set, Self::SetMem, Self::Log];
+    pub const ALL: [Self; 6] = [
+        Self::Basic,
+        Self::Set,
+        Self::SetMemLru,
+        Self::SetMem,
+        Self::LogLru,
+        Self::Log,
+    ];
 
     pub(crate) fn family(self) -> Family {
         match self {
-            Self::Log => Family::Log,
-            Self::Basic | Self::Set | Self::SetMem => Family::Table,
+            Self::Log | Self::LogLru => Family::Log,
+            Self::Basic | Self::Set | Self::SetMemLru | Self::SetMem => Family::Table,
         }
     }
 
@@ -44,11 +59,12 @@ impl PolicyKind {
     pub(crate) fn ways(self) -> u32 {
         match self {
             Self::Basic => 1,
-            Self::Set | Self::SetMem | Self::Log => 8,
+            Self::Set | Self::SetMemLru | Self::SetMem | Self::LogLru | Self::Log => 8,
         }
     }
 
-    /// Whether slots are listed in the log before they are written.
+    /// Whether slots are listed in the log before they are written: where memory must know after a
+    /// crash what they hold. (`set-mem-lru` reads a set before it uses it.)
     pub(crate) fn keeps_lists(self) -> bool {
         self == Self::SetMem
     }
@@ -59,6 +75,8 @@ impl PolicyKind {
             Self::Basic => "basic",
             Self::Set => "set",
             Self::SetMem => "set-mem",
+            Self::SetMemLru => "set-mem-lru",
+            Self::LogLru => "log-lru",
             Self::Log => "log",
         }
     }
@@ -101,6 +119,12 @@ pub struct Config {
     pub policy: PolicyKind,
     /// Candidate rows of a key in the index of `log`. May change from one opening to the next.
     pub rows: Rows,
+    /// Share that memory holds, in 1/100. Of the positions with `log-lru`, in steps of one in eight
+    /// and never all or none; `None`: 50. Of the sets with `set-mem-lru`, at least one in each
+    /// shard; `None`: 40. Above half, `set-mem` takes
+    /// hardly more and holds them all. May change from one
+    /// opening to the next.
+    pub held_share: Option<u8>,
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table. Only used when a store is made.
@@ -128,6 +152,7 @@ impl Config {
             memory_bytes: 64 << 20,
             policy: PolicyKind::Log,
             rows: Rows::Two,
+            held_share: None,
             object_bytes: 8 << 10,
             block_bytes: 8 << 10,
             batch_delay: Duration::from_millis(250),
@@ -351,16 +376,59 @@ impl Geometry {
 
     /// What the index of `policy` looks like in this store.
     pub(crate) fn index(&self, policy: IndexPolicy) -> IndexShape {
-        let bits = match policy.kind {
-            PolicyKind::Basic | PolicyKind::Set => 0,
-            PolicyKind::SetMem => SLOT_BITS,
-            PolicyKind::Log => entry_bits(policy.rows),
+        let of_rows = |bits: u32| {
+            let rows = if bits == 0 { 0 } else { self.shard_rows() };
+            let row_bytes = WAYS * bits as usize / 8;
+            IndexShape {
+                shard_rows: u32::try_from(rows).unwrap_or(u32::MAX),
+                row_bytes,
+                check_bytes: 0,
+                memory_bytes: rows * (SHARDS * row_bytes) as u64,
+            }
         };
-        let rows = if bits == 0 { 0 } else { self.shard_rows() };
-        IndexShape {
-            shard_rows: u32::try_from(rows).unwrap_or(u32::MAX),
-            row_bytes: WAYS * bits as usize / 8,
+        match policy.kind {
+            PolicyKind::Basic | PolicyKind::Set => of_rows(0),
+            PolicyKind::SetMemLru => IndexShape {
+                memory_bytes: self.held_sets_bytes(policy),
+                ..of_rows(0)
+            },
+            PolicyKind::SetMem => of_rows(SLOT_BITS),
+            PolicyKind::Log => of_rows(entry_bits(policy.rows)),
+            PolicyKind::LogLru => IndexShape {
+                row_bytes: SAVED_ROW,
+                check_bytes: ROW_CHECK,
+                memory_bytes: self.log_lru_bytes(policy),
+                ..of_rows(row_bits(policy.positions_held()))
+            },
         }
+    }
+
+    /// Displaced positions that may wait for a checkpoint in each shard with `log-lru`: one in 128
+    /// slots, 2^20 in all; in a small store more, for batches are not smaller there.
+    pub(crate) fn spilled(&self, policy: IndexPolicy) -> usize {
+        let rows = usize::try_from(self.shard_rows()).unwrap_or(usize::MAX);
+        let wanted = (rows * WAYS / 128).clamp(512, (1 << 20) / SHARDS);
+        wanted.min(rows * (WAYS - policy.positions_held()))
+    }
+
+    fn log_lru_bytes(&self, policy: IndexPolicy) -> u64 {
+        let row_bytes = u64::from(row_bits(policy.positions_held()) / 8);
+        let shard = self.shard_rows() * row_bytes + spill_bytes(self.spilled(policy));
+        shard * SHARDS as u64
+    }
+
+    /// Sets that each shard holds at most with `set-mem-lru`.
+    pub(crate) fn held_sets(&self, policy: IndexPolicy) -> usize {
+        let held = self.shard_rows() * u64::from(policy.held_share.clamp(1, 100)) / 100;
+        usize::try_from(held.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// What they take in all shards, bytes.
+    fn held_sets_bytes(&self, policy: IndexPolicy) -> u64 {
+        let rows = self.held_sets(policy);
+        let known = (rows * WAYS) as u64 * u64::from(SLOT_BITS);
+        let bits = known + held_sets_bits(self.shard_rows(), rows);
+        bits.div_ceil(8) * SHARDS as u64
     }
 
     /// Blocks in the remove journal.
@@ -374,14 +442,38 @@ impl Geometry {
 pub(crate) struct IndexPolicy {
     pub(crate) kind: PolicyKind,
     pub(crate) rows: Rows,
+    /// In 1/100.
+    pub(crate) held_share: u8,
 }
+
+/// Share of positions that `log-lru` holds unless told otherwise, in 1/100: half, as published
+/// (section 3.5).
+pub(crate) const POSITIONS_HELD: u8 = 50;
+/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the paper's
+/// two (section 5.2).
+pub(crate) const SETS_HELD: u8 = 40;
 
 impl IndexPolicy {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             kind: config.policy,
             rows: config.rows,
+            held_share: config
+                .held_share
+                .unwrap_or(Self::default_share(config.policy)),
         }
+    }
+
+    fn default_share(kind: PolicyKind) -> u8 {
+        match kind {
+            PolicyKind::LogLru => POSITIONS_HELD,
+            _ => SETS_HELD,
+        }
+    }
+
+    /// Positions in each row of `log-lru`.
+    pub(crate) fn positions_held(self) -> usize {
+        ((WAYS * usize::from(self.held_share) + 50) / 100).clamp(1, WAYS - 1)
     }
 
     /// What stands for it on disk.
@@ -392,13 +484,21 @@ impl IndexPolicy {
             (PolicyKind::Log, Rows::One) => 3,
             (PolicyKind::Basic, _) => 4,
             (PolicyKind::SetMem, _) => 5,
+            (PolicyKind::SetMemLru, _) => 6,
+            (PolicyKind::LogLru, _) => 7,
         }
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let all = PolicyKind::ALL.into_iter();
-        all.flat_map(|kind| [Rows::Two, Rows::One].map(|rows| Self { kind, rows }))
-            .find(|it| it.code() == code)
+        let forms = |kind| {
+            [Rows::Two, Rows::One].map(|rows| Self {
+                kind,
+                rows,
+                held_share: Self::default_share(kind),
+            })
+        };
+        all.flat_map(forms).find(|it| it.code() == code)
     }
 }
 
@@ -415,20 +515,27 @@ pub(crate) struct IndexId {
 pub(crate) struct IndexShape {
     /// Rows in each shard.
     pub(crate) shard_rows: u32,
+    /// As checkpoints save them.
     pub(crate) row_bytes: usize,
+    /// What stands behind each row there, where rows are read one by one.
+    check_bytes: usize,
+    memory_bytes: u64,
 }
 
 impl IndexShape {
     /// The largest that a policy of `family` can have: policies may change, places on disk not.
     fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
-        let bits = match family {
-            Family::Log => entry_bits(Rows::Two),
+        let packed = |bits: u32| WAYS * bits as usize / 8;
+        let row_bytes = match family {
+            Family::Log => packed(entry_bits(Rows::Two)).max(SAVED_ROW + ROW_CHECK),
             Family::Table if ways == 1 => 0,
-            Family::Table => SLOT_BITS,
+            Family::Table => packed(SLOT_BITS),
         };
         Self {
             shard_rows: u32::try_from(shard_rows).unwrap_or(u32::MAX),
-            row_bytes: WAYS * bits as usize / 8,
+            row_bytes,
+            check_bytes: 0,
+            memory_bytes: 0,
         }
     }
 
@@ -439,12 +546,27 @@ impl IndexShape {
 
     /// Memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.rows() * self.row_bytes as u64
+        self.memory_bytes
+    }
+
+    /// The number of a shard's row among all shards' rows.
+    pub(crate) fn row_number(&self, shard: usize, row: u32) -> u64 {
+        shard as u64 * u64::from(self.shard_rows) + u64::from(row)
+    }
+
+    /// Bytes of a row in a checkpoint, with the check behind it.
+    pub(crate) fn saved_row_bytes(&self) -> usize {
+        self.row_bytes + self.check_bytes
+    }
+
+    /// Whether rows are read from the last checkpoint one by one.
+    pub(crate) fn stays_on_disk(&self) -> bool {
+        self.check_bytes > 0
     }
 
     /// Rows whose bytes fit into a part of a checkpoint.
     pub(crate) fn rows_per_part(&self) -> u64 {
-        (PART_BODY / self.row_bytes.max(1)) as u64
+        (PART_BODY / self.saved_row_bytes().max(1)) as u64
     }
 }
 
@@ -510,6 +632,19 @@ mod tests {
         assert!(index < 900_000_000, "{index}");
         assert_eq!(geometry.segment_bytes, 64 << 20);
         assert_eq!(geometry.unit_bytes, 512);
+    }
+
+    #[test]
+    fn a_terabyte_takes_less_than_530_mb_with_log_lru_and_what_waits_less_than_a_bit_a_slot() {
+        let config = Config {
+            policy: PolicyKind::LogLru,
+            ..Config::new("x")
+        };
+        let geometry = Geometry::plan(&config, 1_000_000_000_000).unwrap();
+        let index = geometry.index(IndexPolicy::of(&config));
+        assert!(index.bytes() < 530_000_000, "{}", index.bytes());
+        let slots = index.rows() * 8;
+        assert!((31 * slots / 8..32 * slots / 8).contains(&index.bytes()));
     }
 
     #[test]

@@ -49,6 +49,7 @@ mod checkpoint;
 mod circular_log;
 mod disk_table;
 mod flush;
+mod index_file;
 mod journal;
 mod record;
 mod recover;

@@ -13,7 +13,7 @@ use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSIO
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::memory::{AlignedBuf, Budget, Hot, Keeper};
-use crate::policy::{Basic, Log, Policy, Set, SetMem};
+use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
 
@@ -300,15 +300,17 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
 }
 
 /// The memory a store needs: index, a batch, the footer and its list, a set, a checkpoint part and
-/// the state of the log that goes into it, room for content.
+/// the state of the log that goes into it (and the part before, where rows are merged), room for
+/// content.
 pub(crate) fn memory_needed(config: &Config, geometry: &Geometry) -> u64 {
     let buffer = buffer_bytes(config, geometry) as u64;
-    geometry
-        .index(IndexPolicy::of(config))
+    let index = geometry.index(IndexPolicy::of(config));
+    let parts = if index.stays_on_disk() { 3 } else { 2 };
+    index
         .bytes()
         .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
         .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
-        .saturating_add(2 * crate::format::PART_BYTES as u64 + geometry.segments * 16)
+        .saturating_add(parts * crate::format::PART_BYTES as u64 + geometry.segments * 16)
         .saturating_add(CONTENT_BYTES_MIN)
 }
 
@@ -362,6 +364,17 @@ pub(crate) fn stripe(
             PolicyKind::SetMem => {
                 Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
             }
+            PolicyKind::SetMemLru => {
+                let here = geometry.sets / SHARDS as u64;
+                let held = geometry.held_sets(policy);
+                Box::new(SetMemLru::new(geometry.sets, n as u64 * here, here, held))
+            }
+            PolicyKind::LogLru => Box::new(LogLru::new(
+                rows,
+                geometry.capacity(),
+                policy.positions_held(),
+                geometry.spilled(policy),
+            )),
             PolicyKind::Log => Box::new(Log::new(policy.rows, rows, geometry.capacity())),
         };
         Shard::new(policy)

@@ -30,7 +30,12 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     let serial = scribe.superblock.checkpoint_serial;
     let forgotten_below = scribe.superblock.removes_forgotten_below;
     let removed = scribe.journal.read(&stripe, serial, forgotten_below);
-    let older = serial.saturating_sub(1);
+    // Were the index file that of an older checkpoint, the next one would be written over it.
+    let older = if stripe.index.stays_on_disk() {
+        0
+    } else {
+        serial.saturating_sub(1)
+    };
     let restored = removed
         .is_some()
         .then(|| checkpoint::load(&stripe, serial))
@@ -61,7 +66,7 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     match restored {
         Some(restored) => from_checkpoint(scribe, &replay, restored, &removed),
         None => {
-            stripe.shards().for_each(|mut shard| shard.policy.clear());
+            checkpoint::forget(&stripe);
             from_scan(scribe, &replay);
         }
     }

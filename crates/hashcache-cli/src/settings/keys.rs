@@ -161,6 +161,17 @@ pub static KEYS: &[Key] = &[
     one!("cache_size", cache_size, positive_size, show_bytes),
     one!("memory", memory, positive_size, show_bytes),
     one!("policy", policy, policy, show_policy),
+    Key {
+        name: "held_share",
+        form: Form::One(|values, word| {
+            values.held_share = Some(share(word)?);
+            Ok(())
+        }),
+        show: |values| match values.held_share {
+            Some(share) => Shown::Number(share.into()),
+            None => Shown::Nothing,
+        },
+    },
     one!("object_size", object_size, object_size, show_object),
     Key {
         name: "max_object_size",
@@ -204,9 +215,11 @@ pub static KEYS: &[Key] = &[
 const OPPOSITES: [(&str, &str); 1] = [("no_default_rules", "default_rules")];
 
 /// The words for each choice, also what the flags offer to complete.
-pub const POLICIES: [(&str, PolicyKind); 4] = [
+pub const POLICIES: [(&str, PolicyKind); 6] = [
     ("log", PolicyKind::Log),
+    ("log-lru", PolicyKind::LogLru),
     ("set-mem", PolicyKind::SetMem),
+    ("set-mem-lru", PolicyKind::SetMemLru),
     ("set", PolicyKind::Set),
     ("basic", PolicyKind::Basic),
 ];
@@ -371,6 +384,11 @@ fn count(word: &str) -> Result<usize, Fault> {
         Ok(number) => Ok(number),
         Err(_) => Err(Fault::new(format!("`{word}` is not a count"))),
     }
+}
+
+fn share(word: &str) -> Result<u8, Fault> {
+    let share = word.parse().ok().filter(|share| (1..=100).contains(share));
+    share.ok_or_else(|| Fault::new(format!("`{word}` is not a share of 1 to 100 parts of 100")))
 }
 
 /// What the engine can size an index for.

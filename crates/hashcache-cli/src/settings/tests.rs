@@ -93,6 +93,7 @@ fn the_defaults_are_those_the_help_promises() {
     assert_eq!(shown("policy"), text("log"));
     assert_eq!(shown("access_log"), text("none"));
     assert_eq!(shown("log_format"), text("squid"));
+    assert_eq!(shown("held_share"), Shown::Nothing);
     assert_eq!(shown("object_size"), text("8KiB"));
     assert_eq!(shown("allow_connect_port"), Shown::List(vec!["443".into()]));
     assert_eq!(shown("max_object_size"), text("128MiB"));
@@ -148,7 +149,7 @@ fn all_faults_of_all_sources_are_told_at_once() {
         [
             "a.toml:1: unknown key `memroy`",
             "a.toml:2: cache_size: `big` is not a size",
-            "HASHCACHE_POLICY: `lru` is none of log, set-mem, set, basic",
+            "HASHCACHE_POLICY: `lru` is none of log, log-lru, set-mem, set-mem-lru, set, basic",
             "--admin: `everywhere` is not an address with a port",
         ]
     );
@@ -257,6 +258,9 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "log_format = \"apache\"",
         "log_strip_query = \"maybe\"",
         "log_anonymize = \"mostly\"",
+        "held_share = 0",
+        "held_share = 101",
+        "held_share = \"half\"",
         "object_size = \"100\"",
         "object_size = \"8GiB\"",
         "policy = \"Log\"",
@@ -332,7 +336,8 @@ fn a_variable_names_the_file_unless_a_flag_does() {
 
 #[test]
 fn every_key_can_be_set_to_what_it_shows() {
-    let effective = assembled("accelerate = \"http://127.0.0.1:81\"", &[], vec![]).unwrap();
+    let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30";
+    let effective = assembled(file, &[], vec![]).unwrap();
     for (key, shown, _) in effective.shown() {
         let written = match shown {
             Shown::Nothing => panic!("{} shows nothing", key.name),

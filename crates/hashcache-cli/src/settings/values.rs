@@ -41,6 +41,8 @@ pub struct Values {
     pub memory: u64,
     /// Where the engine puts objects.
     pub policy: PolicyKind,
+    /// Share that memory holds with policies that hold only a part, in 1/100; `None`: theirs.
+    pub held_share: Option<u8>,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
@@ -83,6 +85,7 @@ impl Values {
             cache_size: 1 << 30,
             memory: 64 << 20,
             policy: PolicyKind::Log,
+            held_share: None,
             object_size: 8 << 10,
             max_object_size: None,
             allow_client: vec![],

@@ -9,6 +9,7 @@
 
 use super::{Cache, Lookup};
 use crate::disk_table;
+use crate::index_file;
 use crate::object::MAX_NAME;
 use crate::policy::Located;
 
@@ -51,7 +52,11 @@ impl Cache {
         let offset = match located {
             Located::Nowhere => return None,
             Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,
-            Located::Set(set) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
+            Located::Displaced(row) => {
+                let row = stripe.index.row_number(key.shard(), row);
+                index_file::row_offset(stripe, stripe.index_file.edition()?, row)
+            }
+            Located::Set(set, _) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
         };
         Some((stripe.device_id, offset))
     }

@@ -168,9 +168,12 @@ impl Scribe {
     fn claim(&mut self, pending: &Pending) -> io::Result<Slot> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
-        if !stripe.shard(key).policy.wants_slots(key) {
-            return Ok(stripe.shard(key).policy.claim(key, &[]));
+        let mut shard = stripe.shard(key);
+        if !shard.policy.wants_slots(key) {
+            // Under one lock: a set that a reader holds anew may take the place of this one.
+            return Ok(shard.policy.claim(key, &[]));
         }
+        drop(shard);
         let set = SetId(key.set(stripe.geometry.sets));
         let mut slots = disk_table::occupants(&stripe, &mut self.set_buffer, set)?;
         let surplus = stripe.shard(key).policy.surplus(&slots);
@@ -269,6 +272,7 @@ impl Scribe {
         disk_table::write_slot(&stripe, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
         let mut shard = stripe.shard(key);
+        shard.policy.written(key);
         if shard.written(pending) {
             self.keep_hot(pending, None);
         }

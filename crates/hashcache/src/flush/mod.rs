@@ -38,6 +38,12 @@ pub(crate) const BATCH_BYTES_MIN: usize = 512 << 10;
 /// Writes are made durable after this many bytes even before the interval is over.
 const SYNC_BYTES: u64 = 64 << 20;
 
+/// A checkpoint begins when a shard has filled so much of the room for what only that can take in,
+/// in 1/100.
+const UNSAVED_BEGIN: usize = 50;
+/// And is completed before anything else when it has filled this much.
+const UNSAVED_MAX: usize = 75;
+
 /// The writing thread's own state.
 pub(crate) struct Scribe {
     pub(crate) stripe: Arc<Stripe>,
@@ -154,6 +160,7 @@ impl Scribe {
             loop {
                 let (batch, taken) = self.take_batch();
                 if !batch.is_empty() {
+                    self.save_what_is_full()?;
                     self.write_batch(&batch)?;
                     wrote = true;
                 }
@@ -253,8 +260,9 @@ impl Scribe {
 
     /// A part at a time, between batches, so that others have nine tenths of the device.
     fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
-        if self.checkpoint.is_none() && self.segments_since_checkpoint >= self.checkpoint_segments()
-        {
+        let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
+            || self.unsaved() >= UNSAVED_BEGIN;
+        if self.checkpoint.is_none() && is_time {
             self.begin_checkpoint();
         }
         let now = self.stripe.clock.monotone();
@@ -279,8 +287,41 @@ impl Scribe {
         }
     }
 
+    /// How full the fullest shard is of what only a checkpoint can take in, in 1/100.
+    fn unsaved(&self) -> usize {
+        if !self.stripe.index.stays_on_disk() {
+            return 0;
+        }
+        let shards = self.stripe.shards();
+        shards
+            .map(|shard| shard.policy.unsaved())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Makes room before a batch, at whatever pace: what finds none would be forgotten.
+    fn save_what_is_full(&mut self) -> io::Result<()> {
+        // The one under way may not have what came last; the one after it has.
+        for _ in 0..2 {
+            if self.unsaved() < UNSAVED_MAX {
+                break;
+            }
+            if self.checkpoint.is_none() {
+                self.begin_checkpoint();
+            }
+            while self.checkpoint.is_some() {
+                self.step_checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
     fn begin_checkpoint(&mut self) {
         self.segments_since_checkpoint = 0;
+        if self.stripe.index.stays_on_disk() {
+            let shards = self.stripe.shards();
+            shards.for_each(|mut shard| shard.policy.save_begins());
+        }
         let serial = self.superblock.checkpoint_serial + 1;
         self.checkpoint = Some(Checkpoint::begin(&self.stripe, serial, self.log.cursor));
         self.journal.checkpoint_began(serial);
@@ -288,10 +329,17 @@ impl Scribe {
 
     fn complete_checkpoint(&mut self, checkpoint: &Checkpoint, clean: bool) -> io::Result<()> {
         self.sync()?;
-        self.superblock.checkpoint_serial = checkpoint.serial();
+        self.superblock.checkpoint_serial = checkpoint.edition().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
         self.stripe.counters.checkpoints.add(1);
-        self.write_superblock(clean)
+        self.write_superblock(clean)?;
+        if self.stripe.index.stays_on_disk() {
+            // Named first: a shard may not drop what readers would look for in the edition before.
+            self.stripe.index_file.publish(Some(checkpoint.edition()));
+            let shards = self.stripe.shards();
+            shards.for_each(|mut shard| shard.policy.save_counts());
+        }
+        Ok(())
     }
 
     /// A whole checkpoint at once: somebody waits for it.

@@ -8,7 +8,8 @@ pub(crate) const PART_BYTES: usize = 256 << 10;
 /// What a part carries, bytes.
 pub(crate) const PART_BODY: usize = PART_BYTES - PART_HEADER;
 
-const PART_HEADER: usize = 64;
+/// Bytes of a part in front of its body.
+pub(crate) const PART_HEADER: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCcp");
 
 /// The head of a checkpoint part; the body follows.

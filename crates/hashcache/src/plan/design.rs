@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use crate::config::PolicyKind;
 pub use crate::config::Rows;
+use crate::config::{POSITIONS_HELD, PolicyKind, SETS_HELD};
 
 /// A policy that can be planned for, by its published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,14 +67,13 @@ const POSITION_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 4;
 /// Length of a group's run, in 4 KiB.
 const RUN_BITS: u32 = 8;
-/// A held set's number, its two links in the order of use, its place in the table that finds it.
+/// A held set's number, its two links in the order of use, its place in the table that finds it: a
+/// few less up to 1 TB, a few more beyond 2 TB (`policy/held_sets` packs them).
 const HELD_SET_BITS: f64 = 76.0;
 /// Two rows have 1.08 slots for each object of a full log.
 const TWO_ROWS_SLOTS: f64 = 1.08;
 /// At that, so much of a full log is found (the test of `policy/log`).
 const TWO_ROWS_REACH: f64 = 0.95;
-/// Share of sets that `set-mem-lru` holds unless told otherwise: the larger of the paper's two.
-const SETS_HELD: f64 = 0.4;
 /// Whether this build can group; the planner shows groups, it picks only what can be run.
 const GROUPING_IS_BUILT: bool = false;
 
@@ -88,8 +87,8 @@ impl Design {
             rows: Rows::One,
             grouped: false,
             held: match candidate {
-                Candidate::SetMemLru => SETS_HELD,
-                Candidate::LogLru => 0.5,
+                Candidate::SetMemLru => f64::from(SETS_HELD) / 100.0,
+                Candidate::LogLru => f64::from(POSITIONS_HELD) / 100.0,
                 _ => 1.0,
             },
         }
@@ -420,6 +419,26 @@ mod tests {
             let built = geometry.index(IndexPolicy::of(&config)).bytes();
             let planned = Design::of(Candidate::Log).index_bytes(disk, WEB_OBJECT);
             near(planned as f64 / built as f64, 1.0, 0.01);
+        }
+    }
+
+    #[test]
+    fn the_planned_share_of_set_mem_is_the_one_that_is_built() {
+        use crate::config::{Config, Geometry, IndexPolicy};
+        for (disk, held_share) in [(TB, 40), (TB, 10), (4 * TB, 25)] {
+            let bytes = |policy| {
+                let config = Config {
+                    policy,
+                    held_share: Some(held_share),
+                    ..Config::new("x")
+                };
+                let geometry = Geometry::plan(&config, disk).unwrap();
+                geometry.index(IndexPolicy::of(&config)).bytes() as f64
+            };
+            let built = bytes(PolicyKind::SetMemLru) / bytes(PolicyKind::SetMem);
+            let held = f64::from(held_share) / 100.0;
+            let planned = Design::of(Candidate::SetMemLru).holding(held);
+            near(built / (planned.bits_per_slot() / 11.0), 1.0, 0.07);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! The plainest of all: one read answers, one write stores, and two popular objects of one place
 //! put each other out for ever.
 
-use super::{Located, LogPos, Policy, SetId};
+use super::{Epoch, Located, LogPos, Policy, SetId};
 use crate::key::KeyHash;
 
 /// The index of a table of sets of one slot, which needs none.
@@ -19,8 +19,8 @@ impl Basic {
 }
 
 impl Policy for Basic {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
-        Located::Set(SetId(key.set(self.sets)))
+    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
+        Located::Set(SetId(key.set(self.sets)), Epoch::ANY)
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
         let key = Secret::from_bytes([1; 32]).name(b"a");
         assert_eq!(
             basic.locate(key, LogPos(0)),
-            Located::Set(SetId(key.set(100)))
+            Located::Set(SetId(key.set(100)), Epoch::ANY)
         );
         assert!(!basic.wants_slots(key));
         assert_eq!(basic.claim(key, &[]), Slot(0));

@@ -10,6 +10,35 @@ use std::ops::Range;
 const BITS_MAX: u32 = 57;
 const WORD: usize = 8;
 
+/// Entry `n` of `bytes` packed to `bits` bits; behind the last entry there must be a word of padding.
+pub(super) fn load(bytes: &[u8], n: usize, bits: u32) -> u64 {
+    let (at, shift) = place(n, bits);
+    word(bytes, at) >> shift & mask(bits)
+}
+
+/// Stores what [`load`] loads.
+pub(super) fn store(bytes: &mut [u8], n: usize, bits: u32, entry: u64) {
+    debug_assert!(entry <= mask(bits));
+    let (at, shift) = place(n, bits);
+    let word = word(bytes, at) & !(mask(bits) << shift) | entry << shift;
+    bytes[at..at + WORD].copy_from_slice(&word.to_le_bytes());
+}
+
+fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+fn place(n: usize, bits: u32) -> (usize, u32) {
+    let bit = n * bits as usize;
+    (bit / 8, u32::try_from(bit % 8).expect("below 8"))
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; WORD];
+    word.copy_from_slice(&bytes[at..at + WORD]);
+    u64::from_le_bytes(word)
+}
+
 /// An array of small integers.
 pub(crate) struct Packed {
     bits: u32,
@@ -29,31 +58,12 @@ impl Packed {
         }
     }
 
-    fn mask(&self) -> u64 {
-        (1 << self.bits) - 1
-    }
-
-    fn place(&self, n: usize) -> (usize, u32) {
-        let bit = n * self.bits as usize;
-        (bit / 8, u32::try_from(bit % 8).expect("below 8"))
-    }
-
-    fn word(&self, at: usize) -> u64 {
-        let mut word = [0; WORD];
-        word.copy_from_slice(&self.bytes[at..at + WORD]);
-        u64::from_le_bytes(word)
-    }
-
     pub(crate) fn entry(&self, n: usize) -> u64 {
-        let (at, shift) = self.place(n);
-        self.word(at) >> shift & self.mask()
+        load(&self.bytes, n, self.bits)
     }
 
     pub(crate) fn store(&mut self, n: usize, entry: u64) {
-        debug_assert!(entry <= self.mask());
-        let (at, shift) = self.place(n);
-        let word = self.word(at) & !(self.mask() << shift) | entry << shift;
-        self.bytes[at..at + WORD].copy_from_slice(&word.to_le_bytes());
+        store(&mut self.bytes, n, self.bits, entry);
     }
 
     /// The bytes of entries that begin and end on whole bytes.
@@ -93,7 +103,7 @@ mod tests {
             let mut packed = Packed::new(64, bits);
             let mut plain = [0u64; 64];
             for _ in 0..1000 {
-                let (n, entry) = (random.usize(..64), random.u64(..=packed.mask()));
+                let (n, entry) = (random.usize(..64), random.u64(..=mask(bits)));
                 packed.store(n, entry);
                 plain[n] = entry;
                 assert!(

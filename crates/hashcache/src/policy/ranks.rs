@@ -114,25 +114,29 @@ impl Ranks {
     /// nothing when two slots have equal tags: memory could name but one of them, and what the
     /// other holds would be found again one day, in place of newer versions.
     pub(crate) fn learn(&mut self, row: usize, slots: &[Option<Occupant>]) {
-        if !Self::surplus(slots).is_empty() {
+        if Self::surplus(slots).next().is_some() {
             return;
         }
         self.empty(row);
-        let mut held: Vec<(Slot, Occupant)> = Self::held(slots).collect();
-        held.sort_by_key(|(_, occupant)| occupant.version);
-        for (slot, occupant) in held {
+        // In an array, not a list: this is called under the lock of a shard.
+        let mut held = [None; WAYS];
+        for (place, filled) in held.iter_mut().zip(Self::held(slots)) {
+            *place = Some(filled);
+        }
+        held.sort_unstable_by_key(|filled| filled.map(|(_, occupant)| occupant.version));
+        for (slot, occupant) in held.into_iter().flatten() {
             self.put(row, slot, occupant.key);
         }
     }
 
-    fn held(slots: &[Option<Occupant>]) -> impl Iterator<Item = (Slot, Occupant)> {
+    fn held(slots: &[Option<Occupant>]) -> impl Iterator<Item = (Slot, Occupant)> + use<'_> {
         let filled = |(way, occupant): (usize, &Option<Occupant>)| Some((Slot(way), (*occupant)?));
         slots.iter().enumerate().take(WAYS).filter_map(filled)
     }
 
     /// The slots whose tag a newer one has too.
-    pub(crate) fn surplus(slots: &[Option<Occupant>]) -> Vec<Slot> {
-        let older = |(slot, occupant): (Slot, Occupant)| {
+    pub(crate) fn surplus(slots: &[Option<Occupant>]) -> impl Iterator<Item = Slot> + use<'_> {
+        let older = move |(slot, occupant): (Slot, Occupant)| {
             let tag = Self::tag_of(occupant.key);
             let newer = |(other, it): (Slot, Occupant)| {
                 other != slot
@@ -141,7 +145,7 @@ impl Ranks {
             };
             Self::held(slots).any(newer).then_some(slot)
         };
-        Self::held(slots).filter_map(older).collect()
+        Self::held(slots).filter_map(older)
     }
 
     /// `row` is known to hold nothing.
@@ -270,7 +274,7 @@ mod tests {
         let mut slots = [None; WAYS];
         (slots[1], slots[4], slots[6]) = (held(0, 9), held(0, 7), held(1, 8));
         let mut ranks = Ranks::new(1);
-        assert_eq!(Ranks::surplus(&slots), [Slot(4)]);
+        assert!(Ranks::surplus(&slots).eq([Slot(4)]));
         ranks.learn(0, &slots);
         assert!(!ranks.is_known(0));
         slots[4] = None;

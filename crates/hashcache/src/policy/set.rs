@@ -4,7 +4,7 @@
 //! A look-up reads the whole set: neighbouring blocks cost little more than one. With no memory for
 //! ranks, a set evicts its oldest version.
 
-use super::{Located, LogPos, Occupant, Policy, SetId, Slot};
+use super::{Epoch, Located, LogPos, Occupant, Policy, SetId, Slot};
 use crate::key::KeyHash;
 
 /// The index of a Disk Table that has none.
@@ -19,8 +19,8 @@ impl Set {
 }
 
 impl Policy for Set {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
-        Located::Set(SetId(key.set(self.sets)))
+    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
+        Located::Set(SetId(key.set(self.sets)), Epoch::ANY)
     }
 
     fn wants_slots(&self, _key: KeyHash) -> bool {

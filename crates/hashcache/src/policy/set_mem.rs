@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::ranks::Ranks;
-use super::{Located, LogPos, Occupant, Policy, SetId, Slot, WAYS};
+use super::{Epoch, Located, LogPos, Occupant, Policy, SetId, Slot, WAYS};
 use crate::key::KeyHash;
 
 /// One shard's sets.
@@ -40,10 +40,10 @@ impl SetMem {
 }
 
 impl Policy for SetMem {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
+    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
         let (set, row) = self.row(key);
         if !self.ranks.is_known(row) {
-            return Located::Set(set);
+            return Located::Set(set, Epoch::ANY);
         }
         match self.ranks.find(row, key) {
             Some(slot) => Located::Slot(set, slot),
@@ -57,7 +57,7 @@ impl Policy for SetMem {
 
     fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot {
         let (set, row) = self.row(key);
-        self.learn_set(set, slots);
+        self.learn_set(set, Epoch::ANY, slots);
         self.ranks.claim(row, key)
     }
 
@@ -67,8 +67,8 @@ impl Policy for SetMem {
     }
 
     // Every put learns its set before it writes to it, so whoever finds the set still unknown has
-    // read what is still there.
-    fn learn_set(&mut self, set: SetId, slots: &[Option<Occupant>]) {
+    // read what is still there, whatever the epoch.
+    fn learn_set(&mut self, set: SetId, _epoch: Epoch, slots: &[Option<Occupant>]) {
         let row = usize::try_from(set.0.saturating_sub(self.first)).unwrap_or(usize::MAX);
         if row < self.here as usize && !self.ranks.is_known(row) {
             self.ranks.learn(row, slots);
@@ -108,7 +108,7 @@ impl Policy for SetMem {
     }
 
     fn surplus(&self, slots: &[Option<Occupant>]) -> Vec<Slot> {
-        Ranks::surplus(slots)
+        Ranks::surplus(slots).collect()
     }
 
     fn vacated(&mut self, key: KeyHash, slot: Slot) {
@@ -122,7 +122,7 @@ impl Policy for SetMem {
         self.here
     }
 
-    fn save(&self, rows: Range<u32>, out: &mut Vec<u8>) {
+    fn save(&mut self, rows: Range<u32>, _old: &[u8], out: &mut Vec<u8>) {
         let entries = rows.start as usize * WAYS..rows.end as usize * WAYS;
         self.ranks.packed().save(entries, out);
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::Stripe;
 use crate::disk_table;
 use crate::key::SHARDS;
+use crate::policy::Epoch;
 use crate::stats::Health;
 
 /// Longest pause: closing the store waits for it.
@@ -55,7 +56,8 @@ impl Stripe {
             if let Some((row, set)) = unknown {
                 if let Some(slots) = disk_table::read_set(self, set) {
                     let occupants = disk_table::occupied(self, &slots);
-                    self.shard_at(place.shard).policy.learn_set(set, &occupants);
+                    let mut shard = self.shard_at(place.shard);
+                    shard.policy.learn_set(set, Epoch::ANY, &occupants);
                 }
                 let row = row + 1;
                 return Some(Place { row, ..place });

@@ -14,12 +14,16 @@ use super::{Read, Stripe};
 use crate::completion::{Outcome, Promise, promise};
 use crate::disk_table;
 use crate::format::Kind;
+use crate::index_file;
 use crate::key::KeyHash;
 use crate::object::Version;
-use crate::policy::{Candidates, Located, LogPos, SetId};
+use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
 use crate::record::Record;
 use crate::shard::{Found, Reading, Shard};
 use crate::stats::Health;
+
+/// How many editions of the index file a look-up goes by before it is a miss.
+const EDITIONS_MAX: usize = 3;
 
 /// What a look-up wants.
 #[derive(Clone, Debug)]
@@ -141,7 +145,7 @@ impl Stripe {
             self.counters.joined_reads.add(1);
             return Asked::Memory(Lookup::Asked(reading.outcome.clone()));
         }
-        let located = self.locate(&shard, wanted.key);
+        let located = self.locate(&mut shard, wanted.key);
         if located == Located::Nowhere {
             self.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
@@ -156,13 +160,13 @@ impl Stripe {
         let known = self.hot.get(wanted.key).is_some()
             || shard.pending.contains_key(&wanted.key)
             || shard.reading.contains_key(&wanted.key);
-        let located = self.locate(&shard, wanted.key);
+        let located = self.locate(&mut shard, wanted.key);
         let lies_there = located.newest_in_log() == Some(at);
         (lies_there && !known).then(|| Question::new(&mut shard, wanted, located))
     }
 
     /// Where `key` may be found on disk.
-    fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
+    fn locate(&self, shard: &mut Shard, key: KeyHash) -> Located {
         if self.health() != Health::InService || shard.removing.contains_key(&key) {
             return Located::Nowhere;
         }
@@ -171,8 +175,8 @@ impl Stripe {
 
     /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
     pub(crate) fn contains_hint(&self, key: KeyHash) -> bool {
-        let shard = self.shard(key);
-        shard.pending.contains_key(&key) || self.locate(&shard, key) != Located::Nowhere
+        let mut shard = self.shard(key);
+        shard.pending.contains_key(&key) || self.locate(&mut shard, key) != Located::Nowhere
     }
 
     /// The end of a look-up on disk: makes the record hot if it is still the newest.
@@ -223,7 +227,8 @@ impl Stripe {
         match located {
             Located::Nowhere => None,
             Located::Log(candidates) => self.find_in_log(wanted, &candidates),
-            Located::Set(set) => self.find_in_set(wanted, set),
+            Located::Displaced(row) => self.find_displaced(wanted, row),
+            Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
                 let slot = disk_table::read_slot(self, set, slot)?;
                 self.find_in_slot(wanted, &slot)
@@ -252,6 +257,25 @@ impl Stripe {
         None
     }
 
+    /// As many times as a new edition of the index file comes while a row of the old one is read:
+    /// that is seldom more than once.
+    fn find_displaced(&self, wanted: &Wanted, row: u32) -> Option<Record> {
+        let row = self.index.row_number(wanted.key.shard(), row);
+        for _ in 0..EDITIONS_MAX {
+            let edition = self.index_file.edition()?;
+            let saved = index_file::read_row(self, edition, row);
+            let shard = self.shard(wanted.key);
+            if self.index_file.edition() == Some(edition) {
+                let head = self.log.head();
+                let saved = saved.as_deref().unwrap_or_default();
+                let candidates = shard.policy.resolve(wanted.key, saved, head);
+                drop(shard);
+                return self.find_in_log(wanted, &candidates);
+            }
+        }
+        None
+    }
+
     fn forget_candidates(&self, key: KeyHash, candidates: &Candidates) {
         let mut shard = self.shard(key);
         for at in candidates.as_slice() {
@@ -259,10 +283,12 @@ impl Stripe {
         }
     }
 
-    fn find_in_set(&self, wanted: &Wanted, set: SetId) -> Option<Record> {
+    fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
         let slots = disk_table::read_set(self, set)?;
         let occupants = disk_table::occupied(self, &slots);
-        self.shard(wanted.key).policy.learn_set(set, &occupants);
+        let mut shard = self.shard(wanted.key);
+        shard.policy.learn_set(set, epoch, &occupants);
+        drop(shard);
         let own = slots.iter().filter(|slot| slot.occupant.key == wanted.key);
         let slot = own.max_by_key(|slot| slot.occupant.version)?;
         self.find_in_slot(wanted, slot)

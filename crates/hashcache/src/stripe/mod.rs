@@ -24,6 +24,7 @@ use crate::config::{Geometry, IndexId, IndexShape};
 use crate::device::Device;
 use crate::flush::Queue;
 use crate::format::Family;
+use crate::index_file::IndexFile;
 use crate::io::Pool;
 use crate::key::{KeyHash, Secret};
 use crate::memory::{Budget, Hot};
@@ -42,6 +43,7 @@ pub(crate) struct Stripe {
     pub(crate) geometry: Geometry,
     pub(crate) index: IndexShape,
     pub(crate) index_id: IndexId,
+    pub(crate) index_file: IndexFile,
     pub(crate) secret: Secret,
     pub(crate) log: LogMap,
     pub(crate) budget: Budget,
@@ -97,6 +99,7 @@ impl Stripe {
             geometry: parts.geometry,
             index: parts.index,
             index_id: parts.index_id,
+            index_file: IndexFile::default(),
             secret: parts.secret,
             // Of which bulk may take three quarters: half of the whole.
             write_budget: Budget::new(parts.budget.limit() / 3 * 2),
@@ -117,7 +120,7 @@ impl Stripe {
         self.shard_at(key.shard())
     }
 
-    fn shard_at(&self, n: usize) -> MutexGuard<'_, Shard> {
+    pub(crate) fn shard_at(&self, n: usize) -> MutexGuard<'_, Shard> {
         self.shards[n]
             .lock()
             .expect("no holder of this lock panics")

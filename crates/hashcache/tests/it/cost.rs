@@ -14,12 +14,32 @@ fn store(policy: PolicyKind, length: usize, objects: u64) -> (Cache, Device) {
 }
 
 fn store_with(policy: PolicyKind, rows: Rows, length: usize, objects: u64) -> (Cache, Device) {
+    let with = |config| Config { rows, ..config };
+    store_of(policy, with, length, objects)
+}
+
+/// With so many of 100 sets in memory.
+fn store_holding(share: u8, length: usize, objects: u64) -> (Cache, Device) {
+    let with = |config| Config {
+        held_share: Some(share),
+        ..config
+    };
+    store_of(PolicyKind::SetMemLru, with, length, objects)
+}
+
+fn store_of(
+    policy: PolicyKind,
+    with: impl Fn(Config) -> Config,
+    length: usize,
+    objects: u64,
+) -> (Cache, Device) {
     let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
-    let config = |device: &Device| Config {
-        object_bytes: 8 << 10,
-        segment_bytes: Some(4 * MIB as u32),
-        rows,
-        ..quiet(device.clone(), policy)
+    let config = |device: &Device| {
+        with(Config {
+            object_bytes: 8 << 10,
+            segment_bytes: Some(4 * MIB as u32),
+            ..quiet(device.clone(), policy)
+        })
     };
     let cache = open(config(&device));
     for put in 0..objects {
@@ -118,6 +138,58 @@ fn log_put_is_much_less_than_a_write_and_no_read() {
     // And little is written beside the records.
     let bytes: usize = writes.iter().map(|call| call.length).sum();
     assert!(bytes < 1_000 * 4_700, "{bytes}");
+}
+
+#[test]
+fn log_lru_hit_is_one_read_and_one_more_of_its_row_where_its_position_is_on_disk() {
+    // Five objects a row, of which four have their positions in memory.
+    let (cache, device) = store(PolicyKind::LogLru, 3_000, 6_000);
+    let (mut found, mut rows, mut extra) = (0, 0, 0);
+    for put in 0..6_000 {
+        let value = get(&cache, &name(put));
+        let reads = device.take_reads();
+        if value.is_some() {
+            let of_row = usize::from(reads[0].length <= KIB);
+            found += 1;
+            rows += of_row;
+            extra += reads.len() - 1 - of_row;
+        }
+    }
+    assert!(found > 5_000, "{found} of 6,000");
+    assert!(
+        (500..found / 2).contains(&rows),
+        "{rows} rows read for {found}"
+    );
+    assert!(extra < 250, "{extra} reads in vain");
+    // Merging comes with the next batch.
+    assert_eq!(device.take_writes(), []);
+}
+
+#[test]
+fn log_lru_miss_is_at_most_0_046_reads() {
+    let (cache, device) = store(PolicyKind::LogLru, 3_000, 6_000);
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(reads <= 460, "{reads} reads for 10,000 misses");
+}
+
+#[test]
+fn log_lru_put_is_much_less_than_a_write_and_reads_only_what_is_merged() {
+    let (cache, device) = store(PolicyKind::LogLru, 3_000, 5_000);
+    for put in 0..3_000 {
+        store_one(&cache, 10_000 + put, 3_000);
+        if put % 500 == 499 {
+            assert!(cache.flush().wait());
+        }
+    }
+    const PART: usize = 256 * KIB;
+    let (reads, writes) = (device.take_reads(), device.take_writes());
+    assert!(reads.iter().all(|read| read.length == PART), "{reads:?}");
+    let merged = writes.iter().filter(|write| write.length == PART).count();
+    assert!(reads.len() <= merged, "{} for {merged}", reads.len());
+    assert!(writes.len() <= 90, "{}", writes.len());
 }
 
 #[test]
@@ -224,6 +296,99 @@ fn set_mem_put_is_one_write_and_one_for_its_batch_and_no_read() {
     let writes = device.take_writes();
     assert!(writes.iter().all(|write| write.length == 8 * KIB));
     assert_eq!(writes.len(), 101, "{writes:?}");
+}
+
+/// Sets of the store of these tests.
+const SETS: usize = 448;
+
+#[test]
+fn set_mem_lru_hit_is_one_read_of_its_set_or_where_that_is_held_of_its_block() {
+    let (cache, device) = store_holding(100, 3_000, 1_000);
+    let mut sets = std::collections::HashSet::new();
+    let mut found = 0;
+    for put in 0..1_000 {
+        found += u32::from(get(&cache, &name(put)).is_some());
+        let [Call { offset, length }] = device.take_reads()[..] else {
+            // Held, and without it: put out by an equal tag.
+            continue;
+        };
+        if length == 64 * KIB {
+            assert!(sets.insert(offset), "read though it was held");
+        } else {
+            assert_eq!(length, 8 * KIB);
+            assert!(sets.contains(&(offset / (64 * KIB as u64) * (64 * KIB as u64))));
+        }
+    }
+    assert!(found >= 980, "{found} of 1,000");
+    assert!(sets.len() > SETS * 3 / 4 && sets.len() <= SETS);
+    assert_eq!(device.take_writes(), []);
+}
+
+#[test]
+fn set_mem_lru_hit_beyond_a_block_is_two_reads() {
+    let (cache, device) = store_holding(100, 30_000, 100);
+    let mut found = 0;
+    for put in 0..100 {
+        if get(&cache, &name(put)).is_some() {
+            found += 1;
+            assert_eq!(device.take_reads().len(), 2);
+        }
+        device.take_reads();
+    }
+    assert!(found >= 95, "{found} of 100");
+}
+
+#[test]
+fn set_mem_lru_miss_is_one_read_and_0_031_where_its_set_is_held() {
+    let (cache, device) = store_holding(100, 3_000, 8_000);
+    let miss = |put: u64| assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    (0..5_000).for_each(miss);
+    let reads = device.take_reads();
+    let of_sets = reads.iter().filter(|read| read.length == 64 * KIB).count();
+    assert_eq!(of_sets, SETS);
+    (5_000..15_000).for_each(miss);
+    let reads = device.take_reads();
+    assert!(reads.iter().all(|read| read.length == 8 * KIB));
+    let reads = reads.len();
+    assert!(
+        (240..=360).contains(&reads),
+        "{reads} reads for 10,000 misses"
+    );
+}
+
+#[test]
+fn set_mem_lru_reads_as_many_sets_as_memory_does_not_hold() {
+    // Two of seven sets in each shard.
+    let (cache, device) = store_holding(30, 3_000, 8_000);
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads();
+    let of_sets = reads.iter().filter(|read| read.length == 64 * KIB).count();
+    assert!(of_sets.abs_diff(10_000 * 5 / 7) < 200, "{of_sets}");
+    assert!(reads.len() - of_sets < 130, "{} in vain", reads.len());
+}
+
+#[test]
+fn set_mem_lru_put_is_one_write_and_one_read_where_its_set_is_not_held() {
+    let (cache, device) = store_holding(100, 3_000, 100);
+    let mut sets = std::collections::HashSet::new();
+    for put in 0..500 {
+        store_one(&cache, 1_000 + put, 3_000);
+        assert!(cache.flush().wait());
+        let (reads, writes) = (device.take_reads(), device.take_writes());
+        let [write] = writes[..] else {
+            panic!("{writes:?}")
+        };
+        assert_eq!(write.length, 8 * KIB);
+        let set = write.offset / (64 * KIB as u64) * (64 * KIB as u64);
+        let read = Call {
+            offset: set,
+            length: 64 * KIB,
+        };
+        let expected = sets.insert(set).then_some(read);
+        assert_eq!(reads, Vec::from_iter(expected));
+    }
 }
 
 #[test]

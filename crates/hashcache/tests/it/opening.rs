@@ -177,7 +177,7 @@ fn other_settings_than_the_store_was_made_with_are_refused() {
     );
     assert_eq!(
         policy.to_string(),
-        "the store was made with policy log, not set"
+        "the store was made with policy log-lru or log, not set"
     );
     let larger = Config {
         size_bytes: Some(8 * MIB as u64),

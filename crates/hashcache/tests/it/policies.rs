@@ -1,10 +1,16 @@
 //! Caches opened with another policy than the last time: what one wrote another must not misread.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Config, OpenError, PolicyKind, Rows};
 
-use super::support::{MIB, Value, copy, get, memory, open, quiet, rounds};
+use super::support::{
+    KIB, MIB, Recorder, SetOnDrop, Value, copy, get, memory, open, quiet, rounds,
+};
 
-const OF_SETS: [PolicyKind; 2] = [PolicyKind::Set, PolicyKind::SetMem];
+const OF_SETS: [PolicyKind; 3] = [PolicyKind::Set, PolicyKind::SetMem, PolicyKind::SetMemLru];
 
 fn name(n: u64) -> Vec<u8> {
     format!("http://example.org/{n}").into_bytes()
@@ -18,7 +24,8 @@ fn put_all(cache: &Cache, numbers: std::ops::Range<u64>) {
 
 #[test]
 fn a_cache_made_with_one_policy_opens_with_another_of_its_family() {
-    for (made, opened) in [(OF_SETS[0], OF_SETS[1]), (OF_SETS[1], OF_SETS[0])] {
+    let pairs = OF_SETS.map(|made| OF_SETS.map(|opened| (made, opened)));
+    for (made, opened) in pairs.into_iter().flatten() {
         let device = memory(64 * MIB);
         let cache = open(quiet(device.clone(), made));
         put_all(&cache, 0..100);
@@ -45,6 +52,63 @@ fn a_log_may_change_the_rows_of_its_index() {
         assert!(found.count() as u64 * 100 >= known * 97, "{rows:?}");
         put_all(&cache, known..known + 100);
         cache.close();
+    }
+}
+
+#[test]
+fn log_lru_rebuilds_its_index_from_a_log_and_the_other_way_round() {
+    let device = memory(64 * MIB);
+    let kinds = [PolicyKind::Log, PolicyKind::LogLru, PolicyKind::Log];
+    for (round, kind) in (0..).zip(kinds) {
+        let cache = open(quiet(device.clone(), kind));
+        let known = round * 1_000;
+        let found = (0..known).filter(|put| get(&cache, &name(*put)).is_some());
+        assert!(found.count() as u64 * 100 >= known * 95, "{kind:?}");
+        put_all(&cache, known..known + 1_000);
+        cache.close();
+    }
+}
+
+/// Half of what is known lies in checkpoints: they come and go, some runs are killed, and the share
+/// that memory holds changes.
+#[test]
+fn positions_on_disk_are_found_again_after_an_end_in_order_and_after_a_kill() {
+    let mut device = memory(64 * MIB);
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut last: Vec<Option<Value>> = vec![None; 5_000];
+    for round in 0..6 {
+        let config = Config {
+            held_share: [None, Some(12), Some(88)][random.usize(..3)],
+            ..quiet(device.clone(), PolicyKind::LogLru)
+        };
+        let cache = open(config);
+        let known = last.iter().flatten().count();
+        let mut found = 0;
+        for (n, last) in last.iter().enumerate() {
+            let value = get(&cache, &name(n as u64));
+            assert!(value.is_none() || value == *last, "{value:?}, not {last:?}");
+            found += usize::from(value.is_some());
+        }
+        assert!(
+            found * 100 >= known * 85,
+            "{found} of {known} in round {round}"
+        );
+        for put in 0..2_000 {
+            let n = random.usize(..last.len());
+            let value = Value::new(round * 10_000 + put, random.usize(100..4_000));
+            value.store(&cache, &name(n as u64)).unwrap();
+            last[n] = Some(value);
+            if put % 250 == 249 {
+                assert!(cache.flush().wait());
+            }
+        }
+        if random.bool() {
+            cache.close();
+        } else {
+            let killed = copy(device.to_bytes());
+            drop(cache);
+            device = killed;
+        }
     }
 }
 
@@ -77,7 +141,7 @@ fn whoever_wrote_last_no_older_version_comes_back() {
         let mut device = memory(16 * MIB);
         let mut last = vec![None; 300];
         for round in 0..8 {
-            let policy = OF_SETS[random.usize(..2)];
+            let policy = OF_SETS[random.usize(..3)];
             let cache = open(quiet(device.clone(), policy));
             for put in 0..random.u64(1..400) {
                 let n = random.usize(..last.len());
@@ -127,4 +191,173 @@ fn after_a_kill_all_sets_are_learned_without_being_asked_for() {
         std::thread::yield_now();
     }
     panic!("{} of {stored} entries", cache.stats().entries);
+}
+
+/// A device that keeps back one read of a set, with what it had read, until it is let go.
+struct LateRead {
+    inner: Recorder<MemoryDevice>,
+    /// Whether the next read of a set is to be kept back, and how many are.
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl LateRead {
+    const SET: usize = 64 * KIB;
+
+    fn new(bytes: Vec<u8>) -> Arc<Self> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let inner = Recorder::new(MemoryDevice::from_bytes(bytes));
+        Arc::new(Self {
+            inner,
+            state,
+            changed,
+        })
+    }
+
+    fn keep_next(&self) {
+        self.state.lock().unwrap().0 = true;
+    }
+
+    fn wait_until_kept(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| state.1 == 0));
+    }
+
+    fn let_go(&self) {
+        self.state.lock().unwrap().1 = 0;
+        self.changed.notify_all();
+    }
+}
+
+impl Device for LateRead {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        self.inner.read_at(offset, buffer)?;
+        let mut state = self.state.lock().unwrap();
+        if buffer.len() == Self::SET && std::mem::take(&mut state.0) {
+            state.1 = 1;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |state| state.1 > 0));
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> std::io::Result<()> {
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+/// A store of 448 sets, seven in each shard, of which memory holds one.
+fn holding_one(device: Arc<dyn Device>) -> Config {
+    Config {
+        held_share: Some(1),
+        segment_bytes: Some(4 * MIB as u32),
+        ..quiet(device, PolicyKind::SetMemLru)
+    }
+}
+
+/// The set that each of these names lies in, as their puts tell.
+fn sets_of(names: std::ops::Range<u64>) -> (Vec<u8>, Vec<u64>) {
+    let device = LateRead::new(vec![0; 64 * MIB]);
+    let cache = open(holding_one(device.clone()));
+    device.inner.take_writes();
+    let mut sets = Vec::new();
+    for n in names {
+        put_all(&cache, n..n + 1);
+        assert!(cache.flush().wait());
+        sets.push(device.inner.take_writes()[0].offset / LateRead::SET as u64);
+    }
+    cache.close();
+    (device.inner.inner.to_bytes(), sets)
+}
+
+#[test]
+fn a_set_read_before_a_put_and_shown_after_it_was_given_away_is_not_believed() {
+    let (bytes, sets) = sets_of(0..400);
+    let table = u64::from_le_bytes(bytes[4096 + 136..][..8].try_into().unwrap());
+    let shard = |n: usize| (sets[n] - table / LateRead::SET as u64) / 7;
+    // Two names of one set, and one of another set of the same shard.
+    let (a, b) = (0..400)
+        .flat_map(|a| (0..a).map(move |b| (a, b)))
+        .find(|(a, b)| sets[*a] == sets[*b])
+        .unwrap();
+    let other = |c: &usize| shard(*c) == shard(a) && sets[*c] != sets[a];
+    let c = (0..400).find(other).unwrap();
+    let [a, b, c] = [a, b, c].map(|n| n as u64);
+
+    let device = LateRead::new(bytes);
+    let cache = open(holding_one(device.clone()));
+    cache.remove(&name(b)).wait().unwrap();
+    device.keep_next();
+    let late = cache.get(&name(a));
+    device.wait_until_kept();
+    // Put into the set that is being read, then given away for another.
+    put_all(&cache, b..b + 1);
+    assert!(cache.flush().wait());
+    put_all(&cache, c..c + 1);
+    assert!(cache.flush().wait());
+    device.let_go();
+    assert!(late.wait().is_some());
+    assert!(
+        cache.contains_hint(&name(b)),
+        "the set is taken for what it was"
+    );
+}
+
+/// Sets come and go, readers ask all the time, and the writer looks whether the last it wrote is
+/// what it finds.
+#[test]
+fn however_sets_come_and_go_no_older_version_comes_back() {
+    const NAMES: usize = 3_000;
+    let device = memory(64 * MIB);
+    let mut last: Vec<Option<Value>> = vec![None; NAMES];
+    let mut random = fastrand::Rng::with_seed(4);
+    let mut hits = 0;
+    for round in 0..3 * rounds() {
+        let cache = open(holding_one(device.clone()));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..3 {
+                let (cache, done) = (&cache, &done);
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(seed);
+                    while !done.load(Ordering::Relaxed) {
+                        get(cache, &name(random.u64(..NAMES as u64)));
+                    }
+                });
+            }
+            let _done = SetOnDrop(&done);
+            for put in 0..4_000 {
+                let n = random.usize(..NAMES);
+                let found = get(&cache, &name(n as u64));
+                assert!(
+                    found.is_none() || found == last[n],
+                    "round {round} put {put}: {found:?}, not {:?}",
+                    last[n]
+                );
+                hits += u64::from(found.is_some());
+                if random.u8(..20) == 0 {
+                    cache.remove(&name(n as u64)).wait().unwrap();
+                    last[n] = None;
+                } else {
+                    let value = Value::new(round * 10_000 + put, random.usize(100..9_000));
+                    if value.store(&cache, &name(n as u64)).is_ok() {
+                        last[n] = Some(value);
+                    }
+                }
+                if random.u8(..30) == 0 {
+                    assert!(cache.flush().wait());
+                }
+            }
+        });
+        cache.close();
+    }
+    assert!(hits > 5_000, "{hits}");
 }

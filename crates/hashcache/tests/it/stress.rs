@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hashcache::{Cache, Config, PolicyKind, Put, PutError, Updated};
 
-use super::support::{EVERY, KIB, MIB, Value, copy, get, memory, open, quiet, read, rounds};
+use super::support::{
+    EVERY, KIB, MIB, SetOnDrop, Value, copy, get, memory, open, quiet, read, rounds,
+};
 
 const THREADS: u64 = 8;
 const NAMES: u64 = 40;
@@ -118,15 +120,6 @@ fn never_a_wrong_byte_however_many_do_everything_at_once() {
         cache.close();
         let cache = open(busy(device, policy));
         assert!((0..NAMES).filter_map(|n| get(&cache, &name(n))).count() > 0);
-    }
-}
-
-/// Ends the other threads even when this one panics.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

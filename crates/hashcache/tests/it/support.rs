@@ -2,6 +2,7 @@
 //! stop.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::{env, io};
 
@@ -16,7 +17,7 @@ pub const MIB: usize = 1 << 20;
 pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
 
 /// All there are. With some of them, names that share a place or a tag put each other out.
-pub const EVERY: [PolicyKind; 4] = PolicyKind::ALL;
+pub const EVERY: [PolicyKind; 6] = PolicyKind::ALL;
 
 /// How many times as long random tests are to be as they are by default.
 pub fn rounds() -> u64 {
@@ -377,5 +378,14 @@ impl Device for Overlay {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Ends the other threads even when this one panics.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

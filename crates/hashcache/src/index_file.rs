@@ -1,0 +1,109 @@
+//! The index file: rows of the checkpoint that counts, for policies that leave a part of their index
+//! on disk.
+//!
+//! It is the checkpoint itself, so it is merged by the pass that writes one, in the order it lies in,
+//! and costs no write of its own. In such a checkpoint each row has a check behind it, so that one
+//! can be read without the others.
+//!
+//! Called by `stripe` when a position lies on disk, by `checkpoint` and `flush` when one is written.
+//!
+//! Invariant: a row of another checkpoint, of another place, or damaged, is none at all. A new
+//! edition is named before any shard drops what it took in, so whoever finds the edition unchanged
+//! *after* reading has what the shard still counts on.
+//! Cost: one read of 51 bytes, widened to what the device reads at once.
+
+use std::sync::RwLock;
+
+use crate::checkpoint::{self, Piece};
+use crate::config::meta_parts;
+use crate::format::{PART_BODY, PART_BYTES, PART_HEADER};
+use crate::stripe::Stripe;
+
+/// Bytes of the check behind a row.
+pub(crate) const ROW_CHECK: usize = 4;
+
+/// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
+/// began, which no other one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edition {
+    pub(crate) serial: u64,
+    pub(crate) begun: u64,
+}
+
+/// Which edition counts.
+#[derive(Default)]
+pub(crate) struct IndexFile {
+    edition: RwLock<Option<Edition>>,
+}
+
+impl IndexFile {
+    pub(crate) fn edition(&self) -> Option<Edition> {
+        *self.edition.read().expect("no holder of this lock panics")
+    }
+
+    /// `edition` counts from now on; `None`: nothing is on disk.
+    pub(crate) fn publish(&self, edition: Option<Edition>) {
+        *self.edition.write().expect("no holder of this lock panics") = edition;
+    }
+}
+
+/// What stands behind a row.
+fn check(stripe: &Stripe, edition: Edition, row: u64, bytes: &[u8]) -> [u8; ROW_CHECK] {
+    let device = u64::from(stripe.device_id);
+    let place = [edition.serial, edition.begun, device, row].map(u64::to_le_bytes);
+    let mac = stripe.secret.mac(&[b"row", place.as_flattened(), bytes]);
+    let mut check = [0; ROW_CHECK];
+    check.copy_from_slice(&mac.to_le_bytes()[..ROW_CHECK]);
+    check
+}
+
+/// Where a row of all shards' rows lies on the device.
+pub(crate) fn row_offset(stripe: &Stripe, edition: Edition, row: u64) -> u64 {
+    let per_part = stripe.index.rows_per_part();
+    let part = meta_parts(stripe.geometry.segments) + row / per_part;
+    let within = row % per_part * stripe.index.saved_row_bytes() as u64;
+    checkpoint::area(&stripe.geometry, edition.serial)
+        + part * PART_BYTES as u64
+        + PART_HEADER as u64
+        + within
+}
+
+/// The row `row` of all shards' rows; `None` when it cannot be read or is not of this edition.
+pub(crate) fn read_row(stripe: &Stripe, edition: Edition, row: u64) -> Option<Vec<u8>> {
+    let stored = stripe.index.saved_row_bytes();
+    let bytes = stripe.read_bytes(row_offset(stripe, edition, row), stored)?;
+    let (bytes, found) = bytes.get(..stored)?.split_at(stripe.index.row_bytes);
+    let is_genuine = found == check(stripe, edition, row, bytes);
+    // Where another edition counts by now, the next one is being written in the place of this.
+    if !is_genuine && stripe.index_file.edition() == Some(edition) {
+        stripe.counters.damaged.add(1);
+    }
+    is_genuine.then(|| bytes.to_vec())
+}
+
+/// The body of a part that is saved for `edition`; `old`: that of the edition that counts, empty if
+/// there is none. Holds the lock of a shard for a row at a time.
+pub(crate) fn rows_body(
+    stripe: &Stripe,
+    pieces: impl Iterator<Item = Piece>,
+    edition: Edition,
+    old: &[u8],
+) -> Vec<u8> {
+    let mut body = Vec::with_capacity(PART_BODY);
+    let mut old = old.chunks_exact(stripe.index.saved_row_bytes());
+    for piece in pieces {
+        for row in piece.first..piece.last {
+            let old = old
+                .next()
+                .map_or(&[][..], |row| &row[..stripe.index.row_bytes]);
+            let from = body.len();
+            let mut shard = stripe.shard_at(piece.shard);
+            shard.policy.save(row..row + 1, old, &mut body);
+            drop(shard);
+            let number = stripe.index.row_number(piece.shard, row);
+            let check = check(stripe, edition, number, &body[from..]);
+            body.extend_from_slice(&check);
+        }
+    }
+    body
+}

@@ -1,0 +1,526 @@
+//! HashCache-LogLRU: everything lies in the log, memory holds the positions of a row's objects used
+//! last (paper, section 3.5).
+//!
+//! A row has 8 entries of 15 bits (tag, generation, rank) and a few positions of 32 bits: that of
+//! rank 0, rank 1 and so on. An entry whose rank falls behind them is *displaced*: its position goes
+//! to the spill, and lies in the next checkpoint, which saves rows whole (47 bits an entry). So the
+//! checkpoint is the file of displaced positions, merged in one pass in the order it lies in: each
+//! row anew from memory, the spill, and the row saved before.
+//!
+//! Invariants. An entry's position is that of its rank; else in the spill; else in the row saved
+//! last. Of two entries of a row with equal tags, the one used later is the newer: whatever would
+//! break that does not happen (`touch`), and rows lose the entry used longest ago. So an older
+//! version is never found before, and never outlives, a newer one. Where a position is lost, all
+//! that could be the same name is forgotten.
+//! Cost: 15 bits a slot and 32 a position: 31 with half of them. One read more for what is displaced.
+
+use std::ops::Range;
+
+use super::packed::{Packed, load, store};
+use super::spill::Spill;
+use super::{Candidates, Located, LogPos, Policy, WAYS};
+use crate::key::KeyHash;
+
+const TAG_BITS: u32 = 8;
+const GENERATION_BITS: u32 = 4;
+const RANK_BITS: u32 = 3;
+const SLOT_BITS: u32 = TAG_BITS + GENERATION_BITS + RANK_BITS;
+const POSITION_BITS: u32 = 32;
+const GENERATIONS: u64 = 1 << GENERATION_BITS;
+const SAVED_BITS: u32 = SLOT_BITS + POSITION_BITS;
+
+/// Bytes of a row as it is saved, with all its positions.
+pub(crate) const SAVED_ROW: usize = WAYS * SAVED_BITS as usize / 8;
+/// With room to load the last entry as a word.
+const SCRATCH: usize = SAVED_ROW + 8;
+
+/// Bits of memory for a row of eight entries of which `held` have their positions in it.
+pub(crate) fn row_bits(held: usize) -> u32 {
+    SLOT_BITS * 8 + POSITION_BITS * u32::try_from(held).unwrap_or(8)
+}
+
+/// One shard's rows.
+pub(crate) struct LogLru {
+    rows: u32,
+    /// Positions in a row.
+    held: usize,
+    /// Units in the log; positions are stored modulo this.
+    capacity: u64,
+    entries: Packed,
+    positions: Packed,
+    spill: Spill,
+    early_evictions: u64,
+}
+
+/// An unpacked entry; tag 0 means empty. Its position is filled in where it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    tag: u16,
+    generation: u8,
+    rank: u8,
+    position: u32,
+}
+
+type Row = [Entry; WAYS];
+
+/// The lowest `bits` bits from bit `from` of `word` on.
+fn field(word: u64, from: u32, bits: u32) -> u32 {
+    u32::try_from(word >> from & ((1 << bits) - 1)).unwrap_or(0)
+}
+
+fn narrow(field: u32) -> u8 {
+    u8::try_from(field).unwrap_or(0)
+}
+
+impl Entry {
+    fn unpack(word: u64) -> Self {
+        Self {
+            tag: u16::from(narrow(field(word, 0, TAG_BITS))),
+            generation: narrow(field(word, TAG_BITS, GENERATION_BITS)),
+            rank: narrow(field(word, TAG_BITS + GENERATION_BITS, RANK_BITS)),
+            position: field(word, SLOT_BITS, POSITION_BITS),
+        }
+    }
+
+    /// Without its position.
+    fn pack(self) -> u64 {
+        let rest = u64::from(self.generation) | u64::from(self.rank) << GENERATION_BITS;
+        u64::from(self.tag) | rest << TAG_BITS
+    }
+
+    fn pack_whole(self) -> u64 {
+        self.pack() | u64::from(self.position) << SLOT_BITS
+    }
+
+    /// Empty, in the same place of the order of use.
+    fn emptied(self) -> Self {
+        Self {
+            rank: self.rank,
+            ..Self::default()
+        }
+    }
+}
+
+/// The ranks of a row that was never used (all bytes 0): where its entries stand.
+fn rank_unless_ranked(row: &mut Row) {
+    let seen = row.iter().fold(0, |seen, entry| seen | 1u8 << entry.rank);
+    if seen != u8::MAX {
+        for (entry, rank) in row.iter_mut().zip(0..) {
+            entry.rank = rank;
+        }
+    }
+}
+
+fn generation(at: LogPos, capacity: u64) -> u8 {
+    narrow(field(at.0 / capacity, 0, GENERATION_BITS))
+}
+
+/// What memory says of the place of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// The log's head has passed it.
+    Passed,
+    At(LogPos),
+    /// In the row saved last.
+    Displaced,
+}
+
+impl LogLru {
+    /// `rows` rows for a log of `capacity` units, `held` positions in each, `spilled` positions that
+    /// may wait for a checkpoint.
+    pub(crate) fn new(rows: u32, capacity: u64, held: usize, spilled: usize) -> Self {
+        assert!((1..WAYS).contains(&held));
+        let slots = rows as usize * WAYS;
+        Self {
+            rows,
+            held,
+            capacity,
+            entries: Packed::new(slots, SLOT_BITS),
+            positions: Packed::new(rows as usize * held, POSITION_BITS),
+            spill: Spill::new(spilled),
+            early_evictions: 0,
+        }
+    }
+
+    // -- rows -----------------------------------------------------------------------------------
+
+    fn row_of(&self, key: KeyHash) -> u32 {
+        key.first_row(self.rows)
+    }
+
+    fn slot(row: u32, way: usize) -> u32 {
+        row * 8 + u32::try_from(way).unwrap_or(0)
+    }
+
+    /// The entries of a row; their positions are elsewhere and not looked at.
+    fn row(&self, row: u32) -> Row {
+        let packed = |way| self.entries.entry(row as usize * WAYS + way);
+        let mut entries = std::array::from_fn(|way| Entry::unpack(packed(way)));
+        rank_unless_ranked(&mut entries);
+        entries
+    }
+
+    fn store_row(&mut self, row: u32, entries: &Row) {
+        for (way, entry) in entries.iter().enumerate() {
+            let n = row as usize * WAYS + way;
+            self.entries.store(n, entry.pack());
+        }
+    }
+
+    fn held_position(&self, row: u32, rank: usize) -> u32 {
+        let word = self.positions.entry(row as usize * self.held + rank);
+        u32::try_from(word).unwrap_or(0)
+    }
+
+    fn hold_position(&mut self, row: u32, rank: usize, position: u32) {
+        let at = row as usize * self.held + rank;
+        self.positions.store(at, position.into());
+    }
+
+    /// The position of an entry modulo the log, if memory has it.
+    fn position(&self, row: u32, way: usize, entry: Entry) -> Option<u32> {
+        let rank = usize::from(entry.rank);
+        if rank < self.held {
+            Some(self.held_position(row, rank))
+        } else {
+            self.spill.position(Self::slot(row, way))
+        }
+    }
+
+    fn known(&self, row: u32, way: usize, entry: Entry, head: LogPos) -> Known {
+        let (lap, generation) = (head.0 / self.capacity, u64::from(entry.generation));
+        match self.position(row, way, entry) {
+            Some(position) => self
+                .log_position(position, entry.generation, head)
+                .map_or(Known::Passed, Known::At),
+            None if generation == lap % GENERATIONS => Known::Displaced,
+            None if lap > 0 && generation == (lap - 1) % GENERATIONS => Known::Displaced,
+            None => Known::Passed,
+        }
+    }
+
+    /// The full position, or `None` when the head has passed it.
+    fn log_position(&self, position: u32, generation: u8, head: LogPos) -> Option<LogPos> {
+        let (lap, reached) = (head.0 / self.capacity, head.0 % self.capacity);
+        let (position, generation) = (u64::from(position), u64::from(generation));
+        if generation == lap % GENERATIONS && position < reached {
+            Some(LogPos(lap * self.capacity + position))
+        } else if lap > 0 && generation == (lap - 1) % GENERATIONS && position > reached {
+            Some(LogPos((lap - 1) * self.capacity + position))
+        } else {
+            None
+        }
+    }
+
+    /// Ways of `row` with the tag of `key`.
+    fn of_tag(entries: &Row, key: KeyHash) -> impl Iterator<Item = usize> + use<'_> {
+        let tag = key.tag(TAG_BITS);
+        (0..WAYS).filter(move |way| entries[*way].tag == tag)
+    }
+
+    fn clear_entry(&mut self, row: u32, entries: &mut Row, way: usize) {
+        entries[way] = entries[way].emptied();
+        self.spill.remove(Self::slot(row, way));
+    }
+
+    /// The entry at `way` is the latest used, at `position`; whatever falls behind is displaced.
+    fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, position: u32) {
+        let own = usize::from(entries[way].rank);
+        self.spill.remove(Self::slot(row, way));
+        if own >= self.held {
+            self.displace_last(row, entries);
+        }
+        for rank in (1..=own.min(self.held - 1)).rev() {
+            let position = self.held_position(row, rank - 1);
+            self.hold_position(row, rank, position);
+        }
+        self.hold_position(row, 0, position);
+        for entry in entries.iter_mut() {
+            entry.rank += u8::from(usize::from(entry.rank) < own);
+        }
+        entries[way].rank = 0;
+    }
+
+    /// The last entry with its position in the row is about to fall behind.
+    fn displace_last(&mut self, row: u32, entries: &mut Row) {
+        let last = self.held - 1;
+        let is_last = |way: &usize| usize::from(entries[*way].rank) == last;
+        let Some(way) = (0..WAYS).find(is_last) else {
+            return;
+        };
+        if entries[way].tag == 0 {
+            return;
+        }
+        let position = self.held_position(row, last);
+        if !self.spill.insert(Self::slot(row, way), position) {
+            self.early_evictions += 1;
+            self.forget_from(row, entries, way);
+        }
+    }
+
+    /// Forgets the entry at `way` and those that could be older versions of its name.
+    fn forget_from(&mut self, row: u32, entries: &mut Row, way: usize) {
+        let lost = entries[way];
+        for way in 0..WAYS {
+            if entries[way].tag == lost.tag && entries[way].rank >= lost.rank {
+                self.clear_entry(row, entries, way);
+            }
+        }
+    }
+
+    /// Where a new entry goes: an empty one, or one that the head has passed (of those the one used
+    /// last, so that least is displaced), else the one used longest ago.
+    fn victim(&self, row: u32, entries: &Row, head: LogPos) -> usize {
+        let by_use = |way: &usize| {
+            let entry = entries[*way];
+            let is_free = entry.tag == 0 || self.known(row, *way, entry, head) == Known::Passed;
+            if is_free {
+                i16::from(entry.rank)
+            } else {
+                i16::from(u8::MAX) - i16::from(entry.rank)
+            }
+        };
+        (0..WAYS).min_by_key(by_use).unwrap_or(0)
+    }
+
+    // -- saved rows -------------------------------------------------------------------------------
+
+    /// The row as it is to be saved; what is displaced comes from `old`, the row saved last.
+    fn save_row(&mut self, row: u32, old: Option<&[u8]>, out: &mut Vec<u8>) {
+        let mut entries = self.row(row);
+        for way in 0..WAYS {
+            // It may have been forgotten together with another one.
+            if entries[way].tag == 0 {
+                continue;
+            }
+            let position = self
+                .position(row, way, entries[way])
+                .or_else(|| saved_position(old?, way, entries[way]));
+            match position {
+                Some(position) => entries[way].position = position,
+                None => {
+                    self.forget_from(row, &mut entries, way);
+                    self.store_row(row, &entries);
+                }
+            }
+        }
+        let mut bytes = [0; SCRATCH];
+        for (way, entry) in entries.iter().enumerate() {
+            store(&mut bytes, way, SAVED_BITS, entry.pack_whole());
+            if usize::from(entry.rank) >= self.held && entry.tag != 0 {
+                self.spill.mark_saved(Self::slot(row, way));
+            }
+        }
+        out.extend_from_slice(&bytes[..SAVED_ROW]);
+    }
+
+    fn restore_row(&mut self, row: u32, bytes: &[u8]) {
+        let Some(mut entries) = saved_row(bytes) else {
+            return;
+        };
+        rank_unless_ranked(&mut entries);
+        for entry in &entries {
+            if usize::from(entry.rank) < self.held {
+                self.hold_position(row, entry.rank.into(), entry.position);
+            }
+        }
+        self.store_row(row, &entries);
+    }
+}
+
+/// The entries of a row as it was saved.
+fn saved_row(bytes: &[u8]) -> Option<Row> {
+    let mut scratch = [0; SCRATCH];
+    scratch[..SAVED_ROW].copy_from_slice(bytes.get(..SAVED_ROW)?);
+    let entry = |way| Entry::unpack(load(&scratch, way, SAVED_BITS));
+    Some(std::array::from_fn(entry))
+}
+
+/// The position that a row saved last has for the entry at `way`, if it is the same entry.
+fn saved_position(old: &[u8], way: usize, entry: Entry) -> Option<u32> {
+    let saved = saved_row(old)?[way];
+    (saved.tag == entry.tag && saved.generation == entry.generation).then_some(saved.position)
+}
+
+impl Policy for LogLru {
+    fn locate(&mut self, key: KeyHash, head: LogPos) -> Located {
+        let row = self.row_of(key);
+        let entries = self.row(row);
+        let mut candidates = Candidates::NONE;
+        for way in Self::of_tag(&entries, key) {
+            match self.known(row, way, entries[way], head) {
+                Known::Passed => {}
+                Known::At(at) => candidates.add(at),
+                Known::Displaced => return Located::Displaced(row),
+            }
+        }
+        if candidates.as_slice().is_empty() {
+            return Located::Nowhere;
+        }
+        candidates.sort();
+        Located::Log(candidates)
+    }
+
+    fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates {
+        let row = self.row_of(key);
+        let entries = self.row(row);
+        let mut candidates = Candidates::NONE;
+        for way in Self::of_tag(&entries, key) {
+            let entry = entries[way];
+            let at = match self.known(row, way, entry, head) {
+                Known::Passed => None,
+                Known::At(at) => Some(at),
+                Known::Displaced => {
+                    let Some(position) = saved_position(saved, way, entry) else {
+                        // It could be the newest version: no older one may answer for it.
+                        return Candidates::NONE;
+                    };
+                    self.log_position(position, entry.generation, head)
+                }
+            };
+            if let Some(at) = at {
+                candidates.add(at);
+            }
+        }
+        candidates.sort();
+        candidates
+    }
+
+    fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos) {
+        if let Some(old) = replaces {
+            self.forget(key, old, head);
+        }
+        let row = self.row_of(key);
+        let mut entries = self.row(row);
+        let way = self.victim(row, &entries, head);
+        if entries[way].tag != 0 && self.known(row, way, entries[way], head) != Known::Passed {
+            self.early_evictions += 1;
+        }
+        self.clear_entry(row, &mut entries, way);
+        let position = u32::try_from(at.0 % self.capacity).expect("a log has at most 2^32 units");
+        self.make_latest(row, &mut entries, way, position);
+        // Not before: older versions that find no room to wait are forgotten by their tag.
+        entries[way].tag = key.tag(TAG_BITS);
+        entries[way].generation = generation(at, self.capacity);
+        self.store_row(row, &entries);
+    }
+
+    // Only of the newest of equal tags, or an older version could outlive it; and what is displaced
+    // only when there is but one, or it could be given the position of another name.
+    fn touch(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
+        let row = self.row_of(key);
+        let mut entries = self.row(row);
+        let count = Self::of_tag(&entries, key).count();
+        let newest = Self::of_tag(&entries, key).min_by_key(|way| entries[*way].rank);
+        let Some(way) = newest else {
+            return;
+        };
+        let is_it = match self.known(row, way, entries[way], head) {
+            Known::Passed => false,
+            Known::At(known) => known == at,
+            Known::Displaced => {
+                count == 1 && entries[way].generation == generation(at, self.capacity)
+            }
+        };
+        if is_it {
+            let position = u32::try_from(at.0 % self.capacity).unwrap_or(0);
+            self.make_latest(row, &mut entries, way, position);
+            self.store_row(row, &entries);
+        }
+    }
+
+    // What is displaced may be what lies at `at`; forgetting too much is allowed.
+    fn forget(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
+        let row = self.row_of(key);
+        let mut entries = self.row(row);
+        let of_at = generation(at, self.capacity);
+        for way in 0..WAYS {
+            let entry = entries[way];
+            let may_be = entry.tag == key.tag(TAG_BITS)
+                && match self.known(row, way, entry, head) {
+                    Known::Passed => false,
+                    Known::At(known) => known == at,
+                    Known::Displaced => entry.generation == of_at,
+                };
+            if may_be {
+                self.clear_entry(row, &mut entries, way);
+            }
+        }
+        self.store_row(row, &entries);
+    }
+
+    fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool {
+        let row = self.row_of(key);
+        let mut entries = self.row(row);
+        let mut any = false;
+        for way in 0..WAYS {
+            if entries[way].tag == key.tag(TAG_BITS) {
+                any |= self.known(row, way, entries[way], head) != Known::Passed;
+                self.clear_entry(row, &mut entries, way);
+            }
+        }
+        self.store_row(row, &entries);
+        any
+    }
+
+    fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    // A displaced entry is dropped a lap late, when its generation alone says that it is passed.
+    fn sweep(&mut self, rows: Range<u32>, head: LogPos) {
+        for row in rows {
+            let mut entries = self.row(row);
+            for way in 0..WAYS {
+                let entry = entries[way];
+                if entry.tag != 0 && self.known(row, way, entry, head) == Known::Passed {
+                    self.clear_entry(row, &mut entries, way);
+                    self.store_row(row, &entries);
+                }
+            }
+        }
+    }
+
+    fn save(&mut self, rows: Range<u32>, old: &[u8], out: &mut Vec<u8>) {
+        let mut old = old.chunks_exact(SAVED_ROW);
+        for row in rows {
+            self.save_row(row, old.next(), out);
+        }
+    }
+
+    fn restore(&mut self, first: u32, bytes: &[u8]) {
+        for (row, bytes) in (first..self.rows).zip(bytes.chunks_exact(SAVED_ROW)) {
+            self.restore_row(row, bytes);
+        }
+    }
+
+    fn save_begins(&mut self) {
+        self.spill.mark_all_unsaved();
+    }
+
+    fn save_counts(&mut self) {
+        self.spill.drop_saved();
+    }
+
+    fn unsaved(&self) -> usize {
+        self.spill.fullness()
+    }
+
+    fn entries(&self) -> u64 {
+        let used = |n: &usize| Entry::unpack(self.entries.entry(*n)).tag != 0;
+        (0..self.rows as usize * WAYS).filter(used).count() as u64
+    }
+
+    fn early_evictions(&self) -> u64 {
+        self.early_evictions
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.positions.clear();
+        self.spill.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+use super::*;
+use crate::key::Secret;
+
+fn key(n: u64) -> KeyHash {
+    Secret::from_bytes([1; 32]).name(&n.to_le_bytes())
+}
+
+/// A policy with the checkpoint that counts for it.
+struct Disk {
+    log: LogLru,
+    saved: Vec<u8>,
+}
+
+impl Disk {
+    fn new(rows: u32, capacity: u64, held: usize, spilled: usize) -> Self {
+        let log = LogLru::new(rows, capacity, held, spilled);
+        let saved = Vec::new();
+        Self { log, saved }
+    }
+
+    fn saved_row(&self, row: u32) -> &[u8] {
+        let at = row as usize * SAVED_ROW;
+        self.saved.get(at..at + SAVED_ROW).unwrap_or_default()
+    }
+
+    fn found(&mut self, key: KeyHash, head: u64) -> Vec<u64> {
+        let head = LogPos(head);
+        let candidates = match self.log.locate(key, head) {
+            Located::Log(candidates) => candidates,
+            Located::Displaced(row) => self.log.resolve(key, self.saved_row(row), head),
+            _ => Candidates::NONE,
+        };
+        candidates.as_slice().iter().map(|at| at.0).collect()
+    }
+
+    fn is_displaced(&mut self, key: KeyHash, head: u64) -> bool {
+        matches!(self.log.locate(key, LogPos(head)), Located::Displaced(_))
+    }
+
+    fn put(&mut self, n: u64, at: u64) {
+        self.log.record(key(n), LogPos(at), None, LogPos(at + 1));
+    }
+
+    /// The rows that the checkpoint under way has come to; `between` is done in front of each.
+    fn pass(&mut self, mut between: impl FnMut(&mut Self)) -> Vec<u8> {
+        self.log.save_begins();
+        let mut out = Vec::new();
+        for row in 0..self.log.rows() {
+            between(self);
+            let old = self.saved_row(row).to_vec();
+            self.log.save(row..row + 1, &old, &mut out);
+        }
+        out
+    }
+
+    fn save(&mut self) {
+        self.saved = self.pass(|_| ());
+        self.log.save_counts();
+    }
+}
+
+#[test]
+fn half_of_the_positions_make_31_bits_a_slot_and_saved_it_is_47() {
+    assert_eq!(row_bits(4), 31 * 8);
+    assert_eq!(SAVED_ROW, 47);
+    let log = LogLru::new(1000, 1 << 20, 4, 0);
+    let mut out = Vec::new();
+    log.entries.save(0..8, &mut out);
+    log.positions.save(0..8, &mut out);
+    // Two rows' worth of positions: eight of them.
+    assert_eq!(out.len() * 8, 8 * 15 + 8 * 32);
+}
+
+#[test]
+fn what_is_displaced_is_found_in_the_spill_then_in_the_checkpoint() {
+    let mut disk = Disk::new(1, 10_000, 4, 100);
+    for n in 0..8 {
+        disk.put(n, n * 10);
+    }
+    let all_found = |disk: &mut Disk| (0..8).all(|n| disk.found(key(n), 80).contains(&(n * 10)));
+    assert!(all_found(&mut disk));
+    assert!((0..8).all(|n| !disk.is_displaced(key(n), 80)));
+    assert_eq!(disk.log.unsaved(), 4);
+    disk.save();
+    assert_eq!(disk.log.unsaved(), 0);
+    assert!(all_found(&mut disk));
+    let displaced = (0..8).filter(|n| disk.is_displaced(key(*n), 80)).count();
+    assert_eq!(displaced, 4);
+    // Once more: now they come from the checkpoint before.
+    disk.save();
+    assert!(all_found(&mut disk));
+}
+
+#[test]
+fn what_is_used_comes_back_into_memory_and_the_least_used_goes() {
+    let mut disk = Disk::new(1, 10_000, 4, 100);
+    for n in 0..8 {
+        disk.put(n, n * 10);
+    }
+    disk.save();
+    disk.log.touch(key(0), LogPos(0), LogPos(80));
+    assert!(!disk.is_displaced(key(0), 80));
+    assert_eq!(disk.found(key(0), 80), [0]);
+    disk.put(8, 80);
+    assert_eq!(disk.found(key(1), 81), [0; 0]);
+    assert_eq!(disk.found(key(0), 81), [0]);
+    assert_eq!(disk.log.early_evictions(), 1);
+}
+
+/// Puts, uses and checkpoints at random; some of these are given up, and much happens while they
+/// are written.
+#[test]
+fn an_older_version_never_outlives_a_newer_one() {
+    for (held, spilled) in [(4, 1000), (1, 1000), (7, 1000), (4, 3), (2, 0)] {
+        let mut random = fastrand::Rng::with_seed(held as u64 * 100 + spilled as u64);
+        let mut disk = Disk::new(3, 1 << 20, held, spilled);
+        let (mut newest, mut put_at) = ([0u64; 40], std::collections::HashMap::new());
+        let mut at = 0u64;
+        let mut hits = 0;
+        let mut step = |disk: &mut Disk, random: &mut fastrand::Rng| {
+            at += 1;
+            let n = random.usize(..40);
+            disk.put(n as u64, at);
+            newest[n] = at;
+            put_at.insert(at, n);
+            let asked = random.usize(..40);
+            let candidates = disk.found(key(asked as u64), at + 1);
+            let own = candidates.iter().find(|at| put_at[*at] == asked);
+            if let Some(own) = own.copied() {
+                assert_eq!(own, newest[asked], "name {asked} at {at}, {held} {spilled}");
+                hits += 1;
+                let head = LogPos(at + 1);
+                disk.log.touch(key(asked as u64), LogPos(own), head);
+                // A use that was under way for long: it may be gone, but there is no newer one.
+                let late = random.usize(..40);
+                if newest[late] > 0 {
+                    disk.log.touch(key(late as u64), LogPos(newest[late]), head);
+                }
+            }
+            if random.u8(..50) == 0 {
+                let gone = random.usize(..40);
+                disk.log.forget_all(key(gone as u64), LogPos(at + 1));
+                // Nobody who read it before is believed after it was removed.
+                newest[gone] = 0;
+                assert_eq!(disk.found(key(gone as u64), at + 1), [0; 0]);
+            }
+        };
+        for _ in 0..4_000 {
+            (0..random.usize(..20)).for_each(|_| step(&mut disk, &mut random));
+            let saved = disk.pass(|disk| (0..3).for_each(|_| step(disk, &mut random)));
+            if random.bool() {
+                disk.saved = saved;
+                disk.log.save_counts();
+            }
+        }
+        assert!(hits > 1_000, "{hits}");
+    }
+}
+
+#[test]
+fn where_the_checkpoint_is_lost_so_is_what_was_displaced_and_no_more() {
+    let mut disk = Disk::new(1, 10_000, 4, 100);
+    for n in 0..8 {
+        disk.put(n, n * 10);
+    }
+    disk.save();
+    disk.saved.clear();
+    disk.save();
+    assert!((0..4).all(|n| disk.found(key(n), 80).is_empty()));
+    assert!((4..8).all(|n| disk.found(key(n), 80) == [n * 10]));
+    assert_eq!(disk.log.entries(), 4);
+}
+
+#[test]
+fn what_finds_no_room_to_wait_is_forgotten() {
+    let mut disk = Disk::new(1, 10_000, 4, 2);
+    for n in 0..8 {
+        disk.put(n, n * 10);
+    }
+    let found = (0..8).filter(|n| disk.found(key(*n), 80) == [n * 10]);
+    assert_eq!(Vec::from_iter(found), [0, 1, 4, 5, 6, 7]);
+}
+
+#[test]
+fn saved_rows_come_back_and_leave_what_is_displaced_where_it_is() {
+    let mut disk = Disk::new(64, 100_000, 4, 1000);
+    for n in 0..450 {
+        disk.put(n, n);
+    }
+    disk.save();
+    let mut restored = Disk::new(64, 100_000, 4, 0);
+    restored.saved.clone_from(&disk.saved);
+    restored.log.restore(0, &disk.saved);
+    for n in 0..450 {
+        assert_eq!(restored.found(key(n), 450), disk.found(key(n), 450));
+    }
+    let displaced = (0..450).filter(|n| restored.is_displaced(key(*n), 450));
+    assert!(displaced.count() > 100);
+}
+
+#[test]
+fn another_share_of_positions_reads_the_same_checkpoint() {
+    let mut disk = Disk::new(64, 100_000, 4, 1000);
+    for n in 0..450 {
+        disk.put(n, n);
+    }
+    disk.save();
+    for held in 1..8 {
+        let mut restored = Disk::new(64, 100_000, held, 0);
+        restored.saved.clone_from(&disk.saved);
+        restored.log.restore(0, &disk.saved);
+        assert!((0..450).all(|n| restored.found(key(n), 450) == disk.found(key(n), 450)));
+    }
+}
+
+#[test]
+fn swept_every_lap_no_generation_ever_meets_itself() {
+    let mut disk = Disk::new(2, 100, 2, 100);
+    (0..10).for_each(|n| disk.put(n, n));
+    disk.save();
+    for lap in 1..40u64 {
+        for part in 0..2u32 {
+            let head = LogPos(lap * 100 + 50 * u64::from(part) + 11);
+            disk.log.sweep(part..part + 1, head);
+        }
+        let head = lap * 100 + 99;
+        for n in 0..10 {
+            assert_eq!(disk.found(key(n), head), [0; 0], "lap {lap}");
+        }
+    }
+    assert_eq!(disk.log.entries(), 0);
+}
+
+/// As for `log` with one row, though the order is that of use and some entries are only known to be
+/// passed a lap late.
+#[test]
+fn it_reaches_86_percent_of_a_full_log_at_load_1() {
+    let rows = 1_000;
+    let live = u64::from(rows) * 8;
+    let mut disk = Disk::new(rows, live, 4, rows as usize * 4);
+    for n in 0..live * 4 {
+        if n % (live / 50) == 0 {
+            let part = u32::try_from(n / (live / 50) % 50).unwrap();
+            disk.log
+                .sweep(part * rows / 50..(part + 1) * rows / 50, LogPos(n));
+        }
+        if n % (live / 10) == 0 {
+            disk.save();
+        }
+        disk.put(n, n);
+    }
+    let head = live * 4;
+    let reached = (head - live + 1..head).filter(|n| disk.found(key(*n), head).contains(n));
+    let share = reached.count() as f64 / live as f64;
+    assert!((0.84..0.88).contains(&share), "{share}");
+}
+
+#[test]
+fn a_replay_of_what_is_known_changes_nothing() {
+    let mut disk = Disk::new(4, 10_000, 4, 100);
+    (0..20).for_each(|n| disk.put(n, n * 10));
+    disk.save();
+    let found: Vec<_> = (0..20).map(|n| disk.found(key(n), 200)).collect();
+    for n in 0..20 {
+        let at = LogPos(n * 10);
+        if disk.found(key(n), 200).contains(&at.0) {
+            disk.log.record(key(n), at, Some(at), LogPos(200));
+        }
+    }
+    for (n, found) in (0..20).zip(found) {
+        assert_eq!(disk.found(key(n), 200), found, "{n}");
+    }
+}

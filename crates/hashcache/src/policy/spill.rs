@@ -1,0 +1,207 @@
+//! Positions that are not in their rows any more and not in the saved index yet.
+//!
+//! Called by `log_lru`. A table of open addresses, made once: it neither grows nor takes memory
+//! under the lock of a shard.
+//!
+//! Invariant: a slot stands in it at most once.
+//! Cost: 12 bytes a place, eight places for seven positions.
+
+/// A position that waits, and where it belongs.
+#[derive(Clone, Copy, Default)]
+struct Spilled {
+    /// One more than the slot; 0: an empty place.
+    slot: u32,
+    position: u32,
+    /// The checkpoint under way has it.
+    saved: bool,
+}
+
+const _: () = assert!(size_of::<Spilled>() == 12);
+
+/// The spilled positions of one shard.
+pub(crate) struct Spill {
+    places: Box<[Spilled]>,
+    len: usize,
+    most: usize,
+}
+
+fn places(most: usize) -> usize {
+    most + most.div_ceil(7) + 1
+}
+
+/// Memory for `most` positions, bytes.
+pub(crate) fn spill_bytes(most: usize) -> u64 {
+    (places(most) * size_of::<Spilled>()) as u64
+}
+
+impl Spill {
+    /// Room for `most` positions.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            places: vec![Spilled::default(); places(most)].into(),
+            len: 0,
+            most,
+        }
+    }
+
+    /// How much of it is in use, in 1/100.
+    pub(crate) fn fullness(&self) -> usize {
+        self.len * 100 / self.most.max(1)
+    }
+
+    pub(crate) fn position(&self, slot: u32) -> Option<u32> {
+        let place = self.places[self.find(slot)];
+        (place.slot != 0).then_some(place.position)
+    }
+
+    /// Takes `position` of `slot` in, in place of another one; false when there is no room for it.
+    #[must_use]
+    pub(crate) fn insert(&mut self, slot: u32, position: u32) -> bool {
+        let at = self.find(slot);
+        let is_new = self.places[at].slot == 0;
+        if is_new && self.len >= self.most {
+            return false;
+        }
+        self.len += usize::from(is_new);
+        self.places[at] = Spilled {
+            slot: slot + 1,
+            position,
+            saved: false,
+        };
+        true
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let at = self.find(slot);
+        if self.places[at].slot != 0 {
+            self.remove_at(at);
+        }
+    }
+
+    /// The checkpoint under way has what waits for `slot`.
+    pub(crate) fn mark_saved(&mut self, slot: u32) {
+        let at = self.find(slot);
+        self.places[at].saved = self.places[at].slot != 0;
+    }
+
+    /// Another checkpoint begins: it has nothing yet.
+    pub(crate) fn mark_all_unsaved(&mut self) {
+        self.places.iter_mut().for_each(|it| it.saved = false);
+    }
+
+    /// The checkpoint counts: what it has need not wait here any more.
+    pub(crate) fn drop_saved(&mut self) {
+        for at in 0..self.places.len() {
+            // What comes later in the chain of addresses moves here.
+            while self.places[at].saved {
+                self.remove_at(at);
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.places.fill(Spilled::default());
+        self.len = 0;
+    }
+
+    /// Where the search for `slot` begins.
+    fn home(&self, slot: u32) -> usize {
+        let spread = u64::from(slot.wrapping_mul(0x9e37_79b1));
+        usize::try_from((spread * self.places.len() as u64) >> 32).unwrap_or(0)
+    }
+
+    fn after(&self, at: usize) -> usize {
+        (at + 1) % self.places.len()
+    }
+
+    /// The place of `slot`, or the empty one where it would go. (There is always an empty one.)
+    fn find(&self, slot: u32) -> usize {
+        let mut at = self.home(slot);
+        while self.places[at].slot != 0 && self.places[at].slot != slot + 1 {
+            at = self.after(at);
+        }
+        at
+    }
+
+    /// Empties a place and closes the gap, so that no search ends before what it looks for.
+    fn remove_at(&mut self, mut hole: usize) {
+        self.len -= 1;
+        let count = self.places.len();
+        let mut at = hole;
+        loop {
+            self.places[hole] = Spilled::default();
+            loop {
+                at = self.after(at);
+                let place = self.places[at];
+                if place.slot == 0 {
+                    return;
+                }
+                // It may move back unless its search begins behind the hole.
+                let home = self.home(place.slot - 1);
+                let (from_home, from_hole) =
+                    ((at + count - home) % count, (at + count - hole) % count);
+                if from_home >= from_hole {
+                    self.places[hole] = place;
+                    hole = at;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn it_holds_what_a_map_would_whatever_happens() {
+        for most in [0, 1, 5, 60] {
+            let mut random = fastrand::Rng::with_seed(most as u64);
+            let mut spill = Spill::new(most);
+            let mut plain: HashMap<u32, (u32, bool)> = HashMap::new();
+            for _ in 0..30_000 {
+                let (slot, position) = (random.u32(..100), random.u32(..));
+                match random.u32(..1000) {
+                    0..500 => {
+                        let room = plain.len() < most || plain.contains_key(&slot);
+                        assert_eq!(spill.insert(slot, position), room);
+                        if room {
+                            plain.insert(slot, (position, false));
+                        }
+                    }
+                    500..700 => {
+                        spill.remove(slot);
+                        plain.remove(&slot);
+                    }
+                    700..900 => {
+                        if let Some(it) = plain.get_mut(&slot) {
+                            spill.mark_saved(slot);
+                            it.1 = true;
+                        }
+                    }
+                    900..990 => {}
+                    990..995 => {
+                        spill.mark_all_unsaved();
+                        plain.values_mut().for_each(|it| it.1 = false);
+                    }
+                    _ => {
+                        spill.drop_saved();
+                        plain.retain(|_, it| !it.1);
+                    }
+                }
+                let expected = plain.get(&slot).map(|it| it.0);
+                assert_eq!(spill.position(slot), expected);
+                assert_eq!(spill.len, plain.len());
+            }
+            assert!((0..100).all(|slot| spill.position(slot) == plain.get(&slot).map(|it| it.0)));
+        }
+    }
+
+    #[test]
+    fn a_million_positions_take_14_bytes_each() {
+        assert_eq!(spill_bytes(1 << 20).div_ceil(1 << 20), 14);
+    }
+}
