@@ -117,10 +117,10 @@ impl Stream {
             state.length += piece.len() as u64;
             if state.length <= PAGE as u64 {
                 state.head.push_back(piece);
-                merge(&mut state.head, &self.cache.stripe().budget);
+                merge(&mut state.head, self.cache.budget());
             } else {
                 state.window.push_back(piece);
-                merge(&mut state.window, &self.cache.stripe().budget);
+                merge(&mut state.window, self.cache.budget());
             }
             released = state.trim();
             std::mem::take(&mut state.waiting_followers)

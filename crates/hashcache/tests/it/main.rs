@@ -12,6 +12,7 @@ mod budget;
 mod checkpoint;
 mod cost;
 mod crash;
+mod devices;
 mod face;
 mod fetch_once;
 mod files;
