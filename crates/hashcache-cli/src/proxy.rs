@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -137,7 +138,9 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
             return Err(no_directory(path, &directory).into());
         }
     }
-    let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.len() > 0);
+    // A block device has a size of its own before there is a cache on it, and tells none as a file.
+    let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
+    let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
     let config = engine_config(effective, paths, paths.iter().all(exists));
     Ok(Cache::open(config).map_err(|error| {
         // Of several, the one that the engine names.

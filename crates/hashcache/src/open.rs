@@ -55,6 +55,11 @@ impl Place {
     pub(crate) fn exists(&self) -> bool {
         self.device.is_some() || self.path.exists()
     }
+
+    /// Whether it is as large as it is: a device of the caller's own, or a block device.
+    fn has_its_size(&self) -> bool {
+        self.device.is_some() || FileDevice::is_block_device(&self.path)
+    }
 }
 
 /// A device with the superblock that lies on it, or will.
@@ -212,7 +217,7 @@ pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, Ope
         Front::Superblock(_) => {
             drop(device);
             let opened = existing(place)?;
-            agrees(config, place, &opened.geometry)?;
+            agrees(config, place, &opened)?;
             Ok(Some(opened))
         }
         Front::Not(error) if !device.is_empty() => Err(refused(place, error)),
@@ -230,19 +235,19 @@ pub(crate) fn claim(place: &Place) {
 /// The layout of what is to be made at `place`. Nothing is made yet.
 pub(crate) fn planned(config: &Config, place: &Place) -> Result<Geometry, OpenError> {
     let length = match config.size_bytes {
-        Some(_) if !place.exists() => 0,
+        Some(_) if !place.has_its_size() => 0,
         _ => device(place, None)?.len(),
     };
     let size = match config.size_bytes {
-        // A device of the caller's own, or one of the system's, has the size it has.
-        Some(size) if place.device.is_some() => size.min(length),
+        Some(size) if place.has_its_size() => size.min(length),
         Some(size) => size,
         None => length,
     };
     Geometry::plan(config, size)
 }
 
-fn agrees(config: &Config, place: &Place, geometry: &Geometry) -> Result<(), OpenError> {
+fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenError> {
+    let geometry = &opened.geometry;
     let path = || place.path.clone();
     let policy = config.policy;
     if (geometry.family, geometry.ways) != (policy.family(), policy.ways()) {
@@ -261,9 +266,13 @@ fn agrees(config: &Config, place: &Place, geometry: &Geometry) -> Result<(), Ope
         });
     }
     let block = BLOCK as u64;
+    let possible = |asked: u64| match place.device {
+        None if place.has_its_size() => asked.min(opened.device.len()),
+        _ => asked,
+    };
     if let Some(asked) = config.size_bytes
         && config.places().len() == 1
-        && asked / block * block != geometry.device_bytes
+        && possible(asked) / block * block != geometry.device_bytes
     {
         return Err(OpenError::Geometry {
             path: path(),

@@ -8,6 +8,7 @@
     reason = "a test that meets what it does not expect has failed; its numbers are small"
 )]
 
+mod block_device;
 mod budget;
 mod checkpoint;
 mod cost;
