@@ -27,6 +27,12 @@ fn json_of(found: &Inspection) -> Value {
     json!({
         "format_version": found.format_version,
         "store_id": format!("{:032x}", found.store_id),
+        "device": found.device,
+        "members": found
+            .members
+            .iter()
+            .map(|it| json!({"device": it.device, "device_bytes": it.device_bytes}))
+            .collect::<Vec<_>>(),
         "policy": found.policy,
         "clean": found.clean,
         "device_bytes": found.device_bytes,
@@ -45,6 +51,18 @@ fn json_of(found: &Inspection) -> Value {
         "next_version": found.next_version,
         "written_at_millis": found.written_at_millis,
     })
+}
+
+/// Which device of how many this is.
+fn device_of(found: &Inspection) -> String {
+    let others = found.members.iter().filter(|it| it.device != found.device);
+    let others: Vec<String> = others
+        .map(|it| format!("{} ({})", it.device, show_size(it.device_bytes)))
+        .collect();
+    match others.as_slice() {
+        [] => format!("{}, alone", found.device),
+        others => format!("{}, with {}", found.device, others.join(", ")),
+    }
 }
 
 fn text_of(found: &Inspection) -> String {
@@ -66,6 +84,7 @@ fn text_of(found: &Inspection) -> String {
     );
     let rows = [
         ("store", format!("{:032x}", found.store_id)),
+        ("device", device_of(found)),
         ("format", found.format_version.to_string()),
         ("policy", found.policy.to_owned()),
         ("size", show_size(found.device_bytes)),

@@ -84,6 +84,7 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
             field,
             found,
             asked,
+            ..
         } => {
             let (found, asked) = (in_units(found), in_units(asked));
             (
@@ -106,6 +107,17 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
                 "the least is `--memory {}`; `--policy set` needs none",
                 enough(*needed_bytes)
             )),
+        ),
+        OpenError::OtherStore { other, .. } => (
+            format!("it belongs to another store than {}", other.display()),
+            Some("name the devices of one store, or remove one of them to have it join".to_owned()),
+        ),
+        OpenError::Twins { other, .. } => (
+            format!(
+                "it and {} joined their store apart from each other",
+                other.display()
+            ),
+            Some("remove one of them: it joins anew, empty".to_owned()),
         ),
         OpenError::System { what, source } => {
             (format!("the system refused {what}: {source}"), None)
@@ -223,6 +235,7 @@ mod tests {
             OpenError::Damaged { path: path() },
             OpenError::Locked { path: path() },
             OpenError::Version {
+                path: path(),
                 found: 3,
                 supported: 2,
             },
@@ -253,6 +266,7 @@ mod tests {
     fn what_differs_is_told_in_units_with_every_way_out() {
         let geometry = |field, found: &str, asked: &str| {
             told(&OpenError::Geometry {
+                path: "/c.img".into(),
                 field,
                 found: found.to_owned(),
                 asked: asked.to_owned(),
@@ -334,6 +348,7 @@ mod tests {
     #[test]
     fn another_version_is_told_as_the_documents_have_it() {
         let (what, hint) = told(&OpenError::Version {
+            path: "/c.img".into(),
             found: 3,
             supported: 2,
         });

@@ -5,10 +5,11 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use hashcache::{Cache, Config};
 use hashcache_proxy::{AccessLog, RunError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -115,7 +116,7 @@ fn cannot_run(error: RunError) -> anyhow::Error {
 }
 
 /// Where the last time known is kept: beside the cache, which is ours to write to.
-fn clock_file(effective: &Effective) -> Option<std::path::PathBuf> {
+fn clock_file(effective: &Effective) -> Option<PathBuf> {
     let cache = effective.values.cache.first()?;
     let clock = cache.with_extension("clock");
     if clock == *cache {
@@ -129,42 +130,47 @@ fn load(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Effecti
 }
 
 fn open(effective: &Effective) -> anyhow::Result<Cache> {
-    let [path] = effective.values.cache.as_slice() else {
-        bail!("settings that hold name one cache file");
-    };
+    let paths = &effective.values.cache;
     // Only our own default place is made. A directory that the operator named and that is not there
     // may be a disk that is not mounted, and must not become a cache that fills the system's disk.
-    let directory = directory(path);
-    if *effective.source("cache") == Source::Default {
-        let fault = || {
-            Fault::new(format!("cannot make {}", directory.display()))
-                .hint("name another place for the cache with `--cache PATH`")
-        };
-        fs::create_dir_all(&directory).with_context(fault)?;
-    } else if !directory.exists() {
-        return Err(no_directory(path, &directory).into());
+    for path in paths {
+        let directory = directory(path);
+        if *effective.source("cache") == Source::Default {
+            let fault = || {
+                Fault::new(format!("cannot make {}", directory.display()))
+                    .hint("name another place for the cache with `--cache PATH`")
+            };
+            fs::create_dir_all(&directory).with_context(fault)?;
+        } else if !directory.exists() {
+            return Err(no_directory(path, &directory).into());
+        }
     }
-    let config = engine_config(
-        effective,
-        path,
-        fs::metadata(path).is_ok_and(|file| file.len() > 0),
-    );
-    Ok(Cache::open(config).map_err(|error| cannot_open(path, Purpose::Serve, &error))?)
+    // A block device has a size of its own before there is a cache on it, and tells none as a file.
+    let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
+    let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
+    let config = engine_config(effective, paths, paths.iter().all(exists));
+    Ok(Cache::open(config).map_err(|error| {
+        // Of several, the one that the engine names.
+        let path = error.path().or(paths.first().map(PathBuf::as_path));
+        cannot_open(path.unwrap_or(Path::new("")), Purpose::Serve, &error)
+    })?)
 }
 
 /// The engine's share of the settings.
 ///
-/// A cache that exists keeps its size until somebody asks for another one.
-fn engine_config(effective: &Effective, path: &Path, exists: bool) -> Config {
+/// A cache that exists keeps its size until somebody asks for another one. On several devices each
+/// has the size it was made with.
+fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Config {
     let values = &effective.values;
     let is_asked = *effective.source("cache_size") != Source::Default;
     Config {
-        size_bytes: (is_asked || !exists).then_some(values.cache_size),
+        size_bytes: (is_asked || !exist).then_some(values.cache_size),
         memory_bytes: values.memory,
         policy: values.policy,
         held_share: values.held_share,
         object_bytes: values.object_size,
-        ..Config::new(path)
+        paths: paths.to_vec(),
+        ..Config::new("")
     }
 }
 
@@ -220,12 +226,14 @@ fn greeting(effective: &Effective, listen: &[SocketAddr], admin: Option<SocketAd
         (None, Some(address)) => format!("export http_proxy=http://{}", reachable(*address)),
         (_, None) => String::new(),
     };
+    let each = if caches.len() > 1 { " each" } else { "" };
     let role = match &values.accelerate {
         Some(origin) => format!("in front of {origin}"),
         None => "proxy".to_owned(),
     };
     format!(
-        "hashcache: {role} on {}, {admin}; cache {} ({}, policy {}), memory {}; next: {next}\n",
+        "hashcache: {role} on {}, {admin}; cache {} ({}{each}, policy {}), memory {}; \
+         next: {next}\n",
         addresses.join(" "),
         caches.join(" "),
         show_size(values.cache_size),
@@ -309,9 +317,9 @@ mod tests {
 
     #[test]
     fn a_cache_that_exists_keeps_its_size_unless_another_is_asked_for() {
-        let path = Path::new("/c.img");
+        let paths = [PathBuf::from("/c.img")];
         let size =
-            |flags: &[&str], exists| engine_config(&effective(flags), path, exists).size_bytes;
+            |flags: &[&str], exist| engine_config(&effective(flags), &paths, exist).size_bytes;
         assert_eq!(size(&[], false), Some(1 << 30));
         assert_eq!(size(&[], true), None);
         assert_eq!(size(&["--cache-size=2GiB"], true), Some(2 << 30));

@@ -265,6 +265,8 @@ pub(crate) struct EngineFigures {
     pub(crate) pending_bytes: u64,
     /// Room on all devices.
     pub(crate) capacity_bytes: u64,
+    /// Devices that failed and were taken out.
+    pub(crate) devices_out: u64,
     /// Traffic of all devices.
     pub(crate) device: DeviceFigures,
 }

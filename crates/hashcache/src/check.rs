@@ -3,9 +3,10 @@
 use crate::circular_log::Cursor;
 use crate::config::{Config, IndexPolicy, PolicyKind};
 use crate::error::OpenError;
-use crate::format::KIND_SLOT;
+use crate::format::{KIND_SLOT, Superblock};
+use crate::members::DEVICES_MAX;
 use crate::object::PAGE;
-use crate::open::{self, Opened};
+use crate::open::{self, Common, Opened, Place};
 use crate::policy::SetId;
 use crate::recover::{Segment, first_header};
 use crate::stripe::{Read, Stripe};
@@ -43,6 +44,16 @@ impl CheckReport {
     }
 }
 
+/// A device of a store, as the others know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberDevice {
+    /// Its number in the store.
+    pub device: u16,
+    /// Its size, bytes: its share of the objects is in proportion.
+    pub device_bytes: u64,
+}
+
 /// What a superblock says of its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -51,6 +62,10 @@ pub struct Inspection {
     pub format_version: u32,
     /// Made at random when the store was.
     pub store_id: u128,
+    /// Which of the store's devices this is.
+    pub device: u16,
+    /// The devices that made up the store when this one was last part of it.
+    pub members: Vec<MemberDevice>,
     /// The policy it was last opened with.
     pub policy: &'static str,
     /// Closed in order.
@@ -87,12 +102,12 @@ pub struct Inspection {
     pub written_at_millis: u64,
 }
 
-fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
-    let opened = open::existing(config)?;
-    let policy = IndexPolicy::from_code(opened.superblock.policy);
-    let fits = |it: &PolicyKind| {
-        (it.family(), it.ways()) == (opened.geometry.family, opened.geometry.ways)
-    };
+fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
+    let opened = [open::existing(place)?];
+    let [only] = &opened;
+    let policy = IndexPolicy::from_code(only.superblock.policy);
+    let fits =
+        |it: &PolicyKind| (it.family(), it.ways()) == (only.geometry.family, only.geometry.ways);
     let mut config = config.clone();
     match policy.filter(|it| fits(&it.kind)) {
         Some(policy) => (config.policy, config.rows) = (policy.kind, policy.rows),
@@ -102,21 +117,28 @@ fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError
         }
     }
     // Enough for a store of any size: the index takes no memory unless it is loaded.
-    let memory_bytes = open::memory_needed(&config, &opened.geometry).saturating_add(64 << 20);
+    let memory_bytes = open::memory_needed(&config, [&only.geometry]).saturating_add(64 << 20);
     let config = Config {
         memory_bytes,
         ..config
     };
-    let stripe = open::stripe(&config, &opened, 0)?;
+    let common = Common::new(&config, &opened, only.superblock.next_version)?;
+    let stripe = open::stripe(&config, only, &common, 0)?;
+    let [opened] = opened;
     Ok((opened, stripe))
 }
 
-/// Reads the superblock of the store of `config`. Changes nothing.
+/// Reads the superblock of the first device of `config`. Changes nothing.
 ///
 /// # Errors
 /// See [`OpenError`].
 pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
-    let (opened, stripe) = opened(config)?;
+    let places = config.places();
+    let first = places.first().ok_or(OpenError::Devices {
+        count: 0,
+        most: DEVICES_MAX,
+    })?;
+    let (opened, stripe) = opened(config, first)?;
     let (superblock, geometry) = (&opened.superblock, &opened.geometry);
     let written = (0..geometry.segments)
         .filter(|n| first_header(&stripe, *n).is_some())
@@ -124,6 +146,8 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     Ok(Inspection {
         format_version: crate::format::VERSION,
         store_id: superblock.store_id,
+        device: superblock.device,
+        members: members(superblock),
         policy: stripe.index_id.policy.kind.name(),
         clean: superblock.clean,
         device_bytes: geometry.device_bytes,
@@ -144,8 +168,18 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     })
 }
 
-/// Verifies every record of the store of `config`. Changes nothing. `progress` is told how many
-/// areas of how many were looked at.
+fn members(superblock: &Superblock) -> Vec<MemberDevice> {
+    let members = superblock.history.members().iter();
+    members
+        .map(|it| MemberDevice {
+            device: it.id,
+            device_bytes: it.weight,
+        })
+        .collect()
+}
+
+/// Verifies every record on every device of `config`, each for itself. Changes nothing. `progress`
+/// is told how many areas of how many were looked at, for one device after another.
 ///
 /// # Errors
 /// See [`OpenError`]; a damaged record is no error but counted.
@@ -153,12 +187,24 @@ pub fn check(
     config: &Config,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<CheckReport, OpenError> {
-    let (opened, stripe) = opened(config)?;
     let mut report = CheckReport::default();
-    check_front(&stripe, &opened, &mut report);
+    for place in config.places() {
+        check_device(config, &place, &mut report, &mut progress)?;
+    }
+    Ok(report)
+}
+
+fn check_device(
+    config: &Config,
+    place: &Place,
+    report: &mut CheckReport,
+    progress: &mut impl FnMut(u64, u64),
+) -> Result<(), OpenError> {
+    let (opened, stripe) = opened(config, place)?;
+    check_front(&stripe, &opened, report);
     let geometry = &stripe.geometry;
     let total = geometry.segments + geometry.sets;
-    let mut cursors = Vec::new();
+    let (mut cursors, mut areas) = (Vec::new(), 0);
     for segment in 0..geometry.segments {
         if let Some(first) = first_header(&stripe, segment) {
             let cursor = Cursor {
@@ -173,33 +219,33 @@ pub fn check(
     }
     cursors.sort_unstable_by_key(|cursor| cursor.stamp);
     for cursor in &cursors {
-        check_segment(&stripe, *cursor, opened.superblock.clean, &mut report);
-        report.areas += 1;
-        progress(report.areas, total);
+        check_segment(&stripe, *cursor, opened.superblock.clean, report);
+        areas += 1;
+        progress(areas, total);
     }
     for set in 0..geometry.sets {
-        check_set(&stripe, SetId(set), &mut report);
-        report.areas += 1;
-        progress(
-            report.areas + geometry.segments - cursors.len() as u64,
-            total,
-        );
+        check_set(&stripe, SetId(set), report);
+        areas += 1;
+        progress(areas + geometry.segments - cursors.len() as u64, total);
     }
+    report.areas += areas;
     progress(total, total);
-    Ok(report)
+    Ok(())
 }
 
 /// What lies in front of the records: superblocks, remove journal, checkpoint.
 fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
     let superblock = &opened.superblock;
-    report.superblocks_damaged = open::superblocks_damaged(&*opened.device, superblock);
+    let copies = open::superblocks_damaged(&*opened.device, superblock);
+    let all = report.superblocks_damaged.iter_mut().zip(copies);
+    all.for_each(|(any, damaged)| *any |= damaged);
     let damaged = journal::blocks_damaged(stripe);
     // The last block that a run wrote may have been cut in two with it.
     match damaged {
         1 if !superblock.clean => report.cut_off += 1,
-        _ => report.journal_blocks_damaged = damaged,
+        _ => report.journal_blocks_damaged += damaged,
     }
-    report.checkpoint_parts_damaged = checkpoint::parts_damaged(stripe, superblock);
+    report.checkpoint_parts_damaged += checkpoint::parts_damaged(stripe, superblock);
 }
 
 fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {

@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
@@ -66,6 +67,53 @@ impl<T: Default> Promise<T> {
 impl<T: Default> Drop for Promise<T> {
     fn drop(&mut self) {
         self.fulfil(T::default());
+    }
+}
+
+/// One of several promises that make one outcome: it is good when all of them are.
+pub(crate) struct Part {
+    whole: Arc<Whole>,
+    kept: bool,
+}
+
+struct Whole {
+    promise: Option<Promise<bool>>,
+    broken: AtomicBool,
+}
+
+/// As many parts as are asked for, and the outcome of all.
+pub(crate) fn parts(count: usize) -> (Vec<Part>, Outcome<bool>) {
+    let (promise, outcome) = promise();
+    let whole = Arc::new(Whole {
+        promise: Some(promise),
+        broken: AtomicBool::new(false),
+    });
+    let part = |_| Part {
+        whole: Arc::clone(&whole),
+        kept: false,
+    };
+    ((0..count).map(part).collect(), outcome)
+}
+
+impl Part {
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.whole.broken.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let Some(promise) = self.promise.take() {
+            promise.set(!self.broken.load(Ordering::Acquire));
+        }
     }
 }
 
@@ -157,6 +205,20 @@ mod tests {
                     .all(|waiter| waiter.join().unwrap() == 7)
             );
         });
+    }
+
+    #[test]
+    fn parts_are_good_only_when_all_are_kept() {
+        let (all, outcome) = parts(3);
+        for part in all {
+            assert!(outcome.wait_for(std::time::Duration::ZERO).is_none());
+            part.keep();
+        }
+        assert!(outcome.wait());
+        let (mut all, outcome) = parts(2);
+        drop(all.pop());
+        all.pop().unwrap().keep();
+        assert!(!outcome.wait());
     }
 
     #[test]

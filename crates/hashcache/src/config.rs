@@ -109,9 +109,11 @@ pub enum Rows {
 /// What is asked of a store.
 #[derive(Clone)]
 pub struct Config {
-    /// File or block device; made when it is missing and `size_bytes` is given.
-    pub path: PathBuf,
-    /// Size of the store; `None` takes an existing one as it is.
+    /// Files or block devices that keep the store between them, 1 to 16; a file is made when it is
+    /// missing and `size_bytes` is given. One that is left out comes back empty.
+    pub paths: Vec<PathBuf>,
+    /// Size of each device that is made, bytes. An existing one is taken as it is, but refused if
+    /// it is the only one and has another size.
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,
@@ -137,8 +139,8 @@ pub struct Config {
     pub open_patience: Duration,
     /// Where time comes from.
     pub clock: Clock,
-    /// Use this device instead of opening `path`.
-    pub device: Option<Arc<dyn Device>>,
+    /// Use these devices instead of opening `paths`.
+    pub devices: Vec<Arc<dyn Device>>,
     /// Size of a log segment instead of the one that follows from the size of the store.
     pub segment_bytes: Option<u32>,
 }
@@ -147,7 +149,7 @@ impl Config {
     /// Defaults for a store at `path`: 64 MiB of memory, policy `log`, 8 KiB objects.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
-            path: path.into(),
+            paths: vec![path.into()],
             size_bytes: None,
             memory_bytes: 64 << 20,
             policy: PolicyKind::Log,
@@ -159,15 +161,20 @@ impl Config {
             sync_interval: Duration::from_secs(5),
             open_patience: Duration::from_millis(800),
             clock: Clock::system(),
-            device: None,
+            devices: Vec::new(),
             segment_bytes: None,
         }
     }
 
     /// A store on `device`, for tests and for devices of the caller's own.
     pub fn on_device(device: Arc<dyn Device>) -> Self {
+        Self::on_devices(vec![device])
+    }
+
+    /// A store on several devices of the caller's own.
+    pub fn on_devices(devices: Vec<Arc<dyn Device>>) -> Self {
         Self {
-            device: Some(device),
+            devices,
             ..Self::new("device")
         }
     }

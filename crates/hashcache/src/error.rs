@@ -2,7 +2,7 @@
 //! reading.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a store could not be opened or made.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,8 @@ pub enum OpenError {
     /// Written by another version of this program.
     #[error("format version {found}, this build reads {supported}")]
     Version {
+        /// The file or device.
+        path: PathBuf,
         /// Version in the superblock.
         found: u32,
         /// The one this build reads and writes.
@@ -63,6 +65,8 @@ pub enum OpenError {
     /// The store was made with other settings that cannot change.
     #[error("the store was made with {field} {found}, not {asked}")]
     Geometry {
+        /// The file or device.
+        path: PathBuf,
         /// The setting.
         field: &'static str,
         /// Its value in the store.
@@ -78,6 +82,31 @@ pub enum OpenError {
         /// The least that works.
         needed_bytes: u64,
     },
+    /// Too many devices, or none.
+    #[error("{count} devices are named, a store has 1 to {most}")]
+    Devices {
+        /// How many were named.
+        count: usize,
+        /// The most a store can have.
+        most: usize,
+    },
+    /// A device of another store than the others; nothing was changed.
+    #[error("{} belongs to another store than {}", path.display(), other.display())]
+    OtherStore {
+        /// The file or device.
+        path: PathBuf,
+        /// One that was named before it.
+        other: PathBuf,
+    },
+    /// Two devices of a store with one number: they joined it apart from each other. Nothing was
+    /// changed.
+    #[error("{} and {} joined their store apart from each other", path.display(), other.display())]
+    Twins {
+        /// The file or device.
+        path: PathBuf,
+        /// One that was named before it.
+        other: PathBuf,
+    },
     /// Threads or randomness could not be had.
     #[error("the system refused {what}")]
     System {
@@ -86,6 +115,27 @@ pub enum OpenError {
         /// What it said.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// The file or device that it is about, if it is about one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Device { path, .. }
+            | Self::Foreign { path }
+            | Self::Damaged { path }
+            | Self::Short { path, .. }
+            | Self::Locked { path }
+            | Self::OtherStore { path, .. }
+            | Self::Twins { path, .. }
+            | Self::Version { path, .. }
+            | Self::Geometry { path, .. } => Some(path),
+            Self::TooSmall { .. }
+            | Self::Memory { .. }
+            | Self::Devices { .. }
+            | Self::System { .. } => None,
+        }
+    }
 }
 
 /// Why an object was not stored. The object is then as if never put.

@@ -34,6 +34,7 @@ pub mod plan;
 mod stats;
 
 // The face.
+mod assemble;
 mod cache;
 mod check;
 mod measure;
@@ -41,6 +42,7 @@ mod open;
 
 // Names to places.
 mod key;
+mod members;
 mod policy;
 mod shard;
 
@@ -66,7 +68,7 @@ pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
     Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
-pub use check::{CheckReport, Inspection, check, inspect};
+pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
 pub use clock::Clock;
 pub use completion::Outcome;
 pub use config::{Config, PolicyKind, Rows};

@@ -10,10 +10,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::device::{Probe, ProbeError, nameless_file, probe_blank, probe_written};
 use crate::error::OpenError;
-use crate::open;
+use crate::open::{self, Place};
 
 /// Why a disk could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +45,10 @@ pub fn measure(
         let device = nameless_file(path, file_bytes).map_err(MeasureError::File)?;
         return Ok(probe_blank(&device, budget, clock)?);
     }
-    let opened = open::existing(&Config::new(path))?;
+    let opened = open::existing(&Place {
+        path: path.into(),
+        device: None,
+    })?;
     let geometry = &opened.geometry;
     let end = geometry.log_offset + geometry.segments * u64::from(geometry.segment_bytes);
     Ok(probe_written(
@@ -62,6 +64,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::config::Config;
     use crate::{Cache, Put};
 
     /// By a clock that ticks a millisecond each time it is looked at.

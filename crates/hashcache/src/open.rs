@@ -1,50 +1,103 @@
-//! Opening and making stores: superblocks, memory, threads.
+//! One device of a store: what lies on it, whether it fits the settings, and the stripe made of it.
+//!
+//! Called by `assemble`, which makes a store of devices, and by `check` and `measure`, which only
+//! look.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::circular_log::{Grain, LogWriter};
-use crate::completion::promise;
 use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
 use crate::device::{Device, FileDevice, FileError};
 use crate::error::OpenError;
-use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue, Scribe};
+use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue};
 use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
+use crate::members::{History, Member, Members};
 use crate::memory::{AlignedBuf, Budget, Hot, Keeper};
 use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
 
-/// Reads that can be under way at once.
-const READ_THREADS: usize = 16;
-/// Versions set aside at each opening: no version is given out twice, even after a crash.
-pub(crate) const VERSIONS_RESERVED: u64 = 1 << 40;
 /// What is left for content, at the least, beside index and batch.
 const CONTENT_BYTES_MIN: u64 = 4 << 20;
 
-/// A device with the superblock found on it.
+impl Config {
+    /// Where the store is kept, device by device.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        if self.devices.is_empty() {
+            let place = |path: &PathBuf| Place {
+                path: path.clone(),
+                device: None,
+            };
+            return self.paths.iter().map(place).collect();
+        }
+        let place = |(n, device): (usize, &Arc<dyn Device>)| Place {
+            path: format!("device {n}").into(),
+            device: Some(Arc::clone(device)),
+        };
+        self.devices.iter().enumerate().map(place).collect()
+    }
+}
+
+/// One of the places a store is kept in.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// The path; what the device is called where it was given as one.
+    pub(crate) path: PathBuf,
+    pub(crate) device: Option<Arc<dyn Device>>,
+}
+
+impl Place {
+    /// Whether there is something already.
+    pub(crate) fn exists(&self) -> bool {
+        self.device.is_some() || self.path.exists()
+    }
+
+    /// Whether it is as large as it is: a device of the caller's own, or a block device.
+    fn has_its_size(&self) -> bool {
+        self.device.is_some() || FileDevice::is_block_device(&self.path)
+    }
+}
+
+/// A device with the superblock that lies on it, or will.
 pub(crate) struct Opened {
+    pub(crate) path: PathBuf,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
+    /// It had been closed in order; known once versions are set aside.
+    pub(crate) was_clean: bool,
 }
 
-/// Opens the device of `config` and reads its superblock, without writing anything.
-pub(crate) fn device(config: &Config, size: Option<u64>) -> Result<Arc<dyn Device>, OpenError> {
-    if let Some(device) = &config.device {
+impl Opened {
+    /// Whether its superblock was never written.
+    pub(crate) fn is_new(&self) -> bool {
+        self.superblock.serial == 0
+    }
+}
+
+/// Opens the device at `place`, without writing anything but the space that `size` asks for.
+pub(crate) fn device(place: &Place, size: Option<u64>) -> Result<Arc<dyn Device>, OpenError> {
+    if let Some(device) = &place.device {
         return Ok(Arc::clone(device));
     }
-    match FileDevice::open(&config.path, size) {
+    match FileDevice::open(&place.path, size) {
         Ok(device) => Ok(Arc::new(device)),
         Err(FileError::Locked) => Err(OpenError::Locked {
-            path: config.path.clone(),
+            path: place.path.clone(),
         }),
-        Err(FileError::Io(source)) => Err(OpenError::Device {
-            path: config.path.clone(),
-            source,
-        }),
+        Err(FileError::Io(source)) => Err(refused_by_device(place)(source)),
+    }
+}
+
+pub(crate) fn refused_by_device(place: &Place) -> impl Fn(io::Error) -> OpenError + use<> {
+    let path = place.path.clone();
+    move |source| OpenError::Device {
+        path: path.clone(),
+        source,
     }
 }
 
@@ -114,17 +167,13 @@ fn is_blank(device: &dyn Device) -> io::Result<bool> {
 }
 
 /// Opens what is there; an error when there is nothing of ours.
-pub(crate) fn existing(config: &Config) -> Result<Opened, OpenError> {
-    let device = device(config, None)?;
-    let io_error = |source| OpenError::Device {
-        path: config.path.clone(),
-        source,
-    };
-    let path = || config.path.clone();
-    let superblock = match front(&*device).map_err(io_error)? {
+pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
+    let device = device(place, None)?;
+    let path = || place.path.clone();
+    let superblock = match front(&*device).map_err(refused_by_device(place))? {
         Front::Superblock(superblock) => *superblock,
         Front::Blank => return Err(OpenError::Foreign { path: path() }),
-        Front::Not(error) => return Err(refused(config, error)),
+        Front::Not(error) => return Err(refused(place, error)),
     };
     let geometry = Geometry::from_superblock(&superblock)
         .ok_or_else(|| OpenError::Damaged { path: path() })?;
@@ -136,132 +185,70 @@ pub(crate) fn existing(config: &Config) -> Result<Opened, OpenError> {
         });
     }
     Ok(Opened {
+        path: path(),
         device,
         superblock,
         geometry,
+        was_clean: false,
     })
 }
 
-fn refused(config: &Config, error: SuperblockError) -> OpenError {
+fn refused(place: &Place, error: SuperblockError) -> OpenError {
+    let path = place.path.clone();
     match error {
-        SuperblockError::Foreign => OpenError::Foreign {
-            path: config.path.clone(),
-        },
-        SuperblockError::Damaged => OpenError::Damaged {
-            path: config.path.clone(),
-        },
+        SuperblockError::Foreign => OpenError::Foreign { path },
+        SuperblockError::Damaged => OpenError::Damaged { path },
         SuperblockError::Version(found) => OpenError::Version {
+            path,
             found,
             supported: VERSION,
         },
     }
 }
 
-/// Opens what is there, or makes a store where there is nothing yet.
-fn open_or_make(config: &Config) -> Result<Opened, OpenError> {
-    let io_error = |source| OpenError::Device {
-        path: config.path.clone(),
-        source,
-    };
+/// What is at `place`, if a store or a part of one is; `None` where one can be made.
+pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, OpenError> {
     // A file that is someone else's must not grow, so it is looked at before it is.
-    let found = config.device.is_some() || config.path.exists();
-    if found {
-        let device = device(config, None)?;
-        match front(&*device).map_err(io_error)? {
-            Front::Superblock(_) => {
-                drop(device);
-                let opened = existing(config)?;
-                agrees(config, &opened.geometry)?;
-                enough(config, &opened.geometry)?;
-                if config.device.is_none() {
-                    FileDevice::claim(&config.path);
-                }
-                return Ok(opened);
-            }
-            Front::Not(error) if !device.is_empty() => return Err(refused(config, error)),
-            Front::Blank | Front::Not(_) => {}
+    if !place.exists() {
+        return Ok(None);
+    }
+    let device = device(place, None)?;
+    match front(&*device).map_err(refused_by_device(place))? {
+        Front::Superblock(_) => {
+            drop(device);
+            let opened = existing(place)?;
+            agrees(config, place, &opened)?;
+            Ok(Some(opened))
         }
+        Front::Not(error) if !device.is_empty() => Err(refused(place, error)),
+        Front::Blank | Front::Not(_) => Ok(None),
     }
-    make(config)
 }
 
-/// Makes an empty store. Nothing is left behind when it cannot be made.
-fn make(config: &Config) -> Result<Opened, OpenError> {
-    let found = config.device.is_some() || config.path.exists();
-    if let (false, Some(size)) = (found, config.size_bytes) {
-        // Refuse before a file is made.
-        enough(config, &Geometry::plan(config, size)?)?;
+/// Has all space of an existing file taken, see [`FileDevice::claim`].
+pub(crate) fn claim(place: &Place) {
+    if place.device.is_none() {
+        FileDevice::claim(&place.path);
     }
-    let made = fill(config);
-    if made.is_err() && !found {
-        let _ = std::fs::remove_file(&config.path);
-    }
-    made
 }
 
-/// Writes the first superblock to a device that holds nothing yet.
-fn fill(config: &Config) -> Result<Opened, OpenError> {
-    let io_error = |source| OpenError::Device {
-        path: config.path.clone(),
-        source,
+/// The layout of what is to be made at `place`. Nothing is made yet.
+pub(crate) fn planned(config: &Config, place: &Place) -> Result<Geometry, OpenError> {
+    let length = match config.size_bytes {
+        Some(_) if !place.has_its_size() => 0,
+        _ => device(place, None)?.len(),
     };
-    let size = |device: &dyn Device| config.size_bytes.unwrap_or(u64::MAX).min(device.len());
-    if config.device.is_none() && config.path.exists() {
-        // It is not made to grow for a store that cannot be made in it.
-        let length = size(&*device(config, None)?);
-        enough(
-            config,
-            &Geometry::plan(config, config.size_bytes.unwrap_or(length))?,
-        )?;
-    }
-    let device = device(config, config.size_bytes)?;
-    let geometry = Geometry::plan(config, size(&*device))?;
-    enough(config, &geometry)?;
-    let refused = |source: getrandom::Error| OpenError::System {
-        what: "random numbers",
-        source: io::Error::other(source.to_string()),
+    let size = match config.size_bytes {
+        Some(size) if place.has_its_size() => size.min(length),
+        Some(size) => size,
+        None => length,
     };
-    let (mut id, mut secret) = ([0; 16], [0; 32]);
-    getrandom::fill(&mut id).map_err(refused)?;
-    getrandom::fill(&mut secret).map_err(refused)?;
-    let mut superblock = Superblock {
-        serial: 0,
-        store_id: u128::from_le_bytes(id),
-        secret,
-        device: 0,
-        family: geometry.family,
-        clean: false,
-        unit_bytes: geometry.unit_bytes,
-        device_bytes: geometry.device_bytes,
-        segment_bytes: geometry.segment_bytes,
-        block_bytes: geometry.block_bytes,
-        ways: geometry.ways,
-        object_bytes: geometry.object_bytes,
-        journal_offset: geometry.journal_offset,
-        journal_bytes: geometry.journal_bytes,
-        checkpoint_offset: geometry.checkpoint_offset,
-        checkpoint_bytes: geometry.checkpoint_bytes,
-        table_offset: geometry.table_offset,
-        sets: geometry.sets,
-        log_offset: geometry.log_offset,
-        segments: geometry.segments,
-        next_version: 1,
-        checkpoint_serial: 0,
-        checkpoint_parts: 0,
-        wall_clock: config.clock.unix_millis(),
-        removes_forgotten_below: 0,
-        policy: IndexPolicy::of(config).code(),
-        policy_since: 0,
-    };
-    write_superblock(&*device, &mut superblock).map_err(io_error)?;
-    Ok(Opened {
-        device,
-        superblock,
-        geometry,
-    })
+    Geometry::plan(config, size)
 }
 
-fn agrees(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
+fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenError> {
+    let geometry = &opened.geometry;
+    let path = || place.path.clone();
     let policy = config.policy;
     if (geometry.family, geometry.ways) != (policy.family(), policy.ways()) {
         let fits =
@@ -272,16 +259,23 @@ fn agrees(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
             .map(PolicyKind::name)
             .collect();
         return Err(OpenError::Geometry {
+            path: path(),
             field: "policy",
             found: fitting.join(" or "),
             asked: policy.name().into(),
         });
     }
     let block = BLOCK as u64;
+    let possible = |asked: u64| match place.device {
+        None if place.has_its_size() => asked.min(opened.device.len()),
+        _ => asked,
+    };
     if let Some(asked) = config.size_bytes
-        && asked / block * block != geometry.device_bytes
+        && config.places().len() == 1
+        && possible(asked) / block * block != geometry.device_bytes
     {
         return Err(OpenError::Geometry {
+            path: path(),
             field: "size",
             found: geometry.device_bytes.to_string(),
             asked: asked.to_string(),
@@ -299,29 +293,39 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
     device.sync()
 }
 
-/// The memory a store needs: index, a batch, the footer and its list, a set, a checkpoint part and
-/// the state of the log that goes into it (and the part before, where rows are merged), room for
-/// content.
-pub(crate) fn memory_needed(config: &Config, geometry: &Geometry) -> u64 {
-    let buffer = buffer_bytes(config, geometry) as u64;
-    let index = geometry.index(IndexPolicy::of(config));
-    let parts = if index.stays_on_disk() { 3 } else { 2 };
-    index
-        .bytes()
-        .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
-        .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
-        .saturating_add(parts * crate::format::PART_BYTES as u64 + geometry.segments * 16)
-        .saturating_add(CONTENT_BYTES_MIN)
+/// The memory a store needs: for each device its index, a batch, the footer and its list, a set, a
+/// checkpoint part and the state of the log that goes into it (and the part before, where rows are
+/// merged); and room for content.
+pub(crate) fn memory_needed<'a>(
+    config: &Config,
+    geometries: impl IntoIterator<Item = &'a Geometry>,
+) -> u64 {
+    let of = |geometry: &Geometry| {
+        let buffer = buffer_bytes(config, geometry) as u64;
+        let index = geometry.index(IndexPolicy::of(config));
+        let parts = if index.stays_on_disk() { 3 } else { 2 };
+        index
+            .bytes()
+            .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
+            .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
+            .saturating_add(parts * crate::format::PART_BYTES as u64 + geometry.segments * 16)
+    };
+    let devices = geometries.into_iter().map(of);
+    devices.fold(CONTENT_BYTES_MIN, u64::saturating_add)
 }
 
-/// The buffer of the writing thread: batches, and footers, which are encoded into it too.
-fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
+/// The buffer of a writing thread: batches, and footers, which are encoded into it too.
+pub(crate) fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
     batch_bytes(config, geometry).max(footer_bytes_max(geometry))
 }
 
 /// Whether the memory allowed is enough.
-fn enough(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
-    let (memory_bytes, needed_bytes) = (config.memory_bytes, memory_needed(config, geometry));
+pub(crate) fn enough<'a>(
+    config: &Config,
+    geometries: impl IntoIterator<Item = &'a Geometry>,
+) -> Result<(), OpenError> {
+    let memory_bytes = config.memory_bytes;
+    let needed_bytes = memory_needed(config, geometries);
     if memory_bytes < needed_bytes {
         return Err(OpenError::Memory {
             memory_bytes,
@@ -332,7 +336,8 @@ fn enough(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
 }
 
 fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
-    let by_memory = usize::try_from(config.memory_bytes / 16).unwrap_or(usize::MAX);
+    let devices = config.places().len().max(1) as u64;
+    let by_memory = usize::try_from(config.memory_bytes / 16 / devices).unwrap_or(usize::MAX);
     let by_segment = geometry.segment_bytes as usize / 2;
     let bytes = by_memory
         .clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX)
@@ -340,17 +345,64 @@ fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
     bytes / BLOCK * BLOCK
 }
 
-/// The parts of an opened store, without its threads: for `check` too.
+/// What the stripes of a store share.
+pub(crate) struct Common {
+    pub(crate) members: Arc<Members>,
+    budget: Budget,
+    write_budget: Budget,
+    hot: Arc<Hot>,
+}
+
+impl Common {
+    /// A thread that gives hot objects' memory back to others.
+    pub(crate) fn keeper(&self) -> io::Result<Keeper> {
+        Keeper::start(&self.hot, self.budget.limit())
+    }
+
+    /// For a store on `opened`, all of which take part as the history of each says.
+    pub(crate) fn new(
+        config: &Config,
+        opened: &[Opened],
+        next_version: u64,
+    ) -> Result<Self, OpenError> {
+        let geometries = || opened.iter().map(|it| &it.geometry);
+        enough(config, geometries())?;
+        let fixed = memory_needed(config, geometries()) - CONTENT_BYTES_MIN;
+        let budget = Budget::new(config.memory_bytes - fixed);
+        let hot = Hot::new(&budget).map_err(|source| OpenError::System {
+            what: "memory for hot objects",
+            source,
+        })?;
+        let history = opened.first().map(|it| it.superblock.history.clone());
+        let members: Vec<Member> = opened.iter().map(member).collect();
+        let history = history.unwrap_or_else(|| History::new(members.clone()));
+        Ok(Self {
+            members: Arc::new(Members::new(members, history, next_version)),
+            // Of which bulk may take three quarters: half of the whole.
+            write_budget: Budget::new(budget.limit() / 3 * 2),
+            budget,
+            hot,
+        })
+    }
+}
+
+/// A device as the others know it.
+pub(crate) fn member(opened: &Opened) -> Member {
+    Member {
+        id: opened.superblock.device,
+        weight: opened.geometry.device_bytes,
+    }
+}
+
+/// The parts of an opened device, without its threads: for `check` too.
 pub(crate) fn stripe(
     config: &Config,
     opened: &Opened,
+    common: &Common,
     threads: usize,
 ) -> Result<Arc<Stripe>, OpenError> {
     let system = |what| move |source| OpenError::System { what, source };
     let geometry = &opened.geometry;
-    enough(config, geometry)?;
-    let fixed = memory_needed(config, geometry) - CONTENT_BYTES_MIN;
-    let budget = Budget::new(config.memory_bytes - fixed);
     // A slot and its tail are listed one by one.
     let lines = if config.policy.keeps_lists() { 2 } else { 1 };
     let batch_records = LogWriter::list_entries_max(geometry) / lines;
@@ -382,6 +434,8 @@ pub(crate) fn stripe(
     let stripe = Stripe::new(Parts {
         device: Arc::clone(&opened.device),
         device_id: opened.superblock.device,
+        path: opened.path.clone(),
+        members: Arc::clone(&common.members),
         geometry: geometry.clone(),
         index,
         index_id: IndexId {
@@ -389,8 +443,9 @@ pub(crate) fn stripe(
             since: opened.superblock.policy_since,
         },
         secret: Secret::from_bytes(opened.superblock.secret),
-        hot: Hot::new(&budget).map_err(system("memory for hot objects"))?,
-        budget,
+        hot: Arc::clone(&common.hot),
+        budget: common.budget.clone(),
+        write_budget: common.write_budget.clone(),
         queue: Queue::new(
             batch_bytes(config, geometry),
             usize::try_from(batch_records).unwrap_or(usize::MAX),
@@ -399,71 +454,9 @@ pub(crate) fn stripe(
         ),
         clock: config.clock.clone(),
         pool: Pool::new(threads).map_err(system("threads"))?,
-        next_version: opened.superblock.next_version,
         shards: (0..SHARDS).map(shard).collect(),
     });
     Ok(Arc::new(stripe))
-}
-
-/// An open store and its own threads.
-pub(crate) struct Started {
-    pub(crate) stripe: Arc<Stripe>,
-    pub(crate) scribe: std::thread::JoinHandle<()>,
-    pub(crate) keeper: Keeper,
-}
-
-/// Opens or makes the store of `config` and starts its threads.
-pub(crate) fn start(config: &Config) -> Result<Started, OpenError> {
-    let mut opened = open_or_make(config)?;
-    let policy = IndexPolicy::of(config).code();
-    if opened.superblock.policy != policy {
-        // What checkpoints say is not continued by the lists of another policy, and never again.
-        opened.superblock.policy = policy;
-        opened.superblock.policy_since = opened.superblock.next_version;
-    }
-    let stripe = stripe(config, &opened, READ_THREADS)?;
-    let no_thread = |source| OpenError::System {
-        what: "a thread",
-        source,
-    };
-    let keeper = Keeper::start(&stripe.hot, stripe.budget.limit()).map_err(no_thread)?;
-    let was_clean = opened.superblock.clean;
-    opened.superblock.clean = false;
-    let next_version = opened
-        .superblock
-        .next_version
-        .saturating_add(VERSIONS_RESERVED);
-    opened.superblock.next_version = next_version;
-    // Both copies: were the only one that says this lost, an opening after a crash would go by one
-    // that says "closed in order" and gives the versions of this run out again.
-    for _ in 0..2 {
-        write_superblock(&*opened.device, &mut opened.superblock).map_err(|source| {
-            OpenError::Device {
-                path: config.path.clone(),
-                source,
-            }
-        })?;
-    }
-    let scribe = Scribe::new(
-        Arc::clone(&stripe),
-        opened.superblock,
-        AlignedBuf::zeroed(buffer_bytes(config, &opened.geometry)),
-        config.sync_interval,
-        was_clean,
-    );
-    let (promise, recovered) = promise::<bool>();
-    let scribe = std::thread::Builder::new()
-        .name("hc-write".into())
-        .spawn(move || scribe.run(promise))
-        .map_err(no_thread)?;
-    if recovered.wait_for(config.open_patience).is_none() {
-        tracing::info!("going on before all of the index is known");
-    }
-    Ok(Started {
-        stripe,
-        scribe,
-        keeper,
-    })
 }
 
 fn footer_bytes_max(geometry: &Geometry) -> usize {

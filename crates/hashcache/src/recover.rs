@@ -47,6 +47,8 @@ pub(crate) fn recover(scribe: &mut Scribe) {
             .flatten();
         restored.filter(|it| still_there(&stripe, it))
     });
+    // What it holds from before it came, or came back, belongs to others now.
+    let since = stripe.members.since(stripe.device_id);
     let floor = match (&restored, &removed) {
         (Some(_), _) => 0,
         (None, Some(_)) => forgotten_below,
@@ -60,7 +62,7 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     let replay = Replay {
         stripe: &stripe,
         removed: newest(&removed),
-        floor: Version(floor),
+        floor: Version(floor.max(since)),
         last_batches: RefCell::default(),
     };
     match restored {
@@ -105,6 +107,9 @@ fn from_checkpoint(
     let cursor = restored.cursor;
     stripe.log.restore(restored.stamps, cursor);
     stripe.version_was_drawn(restored.next_version);
+    if restored.next_version <= stripe.members.since(stripe.device_id) {
+        stripe.shards().for_each(|mut shard| shard.policy.clear());
+    }
     for removed in removed
         .iter()
         .filter(|it| it.version.0 >= restored.next_version)

@@ -48,7 +48,7 @@ pub enum Health {
     InService,
     /// The index is still being read; what is not known yet is a miss.
     Recovering,
-    /// The device has failed: nothing is read from it or written to it any more.
+    /// All devices have failed: nothing is read from them or written to them any more.
     OutOfService,
 }
 
@@ -58,6 +58,10 @@ pub enum Health {
 pub struct Stats {
     /// Whether the store takes part.
     pub health: Health,
+    /// Devices that the store was opened on.
+    pub devices: u64,
+    /// Those of them that have failed since and were taken out.
+    pub devices_out: u64,
     /// Index entries in use: heads and spans; 0 for policies without an index.
     pub entries: u64,
     /// Whether `entries` is what is stored, not an estimate.

@@ -251,10 +251,11 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         };
         faults.push(fault.hint("say where with `--cache PATH`"));
     }
-    if values.cache.len() > 1 {
-        let fault = Fault::new("`cache` names several files; this version uses one");
-        let fault = fault.hint("name one file, as large as all of them together");
-        faults.push(fault.at(effective.source("cache")));
+    for (n, path) in values.cache.iter().enumerate() {
+        if values.cache[..n].contains(path) {
+            let fault = Fault::new(format!("`cache` names {} twice", path.display()));
+            faults.push(fault.at(effective.source("cache")));
+        }
     }
     if values.max_object_size() > values.cache_size {
         let fault = Fault::new("`max_object_size` is larger than `cache_size`");

@@ -269,6 +269,11 @@ impl Collector for Exposition {
             "Whether a device failed and was taken out",
             u64::from(engine.store == super::StoreState::Degraded),
         )?;
+        page.gauge(
+            "hashcache_devices_out",
+            "Devices that failed and were taken out",
+            engine.devices_out,
+        )?;
         page.counter(
             "hashcache_device_reads",
             "Reads of the devices",

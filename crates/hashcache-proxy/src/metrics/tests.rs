@@ -44,6 +44,7 @@ fn figures() -> EngineFigures {
         hot_bytes: 2,
         pending_bytes: 3,
         capacity_bytes: 4,
+        devices_out: 0,
         device: DeviceFigures {
             reads: 5,
             writes: 6,

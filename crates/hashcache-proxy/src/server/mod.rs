@@ -242,7 +242,7 @@ fn exposition(
         let stats = cache.stats();
         EngineFigures {
             store: match stats.health {
-                Health::InService => StoreState::Ready,
+                Health::InService if stats.devices_out == 0 => StoreState::Ready,
                 Health::Recovering => StoreState::Opening,
                 _ => StoreState::Degraded,
             },
@@ -252,6 +252,7 @@ fn exposition(
             hot_bytes: stats.hot_bytes,
             pending_bytes: stats.pending_bytes,
             capacity_bytes: stats.device_bytes,
+            devices_out: stats.devices_out,
             device: DeviceFigures {
                 reads: stats.reads,
                 writes: stats.writes,

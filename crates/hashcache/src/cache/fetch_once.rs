@@ -28,6 +28,8 @@ use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
 use crate::object::Version;
 use crate::shard::Begun;
+use crate::stats::Health;
+use crate::stripe::Stripe;
 
 /// An object as a fetch brings it.
 #[derive(Clone, Debug)]
@@ -96,7 +98,7 @@ impl Cache {
     {
         GetOrFetch {
             cache: self.clone(),
-            key: self.stripe().secret.name(name),
+            key: self.secret().name(name),
             name: Bytes::copy_from_slice(name),
             fetch: Some(fetch),
             stage: Stage::Asked,
@@ -110,6 +112,8 @@ type Shared = Option<Result<Answer, FetchError>>;
 struct Flight {
     /// Tells whether the name was put or removed since.
     begun: Arc<Begun>,
+    /// The name's when it began.
+    stripe: Arc<Stripe>,
     outcome: Outcome<Shared>,
 }
 
@@ -138,16 +142,22 @@ impl Lead {
         let mut flights = cache.inner.flights.lock();
         if let Some(flight) = flights.get(name)
             && !flight.begun.superseded.load(Ordering::Acquire)
+            // Of what came since its device failed, it would not know.
+            && flight.stripe.health() != Health::OutOfService
         {
             return Err(flight.outcome.clone());
         }
         let (promise, outcome) = promise();
-        let stripe = cache.stripe();
+        let stripe = cache.stripe(key);
         let mut shard = stripe.shard(key);
         // Drawn under the shard's lock: whatever is put or removed later finds it.
         let begun = shard.begin(key, stripe.draw_version(), false);
         drop(shard);
-        let flight = Arc::new(Flight { begun, outcome });
+        let flight = Arc::new(Flight {
+            stripe: Arc::clone(stripe),
+            begun,
+            outcome,
+        });
         flights.insert(name.clone(), Arc::clone(&flight));
         drop(flights);
         Ok(Self {
@@ -178,8 +188,8 @@ impl Drop for Lead {
             flights.remove(&self.name);
         }
         drop(flights);
-        self.cache
-            .stripe()
+        self.flight
+            .stripe
             .shard(self.key)
             .end(self.key, &self.flight.begun);
     }
@@ -221,7 +231,7 @@ where
     }
 
     fn asked(&mut self) -> Step<T> {
-        let hot = self.cache.stripe().hot_head(self.key, &self.name);
+        let hot = self.cache.stripe(self.key).hot_head(self.key, &self.name);
         if let Some(hit) = hot.map(|head| Hit::new(self.cache.clone(), head))
             && is_whole(&hit)
         {

@@ -138,7 +138,7 @@ impl Stream {
                 false => &mut state.window,
             };
             stretch.pieces.push_back(piece);
-            merge(&mut stretch.pieces, &self.cache.stripe().budget);
+            merge(&mut stretch.pieces, self.cache.budget());
             released = state.trim();
             std::mem::take(&mut state.waiting_followers)
         };

@@ -43,8 +43,8 @@ impl Cache {
         if name.is_empty() || name.len() > MAX_NAME {
             return None;
         }
-        let stripe = self.stripe();
-        let key = stripe.secret.name(name);
+        let key = self.secret().name(name);
+        let stripe = self.stripe(key);
         if stripe.hot.get(key).is_some() {
             return None;
         }

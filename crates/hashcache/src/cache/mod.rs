@@ -24,18 +24,19 @@ pub use follow::{Follower, Stream};
 pub use read::{Hit, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
-use crate::completion::{Outcome, promise};
+use crate::completion::{Outcome, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::flush::Removal;
 use crate::format::{Family, Removed};
-use crate::key::KeyHash;
-use crate::memory::{Class, Keeper, Reservation};
+use crate::key::{KeyHash, Secret};
+use crate::members::Members;
+use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object::Version;
 use crate::shard::Found;
-use crate::stats::{Health, Stats};
+use crate::stats::{Counter, Counters, Health, Stats};
 use crate::stripe::{self, Stripe, Wanted};
-use crate::{object, open};
+use crate::{assemble, object};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
@@ -44,8 +45,10 @@ pub struct Cache {
 }
 
 struct Inner {
-    stripe: Arc<Stripe>,
-    scribe: std::sync::Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// One a device. What all share they have in common: budgets, hot objects, secret, members.
+    stripes: Vec<Arc<Stripe>>,
+    members: Arc<Members>,
+    scribes: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
     flights: fetch_once::Flights,
     /// Gives memory back to others until the cache is gone.
     _keeper: Keeper,
@@ -56,18 +59,16 @@ impl Inner {
     fn close(&self) {
         self.closed
             .store(true, std::sync::atomic::Ordering::Release);
-        self.stripe.queue.close();
-        let scribe = self
-            .scribe
-            .lock()
-            .expect("no holder of this lock panics")
-            .take();
-        if let Some(scribe) = scribe
-            && scribe.thread().id() != std::thread::current().id()
-        {
+        self.stripes.iter().for_each(|stripe| stripe.queue.close());
+        let scribes = {
+            let mut scribes = self.scribes.lock().expect("no holder of this lock panics");
+            std::mem::take(&mut *scribes)
+        };
+        let own = std::thread::current().id();
+        for scribe in scribes.into_iter().filter(|it| it.thread().id() != own) {
             let _ = scribe.join();
         }
-        self.stripe.pool.close();
+        self.stripes.iter().for_each(|stripe| stripe.pool.close());
     }
 }
 
@@ -86,17 +87,19 @@ impl Cache {
     /// # Errors
     /// See [`OpenError`]; nothing on disk is changed then.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let open::Started {
-            stripe,
-            scribe,
+        let assemble::Running {
+            stripes,
+            scribes,
             keeper,
-        } = open::start(&config)?;
-        let scribe = std::sync::Mutex::new(Some(scribe));
+        } = assemble::start(&config)?;
+        let members = Arc::clone(&stripes[0].members);
+        let scribes = std::sync::Mutex::new(scribes);
         let closed = std::sync::atomic::AtomicBool::new(false);
         Ok(Self {
             inner: Arc::new(Inner {
-                stripe,
-                scribe,
+                stripes,
+                members,
+                scribes,
                 flights: fetch_once::Flights::default(),
                 _keeper: keeper,
                 closed,
@@ -110,13 +113,41 @@ impl Cache {
         self.inner.close();
     }
 
-    fn stripe(&self) -> &Arc<Stripe> {
-        &self.inner.stripe
+    /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
+    fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
+        &self.inner.stripes[self.inner.members.owner(key)]
+    }
+
+    /// Any stripe, for what all of them have in common.
+    fn any_stripe(&self) -> &Stripe {
+        &self.inner.stripes[0]
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.any_stripe().secret
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.any_stripe().budget
+    }
+
+    /// The part of it that pending writes may take.
+    fn write_budget(&self) -> &Budget {
+        &self.any_stripe().write_budget
+    }
+
+    fn hot(&self) -> &Arc<Hot> {
+        &self.any_stripe().hot
+    }
+
+    /// For what happens on no device in particular.
+    fn counters(&self) -> &Counters {
+        &self.any_stripe().counters
     }
 
     /// A version that is higher than all given out before, in this run or another.
     pub fn next_version(&self) -> Version {
-        self.stripe().draw_version()
+        self.inner.members.draw_version()
     }
 
     /// Looks for an object. Costs no disk access when memory knows the answer.
@@ -124,8 +155,9 @@ impl Cache {
         if name.is_empty() || name.len() > object::MAX_NAME {
             return Lookup::Miss;
         }
-        let key = self.stripe().secret.name(name);
-        if let Some(record) = self.stripe().hot_head(key, name) {
+        let key = self.secret().name(name);
+        let stripe = self.stripe(key);
+        if let Some(record) = stripe.hot_head(key, name) {
             return Lookup::Hit(Hit::new(self.clone(), record));
         }
         let name = Bytes::copy_from_slice(name);
@@ -135,7 +167,7 @@ impl Cache {
             span: None,
             expect: 0,
         };
-        match self.stripe().lookup(wanted) {
+        match stripe.lookup(wanted) {
             stripe::Lookup::Found(record) => Lookup::Hit(Hit::new(self.clone(), record)),
             stripe::Lookup::Nothing => Lookup::Miss,
             stripe::Lookup::Asked(outcome) => Lookup::Pending(PendingLookup {
@@ -147,7 +179,8 @@ impl Cache {
 
     /// Whether the object may be stored, from memory alone. A policy without an index says yes.
     pub fn contains_hint(&self, name: &[u8]) -> bool {
-        self.stripe().contains_hint(self.stripe().secret.name(name))
+        let key = self.secret().name(name);
+        self.stripe(key).contains_hint(key)
     }
 
     /// Says that a put of `name` begins: draws its version, so that what is put or removed from now
@@ -186,7 +219,7 @@ impl Cache {
     /// Removes an object. From the call on no version put before is served; the future resolves
     /// when that will hold even after a power cut.
     pub fn remove(&self, name: &[u8]) -> Remove {
-        let key = self.stripe().secret.name(name);
+        let key = self.secret().name(name);
         let (version, _) = self.forget(key);
         Remove {
             outcome: self.remove_durably(key, version),
@@ -196,7 +229,7 @@ impl Cache {
     /// Like [`Cache::remove`], for a caller who does not wait: costs no write when memory says that
     /// the object is not stored. What the index has lost may then come back after a crash.
     pub fn invalidate(&self, name: &[u8]) {
-        let key = self.stripe().secret.name(name);
+        let key = self.secret().name(name);
         let (version, known) = self.forget(key);
         if known {
             drop(self.remove_durably(key, version));
@@ -206,7 +239,7 @@ impl Cache {
     /// From now on nothing put under `key` before is found. Returns the version of the remove and
     /// whether anything may have been there.
     fn forget(&self, key: KeyHash) -> (Version, bool) {
-        let stripe = self.stripe();
+        let stripe = self.stripe(key);
         let (version, known) = stripe.remove(key);
         stripe.counters.removes.add(1);
         (version, known)
@@ -215,14 +248,23 @@ impl Cache {
     fn remove_durably(&self, key: KeyHash, version: Version) -> Outcome<bool> {
         let (done, outcome) = promise();
         let removed = Removed { key, version };
-        self.stripe().queue.push_removal(Removal { removed, done });
+        self.stripe(key)
+            .queue
+            .push_removal(Removal { removed, done });
         outcome
     }
 
     /// Writes everything pending and makes it durable. The outcome says whether that worked.
     pub fn flush(&self) -> Outcome<bool> {
-        let (done, outcome) = promise();
-        self.stripe().queue.push_flush(done);
+        let in_service = |it: &&Arc<Stripe>| it.health() != Health::OutOfService;
+        let stripes: Vec<_> = self.inner.stripes.iter().filter(in_service).collect();
+        if stripes.is_empty() {
+            return Outcome::ready(false);
+        }
+        let (parts, outcome) = parts(stripes.len());
+        for (stripe, part) in stripes.into_iter().zip(parts) {
+            stripe.queue.push_flush(part);
+        }
         outcome
     }
 
@@ -232,68 +274,80 @@ impl Cache {
 
     /// Sets memory aside out of the cache's budget, for what its users hold on its behalf.
     pub fn reserve(&self, bytes: u64) -> Option<Reservation> {
-        self.stripe().budget.reserve(bytes)
+        self.budget().reserve(bytes)
     }
 
     /// The same for what a slow or hostile peer may make its user hold for long: of this and of the
     /// content of transfers there is never more than three quarters of the budget.
     pub fn reserve_bulk(&self, bytes: u64) -> Option<Reservation> {
-        self.stripe().budget.reserve_as(Class::Bulk, bytes)
+        self.budget().reserve_as(Class::Bulk, bytes)
     }
 
     /// The same for what only makes its user faster: `None` as soon as half of the budget is spent
     /// on what hot objects cannot give back.
     pub fn reserve_spare(&self, bytes: u64) -> Option<Reservation> {
-        let stripe = self.stripe();
-        let roomy = stripe.available_bytes() > stripe.budget.limit() / 2;
+        let roomy = self.any_stripe().available_bytes() > self.budget().limit() / 2;
         roomy.then(|| self.reserve_bulk(bytes)).flatten()
     }
 
-    /// Whether the store takes part.
+    /// Whether the store takes part. One that has lost some of its devices does.
     pub fn health(&self) -> Health {
-        self.stripe().health()
+        let stripes = || self.inner.stripes.iter().map(|stripe| stripe.health());
+        match stripes().find(|it| *it == Health::Recovering) {
+            Some(recovering) => recovering,
+            None if stripes().all(|it| it == Health::OutOfService) => Health::OutOfService,
+            None => Health::InService,
+        }
     }
 
     /// What is stored and what happened. Costs a walk over the index.
     pub fn stats(&self) -> Stats {
-        let stripe = self.stripe();
+        let stripes = &self.inner.stripes;
         let (mut entries, mut early_evictions) = (0, 0);
-        for shard in stripe.shards() {
+        for shard in stripes.iter().flat_map(|stripe| stripe.shards()) {
             entries += shard.policy.entries();
             early_evictions += shard.policy.early_evictions();
         }
-        let counters = &stripe.counters;
+        let sum = |of: fn(&Stripe) -> u64| stripes.iter().map(|stripe| of(stripe)).sum::<u64>();
+        let count = |of: fn(&Counters) -> &Counter| {
+            stripes
+                .iter()
+                .map(|it| of(&it.counters).value())
+                .sum::<u64>()
+        };
         Stats {
-            health: stripe.health(),
+            health: self.health(),
+            devices: stripes.len() as u64,
+            devices_out: sum(|it| u64::from(it.health() == Health::OutOfService)),
             entries,
-            entries_exact: stripe.geometry.family == Family::Log,
+            entries_exact: self.any_stripe().geometry.family == Family::Log,
             early_evictions,
-            device_bytes: stripe.geometry.device_bytes,
-            log_bytes: stripe.geometry.segments * u64::from(stripe.geometry.segment_bytes),
-            index_bytes: stripe.index.bytes(),
-            hot_bytes: stripe.hot.bytes(),
-            pending_bytes: stripe.queue.bytes() as u64,
-            memory_used_bytes: stripe.budget.used(),
-            memory_limit_bytes: stripe.budget.limit(),
-            hot_hits: counters.hot_hits.value(),
-            pending_hits: counters.pending_hits.value(),
-            disk_hits: counters.disk_hits.value(),
-            misses: counters.misses.value(),
-            joined_reads: counters.joined_reads.value(),
-            false_reads: counters.false_reads.value(),
-            damaged: counters.damaged.value(),
-            read_errors: counters.read_errors.value(),
-            no_memory: counters.no_memory.value(),
-            puts: counters.puts.value(),
-            puts_refused: counters.puts_refused.value(),
-            removes: counters.removes.value(),
-            reads: counters.reads.value(),
-            read_bytes: counters.read_bytes.value(),
-            writes: counters.writes.value(),
-            written_bytes: counters.written_bytes.value(),
-            syncs: counters.syncs.value(),
-            batches: counters.batches.value(),
-            checkpoints: counters.checkpoints.value(),
+            device_bytes: sum(|it| it.geometry.device_bytes),
+            log_bytes: sum(|it| it.geometry.segments * u64::from(it.geometry.segment_bytes)),
+            index_bytes: sum(|it| it.index.bytes()),
+            hot_bytes: self.hot().bytes(),
+            pending_bytes: sum(|it| it.queue.bytes() as u64),
+            memory_used_bytes: self.budget().used(),
+            memory_limit_bytes: self.budget().limit(),
+            hot_hits: count(|it| &it.hot_hits),
+            pending_hits: count(|it| &it.pending_hits),
+            disk_hits: count(|it| &it.disk_hits),
+            misses: count(|it| &it.misses),
+            joined_reads: count(|it| &it.joined_reads),
+            false_reads: count(|it| &it.false_reads),
+            damaged: count(|it| &it.damaged),
+            read_errors: count(|it| &it.read_errors),
+            no_memory: count(|it| &it.no_memory),
+            puts: count(|it| &it.puts),
+            puts_refused: count(|it| &it.puts_refused),
+            removes: count(|it| &it.removes),
+            reads: count(|it| &it.reads),
+            read_bytes: count(|it| &it.read_bytes),
+            writes: count(|it| &it.writes),
+            written_bytes: count(|it| &it.written_bytes),
+            syncs: count(|it| &it.syncs),
+            batches: count(|it| &it.batches),
+            checkpoints: count(|it| &it.checkpoints),
         }
     }
 }

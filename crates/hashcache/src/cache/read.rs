@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::{Cache, write};
 use crate::completion::Outcome;
 use crate::error::{PutError, ReadError};
+use crate::key::KeyHash;
 use crate::object::{Cut, Version};
 use crate::record::Record;
 use crate::shard::Found;
@@ -106,7 +107,10 @@ impl Hit {
                 0 if stop <= self.head.content_bytes() as u64 => true,
                 // What a head of an incomplete object lacks was filled in as a span like others.
                 0 if self.is_complete() => false,
-                _ => self.cache.stripe().contains_hint(self.span_key(span)),
+                _ => {
+                    let stripe = self.cache.stripe(self.head.fields.key);
+                    stripe.contains_hint(self.span_key(span))
+                }
             };
             if !stored {
                 let total = self.head.fields.total.unwrap_or(u64::MAX);
@@ -143,10 +147,9 @@ impl Hit {
         }
     }
 
-    fn span_key(&self, span: u32) -> crate::key::KeyHash {
+    fn span_key(&self, span: u32) -> KeyHash {
         self.cache
-            .stripe()
-            .secret
+            .secret()
             .span(&self.head.name, self.version(), span)
     }
 }
@@ -240,6 +243,8 @@ pub(super) fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
 /// Spans of one version, one after another, with the next ones asked for ahead.
 pub(super) struct Spans {
     cache: Cache,
+    /// Of the name.
+    key: KeyHash,
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
@@ -252,6 +257,7 @@ impl Spans {
     pub(super) fn new(cache: &Cache, name: &Bytes, version: Version, cut: Cut) -> Self {
         let (cache, name) = (cache.clone(), name.clone());
         Self {
+            key: cache.secret().name(&name),
             cache,
             name,
             version,
@@ -303,7 +309,7 @@ impl Spans {
 
     /// Asks for `span`, and for those behind it that lie right behind it on disk.
     fn ask(&mut self, span: u32, end: u64) {
-        let stripe = self.cache.stripe();
+        let stripe = self.cache.stripe(self.key);
         let most = usize::try_from(stripe.run_bytes() / self.cut.span_bytes()).unwrap_or(0);
         let behind = (span..u32::MAX)
             .take(most)
@@ -325,7 +331,7 @@ impl Spans {
     fn wanted(&self, span: u32, end: u64) -> Wanted {
         let bounds = self.cut.bounds(span);
         let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
-        let secret = &self.cache.stripe().secret;
+        let secret = self.cache.secret();
         Wanted {
             key: secret.span(&self.name, self.version, span),
             name: self.name.clone(),
@@ -336,7 +342,7 @@ impl Spans {
 
     /// Asks for the next span while this one is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
-        let stripe = self.cache.stripe();
+        let stripe = self.cache.stripe(self.key);
         let roomy = stripe.available_bytes() > stripe.budget.limit() / 8;
         let asked = self.asked.iter().any(|(asked, _)| *asked == span);
         if roomy && !asked && self.cut.bounds(span).start < end {

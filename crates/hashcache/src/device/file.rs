@@ -80,11 +80,11 @@ impl FileDevice {
     fn open_file(path: &Path, create: bool) -> Result<(File, bool), FileError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
-        if std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device()) {
+        if Self::is_block_device(path) {
             // Without it a mounted device could be opened, and what is mounted would be destroyed.
             options.custom_flags(i32::try_from(OFlags::EXCL.bits()).map_err(io::Error::other)?);
         }
-        match options.open(path) {
+        match unless_busy(|| options.open(path)) {
             Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
                 if let Some(parent) = path.parent() {
                     std::fs::create_dir_all(parent)?;
@@ -111,6 +111,11 @@ impl FileDevice {
         }
     }
 
+    /// Whether `path` is one, whose size is not for us to choose.
+    pub fn is_block_device(path: &Path) -> bool {
+        std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device())
+    }
+
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
@@ -130,6 +135,19 @@ fn lock(file: &File) -> Result<(), FileError> {
         }
     }
     Err(FileError::Locked)
+}
+
+/// Opens what only one may have open, as patiently as `lock` is: a block device.
+fn unless_busy(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    for _ in 1..LOCK_TRIES {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 const LOCK_TRIES: u32 = 20;

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub(crate) use queue::{Queue, Removal};
 
+use crate::assemble::VERSIONS_RESERVED;
 use crate::checkpoint::Checkpoint;
 use crate::circular_log::LogWriter;
 use crate::completion::Promise;
@@ -24,7 +25,6 @@ use crate::disk_table;
 use crate::format::{Family, Removed, Superblock};
 use crate::journal::Journal;
 use crate::memory::AlignedBuf;
-use crate::open::VERSIONS_RESERVED;
 use crate::policy::SetId;
 use crate::shard::Pending;
 use crate::stats::Health;
@@ -43,6 +43,26 @@ const SYNC_BYTES: u64 = 64 << 20;
 const UNSAVED_BEGIN: usize = 50;
 /// And is completed before anything else when it has filled this much.
 const UNSAVED_MAX: usize = 75;
+
+/// Why the writing thread ends.
+enum Ended {
+    Closed,
+    /// With removes that were not made durable.
+    Failed(Vec<Removal>),
+}
+
+/// The device of `stripe` has failed: the others go on without it. That makes `removals` good, and
+/// those that come meanwhile: nothing that lies on this device counts any more.
+fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
+    stripe.queue.leave();
+    let in_force = stripe.members.go_on();
+    removals.append(&mut stripe.queue.end());
+    if in_force {
+        for removal in removals {
+            removal.done.set(true);
+        }
+    }
+}
 
 /// The writing thread's own state.
 pub(crate) struct Scribe {
@@ -86,17 +106,23 @@ impl Scribe {
         }
     }
 
-    /// Recovers, then writes until the queue is closed.
+    /// Recovers, then writes until the queue is closed or the device fails.
     pub(crate) fn run(mut self, recovered: Promise<bool>) {
         let stripe = Arc::clone(&self.stripe);
-        if catch_unwind(AssertUnwindSafe(move || self.work(recovered))).is_err() {
+        let ended = catch_unwind(AssertUnwindSafe(move || self.work(recovered)));
+        if ended.is_err() {
             tracing::error!("the writing thread panicked");
         }
+        // Nothing of this device becomes hot or pending from here on.
         stripe.end();
-        stripe.queue.end();
+        match ended {
+            Ok(Ended::Closed) => drop(stripe.queue.end()),
+            Ok(Ended::Failed(removals)) => leave(&stripe, removals),
+            Err(_) => leave(&stripe, Vec::new()),
+        }
     }
 
-    fn work(&mut self, recovered: Promise<bool>) {
+    fn work(&mut self, recovered: Promise<bool>) -> Ended {
         crate::recover::recover(self);
         if let Err(error) = self.reserve_versions() {
             self.stripe.fail("writing", &error);
@@ -109,19 +135,22 @@ impl Scribe {
             let mut work = stripe
                 .queue
                 .next(|| stripe.clock.monotone(), self.patience());
-            let closing = work.closing;
+            if stripe.health() != Health::OutOfService {
+                if let Err(error) = self.serve(&mut work) {
+                    stripe.fail("writing", &error);
+                } else if work.closing
+                    && let Err(error) = self.close()
+                {
+                    stripe.fail("closing", &error);
+                }
+            }
             if stripe.health() == Health::OutOfService {
                 self.give_up();
-            } else if let Err(error) = self.serve(&mut work) {
-                stripe.fail("writing", &error);
-                self.give_up();
-            } else if closing && let Err(error) = self.close() {
-                stripe.fail("closing", &error);
+                // Who else waits for it is told by this, and finds the store as it is now.
+                return Ended::Failed(std::mem::take(&mut work.removals));
             }
-            // Who still waits for it is told by this, and finds the store as it is now.
-            drop(work);
-            if closing {
-                return;
+            if work.closing {
+                return Ended::Closed;
             }
         }
     }
@@ -154,6 +183,7 @@ impl Scribe {
     /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
         self.write_removals(&mut work.removals)?;
+        self.tell_members(&mut work.superblocks)?;
         let all = work.closing || !work.flushes.is_empty();
         let mut wrote = false;
         if work.batch_due || all {
@@ -174,7 +204,7 @@ impl Scribe {
             self.sync()?;
         }
         for flush in work.flushes.drain(..) {
-            flush.set(true);
+            flush.keep();
         }
         self.pace_checkpoint(wrote)
     }
@@ -363,8 +393,24 @@ impl Scribe {
         self.complete_checkpoint(&checkpoint, true)
     }
 
+    /// Both copies say who takes part: were the only one that does lost, a device that has failed
+    /// would count again.
+    fn tell_members(&mut self, asked: &mut Vec<Promise<bool>>) -> io::Result<()> {
+        if asked.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..2 {
+            self.write_superblock(false)?;
+        }
+        for done in asked.drain(..) {
+            done.set(true);
+        }
+        Ok(())
+    }
+
     fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
         self.superblock.clean = clean;
+        self.superblock.history = self.stripe.members.history();
         self.superblock.wall_clock = self.stripe.clock.unix_millis();
         self.stripe.counters.writes.add(1);
         self.stripe.counters.syncs.add(1);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::circular_log::Grain;
-use crate::completion::Promise;
+use crate::completion::{Part, Promise};
 use crate::format::Removed;
 use crate::shard::Pending;
 
@@ -32,8 +32,11 @@ struct Waiting {
     come: u64,
     taken: u64,
     removals: Vec<Removal>,
-    flushes: Vec<Promise<bool>>,
+    flushes: Vec<Part>,
+    superblocks: Vec<Promise<bool>>,
     closing: bool,
+    /// Nothing is taken out any more but removes, which others will make good.
+    leaving: bool,
     /// Nothing is taken out any more.
     ended: bool,
     /// The device has failed: look again.
@@ -53,7 +56,9 @@ pub(crate) struct Queue {
 /// What there is to do now.
 pub(super) struct Work {
     pub(super) removals: Vec<Removal>,
-    pub(super) flushes: Vec<Promise<bool>>,
+    pub(super) flushes: Vec<Part>,
+    /// Those who wait for the superblock to say what holds now.
+    pub(super) superblocks: Vec<Promise<bool>>,
     pub(super) batch_due: bool,
     pub(super) closing: bool,
     /// Records that had come when this was taken out.
@@ -87,7 +92,7 @@ impl Queue {
     /// Has `pending` written; after the end it is dropped.
     pub(crate) fn push(&self, pending: Arc<Pending>, now: Duration) {
         let mut waiting = self.lock();
-        if waiting.ended {
+        if waiting.leaving || waiting.ended {
             drop(waiting);
             return;
         }
@@ -115,13 +120,23 @@ impl Queue {
         self.come.notify_one();
     }
 
-    pub(crate) fn push_flush(&self, done: Promise<bool>) {
+    pub(crate) fn push_flush(&self, done: Part) {
+        self.push_request(|waiting| waiting.flushes.push(done));
+    }
+
+    /// Has the superblock written as it is now, and made durable.
+    pub(crate) fn push_superblock(&self, done: Promise<bool>) {
+        self.push_request(|waiting| waiting.superblocks.push(done));
+    }
+
+    fn push_request(&self, push: impl FnOnce(&mut Waiting)) {
         let mut waiting = self.lock();
-        if waiting.ended {
+        if waiting.leaving || waiting.ended {
+            // The promise goes with `push`, which outlives the lock.
             drop(waiting);
             return;
         }
-        waiting.flushes.push(done);
+        push(&mut waiting);
         drop(waiting);
         self.come.notify_one();
     }
@@ -137,19 +152,33 @@ impl Queue {
         self.come.notify_one();
     }
 
-    /// Drops what waits and whatever comes from now on.
-    pub(super) fn end(&self) {
+    /// Drops what waits and whatever comes from now on, but keeps removes.
+    pub(super) fn leave(&self) {
+        let leaving = Waiting {
+            leaving: true,
+            ..Waiting::default()
+        };
         let left = {
             let mut waiting = self.lock();
-            std::mem::replace(
-                &mut *waiting,
-                Waiting {
-                    ended: true,
-                    ..Waiting::default()
-                },
-            )
+            let mut left = std::mem::replace(&mut *waiting, leaving);
+            waiting.removals = std::mem::take(&mut left.removals);
+            waiting.closing = left.closing;
+            left
         };
         drop(left);
+    }
+
+    /// Drops what waits and whatever comes from now on. Returns the removes that were waiting.
+    pub(super) fn end(&self) -> Vec<Removal> {
+        let ended = Waiting {
+            ended: true,
+            ..Waiting::default()
+        };
+        let mut left = {
+            let mut waiting = self.lock();
+            std::mem::replace(&mut *waiting, ended)
+        };
+        std::mem::take(&mut left.removals)
     }
 
     /// Bytes on disk of the records that wait.
@@ -173,12 +202,14 @@ impl Queue {
             let any = batch_due
                 || !waiting.removals.is_empty()
                 || !waiting.flushes.is_empty()
+                || !waiting.superblocks.is_empty()
                 || waiting.closing
                 || std::mem::take(&mut waiting.woken);
             if any || waited {
                 return Work {
                     removals: std::mem::take(&mut waiting.removals),
                     flushes: std::mem::take(&mut waiting.flushes),
+                    superblocks: std::mem::take(&mut waiting.superblocks),
                     batch_due,
                     closing: waiting.closing,
                     come: waiting.come,

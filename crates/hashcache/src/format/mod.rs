@@ -30,7 +30,7 @@ pub(crate) const SECTOR: usize = 512;
 /// What batches, superblocks and journal blocks are aligned to.
 pub(crate) const BLOCK: usize = 4096;
 /// The format this build reads and writes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// A field of a record on disk: name, offset, size in bytes.
 pub(crate) type Layout = &'static [(&'static str, usize, usize)];

@@ -2,6 +2,7 @@
 
 use super::{Fieldreader, Layout, VERSION, put, tiles};
 use crate::key::Secret;
+use crate::members::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
 /// Size of a superblock, bytes; copy A lies at 0, copy B right behind it.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
@@ -20,10 +21,32 @@ pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
     ("checkpoint offset", 120, 8), ("checkpoint bytes", 128, 8), ("table offset", 136, 8),
     ("sets", 144, 8), ("log offset", 152, 8), ("segments", 160, 8), ("next version", 168, 8),
     ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
-    ("removes forgotten below", 200, 8), ("policy since", 208, 8), ("reserved", 216, 3872), ("checksum", 4088, 8),
+    ("removes forgotten below", 200, 8), ("policy since", 208, 8),
+    ("devices known", 216, 2), ("memberships", 218, 2), ("next device", 220, 2),
+    ("reserved", 222, 2), ("device lines", 224, 1024), ("membership lines", 1248, 512),
+    ("reserved", 1760, 2328), ("checksum", 4088, 8),
 ];
 
+/// A line of the devices known.
+#[rustfmt::skip]
+pub(crate) const MEMBER_LAYOUT: Layout = &[
+    ("device", 0, 2), ("reserved", 2, 6), ("weight", 8, 8),
+];
+
+/// A line of the memberships.
+#[rustfmt::skip]
+pub(crate) const MEMBERSHIP_LAYOUT: Layout = &[
+    ("first version", 0, 8), ("members", 8, 8),
+];
+
+const LINE: usize = 16;
+const MEMBERS_AT: usize = 224;
+const MEMBERSHIPS_AT: usize = 1248;
+
 const _: () = assert!(tiles(SUPERBLOCK_LAYOUT, SUPERBLOCK_BYTES));
+const _: () = assert!(tiles(MEMBER_LAYOUT, LINE) && tiles(MEMBERSHIP_LAYOUT, LINE));
+const _: () = assert!(MEMBERS_AT + DEVICES_KNOWN_MAX * LINE == MEMBERSHIPS_AT);
+const _: () = assert!(MEMBERSHIPS_AT + MEMBERSHIPS_MAX * LINE == 1760 && DEVICES_KNOWN_MAX == 64);
 
 const FLAG_CLEAN: u32 = 1;
 
@@ -75,6 +98,8 @@ pub(crate) struct Superblock {
     pub(crate) policy: u8,
     /// The first version given out since that policy, and no other, has opened it.
     pub(crate) policy_since: u64,
+    /// Who made up the store when.
+    pub(crate) history: History,
 }
 
 /// Why a block is no superblock.
@@ -137,6 +162,7 @@ impl Superblock {
         for (at, long) in longs {
             put(&mut out, at, &long.to_le_bytes());
         }
+        encode_history(&mut out, &self.history);
         let mac = Secret::from_bytes(self.secret).mac(&[&out[..4088]]);
         put(&mut out, 4088, &mac.to_le_bytes());
         out
@@ -187,8 +213,56 @@ impl Superblock {
             removes_forgotten_below: field.u64(200),
             policy: bytes[75],
             policy_since: field.u64(208),
+            history: decode_history(&field).ok_or(SuperblockError::Damaged)?,
         })
     }
+}
+
+fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History) {
+    let known: Vec<Member> = history.known().into_iter().collect();
+    let count = |n: usize| u16::try_from(n).expect("at most 64").to_le_bytes();
+    put(out, 216, &count(known.len()));
+    put(out, 218, &count(history.memberships().len()));
+    put(out, 220, &history.next_id().to_le_bytes());
+    for (n, member) in known.iter().enumerate() {
+        let at = MEMBERS_AT + n * LINE;
+        put(out, at, &member.id.to_le_bytes());
+        put(out, at + 8, &member.weight.to_le_bytes());
+    }
+    for (n, membership) in history.memberships().iter().enumerate() {
+        let bits = (0..known.len()).filter(|n| membership.members.contains(&known[*n]));
+        let members = bits.fold(0_u64, |members, n| members | 1 << n);
+        let at = MEMBERSHIPS_AT + n * LINE;
+        put(out, at, &membership.first.to_le_bytes());
+        put(out, at + 8, &members.to_le_bytes());
+    }
+}
+
+fn decode_history(field: &Fieldreader<'_>) -> Option<History> {
+    let known = usize::from(field.u16(216));
+    let memberships = usize::from(field.u16(218));
+    if known > DEVICES_KNOWN_MAX || memberships > MEMBERSHIPS_MAX {
+        return None;
+    }
+    let member = |n: usize| {
+        let at = MEMBERS_AT + n * LINE;
+        Member {
+            id: field.u16(at),
+            weight: field.u64(at + 8),
+        }
+    };
+    let membership = |n: usize| {
+        let at = MEMBERSHIPS_AT + n * LINE;
+        let members = field.u64(at + 8);
+        Membership {
+            first: field.u64(at),
+            members: (0..known)
+                .filter(|n| members & (1 << n) != 0)
+                .map(member)
+                .collect(),
+        }
+    };
+    History::from_parts((0..memberships).map(membership).collect(), field.u16(220))
 }
 
 #[cfg(test)]
@@ -224,6 +298,16 @@ mod tests {
             removes_forgotten_below: 13,
             policy: 14,
             policy_since: 15,
+            history: {
+                let member = |id| Member {
+                    id,
+                    weight: 1 << id,
+                };
+                let mut history = History::new(vec![member(0), member(3)]);
+                history.change(99, vec![member(0)]);
+                history.change(100, vec![member(0), member(9)]);
+                history
+            },
         }
     }
 

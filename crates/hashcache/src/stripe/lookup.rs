@@ -194,6 +194,10 @@ impl Stripe {
             return None;
         };
         self.counters.disk_hits.add(1);
+        // Once the device has failed its names get other owners, who know nothing of this read.
+        if self.health() == Health::OutOfService {
+            return Some(Arc::new(record));
+        }
         if !reading.stale.load(Ordering::Acquire) {
             match record.at {
                 Some(at) => shard.policy.touch(wanted.key, at, self.log.head()),
@@ -239,7 +243,14 @@ impl Stripe {
     fn find_in_log(&self, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
         for at in candidates.as_slice() {
             match self.read_log(*at, wanted.expect) {
-                Read::Record(record) if wanted.is(&record) => return Some(*record),
+                Read::Record(record) if wanted.is(&record) => {
+                    if self.is_in_force(&record) {
+                        return Some(*record);
+                    }
+                    // Older ones do not count either, but other names may have an equal tag.
+                    let head = self.log.head();
+                    self.shard(wanted.key).policy.forget(wanted.key, *at, head);
+                }
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.
                 Read::Record(_) => self.counters.false_reads.add(1),
@@ -283,6 +294,12 @@ impl Stripe {
         }
     }
 
+    /// Whether what was read still counts. A span counts if the head does that leads to it.
+    fn is_in_force(&self, record: &Record) -> bool {
+        let fields = &record.fields;
+        fields.kind == Kind::Span || self.counts(fields.key, fields.version)
+    }
+
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
         let slots = disk_table::read_set(self, set)?;
         let occupants = disk_table::occupied(self, &slots);
@@ -300,7 +317,9 @@ impl Stripe {
             return None;
         }
         match disk_table::read_record(self, slot) {
-            Read::Record(record) => Some(*record).filter(|record| wanted.is(record)),
+            Read::Record(record) => {
+                Some(*record).filter(|record| wanted.is(record) && self.is_in_force(record))
+            }
             Read::Damaged => {
                 self.counters.damaged.add(1);
                 None

@@ -12,6 +12,7 @@ mod lookup;
 mod read;
 mod run;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -27,6 +28,7 @@ use crate::format::Family;
 use crate::index_file::IndexFile;
 use crate::io::Pool;
 use crate::key::{KeyHash, Secret};
+use crate::members::Members;
 use crate::memory::{Budget, Hot};
 use crate::object::Version;
 use crate::shard::{Begun, Pending, Shard};
@@ -40,6 +42,9 @@ const OUT_OF_SERVICE: u8 = 2;
 pub(crate) struct Stripe {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) device_id: u16,
+    /// What the device is called in the log.
+    path: PathBuf,
+    pub(crate) members: Arc<Members>,
     pub(crate) geometry: Geometry,
     pub(crate) index: IndexShape,
     pub(crate) index_id: IndexId,
@@ -54,7 +59,6 @@ pub(crate) struct Stripe {
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
-    pub(crate) next_version: AtomicU64,
     shards: Vec<Mutex<Shard>>,
     health: AtomicU8,
     read_errors_in_row: AtomicU64,
@@ -73,20 +77,22 @@ pub(crate) enum Accepted {
     OutOfService,
 }
 
-/// The parts a stripe is made of.
+/// The parts a stripe is made of. Members, secret, budgets, hot objects and clock are the store's.
 pub(crate) struct Parts {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) device_id: u16,
+    pub(crate) path: PathBuf,
+    pub(crate) members: Arc<Members>,
     pub(crate) geometry: Geometry,
     pub(crate) index: IndexShape,
     pub(crate) index_id: IndexId,
     pub(crate) secret: Secret,
     pub(crate) budget: Budget,
+    pub(crate) write_budget: Budget,
     pub(crate) hot: Arc<Hot>,
     pub(crate) queue: Queue,
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
-    pub(crate) next_version: u64,
     pub(crate) shards: Vec<Shard>,
 }
 
@@ -96,20 +102,20 @@ impl Stripe {
             log: LogMap::new(&parts.geometry, parts.device_id),
             device: parts.device,
             device_id: parts.device_id,
+            path: parts.path,
+            members: parts.members,
             geometry: parts.geometry,
             index: parts.index,
             index_id: parts.index_id,
             index_file: IndexFile::default(),
             secret: parts.secret,
-            // Of which bulk may take three quarters: half of the whole.
-            write_budget: Budget::new(parts.budget.limit() / 3 * 2),
+            write_budget: parts.write_budget,
             budget: parts.budget,
             hot: parts.hot,
             queue: parts.queue,
             counters: Counters::default(),
             clock: parts.clock,
             pool: parts.pool,
-            next_version: AtomicU64::new(parts.next_version),
             shards: parts.shards.into_iter().map(Mutex::new).collect(),
             health: AtomicU8::new(RECOVERING),
             read_errors_in_row: AtomicU64::new(0),
@@ -133,17 +139,21 @@ impl Stripe {
     }
 
     pub(crate) fn draw_version(&self) -> Version {
-        Version(self.next_version.fetch_add(1, Ordering::Relaxed))
+        self.members.draw_version()
     }
 
     pub(crate) fn next_version(&self) -> u64 {
-        self.next_version.load(Ordering::Relaxed)
+        self.members.next_version()
     }
 
     /// Recovery found `version` given out.
     pub(crate) fn version_was_drawn(&self, version: u64) {
-        self.next_version
-            .fetch_max(version.saturating_add(1), Ordering::Relaxed);
+        self.members.version_was_drawn(version);
+    }
+
+    /// Whether the record of a head counts here: not if its name belonged to another device since.
+    fn counts(&self, key: KeyHash, version: Version) -> bool {
+        self.members.counts(key, version, self.device_id)
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -168,10 +178,11 @@ impl Stripe {
             .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Takes the store out; what is in memory is still served.
+    /// Takes the device out; what is in memory is still served.
     pub(crate) fn fail(&self, what: &'static str, error: &std::io::Error) {
         if self.health.swap(OUT_OF_SERVICE, Ordering::AcqRel) != OUT_OF_SERVICE {
-            tracing::error!(%error, what, "store taken out of service");
+            let device = self.path.display();
+            tracing::error!(%error, what, %device, "device taken out of service");
             self.queue.wake();
         }
     }

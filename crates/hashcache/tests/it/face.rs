@@ -644,7 +644,7 @@ fn a_store_of_several_tebibytes_counts_in_larger_units() {
         let killed = Arc::new(device.copy());
         drop(cache);
         let cache = open(hashcache::Config {
-            device: Some(killed),
+            devices: vec![killed],
             ..config
         });
         for value in values {

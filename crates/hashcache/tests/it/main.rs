@@ -8,10 +8,12 @@
     reason = "a test that meets what it does not expect has failed; its numbers are small"
 )]
 
+mod block_device;
 mod budget;
 mod checkpoint;
 mod cost;
 mod crash;
+mod devices;
 mod face;
 mod fetch_once;
 mod files;

@@ -145,7 +145,7 @@ fn a_gibibyte_opens_after_a_kill_reading_little() {
         std::fs::copy(&path, directory.path().join("killed.img")).unwrap();
     }
     let killed = Config {
-        path: directory.path().join("killed.img"),
+        paths: vec![directory.path().join("killed.img")],
         ..config
     };
     let cache = open(killed);

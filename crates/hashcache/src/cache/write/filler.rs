@@ -56,7 +56,7 @@ impl Intent {
             replaces,
             reservations,
         );
-        match self.cache.stripe().put_head(&head, &self.begun) {
+        match self.stripe.put_head(&head, &self.begun) {
             Accepted::Yes => Ok(Hit::new(self.cache.clone(), Arc::clone(&head.record))),
             Accepted::OutOfService => Err(PutError::OutOfService),
             Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),

@@ -19,6 +19,7 @@ use crate::memory::Chunk;
 use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, Version};
 use crate::policy::LogPos;
 use crate::shard::Begun;
+use crate::stripe::Stripe;
 
 /// What becomes of a put that is not finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +72,9 @@ impl Put {
 /// A put that has begun: it has its version and gives way to whatever is put or removed after.
 pub struct Intent {
     pub(super) cache: Cache,
+    /// The name's when this began. Should its device fail, the put fails with it: to another
+    /// stripe, puts and removes that come meanwhile would not be known.
+    pub(super) stripe: Arc<Stripe>,
     pub(super) name: Bytes,
     pub(super) key: KeyHash,
     pub(super) begun: Arc<Begun>,
@@ -82,24 +86,34 @@ impl Intent {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(PutError::Name { length: name.len() });
         }
-        let key = cache.stripe().secret.name(name);
-        let mut shard = cache.stripe().shard(key);
+        let key = cache.secret().name(name);
+        let stripe = cache.stripe(key);
+        let mut shard = stripe.shard(key);
         // Drawn under the lock: a put or remove that draws a higher version later finds this one.
-        let begun = shard.begin(key, cache.stripe().draw_version(), false);
+        let begun = shard.begin(key, stripe.draw_version(), false);
         drop(shard);
-        Ok(Self::begun(cache, name, key, begun))
+        Ok(Self::begun(cache, stripe, name, key, begun))
     }
 
     pub(super) fn update(cache: &Cache, name: &[u8], version: Version) -> Self {
-        let key = cache.stripe().secret.name(name);
-        let begun = cache.stripe().shard(key).begin(key, version, true);
-        Self::begun(cache, name, key, begun)
+        let key = cache.secret().name(name);
+        let stripe = cache.stripe(key);
+        let begun = stripe.shard(key).begin(key, version, true);
+        Self::begun(cache, stripe, name, key, begun)
     }
 
-    fn begun(cache: &Cache, name: &[u8], key: KeyHash, begun: Arc<Begun>) -> Self {
+    fn begun(
+        cache: &Cache,
+        stripe: &Arc<Stripe>,
+        name: &[u8],
+        key: KeyHash,
+        begun: Arc<Begun>,
+    ) -> Self {
+        let stripe = Arc::clone(stripe);
         let name = Bytes::copy_from_slice(name);
         Self {
             cache: cache.clone(),
+            stripe,
             name,
             key,
             begun,
@@ -132,8 +146,7 @@ impl Intent {
                 length: put.metadata.len(),
             });
         }
-        let stripe = self.cache.stripe();
-        if stripe.health() == crate::stats::Health::OutOfService || self.cache.is_closed() {
+        if self.stripe.health() == crate::stats::Health::OutOfService || self.cache.is_closed() {
             return Err(PutError::OutOfService);
         }
         let bytes = put.metadata.len() + self.name.len() + RECORD_OVERHEAD;
@@ -161,9 +174,6 @@ impl Intent {
 
 impl Drop for Intent {
     fn drop(&mut self) {
-        self.cache
-            .stripe()
-            .shard(self.key)
-            .end(self.key, &self.begun);
+        self.stripe.shard(self.key).end(self.key, &self.begun);
     }
 }

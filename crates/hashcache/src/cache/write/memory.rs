@@ -21,16 +21,15 @@ pub(super) fn reserve_as(
     bytes: usize,
     waited: Option<&Refusal>,
 ) -> Result<Reserved, Refusal> {
-    let stripe = cache.stripe();
-    let share = take(&stripe.write_budget, class, bytes, waited);
+    let share = take(cache.write_budget(), class, bytes, waited);
     let reserved = share.and_then(|share| {
         Ok(Reserved {
-            whole: take(&stripe.budget, class, bytes, waited)?,
+            whole: take(cache.budget(), class, bytes, waited)?,
             share: Some(share),
         })
     });
     if reserved.is_err() {
-        stripe.counters.puts_refused.add(1);
+        cache.counters().puts_refused.add(1);
     }
     reserved
 }
@@ -45,7 +44,7 @@ pub(super) fn reserve_window(
 ) -> Result<Reserved, Refusal> {
     Ok(Reserved {
         share: None,
-        whole: take(&cache.stripe().budget, class, bytes, waited)?,
+        whole: take(cache.budget(), class, bytes, waited)?,
     })
 }
 

@@ -75,7 +75,7 @@ impl Writer {
         if !self.bypassed {
             self.bypassed = true;
             // The share for writes is for what is still going to be written.
-            let share = &self.intent.cache.stripe().write_budget;
+            let share = self.intent.cache.write_budget();
             let mut held = std::mem::take(&mut self.head_reservations);
             held.append(&mut self.reservations);
             held.retain(|it| !it.is_of(share));
@@ -135,7 +135,7 @@ impl Writer {
         while !rest.is_empty() {
             if self.chunk.room() == 0 {
                 let (size, reserved) = reserved.next().expect("reserved for all of it");
-                let hot = &self.intent.cache.stripe().hot;
+                let hot = self.intent.cache.hot();
                 let (chunk, whole) = Chunk::new(size, reserved.whole, hot);
                 self.chunk = chunk;
                 self.reservations
@@ -229,8 +229,7 @@ impl Writer {
         let key = self
             .intent
             .cache
-            .stripe()
-            .secret
+            .secret()
             .span(&self.intent.name, self.version(), span);
         let fields = Fields {
             kind: Kind::Span,
@@ -246,7 +245,7 @@ impl Writer {
             None,
             reservations,
         );
-        if self.intent.cache.stripe().put_span(&pending) == Accepted::Yes {
+        if self.intent.stripe.put_span(&pending) == Accepted::Yes {
             self.stream.stored_to(self.written);
         } else {
             self.bypass();
@@ -293,10 +292,7 @@ impl Writer {
             self.intent.replaces.take(),
             reservations,
         );
-        self.intent
-            .cache
-            .stripe()
-            .put_head(&head, &self.intent.begun)
+        self.intent.stripe.put_head(&head, &self.intent.begun)
     }
 
     /// Ends the put: from now on the object is found.

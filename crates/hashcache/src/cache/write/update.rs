@@ -42,7 +42,7 @@ pub(in crate::cache) fn fill(
         None,
         reservations,
     );
-    match cache.stripe().put_span(&pending) {
+    match cache.stripe(head.fields.key).put_span(&pending) {
         Accepted::Yes => Ok(()),
         Accepted::OutOfService => Err(PutError::OutOfService),
         Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
@@ -69,7 +69,8 @@ pub(in crate::cache) fn update_metadata(
         Lookup::Miss => Outcome::ready(Updated::Gone),
         Lookup::Pending(lookup) => {
             let (done, outcome) = promise();
-            cache.stripe().pool.run(move || {
+            let stripe = Arc::clone(&intent.stripe);
+            stripe.pool.run(move || {
                 let found = lookup.wait();
                 done.set(found.map_or(Updated::Gone, |hit| apply(&intent, &hit, metadata)));
             });
@@ -94,7 +95,7 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes) -> Updated {
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
-    match intent.cache.stripe().put_head(&head, &intent.begun) {
+    match intent.stripe.put_head(&head, &intent.begun) {
         Accepted::Yes => Updated::Done,
         Accepted::Busy => Updated::Refused,
         Accepted::Superseded | Accepted::OutOfService => Updated::Gone,

@@ -1,0 +1,341 @@
+//! Making a store of its devices: those that are there are looked at, missing ones made, the
+//! history of memberships agreed on, versions set aside on all of them; then threads start.
+//!
+//! Called by `cache`; calls `open` for each device.
+//!
+//! Invariant: nothing of a device changes before all of them are known to fit, and no version is
+//! given out before every device has on disk who takes part and up to where versions are set aside.
+//! A device that joins learns it before the others do: one that fails to join has changed nothing.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::completion::{Outcome, promise};
+use crate::config::{Config, Geometry, IndexPolicy};
+use crate::error::OpenError;
+use crate::flush::Scribe;
+use crate::format::Superblock;
+use crate::members::{Chosen, DEVICES_MAX, History};
+use crate::memory::{AlignedBuf, Keeper};
+use crate::open::{self, Common, Opened, Place, member, write_superblock};
+use crate::stripe::Stripe;
+
+/// Reads of a device that can be under way at once.
+const READ_THREADS: usize = 16;
+/// Versions set aside at each opening: no version is given out twice, even after a crash.
+pub(crate) const VERSIONS_RESERVED: u64 = 1 << 40;
+
+/// An open store: its stripes, the threads that write for them, and the one for its memory.
+pub(crate) struct Running {
+    pub(crate) stripes: Vec<Arc<Stripe>>,
+    pub(crate) scribes: Vec<JoinHandle<()>>,
+    pub(crate) keeper: Keeper,
+}
+
+/// Opens or makes the store of `config` and starts its threads.
+pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
+    let mut made = Made::default();
+    let mut opened = devices(config, &mut made)?;
+    let next_version = agree(&mut opened);
+    let common = Common::new(config, &opened, next_version)?;
+    for opened in &mut opened {
+        set_aside(config, opened, next_version);
+    }
+    let stripes: Vec<_> = opened
+        .iter()
+        .map(|it| open::stripe(config, it, &common, READ_THREADS))
+        .collect::<Result<_, _>>()?;
+    common.members.join(&stripes);
+    let keeper = common.keeper().map_err(|source| OpenError::System {
+        what: "a thread",
+        source,
+    })?;
+    tell(&mut opened)?;
+    made.keep();
+    let scribes = write(config, opened, &stripes)?;
+    Ok(Running {
+        stripes,
+        scribes,
+        keeper,
+    })
+}
+
+/// Files that were made just now; they go again if the store does not come to be.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// All devices of `config`, in its order, those that were missing with a superblock that was never
+/// written.
+fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
+    let places = config.places();
+    if places.is_empty() || places.len() > DEVICES_MAX {
+        return Err(OpenError::Devices {
+            count: places.len(),
+            most: DEVICES_MAX,
+        });
+    }
+    let found: Vec<Option<Opened>> = places
+        .iter()
+        .map(|place| open::look(config, place))
+        .collect::<Result<_, _>>()?;
+    belong_together(found.iter().flatten())?;
+    // Refuse before a file is made, or made to grow.
+    let geometries: Vec<Geometry> = places
+        .iter()
+        .zip(&found)
+        .map(|(place, found)| match found {
+            Some(opened) => Ok(opened.geometry.clone()),
+            None => open::planned(config, place),
+        })
+        .collect::<Result<_, _>>()?;
+    open::enough(config, &geometries)?;
+    for (place, _) in places
+        .iter()
+        .zip(&found)
+        .filter(|(_, found)| found.is_some())
+    {
+        open::claim(place);
+    }
+    let identity = match found.iter().flatten().next() {
+        Some(opened) => (opened.superblock.store_id, opened.superblock.secret),
+        None => new_identity()?,
+    };
+    let device = |(place, found): (&Place, Option<Opened>)| match found {
+        Some(opened) => Ok(opened),
+        None => make(config, place, identity, made),
+    };
+    places.iter().zip(found).map(device).collect()
+}
+
+/// Whether `found` are devices of one store, each another one.
+fn belong_together<'a>(found: impl Iterator<Item = &'a Opened>) -> Result<(), OpenError> {
+    let mut before: Vec<&Opened> = Vec::new();
+    for opened in found {
+        let path = || opened.path.clone();
+        let identity = |it: &Opened| (it.superblock.store_id, it.superblock.secret);
+        if let Some(other) = before.iter().find(|it| identity(it) != identity(opened)) {
+            return Err(OpenError::OtherStore {
+                path: path(),
+                other: other.path.clone(),
+            });
+        }
+        let device = opened.superblock.device;
+        if let Some(other) = before.iter().find(|it| it.superblock.device == device) {
+            return Err(OpenError::Twins {
+                path: path(),
+                other: other.path.clone(),
+            });
+        }
+        before.push(opened);
+    }
+    Ok(())
+}
+
+fn new_identity() -> Result<(u128, [u8; 32]), OpenError> {
+    let refused = |source: getrandom::Error| OpenError::System {
+        what: "random numbers",
+        source: io::Error::other(source.to_string()),
+    };
+    let (mut id, mut secret) = ([0; 16], [0; 32]);
+    getrandom::fill(&mut id).map_err(refused)?;
+    getrandom::fill(&mut secret).map_err(refused)?;
+    Ok((u128::from_le_bytes(id), secret))
+}
+
+/// A device of the store of `identity`. Who it is, and with whom, is agreed on later.
+fn make(
+    config: &Config,
+    place: &Place,
+    identity: (u128, [u8; 32]),
+    made: &mut Made,
+) -> Result<Opened, OpenError> {
+    if !place.exists() {
+        made.0.push(place.path.clone());
+    }
+    let device = open::device(place, config.size_bytes)?;
+    let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
+    let geometry = Geometry::plan(config, size)?;
+    let superblock = Superblock {
+        serial: 0,
+        store_id: identity.0,
+        secret: identity.1,
+        device: 0,
+        family: geometry.family,
+        clean: false,
+        unit_bytes: geometry.unit_bytes,
+        device_bytes: geometry.device_bytes,
+        segment_bytes: geometry.segment_bytes,
+        block_bytes: geometry.block_bytes,
+        ways: geometry.ways,
+        object_bytes: geometry.object_bytes,
+        journal_offset: geometry.journal_offset,
+        journal_bytes: geometry.journal_bytes,
+        checkpoint_offset: geometry.checkpoint_offset,
+        checkpoint_bytes: geometry.checkpoint_bytes,
+        table_offset: geometry.table_offset,
+        sets: geometry.sets,
+        log_offset: geometry.log_offset,
+        segments: geometry.segments,
+        next_version: 1,
+        checkpoint_serial: 0,
+        checkpoint_parts: 0,
+        wall_clock: config.clock.unix_millis(),
+        removes_forgotten_below: 0,
+        policy: IndexPolicy::of(config).code(),
+        policy_since: 0,
+        // Nobody yet.
+        history: History::default(),
+    };
+    Ok(Opened {
+        path: place.path.clone(),
+        device,
+        superblock,
+        geometry,
+        was_clean: false,
+    })
+}
+
+fn opened_before(opened: &[Opened]) -> impl Iterator<Item = &Opened> {
+    opened.iter().filter(|it| !it.is_new())
+}
+
+/// Gives new devices their numbers and all of them the history that holds from now on. Returns the
+/// version that is given out next.
+fn agree(opened: &mut [Opened]) -> u64 {
+    let old = || opened_before(opened).map(|it| &it.superblock);
+    let next_version = old().map(|it| it.next_version).max().unwrap_or(1);
+    let carried: Vec<_> = old().map(|it| (it.device, it.history.clone())).collect();
+    let present: Vec<u16> = carried.iter().map(|it| it.0).collect();
+    let mut chosen = History::choose(&carried);
+    for (n, opened) in opened.iter_mut().enumerate().filter(|(_, it)| it.is_new()) {
+        opened.superblock.device = match &mut chosen {
+            Some(Chosen::Whole(history) | Chosen::Apart(history)) => history.new_id(&present),
+            None => u16::try_from(n).unwrap_or(u16::MAX),
+        };
+    }
+    let members: Vec<_> = opened.iter().map(member).collect();
+    let history = match chosen {
+        None => History::new(members),
+        Some(Chosen::Whole(mut history)) => {
+            let missing = history.members().iter().filter(|it| !members.contains(it));
+            let missing: Vec<u16> = missing.map(|it| it.id).collect();
+            if !missing.is_empty() {
+                tracing::warn!(?missing, "devices left out: what lies on them is forgotten");
+            }
+            history.change(next_version, members);
+            history
+        }
+        Some(Chosen::Apart(mut history)) => {
+            tracing::warn!("devices were used apart from each other: all on them is forgotten");
+            history.begin_anew(next_version, members);
+            history
+        }
+    };
+    for opened in opened {
+        opened.superblock.history = history.clone();
+    }
+    next_version
+}
+
+/// What the superblock says while the store is open.
+fn set_aside(config: &Config, opened: &mut Opened, next_version: u64) {
+    let superblock = &mut opened.superblock;
+    let policy = IndexPolicy::of(config).code();
+    if superblock.policy != policy {
+        // What checkpoints say is not continued by the lists of another policy, and never again.
+        superblock.policy = policy;
+        superblock.policy_since = next_version;
+    }
+    opened.was_clean = std::mem::take(&mut superblock.clean);
+    superblock.next_version = next_version.saturating_add(VERSIONS_RESERVED);
+}
+
+/// Writes all superblocks.
+fn tell(opened: &mut [Opened]) -> Result<(), OpenError> {
+    let once = |it: &mut Opened| {
+        let write = write_superblock(&*it.device, &mut it.superblock);
+        write.map_err(|source| OpenError::Device {
+            path: it.path.clone(),
+            source,
+        })
+    };
+    let mut new = opened.iter_mut().filter(|it| it.is_new());
+    new.try_for_each(once)?;
+    // Both copies: were the only one that says this lost, an opening after a crash would go by one
+    // that says "closed in order" and gives the versions of this run out again.
+    for opened in opened {
+        once(opened)?;
+        once(opened)?;
+    }
+    Ok(())
+}
+
+/// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
+fn write(
+    config: &Config,
+    opened: Vec<Opened>,
+    stripes: &[Arc<Stripe>],
+) -> Result<Vec<JoinHandle<()>>, OpenError> {
+    let mut threads = Vec::new();
+    let mut recoveries = Vec::new();
+    for (opened, stripe) in opened.into_iter().zip(stripes) {
+        match scribe(config, opened, stripe) {
+            Ok((thread, recovered)) => {
+                threads.push(thread);
+                recoveries.push(recovered);
+            }
+            Err(source) => {
+                stripes.iter().for_each(|stripe| stripe.queue.close());
+                for thread in threads {
+                    let _ = thread.join();
+                }
+                let what = "a thread";
+                return Err(OpenError::System { what, source });
+            }
+        }
+    }
+    let until = config.clock.monotone().saturating_add(config.open_patience);
+    for recovered in recoveries {
+        let patience = until.saturating_sub(config.clock.monotone());
+        if recovered.wait_for(patience).is_none() {
+            tracing::info!("going on before all of the index is known");
+            break;
+        }
+    }
+    Ok(threads)
+}
+
+fn scribe(
+    config: &Config,
+    opened: Opened,
+    stripe: &Arc<Stripe>,
+) -> io::Result<(JoinHandle<()>, Outcome<bool>)> {
+    let scribe = Scribe::new(
+        Arc::clone(stripe),
+        opened.superblock,
+        AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry)),
+        config.sync_interval,
+        opened.was_clean,
+    );
+    let (promise, recovered) = promise::<bool>();
+    let thread = std::thread::Builder::new()
+        .name("hc-write".into())
+        .spawn(move || scribe.run(promise))?;
+    Ok((thread, recovered))
+}

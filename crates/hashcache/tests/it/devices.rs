@@ -1,0 +1,368 @@
+//! Stores on several devices: who owns what, who comes, goes and fails, and that nothing old,
+//! removed or foreign ever answers.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashcache::device::{Device, FaultDevice, MemoryDevice};
+use hashcache::{Cache, Config, Health, OpenError, PolicyKind};
+
+use crate::support::{EVERY, MIB, Value, copy, get, memory, quiet};
+
+const DEVICE_BYTES: usize = 16 * MIB;
+
+fn on(devices: Vec<Arc<dyn Device>>, policy: PolicyKind) -> Config {
+    let first = Arc::clone(&devices[0]);
+    Config {
+        devices,
+        memory_bytes: 32 * MIB as u64,
+        ..quiet(first, policy)
+    }
+}
+
+fn open(devices: &[&Arc<MemoryDevice>], policy: PolicyKind) -> Cache {
+    let devices = devices.iter().map(|it| Arc::clone(it) as Arc<dyn Device>);
+    Cache::open(on(devices.collect(), policy)).expect("a store that can be opened")
+}
+
+fn name(n: u64) -> Vec<u8> {
+    format!("http://example.org/{n}").into_bytes()
+}
+
+fn put(cache: &Cache, n: u64, put: u64) {
+    Value::new(put, 300 + 70 * (n % 30) as usize)
+        .store(cache, &name(n))
+        .expect("there is room");
+}
+
+fn close(cache: Cache) {
+    assert!(cache.flush().wait());
+    cache.close();
+}
+
+fn found(cache: &Cache, names: u64) -> HashMap<u64, u64> {
+    let value = |n| Some((n, get(cache, &name(n))?.put));
+    (0..names).filter_map(value).collect()
+}
+
+#[test]
+fn objects_spread_over_devices_and_all_come_back() {
+    for policy in [PolicyKind::Log, PolicyKind::Set] {
+        let (a, b) = (memory(DEVICE_BYTES), memory(2 * DEVICE_BYTES));
+        let cache = open(&[&a, &b], policy);
+        (0..300).for_each(|n| put(&cache, n, n));
+        // A large object too, whose spans lie with its head.
+        let large = Value::new(1000, 3 * MIB / 2);
+        large.store(&cache, b"large").unwrap();
+        close(cache);
+        // In whatever order they are named.
+        let cache = open(&[&b, &a], policy);
+        let there = found(&cache, 300);
+        assert!(there.len() > 290, "{policy:?}: {}", there.len());
+        assert!(there.iter().all(|(n, put)| n == put));
+        assert_eq!(get(&cache, b"large"), Some(large));
+        assert_eq!(cache.stats().devices, 2);
+        close(cache);
+        // One alone has its share, and knows nothing of the other's.
+        let cache = open(&[&b], policy);
+        let alone = found(&cache, 300).len();
+        assert!((160..240).contains(&alone), "{policy:?}: {alone} of 300");
+    }
+}
+
+#[test]
+fn a_device_added_moves_its_share_and_no_more() {
+    const NAMES: u64 = 1200;
+    let [a, b, c] = [(); 3].map(|()| memory(DEVICE_BYTES));
+    let cache = open(&[&a, &b], PolicyKind::Log);
+    (0..NAMES).for_each(|n| put(&cache, n, n));
+    close(cache);
+    let cache = open(&[&a, &b, &c], PolicyKind::Log);
+    let kept = found(&cache, NAMES).len() as u64;
+    // A third has moved to where it is not; binomial, so within four sigma.
+    assert!(kept.abs_diff(NAMES * 2 / 3) < 66, "{kept} of {NAMES} kept");
+    for n in 0..NAMES {
+        if get(&cache, &name(n)).is_none() {
+            put(&cache, n, NAMES + n);
+        }
+    }
+    assert_eq!(found(&cache, NAMES).len() as u64, NAMES);
+    close(cache);
+    // Taken out again, it takes with it what it had, and what had moved is not what it was before.
+    let cache = open(&[&a, &b], PolicyKind::Log);
+    let left = found(&cache, NAMES);
+    assert_eq!(left.len() as u64, kept);
+    assert!(left.iter().all(|(n, put)| n == put));
+}
+
+#[test]
+fn a_device_that_returns_answers_nothing_that_was_replaced_or_removed() {
+    const NAMES: u64 = 120;
+    for policy in EVERY {
+        let (a, b) = (memory(DEVICE_BYTES), memory(DEVICE_BYTES));
+        let cache = open(&[&a, &b], policy);
+        (0..NAMES).for_each(|n| put(&cache, n, n));
+        close(cache);
+        let cache = open(&[&a], policy);
+        for n in 0..NAMES {
+            match n % 3 {
+                0 => cache.remove(&name(n)).wait().unwrap(),
+                1 => put(&cache, n, NAMES + n),
+                _ => {}
+            }
+        }
+        close(cache);
+        let cache = open(&[&a, &b], policy);
+        for (n, put) in found(&cache, NAMES) {
+            let right = match n % 3 {
+                0 => None,
+                1 => Some(NAMES + n),
+                _ => Some(n),
+            };
+            assert_eq!(Some(put), right, "{policy:?}, name {n}");
+        }
+        // It takes part again: what is put to it stays, even if it leaves and comes once more.
+        (0..NAMES).for_each(|n| put(&cache, n, 2 * NAMES + n));
+        let there = found(&cache, NAMES).len();
+        close(cache);
+        close(open(&[&b], policy));
+        let cache = open(&[&a, &b], policy);
+        let again = found(&cache, NAMES);
+        assert!(again.iter().all(|(n, put)| *put == 2 * NAMES + n));
+        assert!(
+            again.len() < there,
+            "{policy:?}: A came back with what it had"
+        );
+    }
+}
+
+/// Devices whose writes stop all at once: at the n-th of all of them.
+struct Joint {
+    inner: MemoryDevice,
+    left: Arc<AtomicU64>,
+}
+
+impl Device for Joint {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        let less = |left: u64| left.checked_sub(1);
+        if self
+            .left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less)
+            .is_err()
+        {
+            return Ok(());
+        }
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a name may answer: puts from `oldest` on, or nothing.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    oldest: u64,
+}
+
+/// The crash comes at every write of a run that opens with a changed membership, puts, flushes,
+/// removes and closes.
+#[test]
+fn a_crash_at_any_write_of_several_devices_brings_nothing_old_back() {
+    const NAMES: u64 = 16;
+    for policy in [PolicyKind::Log, PolicyKind::SetMem] {
+        let size = if policy == PolicyKind::Log { 6 } else { 16 } * MIB;
+        let [a, b, c] = [(); 3].map(|()| memory(size));
+        let cache = open(&[&a, &b], policy);
+        (0..NAMES).for_each(|n| put(&cache, n, n));
+        close(cache);
+        // B was away while its names were put elsewhere, and is back.
+        let cache = open(&[&a, &c], policy);
+        (0..NAMES).for_each(|n| put(&cache, n, 100 + n));
+        close(cache);
+        let images = [&a, &b, &c].map(|it| it.to_bytes());
+        for crash in 0.. {
+            let left = Arc::new(AtomicU64::new(crash));
+            let devices = [0, 1, 2].map(|n: usize| {
+                Arc::new(Joint {
+                    inner: MemoryDevice::from_bytes(images[n].clone()),
+                    left: Arc::clone(&left),
+                })
+            });
+            let all = devices.iter().map(|it| Arc::clone(it) as Arc<dyn Device>);
+            let mut allowed = vec![Allowed { oldest: 100 }; NAMES as usize];
+            let cache = Cache::open(on(all.collect(), policy)).unwrap();
+            let alive = || left.load(Ordering::Acquire) > 0;
+            (0..NAMES).for_each(|n| put(&cache, n, 200 + n));
+            cache.flush().wait();
+            if alive() {
+                allowed.iter_mut().for_each(|it| it.oldest = 200);
+            }
+            for n in (0..NAMES).step_by(3) {
+                cache.remove(&name(n)).wait().unwrap();
+                if alive() {
+                    allowed[n as usize].oldest = 300;
+                }
+            }
+            cache.close();
+            let ended = alive();
+            let copies = devices.each_ref().map(|it| copy(it.inner.to_bytes()));
+            // All come back, or one is left out and comes later.
+            let left_out = (crash % 4) as usize;
+            let first: Vec<_> = (0..3).filter(|n| *n != left_out).collect();
+            for present in [first, vec![0, 1, 2]] {
+                let present: Vec<_> = present.into_iter().map(|n| &copies[n]).collect();
+                let cache = open(&present, policy);
+                for (n, put) in found(&cache, NAMES) {
+                    let oldest = allowed[n as usize].oldest;
+                    assert!(put >= oldest, "{policy:?}, crash {crash}: {n} is {put}");
+                }
+                close(cache);
+            }
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_fails_is_taken_out_and_the_others_go_on() {
+    const NAMES: u64 = 60;
+    for policy in EVERY {
+        let a = memory(DEVICE_BYTES);
+        let b = Arc::new(FaultDevice::new(MemoryDevice::new(DEVICE_BYTES), None));
+        let both: Vec<Arc<dyn Device>> = vec![a.clone(), b.clone()];
+        let cache = Cache::open(on(both, policy)).unwrap();
+        (0..NAMES).for_each(|n| put(&cache, n, n));
+        assert!(cache.flush().wait());
+        b.fail();
+        // Something has to be written to it for the failure to show.
+        (0..NAMES).for_each(|n| put(&cache, n, 100 + n));
+        cache.flush().wait();
+        while cache.stats().devices_out == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(cache.health(), Health::InService);
+        // Whatever is asked of its names from now on holds, and is kept by the other.
+        for n in (0..NAMES).step_by(2) {
+            cache.remove(&name(n)).wait().expect("a remove that holds");
+        }
+        for n in (1..NAMES).step_by(2) {
+            while Value::new(200 + n, 100).store(&cache, &name(n)).is_err() {
+                std::thread::yield_now();
+            }
+        }
+        assert!(cache.flush().wait());
+        let there = found(&cache, NAMES);
+        assert!(there.iter().all(|(n, put)| n % 2 == 1 && *put == 200 + n));
+        cache.close();
+        // The device is well again.
+        let b = copy(b.media());
+        let cache = open(&[&a, &b], policy);
+        for (n, put) in found(&cache, NAMES) {
+            assert!(n % 2 == 1 && put == 200 + n, "{policy:?}: {n} is {put}");
+        }
+    }
+}
+
+#[test]
+fn the_last_device_that_fails_takes_the_store_with_it() {
+    let fault = || Arc::new(FaultDevice::new(MemoryDevice::new(DEVICE_BYTES), None));
+    let (a, b) = (fault(), fault());
+    let both: Vec<Arc<dyn Device>> = vec![a.clone(), b.clone()];
+    let cache = Cache::open(on(both, PolicyKind::Log)).unwrap();
+    a.fail();
+    b.fail();
+    (0..20).for_each(|n| put(&cache, n, n));
+    assert!(!cache.flush().wait());
+    while cache.stats().devices_out < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(cache.health(), Health::OutOfService);
+    assert!(cache.remove(&name(1)).wait().is_err());
+    assert!(found(&cache, 20).is_empty());
+    cache.close();
+}
+
+#[test]
+fn a_device_of_another_store_is_refused_and_nothing_is_changed() {
+    let [a, b, new] = [(); 3].map(|()| memory(DEVICE_BYTES));
+    close(open(&[&a], PolicyKind::Log));
+    close(open(&[&b], PolicyKind::Log));
+    let before = [&a, &b].map(|it| it.to_bytes());
+    let all: Vec<Arc<dyn Device>> = vec![new.clone(), a.clone(), b.clone()];
+    let error = Cache::open(on(all, PolicyKind::Log)).err().unwrap();
+    assert!(matches!(error, OpenError::OtherStore { .. }), "{error}");
+    // Two that joined one store while the other was away bear the same number.
+    let [c, d] = [(); 2].map(|()| memory(DEVICE_BYTES));
+    close(open(&[&a, &c], PolicyKind::Log));
+    a.alter(|bytes| bytes.copy_from_slice(&before[0]));
+    close(open(&[&a, &d], PolicyKind::Log));
+    let all: Vec<Arc<dyn Device>> = vec![a.clone(), c.clone(), d.clone()];
+    let error = Cache::open(on(all, PolicyKind::Log)).err().unwrap();
+    assert!(matches!(error, OpenError::Twins { .. }), "{error}");
+    assert_eq!(b.to_bytes(), before[1]);
+    assert!(new.to_bytes().iter().all(|byte| *byte == 0));
+}
+
+/// Devices come, go and crash at random while names are put and removed; each run has one device
+/// of the last.
+#[test]
+fn whatever_devices_do_an_answer_is_the_last_put() {
+    const NAMES: u64 = 40;
+    for policy in EVERY {
+        for seed in 0..3 * crate::support::rounds() {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut devices: Vec<_> = (0..4).map(|_| memory(DEVICE_BYTES)).collect();
+            let mut last: Vec<Option<u64>> = vec![None; NAMES as usize];
+            let (mut last_run, mut puts) = (vec![0], 0);
+            for _ in 0..8 {
+                let mut present: Vec<usize> = (0..4).filter(|_| random.bool()).collect();
+                if !present.iter().any(|n| last_run.contains(n)) {
+                    present.push(last_run[0]);
+                }
+                let cache = open(
+                    &present.iter().map(|n| &devices[*n]).collect::<Vec<_>>(),
+                    policy,
+                );
+                for (n, put) in found(&cache, NAMES) {
+                    let right = last[n as usize];
+                    assert_eq!(Some(put), right, "{policy:?}, seed {seed}, name {n}");
+                }
+                for _ in 0..30 {
+                    let n = random.u64(..NAMES);
+                    if random.u8(..3) == 0 {
+                        cache.remove(&name(n)).wait().unwrap();
+                        last[n as usize] = None;
+                    } else {
+                        puts += 1;
+                        put(&cache, n, puts);
+                        last[n as usize] = Some(puts);
+                    }
+                }
+                assert!(cache.flush().wait());
+                if random.bool() {
+                    let killed = present.iter().map(|n| (*n, copy(devices[*n].to_bytes())));
+                    let killed: Vec<_> = killed.collect();
+                    cache.close();
+                    killed.into_iter().for_each(|(n, it)| devices[n] = it);
+                } else {
+                    cache.close();
+                }
+                last_run = present;
+            }
+        }
+    }
+}
