@@ -177,8 +177,8 @@ pub struct SettingArgs {
     /// Largest object to store [default: one eighth of the cache size]
     #[arg(long, value_name = "SIZE")]
     max_object_size: Option<String>,
-    /// Share that memory holds, in 1/100: of the positions with `log-lru` [default: 50], of the sets
-    /// with `set-mem-lru` [default: 40]
+    /// Share that memory holds, in 1/100: of the positions with `log-lru` [default: 50], of the
+    /// sets with `set-mem-lru` [default: 40]
     #[arg(long, value_name = "PERCENT")]
     held_share: Option<String>,
     /// Mean size of an object, which sizes the index [default: 8KiB]

@@ -456,8 +456,8 @@ pub(crate) struct IndexPolicy {
 /// Share of positions that `log-lru` holds unless told otherwise, in 1/100: half, as published
 /// (section 3.5).
 pub(crate) const POSITIONS_HELD: u8 = 50;
-/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the paper's
-/// two (section 5.2).
+/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the
+/// paper's two (section 5.2).
 pub(crate) const SETS_HELD: u8 = 40;
 
 impl IndexPolicy {

@@ -1,11 +1,12 @@
-//! The index file: rows of the checkpoint that counts, for policies that leave a part of their index
-//! on disk.
+//! The index file: rows of the checkpoint that counts, for policies that leave a part of their
+//! index on disk.
 //!
-//! It is the checkpoint itself, so it is merged by the pass that writes one, in the order it lies in,
-//! and costs no write of its own. In such a checkpoint each row has a check behind it, so that one
-//! can be read without the others.
+//! It is the checkpoint itself, so it is merged by the pass that writes one, in the order it lies
+//! in, and costs no write of its own. In such a checkpoint each row has a check behind it, so that
+//! one can be read without the others.
 //!
-//! Called by `stripe` when a position lies on disk, by `checkpoint` and `flush` when one is written.
+//! Called by `stripe` when a position lies on disk, by `checkpoint` and `flush` when one is
+//! written.
 //!
 //! Invariant: a row of another checkpoint, of another place, or damaged, is none at all. A new
 //! edition is named before any shard drops what it took in, so whoever finds the edition unchanged

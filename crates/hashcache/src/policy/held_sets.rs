@@ -17,8 +17,8 @@ pub(crate) struct HeldSets {
     buckets: u64,
     /// For each row, the number of its set within the shard.
     numbers: Packed,
-    /// For each row and for the order's end (0): the next one used earlier, and later. A row's place
-    /// in all of these is one more than its number, so that zeros are an empty order.
+    /// For each row and for the order's end (0): the next one used earlier, and later. A row's
+    /// place in all of these is one more than its number, so that zeros are an empty order.
     earlier: Packed,
     later: Packed,
     /// For each row, the next in the chain of its bucket; 0: none.
@@ -83,8 +83,8 @@ impl HeldSets {
         self.link(row + 1);
     }
 
-    /// A row for the set `number`, which has none: the latest used from now on. Whatever set had the
-    /// row before is not held any more.
+    /// A row for the set `number`, which has none: the latest used from now on. Whatever set had
+    /// the row before is not held any more.
     pub(crate) fn take(&mut self, number: u64) -> usize {
         debug_assert_eq!(self.find(number), None);
         let row = if self.used < self.rows {

@@ -2,17 +2,18 @@
 //! last (paper, section 3.5).
 //!
 //! A row has 8 entries of 15 bits (tag, generation, rank) and a few positions of 32 bits: that of
-//! rank 0, rank 1 and so on. An entry whose rank falls behind them is *displaced*: its position goes
-//! to the spill, and lies in the next checkpoint, which saves rows whole (47 bits an entry). So the
-//! checkpoint is the file of displaced positions, merged in one pass in the order it lies in: each
-//! row anew from memory, the spill, and the row saved before.
+//! rank 0, rank 1 and so on. An entry whose rank falls behind them is *displaced*: its position
+//! goes to the spill, and lies in the next checkpoint, which saves rows whole (47 bits an entry).
+//! So the checkpoint is the file of displaced positions, merged in one pass in the order it lies
+//! in: each row anew from memory, the spill, and the row saved before.
 //!
 //! Invariants. An entry's position is that of its rank; else in the spill; else in the row saved
 //! last. Of two entries of a row with equal tags, the one used later is the newer: whatever would
 //! break that does not happen (`touch`), and rows lose the entry used longest ago. So an older
 //! version is never found before, and never outlives, a newer one. Where a position is lost, all
 //! that could be the same name is forgotten.
-//! Cost: 15 bits a slot and 32 a position: 31 with half of them. One read more for what is displaced.
+//! Cost: 15 bits a slot and 32 a position: 31 with half of them. One read more for what is
+//! displaced.
 
 use std::ops::Range;
 
@@ -126,8 +127,8 @@ enum Known {
 }
 
 impl LogLru {
-    /// `rows` rows for a log of `capacity` units, `held` positions in each, `spilled` positions that
-    /// may wait for a checkpoint.
+    /// `rows` rows for a log of `capacity` units, `held` positions in each, `spilled` positions
+    /// that may wait for a checkpoint.
     pub(crate) fn new(rows: u32, capacity: u64, held: usize, spilled: usize) -> Self {
         assert!((1..WAYS).contains(&held));
         let slots = rows as usize * WAYS;

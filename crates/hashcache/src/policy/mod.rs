@@ -4,9 +4,9 @@
 //! |---|---|---|---|---|
 //! | `basic` | 0 | 1 (2 beyond a block) | 1 | 1 |
 //! | `set` | 0 | 1 (2 beyond a block) | 1 | 1 and 1 read, at one place |
-//! | `set-mem-lru` | 11, and 76 a set, of those held | 1 (2 beyond a block) | 1; 0.031 in a held set | 1, and 1 read of a set not held |
+//! | `set-mem-lru` | 11, 76 a set | 1 (2 beyond a block) | 1, held 0.031 | 1, not held 1 read |
 //! | `set-mem` | 11 | 1 (2 beyond a block) | 0.031 | 1, and 1 and a sync a batch |
-//! | `log-lru` | 31, and less than 1 for what waits | 1, or 2 where its position is on disk | at most 0.046 | much less than 0.01, and its share of merging |
+//! | `log-lru` | 31, waiting below 1 | 1 (2 if displaced) | at most 0.046 | as `log`, and merging |
 //! | `log` | 48 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 (batched) |
 //! | `log`, one row | 47 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 |
 //!
@@ -16,9 +16,9 @@
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
 //! the one at the later log position is the newer one: look-ups go from new to old. All that could
-//! be the same name lies in one row, and rows lose their oldest entry first (or, in order of use, the
-//! oldest of equal tags); so an older version is never found before, and never outlives, a newer one. In a set that memory knows, a put takes the
-//! slot of its older version.
+//! be the same name lies in one row, and rows lose their oldest entry first (`log-lru`: of equal
+//! tags); so an older version is never found before, and never outlives, a newer one. In a set that
+//! memory knows, a put takes the slot of its older version.
 
 mod basic;
 mod held_sets;

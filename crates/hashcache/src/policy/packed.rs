@@ -10,7 +10,7 @@ use std::ops::Range;
 const BITS_MAX: u32 = 57;
 const WORD: usize = 8;
 
-/// Entry `n` of `bytes` packed to `bits` bits; behind the last entry there must be a word of padding.
+/// Entry `n` of `bytes`, packed to `bits` bits; behind the last there must be a word of padding.
 pub(super) fn load(bytes: &[u8], n: usize, bits: u32) -> u64 {
     let (at, shift) = place(n, bits);
     word(bytes, at) >> shift & mask(bits)

@@ -1,14 +1,14 @@
-//! HashCache-SetMemLRU: the table of `set-mem`, of which memory knows only the sets used last (paper,
-//! section 3.3).
+//! HashCache-SetMemLRU: the table of `set-mem`, of which memory knows only the sets used last
+//! (paper, section 3.3).
 //!
-//! A set that is not held is read, whole, before anything is answered from it or put into it, and is
-//! held from then on in the place of the one used longest ago. So nothing has to be saved: neither
-//! lists of slots nor checkpoints, and after any opening memory begins with no set at all.
+//! A set that is not held is read, whole, before anything is answered from it or put into it, and
+//! is held from then on in the place of the one used longest ago. So nothing has to be saved:
+//! neither lists of slots nor checkpoints, and after any opening memory begins with no set at all.
 //!
 //! Invariant: what memory knows of a held set is what its slots hold, or are about to hold. A set
 //! that was read while a slot of the shard was being written, or before, is not taken over: by then
 //! the set may have been held, changed and given away again ([`Epoch`]).
-//! Cost: one read of a set where it is not held; 11 bits a slot, and `held_sets` for each set, held.
+//! Cost: one read of a set that is not held; 11 bits a slot, and `held_sets`, for each that is.
 
 use super::held_sets::HeldSets;
 use super::ranks::Ranks;

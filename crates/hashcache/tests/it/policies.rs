@@ -112,6 +112,31 @@ fn positions_on_disk_are_found_again_after_an_end_in_order_and_after_a_kill() {
     }
 }
 
+/// Far more positions are displaced than may wait in memory: they are merged in time.
+#[test]
+fn what_waits_for_the_disk_is_merged_before_there_is_no_room_for_it() {
+    let config = |device| Config {
+        held_share: Some(12),
+        object_bytes: 1_024,
+        segment_bytes: Some(24 * MIB as u32),
+        ..quiet(device, PolicyKind::LogLru)
+    };
+    let cache = open(config(memory(128 * MIB)));
+    for put in 0..88_000 {
+        Value::new(put * 900, 50).store(&cache, &name(put)).unwrap();
+        if put % 1_000 == 999 {
+            assert!(cache.flush().wait());
+        }
+    }
+    let stats = cache.stats();
+    // Some rows have more than eight names, one in forty at five names a row.
+    assert!(stats.early_evictions < 2_800, "{}", stats.early_evictions);
+    assert!(stats.checkpoints > 0);
+    let asked = (0..88_000).step_by(10);
+    let found = asked.filter(|put| get(&cache, &name(*put)).is_some());
+    assert!(found.count() > 8_800 * 95 / 100);
+}
+
 #[test]
 fn other_families_and_other_sets_are_refused() {
     for (made, opened) in [

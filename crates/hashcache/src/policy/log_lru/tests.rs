@@ -1,3 +1,5 @@
+//! What `log_lru` finds, whatever lies in memory, in the spill and in the checkpoint.
+
 use super::*;
 use crate::key::Secret;
 
