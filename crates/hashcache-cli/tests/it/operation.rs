@@ -128,14 +128,36 @@ fn a_port_or_a_log_that_cannot_be_had_is_named() {
 }
 
 #[test]
-fn several_caches_are_refused_by_name() {
-    let outcome = refused(&Home::new(), &["--cache=a", "--memory=1GiB", "--cache=b"]);
-    let (what, hint) = told(&outcome);
-    assert_eq!(
-        what,
-        "hashcache: --cache: `cache` names several files; this version uses one"
+fn one_cache_named_twice_is_refused() {
+    let outcome = refused(&Home::new(), &["--cache=a", "--memory=1GiB", "--cache=a"]);
+    let fault = "hashcache: --cache: `cache` names a twice";
+    assert!(outcome.stderr.starts_with(fault), "{outcome:?}");
+}
+
+#[test]
+fn several_caches_are_one_store_and_a_stranger_is_refused() {
+    let home = Home::new();
+    let both = ["--config=/dev/null", "--cache=d.img"];
+    Running::start(&home, &both).end();
+    for (file, device) in [
+        ("c.img", "0, with 1 (32MiB)"),
+        ("d.img", "1, with 0 (32MiB)"),
+    ] {
+        let check = home.hashcache(&["check", file], &[]);
+        assert_eq!(check.status, Some(0), "{check:?}");
+        let inspect = home.hashcache(&["inspect", file], &[]);
+        assert!(inspect.stdout.contains(device), "{inspect:?}");
+    }
+    Running::start(&home, &both).end();
+    fs::rename(home.path().join("c.img"), home.path().join("old.img")).unwrap();
+    Running::start(&home, &["--config=/dev/null"]).end();
+    let strangers = refused(&home, &["--cache=c.img", "--cache=d.img"]);
+    let (what, hint) = told(&strangers);
+    assert!(
+        what.ends_with("d.img: it belongs to another store than c.img"),
+        "{what}"
     );
-    assert!(hint.contains("one file"), "{hint}");
+    assert!(hint.contains("one store"), "{hint}");
 }
 
 /// A proxy whose every word is listened to.

@@ -267,9 +267,9 @@ fn a_device_that_fails_is_taken_out_and_the_others_go_on() {
         assert!(cache.flush().wait());
         let there = found(&cache, NAMES);
         assert!(there.iter().all(|(n, put)| n % 2 == 1 && *put == 200 + n));
+        // Killed before anything is written but what was waited for; the device is well again.
+        let (a, b) = (copy(a.to_bytes()), copy(b.media()));
         cache.close();
-        // The device is well again.
-        let b = copy(b.media());
         let cache = open(&[&a, &b], policy);
         for (n, put) in found(&cache, NAMES) {
             assert!(n % 2 == 1 && put == 200 + n, "{policy:?}: {n} is {put}");
