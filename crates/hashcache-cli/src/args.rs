@@ -10,6 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
 use crate::settings::{FORMATS, Given, POLICIES, Source, Written, find};
 
@@ -60,6 +61,9 @@ pub enum Command {
     },
     /// Compare the policies on a disk and a memory budget, and choose one
     Plan(Box<PlanArgs>),
+    /// Measure the policies of the engine
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

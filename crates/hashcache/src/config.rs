@@ -97,6 +97,9 @@ pub struct Config {
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,
+    /// Most of it that objects on disk take to be answered at once, in slabs of 64 KiB; 0 for a
+    /// caller that has a cache in memory of its own, or wants to see what the disk does.
+    pub hot_bytes_max: u64,
     /// How objects are found.
     pub policy: PolicyKind,
     /// Candidate rows of a key in the index of `log`. May change from one opening to the next.
@@ -126,6 +129,7 @@ impl Config {
             path: path.into(),
             size_bytes: None,
             memory_bytes: 64 << 20,
+            hot_bytes_max: u64::MAX,
             policy: PolicyKind::Log,
             rows: Rows::Two,
             object_bytes: 8 << 10,
@@ -329,6 +333,14 @@ impl Geometry {
 
     pub(crate) fn set_bytes(&self) -> u64 {
         u64::from(self.block_bytes) * u64::from(self.ways)
+    }
+
+    /// Entries an index of the log family has room for, places of a Disk Table.
+    pub(crate) fn slots(&self) -> u64 {
+        match self.family {
+            Family::Log => self.shard_rows() * SHARDS as u64 * WAYS as u64,
+            Family::Table => self.sets * u64::from(self.ways),
+        }
     }
 
     /// Units in a segment.

@@ -376,7 +376,7 @@ pub(crate) fn stripe(
             since: opened.superblock.policy_since,
         },
         secret: Secret::from_bytes(opened.superblock.secret),
-        hot: Hot::new(&budget).map_err(system("memory for hot objects"))?,
+        hot: Hot::new(&budget, config.hot_bytes_max).map_err(system("memory for hot objects"))?,
         budget,
         queue: Queue::new(
             batch_bytes(config, geometry),

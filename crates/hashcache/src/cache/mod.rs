@@ -259,11 +259,13 @@ impl Cache {
         Stats {
             health: stripe.health(),
             entries,
+            live_entries: stripe.live_entries(),
             entries_exact: stripe.geometry.family == Family::Log,
             early_evictions,
             device_bytes: stripe.geometry.device_bytes,
             log_bytes: stripe.geometry.segments * u64::from(stripe.geometry.segment_bytes),
             index_bytes: stripe.index.bytes(),
+            index_slots: stripe.geometry.slots(),
             hot_bytes: stripe.hot.bytes(),
             pending_bytes: stripe.queue.bytes() as u64,
             memory_used_bytes: stripe.budget.used(),

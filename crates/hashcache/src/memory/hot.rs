@@ -51,12 +51,14 @@ pub(crate) struct Hot {
     next_victim: AtomicUsize,
     /// Slabs of all shards, so that shrinking what is empty costs nothing.
     slabs: AtomicUsize,
+    /// More than this there never are.
+    slabs_max: usize,
     bytes: AtomicU64,
 }
 
 impl Hot {
-    /// Hot objects that take what `budget` leaves.
-    pub(crate) fn new(budget: &Budget) -> io::Result<Arc<Self>> {
+    /// Hot objects that take what `budget` leaves, at most `bytes_max`.
+    pub(crate) fn new(budget: &Budget, bytes_max: u64) -> io::Result<Arc<Self>> {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -64,6 +66,7 @@ impl Hot {
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
+            slabs_max: usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES,
             bytes: AtomicU64::new(0),
         });
         let reclaimed = Arc::downgrade(&hot);
@@ -170,7 +173,8 @@ impl Hot {
         let once = shard.slabs.len();
         let mut tries = 2 * once;
         shard.open = loop {
-            match self.arena.open(&self.budget) {
+            let room = self.slabs.load(Ordering::Relaxed) < self.slabs_max;
+            match room.then(|| self.arena.open(&self.budget)).flatten() {
                 Some(open) => break Some(open),
                 None if tries == 0 => return None,
                 None => {
@@ -280,7 +284,7 @@ mod tests {
     #[test]
     fn what_is_hot_is_what_was_inserted_and_the_budget_holds() {
         let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let mut random = fastrand::Rng::with_seed(5);
         for n in 0..20_000 {
             hot.insert(&record(n, random.usize(1..60_000)), None);
@@ -304,7 +308,7 @@ mod tests {
     #[test]
     fn hot_objects_make_room_for_others_down_to_nothing() {
         let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         for n in 0..2_000 {
             hot.insert(&record(n, 8_000), None);
         }
@@ -318,7 +322,7 @@ mod tests {
     #[test]
     fn an_object_asked_for_again_and_again_stays() {
         let budget = Budget::new(8 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let favourite = record(0, 1_000);
         hot.insert(&favourite, None);
         let mut lost = 0;
@@ -335,7 +339,7 @@ mod tests {
     #[test]
     fn a_removed_object_is_gone() {
         let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let record = record(1, 10);
         hot.insert(&record, None);
         assert!(hot.get(record.fields.key).is_some());
