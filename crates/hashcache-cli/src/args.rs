@@ -184,6 +184,9 @@ pub struct SettingArgs {
     /// Mean size of an object, which sizes the index [default: 8KiB]
     #[arg(long, value_name = "SIZE")]
     object_size: Option<String>,
+    /// Slots of `set-mem`, `set` and `basic`: small ones make room on a small disk [default: 8KiB]
+    #[arg(long, value_name = "SIZE")]
+    block: Option<String>,
     /// Do without the freshness rules that ship with the program
     #[arg(long)]
     no_default_rules: bool,
@@ -215,6 +218,7 @@ impl SettingArgs {
             ("workers", one(&self.workers)),
             ("max-object-size", one(&self.max_object_size)),
             ("object-size", one(&self.object_size)),
+            ("block", one(&self.block)),
             (
                 "no-default-rules",
                 self.no_default_rules

@@ -82,7 +82,14 @@ fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
 }
 
 /// The settings that `engine_config` takes.
-const ENGINES: [&str; 5] = ["cache", "cache_size", "memory", "policy", "object_size"];
+const ENGINES: [&str; 6] = [
+    "cache",
+    "cache_size",
+    "memory",
+    "policy",
+    "object_size",
+    "block",
+];
 
 /// Why the proxy did not start, with what to do about it.
 fn cannot_run(error: RunError) -> anyhow::Error {
@@ -156,6 +163,7 @@ fn engine_config(effective: &Effective, path: &Path, exists: bool) -> Config {
         memory_bytes: values.memory,
         policy: values.policy,
         object_bytes: values.object_size,
+        block_bytes: values.block,
         ..Config::new(path)
     }
 }

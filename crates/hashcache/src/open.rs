@@ -9,7 +9,7 @@ use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
 use crate::device::{Device, FileDevice, FileError};
 use crate::error::OpenError;
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue, Scribe};
-use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::memory::{AlignedBuf, Budget, Hot};
@@ -135,6 +135,14 @@ pub(crate) fn existing(config: &Config) -> Result<Opened, OpenError> {
             device_bytes: geometry.device_bytes,
         });
     }
+    let least = device.alignment();
+    if geometry.family == Family::Table && (geometry.block_bytes as usize) < least {
+        return Err(OpenError::Geometry {
+            field: "blocks of",
+            found: geometry.block_bytes.to_string(),
+            asked: least.to_string(),
+        });
+    }
     Ok(Opened {
         device,
         superblock,
@@ -215,6 +223,12 @@ fn fill(config: &Config) -> Result<Opened, OpenError> {
         )?;
     }
     let device = device(config, config.size_bytes)?;
+    // A slot is read and written by itself.
+    let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
+    let config = &Config {
+        block_bytes: config.block_bytes.max(least),
+        ..config.clone()
+    };
     let geometry = Geometry::plan(config, size(&*device))?;
     enough(config, &geometry)?;
     let refused = |source: getrandom::Error| OpenError::System {

@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::fault::Fault;
+use crate::settings::block;
 use crate::units::{parse_size, show_size};
 use play::{Candidate, Medium, Outcome, Plan};
 use workload::Sizes;
@@ -194,18 +195,13 @@ fn medium(text: &str) -> Result<Medium, Fault> {
 /// What three quarters of web objects fit in, or all of one size.
 fn block_bytes(args: &EngineArgs, sizes: Sizes) -> Result<u32, Fault> {
     if let Some(size) = &args.block {
-        let bytes = parse_size(size).map_err(|fault| fault.at("--block"))?;
-        let block = u32::try_from(bytes)
-            .ok()
-            .filter(|bytes| bytes.is_power_of_two());
-        return block.ok_or_else(|| {
-            Fault::new(format!("--block: {size} is not a size of blocks"))
-                .hint("it is a power of two, 2KiB to 1MiB")
-        });
+        return block(size).map_err(|fault| fault.at("--block"));
     }
     Ok(match sizes {
         Sizes::Web => 8 << 10,
-        Sizes::Fixed(bytes) => (bytes + HEAD_BYTES).next_power_of_two(),
+        Sizes::Fixed(bytes) => (bytes + HEAD_BYTES)
+            .next_power_of_two()
+            .clamp(2 << 10, 1 << 20),
     })
 }
 

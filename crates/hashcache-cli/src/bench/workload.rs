@@ -2,8 +2,8 @@
 //!
 //! Polymix-4 as the paper used it: 60 % of the requests are for objects asked for before, another
 //! 20 % for new ones that may be stored, the rest for what may not. What is asked for again is one
-//! of the newest objects: any of them, now and then one of a small hot part, and mostly the smallest
-//! of its neighbourhood, which is why fewer bytes than objects are hits.
+//! of the newest objects: any of them, now and then one of a small hot part, and mostly the
+//! smallest of its neighbourhood, which is why fewer bytes than objects are hits.
 //!
 //! Invariant: all follows from a seed and the number of the object; no object is kept to be
 //! compared with.

@@ -17,6 +17,7 @@ mod fetch_once;
 mod files;
 mod fill;
 mod follow;
+mod index;
 mod many;
 mod model;
 mod opening;

@@ -16,7 +16,7 @@ use super::memory::{RECORD_OVERHEAD, reserve};
 use crate::error::PutError;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
-use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, Version};
+use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
 use crate::policy::LogPos;
 use crate::shard::Begun;
 
@@ -79,7 +79,7 @@ pub struct Intent {
 
 impl Intent {
     pub(in crate::cache) fn new(cache: &Cache, name: &[u8]) -> Result<Self, PutError> {
-        if name.is_empty() || name.len() > MAX_NAME {
+        if name.is_empty() || name.len() > cache.stripe().geometry.name_bytes_max() {
             return Err(PutError::Name { length: name.len() });
         }
         let key = cache.stripe().secret.name(name);
