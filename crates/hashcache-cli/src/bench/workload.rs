@@ -141,7 +141,9 @@ impl Workload {
         let sample: Range<u64> = 0..10_000;
         let count = sample.end;
         let record = |n| self.content_bytes(n) + self.metadata_bytes() + RECORD_REST_BYTES;
-        let whole: usize = sample.map(|n| record(n).next_multiple_of(UNIT_BYTES)).sum();
+        let whole: usize = sample
+            .map(|n| record(n).next_multiple_of(UNIT_BYTES) + LISTED_BYTES)
+            .sum();
         u32::try_from(whole as u64 / count).expect("objects are at most a few MiB")
     }
 }
@@ -186,6 +188,8 @@ const CONTENT_BYTES_MAX: usize = 1 << 20;
 const POOL_BYTES: usize = 1 << 20;
 /// Header and name of a record, about.
 const RECORD_REST_BYTES: usize = 200;
+/// Its lines in the lists of its batch and its segment.
+const LISTED_BYTES: usize = 2 * 56;
 const UNIT_BYTES: usize = 512;
 
 #[cfg(test)]
