@@ -8,7 +8,9 @@ mod cpu;
 mod followers;
 mod memory_limit;
 mod memory_pressure;
+mod models;
 mod never_wrong;
+mod paper_figure;
 mod proxy_process;
 mod range_storm;
 mod real_clients;
@@ -50,6 +52,12 @@ enum Command {
     RangeStorm(range_storm::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
+    /// Hold random operations on every policy against a map
+    Models(models::ModelArgs),
+    /// Have many threads do everything at once on every policy, contents checked
+    Stress(models::StressArgs),
+    /// Measure every policy on a modelled disk; writes a table and a picture to docs/
+    PaperFigure(paper_figure::Args),
     /// Compare processor time of a hit with that of nginx
     Cpu(cpu::Args),
 }
@@ -65,6 +73,9 @@ fn main() -> ExitCode {
         Command::Followers(args) => followers::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
+        Command::Models(args) => models::models(&args),
+        Command::Stress(args) => models::stress(&args),
+        Command::PaperFigure(args) => paper_figure::run(&args),
         Command::Cpu(args) => cpu::run(&args),
     };
     match outcome {

@@ -10,6 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
 use crate::settings::{FORMATS, Given, POLICIES, Source, Written, find};
 
@@ -60,6 +61,9 @@ pub enum Command {
     },
     /// Compare the policies on a disk and a memory budget, and choose one
     Plan(Box<PlanArgs>),
+    /// Measure the policies of the engine
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -184,6 +188,9 @@ pub struct SettingArgs {
     /// Mean size of an object, which sizes the index [default: 8KiB]
     #[arg(long, value_name = "SIZE")]
     object_size: Option<String>,
+    /// Slots of `set-mem`, `set` and `basic`: small ones make room on a small disk [default: 8KiB]
+    #[arg(long, value_name = "SIZE")]
+    block: Option<String>,
     /// Do without the freshness rules that ship with the program
     #[arg(long)]
     no_default_rules: bool,
@@ -216,6 +223,7 @@ impl SettingArgs {
             ("max-object-size", one(&self.max_object_size)),
             ("held-share", one(&self.held_share)),
             ("object-size", one(&self.object_size)),
+            ("block", one(&self.block)),
             (
                 "no-default-rules",
                 self.no_default_rules

@@ -46,6 +46,8 @@ fn json_of(found: &Inspection) -> Value {
         "sets": found.sets,
         "object_bytes": found.object_bytes,
         "index_bytes": found.index_bytes,
+        "index_bits_per_slot": found.index_bits_per_slot,
+        "index_bits_per_object": found.index_bits_per_object,
         "checkpoint_serial": found.checkpoint_serial,
         "checkpoint_whole": found.checkpoint_whole,
         "next_version": found.next_version,
@@ -62,6 +64,15 @@ fn device_of(found: &Inspection) -> String {
     match others.as_slice() {
         [] => format!("{}, alone", found.device),
         others => format!("{}, with {}", found.device, others.join(", ")),
+    }
+}
+
+fn index_of(found: &Inspection) -> String {
+    let size = show_size(found.index_bytes);
+    let bits = found.index_bits_per_slot;
+    match found.index_bits_per_object {
+        Some(each) => format!("{size} of memory, {bits:.1} bits a slot, {each:.1} an object"),
+        None => format!("{size} of memory, {bits:.1} bits a slot"),
     }
 }
 
@@ -91,10 +102,7 @@ fn text_of(found: &Inspection) -> String {
         ("log", show_size(found.log_bytes)),
         ("segments", segments),
         ("sets", format!("{} of {} slots", found.sets, found.ways)),
-        (
-            "index",
-            format!("{} of memory", show_size(found.index_bytes)),
-        ),
+        ("index", index_of(found)),
         (
             "sized for",
             format!("objects of {}", show_size(found.object_bytes.into())),

@@ -12,6 +12,7 @@ mod settings;
 mod units;
 
 // The subcommands.
+mod bench;
 mod check;
 mod completions;
 mod config;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Check { path, json } => check::run(&path, json),
         Command::Inspect { path, json } => inspect::run(&path, json),
         Command::Plan(args) => plan::run(&args),
+        Command::Bench(command) => bench::run(&command),
         Command::Config(command) => config::run(command, &environment),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { directory } => man::run(directory.as_deref()),

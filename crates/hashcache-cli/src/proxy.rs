@@ -83,13 +83,14 @@ fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
 }
 
 /// The settings that `engine_config` takes.
-const ENGINES: [&str; 6] = [
+const ENGINES: [&str; 7] = [
     "cache",
     "cache_size",
     "memory",
     "policy",
     "held_share",
     "object_size",
+    "block",
 ];
 
 /// Why the proxy did not start, with what to do about it.
@@ -169,6 +170,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         policy: values.policy,
         held_share: values.held_share,
         object_bytes: values.object_size,
+        block_bytes: values.block,
         paths: paths.to_vec(),
         ..Config::new("")
     }

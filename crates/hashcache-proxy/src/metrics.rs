@@ -259,6 +259,10 @@ pub(crate) struct EngineFigures {
     pub(crate) objects_exact: bool,
     /// Memory of the index.
     pub(crate) index_bytes: u64,
+    /// Objects that the index has room for.
+    pub(crate) index_slots: u64,
+    /// Objects that it knows and that are still there; 0 without an index.
+    pub(crate) index_objects: u64,
     /// Memory of objects held for quick hits.
     pub(crate) hot_bytes: u64,
     /// Memory of what is not yet on disk.

@@ -170,7 +170,13 @@ fn make(
     }
     let device = open::device(place, config.size_bytes)?;
     let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
-    let geometry = Geometry::plan(config, size)?;
+    // A slot is read and written by itself.
+    let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
+    let raised = Config {
+        block_bytes: config.block_bytes.max(least),
+        ..config.clone()
+    };
+    let geometry = Geometry::plan(&raised, size)?;
     let superblock = Superblock {
         serial: 0,
         store_id: identity.0,

@@ -9,6 +9,7 @@ use crate::object::PAGE;
 use crate::open::{self, Common, Opened, Place};
 use crate::policy::SetId;
 use crate::recover::{Segment, first_header};
+use crate::stats::bits_each;
 use crate::stripe::{Read, Stripe};
 use crate::{checkpoint, disk_table, journal};
 
@@ -55,7 +56,7 @@ pub struct MemberDevice {
 }
 
 /// What a superblock says of its store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Inspection {
     /// Format of the store.
@@ -92,6 +93,11 @@ pub struct Inspection {
     pub object_bytes: u32,
     /// Memory the index takes, bytes.
     pub index_bytes: u64,
+    /// Bits of it for each slot.
+    pub index_bits_per_slot: f64,
+    /// Bits of it for each live entry, as the last checkpoint has them; `None` when the store was
+    /// not closed in order, for then others may have come and gone since, and without an index.
+    pub index_bits_per_object: Option<f64>,
     /// Serial of the last checkpoint.
     pub checkpoint_serial: u64,
     /// Whether that checkpoint is whole.
@@ -161,11 +167,22 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
         sets: geometry.sets,
         object_bytes: geometry.object_bytes,
         index_bytes: stripe.index.bytes(),
+        index_bits_per_slot: bits_each(stripe.index.bytes(), geometry.slots()),
+        index_bits_per_object: bits_per_object(&stripe, superblock),
         checkpoint_serial: superblock.checkpoint_serial,
         checkpoint_whole: checkpoint::is_whole(&stripe, superblock.checkpoint_serial),
         next_version: superblock.next_version,
         written_at_millis: superblock.wall_clock,
     })
+}
+
+fn bits_per_object(stripe: &Stripe, superblock: &Superblock) -> Option<f64> {
+    if !superblock.clean || stripe.index.bytes() == 0 {
+        return None;
+    }
+    let restored = checkpoint::load(stripe, superblock.checkpoint_serial)?;
+    stripe.log.restore(restored.stamps, restored.cursor);
+    Some(bits_each(stripe.index.bytes(), stripe.live_entries()))
 }
 
 fn members(superblock: &Superblock) -> Vec<MemberDevice> {

@@ -142,8 +142,9 @@ impl OpenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
-    /// Name longer than [`crate::MAX_NAME`] or empty.
-    #[error("the name has {length} bytes, 1 to 4096 are possible")]
+    /// Name empty, longer than [`crate::MAX_NAME`], or too long for the blocks of the store
+    /// ([`crate::Config::block_bytes`]).
+    #[error("the name has {length} bytes, 1 to 4096 are possible, or fewer in small blocks")]
     Name {
         /// Its length, bytes.
         length: usize,

@@ -12,7 +12,7 @@ use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
 use crate::device::{Device, FileDevice, FileError};
 use crate::error::OpenError;
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue};
-use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::members::{History, Member, Members};
@@ -182,6 +182,15 @@ pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
             path: path(),
             length: device.len(),
             device_bytes: geometry.device_bytes,
+        });
+    }
+    let least = device.alignment();
+    if geometry.family == Family::Table && (geometry.block_bytes as usize) < least {
+        return Err(OpenError::Geometry {
+            path: path(),
+            field: "blocks of",
+            found: geometry.block_bytes.to_string(),
+            asked: least.to_string(),
         });
     }
     Ok(Opened {
@@ -369,7 +378,7 @@ impl Common {
         enough(config, geometries())?;
         let fixed = memory_needed(config, geometries()) - CONTENT_BYTES_MIN;
         let budget = Budget::new(config.memory_bytes - fixed);
-        let hot = Hot::new(&budget).map_err(|source| OpenError::System {
+        let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {
             what: "memory for hot objects",
             source,
         })?;

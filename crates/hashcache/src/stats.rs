@@ -64,6 +64,8 @@ pub struct Stats {
     pub devices_out: u64,
     /// Index entries in use: heads and spans; 0 for policies without an index.
     pub entries: u64,
+    /// Those of them whose record the log has not overwritten: the rest is still to be swept.
+    pub live_entries: u64,
     /// Whether `entries` is what is stored, not an estimate.
     pub entries_exact: bool,
     /// Entries put out for want of room in their rows before the log came round to them.
@@ -74,6 +76,8 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Memory of the index.
     pub index_bytes: u64,
+    /// Slots: entries that the index has room for, or places of a Disk Table without an index.
+    pub index_slots: u64,
     /// Content and metadata of hot objects.
     pub hot_bytes: u64,
     /// Written by callers, not yet on disk.
@@ -120,4 +124,26 @@ pub struct Stats {
     pub batches: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
+}
+
+impl Stats {
+    /// Bits of memory that the index takes for each slot.
+    pub fn index_bits_per_slot(&self) -> f64 {
+        bits_each(self.index_bytes, self.index_slots)
+    }
+
+    /// Bits of memory that the index takes for each of its live entries; 0 without an index, or
+    /// while it is empty.
+    pub fn index_bits_per_object(&self) -> f64 {
+        bits_each(self.index_bytes, self.live_entries)
+    }
+}
+
+/// Bits that each of `count` has of `bytes`; 0 of none.
+pub(crate) fn bits_each(bytes: u64, count: u64) -> f64 {
+    if count == 0 {
+        0.0
+    } else {
+        bytes as f64 * 8.0 / count as f64
+    }
 }

@@ -173,6 +173,7 @@ pub static KEYS: &[Key] = &[
         },
     },
     one!("object_size", object_size, object_size, show_object),
+    one!("block", block, block, show_object),
     Key {
         name: "max_object_size",
         form: Form::One(|values, word| {
@@ -402,6 +403,23 @@ fn object_size(word: &str) -> Result<u32, Fault> {
         let ends = [OBJECT_SIZES.start(), OBJECT_SIZES.end()].map(|&end| show_size(end.into()));
         Fault::new(format!(
             "the mean size of an object lies from {} to {}",
+            ends[0], ends[1]
+        ))
+    })
+}
+
+/// What the engine can make slots of.
+const BLOCKS: RangeInclusive<u32> = 2 << 10..=1 << 20;
+
+/// Reads a size of blocks; `hashcache bench` does so too.
+pub fn block(word: &str) -> Result<u32, Fault> {
+    let size = u32::try_from(parse_size(word)?)
+        .ok()
+        .filter(|size| size.is_power_of_two() && BLOCKS.contains(size));
+    size.ok_or_else(|| {
+        let ends = [BLOCKS.start(), BLOCKS.end()].map(|&end| show_size(end.into()));
+        Fault::new(format!("`{word}` is not a size of blocks")).hint(format!(
+            "it is a power of two from {} to {}",
             ends[0], ends[1]
         ))
     })

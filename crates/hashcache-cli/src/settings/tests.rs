@@ -95,6 +95,7 @@ fn the_defaults_are_those_the_help_promises() {
     assert_eq!(shown("log_format"), text("squid"));
     assert_eq!(shown("held_share"), Shown::Nothing);
     assert_eq!(shown("object_size"), text("8KiB"));
+    assert_eq!(shown("block"), text("8KiB"));
     assert_eq!(shown("allow_connect_port"), Shown::List(vec!["443".into()]));
     assert_eq!(shown("max_object_size"), text("128MiB"));
     assert_eq!(shown("limits.head_time"), text("10s"));
@@ -263,6 +264,8 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "held_share = \"half\"",
         "object_size = \"100\"",
         "object_size = \"8GiB\"",
+        "block = \"1KiB\"",
+        "block = \"3KiB\"",
         "policy = \"Log\"",
         "memory = 1979-05-27",
         "[limits]\nhead_time = 10",

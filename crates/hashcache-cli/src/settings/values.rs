@@ -45,6 +45,8 @@ pub struct Values {
     pub held_share: Option<u8>,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
+    /// Size of a slot of the policies that have a Disk Table, bytes.
+    pub block: u32,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
     pub max_object_size: Option<u64>,
     /// Clients allowed beside the default ones.
@@ -87,6 +89,7 @@ impl Values {
             policy: PolicyKind::Log,
             held_share: None,
             object_size: 8 << 10,
+            block: 8 << 10,
             max_object_size: None,
             allow_client: vec![],
             allow_destination: vec![],

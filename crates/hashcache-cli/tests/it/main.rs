@@ -1,5 +1,6 @@
 //! The command as a shell sees it: what is printed where, and the exit status.
 
+mod bench;
 mod command;
 mod configuration;
 mod operation;

@@ -84,6 +84,8 @@ impl Exposition {
             "objects": engine.objects,
             "objects_exact": engine.objects_exact,
             "index_bytes": engine.index_bytes,
+            "index_bits_per_slot": bits_each(engine.index_bytes, engine.index_slots),
+            "index_bits_per_object": bits_each(engine.index_bytes, engine.index_objects),
             "hot_bytes": engine.hot_bytes,
             "pending_bytes": engine.pending_bytes,
             "capacity_bytes": engine.capacity_bytes,
@@ -250,6 +252,16 @@ impl Collector for Exposition {
             engine.index_bytes,
         )?;
         page.gauge(
+            "hashcache_index_bits_per_slot",
+            "Memory of the index for each object it has room for",
+            bits_each(engine.index_bytes, engine.index_slots),
+        )?;
+        page.gauge(
+            "hashcache_index_bits_per_object",
+            "Memory of the index for each object it knows, 0 when there are none",
+            bits_each(engine.index_bytes, engine.index_objects),
+        )?;
+        page.gauge(
             "hashcache_hot_bytes",
             "Memory of objects for quick hits",
             engine.hot_bytes,
@@ -410,6 +422,15 @@ impl Page<'_> {
                 .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         Ok(())
+    }
+}
+
+/// Bits that each of `count` has of `bytes`; 0 of none.
+fn bits_each(bytes: u64, count: u64) -> f64 {
+    if count == 0 {
+        0.0
+    } else {
+        bytes as f64 * 8.0 / count as f64
     }
 }
 

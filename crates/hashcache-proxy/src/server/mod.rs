@@ -249,6 +249,8 @@ fn exposition(
             objects: stats.entries,
             objects_exact: stats.entries_exact,
             index_bytes: stats.index_bytes,
+            index_slots: stats.index_slots,
+            index_objects: stats.live_entries,
             hot_bytes: stats.hot_bytes,
             pending_bytes: stats.pending_bytes,
             capacity_bytes: stats.device_bytes,

@@ -63,6 +63,15 @@ impl DiskModel {
         Some(model)
     }
 
+    /// The same disk when what is asked for lies all over it, however near it lies in the device:
+    /// every seek takes the mean. For a store in small that is to tell of one that fills the disk.
+    pub fn spread(self) -> Self {
+        Self {
+            settle_ns: self.average_seek_ns,
+            ..self
+        }
+    }
+
     /// Mean time of a read of `bytes` bytes anywhere.
     pub fn random_read(&self, bytes: u64) -> Duration {
         let moving = self.average_seek_ns + self.turn_ns() / 2;
@@ -312,6 +321,17 @@ mod tests {
             DiskModel::HDD_7200.seek_ns(u64::MAX, SIZE),
             DiskModel::HDD_7200.seek_ns(SIZE, SIZE)
         );
+    }
+
+    #[test]
+    fn on_a_disk_that_is_spread_every_seek_takes_the_mean() {
+        let model = DiskModel::HDD_7200.spread();
+        for part in [0, 1, 500, 1000] {
+            assert_eq!(
+                model.seek_ns(SIZE / 1000 * part, SIZE),
+                model.average_seek_ns
+            );
+        }
     }
 
     #[test]

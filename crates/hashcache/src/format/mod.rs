@@ -20,8 +20,8 @@ pub(crate) use batch::{
 pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
-    Fields, Kind, Place as RecordPlace, Prelude, TAIL_HEADER, Tail, TailPlace, encode_record,
-    kind_number, record_bytes,
+    Fields, Kind, PRELUDE_REST_MAX, Place as RecordPlace, Prelude, TAIL_HEADER, Tail, TailPlace,
+    encode_record, kind_number, record_bytes,
 };
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 

@@ -110,6 +110,10 @@ fn prelude_bytes(name: usize, labels: usize, metadata: usize, content: usize) ->
     HEADER + 4 * (pages(metadata) + pages(content)) + 8 * labels + name
 }
 
+/// Most bytes of a prelude beside its name.
+pub(crate) const PRELUDE_REST_MAX: usize =
+    HEADER + 4 * (MAX_METADATA.div_ceil(PAGE) + MAX_SPAN_PAGES as usize) + 8 * MAX_LABELS;
+
 /// Bytes of a whole record, without padding.
 pub(crate) fn record_bytes(name: usize, labels: usize, metadata: usize, content: usize) -> usize {
     prelude_bytes(name, labels, metadata, content) + metadata + content

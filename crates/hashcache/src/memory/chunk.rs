@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_page_lies_in_a_slab_and_less_in_the_heap() {
         let budget = Budget::new(1 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         for (size, in_slab) in [(SLAB_BYTES, true), (100, false)] {
             let reservation = budget.reserve(size as u64).unwrap();
             let (mut chunk, back) = Chunk::new(size, reservation, &hot);

@@ -51,22 +51,26 @@ pub(crate) struct Hot {
     next_victim: AtomicUsize,
     /// Slabs of all shards.
     slabs: AtomicUsize,
-    /// How many there may be, for the sake of others on this machine.
+    /// How many there may be at all.
+    slabs_most: usize,
+    /// And for the sake of others on this machine.
     slabs_max: AtomicUsize,
     bytes: AtomicU64,
 }
 
 impl Hot {
-    /// Hot objects that take what `budget` leaves.
-    pub(crate) fn new(budget: &Budget) -> io::Result<Arc<Self>> {
+    /// Hot objects that take what `budget` leaves, at most `bytes_max`.
+    pub(crate) fn new(budget: &Budget, bytes_max: u64) -> io::Result<Arc<Self>> {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
+        let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
-            slabs_max: AtomicUsize::new(usize::MAX),
+            slabs_most,
+            slabs_max: AtomicUsize::new(slabs_most),
             bytes: AtomicU64::new(0),
         });
         let reclaimed = Arc::downgrade(&hot);
@@ -252,6 +256,7 @@ impl Hot {
     /// From now on takes no more than `bytes` for slabs, and lets go of what is beyond.
     pub(super) fn keep_within(&self, bytes: u64) {
         let most = usize::try_from(bytes / SLAB_BYTES as u64).unwrap_or(usize::MAX);
+        let most = most.min(self.slabs_most);
         self.slabs_max.store(most, Ordering::Relaxed);
         let slabs = || self.slabs.load(Ordering::Relaxed);
         self.shrink_until(slabs().saturating_sub(most), || slabs() <= most);
@@ -304,7 +309,7 @@ mod tests {
     #[test]
     fn what_is_hot_is_what_was_inserted_and_the_budget_holds() {
         let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let mut random = fastrand::Rng::with_seed(5);
         for n in 0..20_000 {
             hot.insert(&record(n, random.usize(1..60_000)), None);
@@ -328,7 +333,7 @@ mod tests {
     #[test]
     fn hot_objects_make_room_for_others_down_to_nothing() {
         let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         for n in 0..2_000 {
             hot.insert(&record(n, 8_000), None);
         }
@@ -342,7 +347,7 @@ mod tests {
     #[test]
     fn no_more_is_hot_than_others_leave() {
         let budget = Budget::new(16 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let fill = |from: u32| {
             for n in from..from + 2_000 {
                 hot.insert(&record(n, 8_000), None);
@@ -367,7 +372,7 @@ mod tests {
     #[test]
     fn an_object_asked_for_again_and_again_stays() {
         let budget = Budget::new(8 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let favourite = record(0, 1_000);
         hot.insert(&favourite, None);
         let mut lost = 0;
@@ -384,7 +389,7 @@ mod tests {
     #[test]
     fn a_removed_object_is_gone() {
         let budget = Budget::new(4 << 20);
-        let hot = Hot::new(&budget).unwrap();
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
         let record = record(1, 10);
         hot.insert(&record, None);
         assert!(hot.get(record.fields.key).is_some());

@@ -1,6 +1,6 @@
-//! Memory: one budget for everything, aligned buffers for the device, and the hot objects.
+//! Memory: one budget for everything, aligned buffers for the device, the index, the hot objects.
 //!
-//! Called by `cache`, `io` and `flush`.
+//! Called by `cache`, `io`, `flush` and `policy`.
 //!
 //! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget, which is
 //! what the operator was told (`--memory`).
@@ -9,6 +9,7 @@ mod budget;
 mod buffer;
 mod chunk;
 mod hot;
+mod index;
 mod keeper;
 mod slab;
 mod surroundings;
@@ -18,4 +19,5 @@ pub(crate) use budget::{Budget, Class, Turn, Waiting};
 pub use buffer::AlignedBuf;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
+pub(crate) use index::IndexMemory;
 pub(crate) use keeper::Keeper;

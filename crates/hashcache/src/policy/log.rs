@@ -313,6 +313,13 @@ impl Policy for Log {
         (0..self.rows as usize * WAYS).filter(used).count() as u64
     }
 
+    fn live(&self, head: LogPos) -> u64 {
+        let entry = |n: usize| Entry::unpack(self.packed.entry(n), self.tag_bits);
+        (0..self.rows as usize * WAYS)
+            .filter(|n| self.position(entry(*n), head).is_some())
+            .count() as u64
+    }
+
     fn early_evictions(&self) -> u64 {
         self.early_evictions
     }

@@ -239,6 +239,11 @@ pub(crate) trait Policy: Send {
         0
     }
 
+    /// Entries in use of which the head has not passed what they stand for.
+    fn live(&self, _head: LogPos) -> u64 {
+        self.entries()
+    }
+
     /// Entries put out for want of room in their rows, before the log came round to them.
     fn early_evictions(&self) -> u64 {
         0

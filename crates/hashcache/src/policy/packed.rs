@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use crate::memory::IndexMemory;
+
 /// An entry may begin at any bit of a byte and must still lie in eight of them.
 const BITS_MAX: u32 = 57;
 const WORD: usize = 8;
@@ -43,18 +45,17 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 pub(crate) struct Packed {
     bits: u32,
     /// With a word of padding, so that the last entry can be loaded as a word too.
-    bytes: Box<[u8]>,
+    bytes: IndexMemory,
 }
 
 impl Packed {
     /// `count` entries of `bits` bits (at most 57), all 0.
     pub(crate) fn new(count: usize, bits: u32) -> Self {
         assert!((1..=BITS_MAX).contains(&bits));
-        // Zeroed by the kernel on first touch, so an empty index takes no memory yet.
         let bytes = (count * bits as usize).div_ceil(8) + WORD;
         Self {
             bits,
-            bytes: vec![0; bytes].into(),
+            bytes: IndexMemory::zeroed(bytes),
         }
     }
 

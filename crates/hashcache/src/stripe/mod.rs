@@ -138,6 +138,12 @@ impl Stripe {
             .map(|shard| shard.lock().expect("no holder of this lock panics"))
     }
 
+    /// Entries of the index whose records are still there. Costs a walk over the index.
+    pub(crate) fn live_entries(&self) -> u64 {
+        let head = self.log.head();
+        self.shards().map(|shard| shard.policy.live(head)).sum()
+    }
+
     pub(crate) fn draw_version(&self) -> Version {
         self.members.draw_version()
     }

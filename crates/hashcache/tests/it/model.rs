@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, PolicyKind, Updated, Version};
 
-use super::support::{EVERY, KIB, MIB, Value, copy, open, quiet, read, rounds};
+use super::support::{KIB, MIB, Value, chosen, copy, open, quiet, read, rounds, seed};
 
 /// What a name may yield: one value in a run, any of several after a kill.
 #[derive(Default)]
@@ -158,8 +158,8 @@ impl Model {
 
 #[test]
 fn a_look_up_yields_the_last_put_or_nothing() {
-    for policy in EVERY {
-        let mut model = Model::new(policy, 1);
+    for policy in chosen() {
+        let mut model = Model::new(policy, 1 + seed());
         for step in 0..100_000 * rounds() {
             model.step();
             if step % 15_000 == 14_999 {
@@ -173,8 +173,8 @@ fn a_look_up_yields_the_last_put_or_nothing() {
 
 #[test]
 fn after_kills_a_look_up_yields_what_was_put_once_and_not_removed_since() {
-    for policy in EVERY {
-        for seed in 0..4 * rounds() {
+    for policy in chosen() {
+        for seed in (seed()..).take(4 * rounds() as usize) {
             let mut model = Model::new(policy, 100 + seed);
             // Every value a name had since it was last removed.
             let mut history: BTreeMap<Vec<u8>, Vec<(Value, Version)>> = BTreeMap::new();

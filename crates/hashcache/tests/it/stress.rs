@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hashcache::{Cache, Config, PolicyKind, Put, PutError, Updated};
 
 use super::support::{
-    EVERY, KIB, MIB, SetOnDrop, Value, copy, get, memory, open, quiet, read, rounds,
+    EVERY, KIB, MIB, SetOnDrop, Value, chosen, copy, duration, get, memory, open, quiet, read,
+    rounds, threads,
 };
 
-const THREADS: u64 = 8;
 const NAMES: u64 = 40;
 
 fn busy(device: Arc<dyn hashcache::device::Device>, policy: PolicyKind) -> Config {
@@ -94,17 +94,35 @@ fn everything(cache: &Cache, seed: u64, puts: &AtomicU64, steps: u64) -> u64 {
     hits
 }
 
+/// As many steps as there are to be, or as there is time for.
+#[expect(clippy::disallowed_methods, reason = "a campaign has an end")]
+fn until_time_is_over(cache: &Cache, seed: u64, puts: &AtomicU64) -> u64 {
+    let seed = seed + super::support::seed();
+    let Some(duration) = duration() else {
+        return everything(cache, seed, puts, 1_500 * rounds());
+    };
+    let started = std::time::Instant::now();
+    let mut hits = 0;
+    for round in 0.. {
+        if started.elapsed() >= duration {
+            break;
+        }
+        hits += everything(cache, seed ^ round << 32, puts, 100);
+    }
+    hits
+}
+
 #[test]
 fn never_a_wrong_byte_however_many_do_everything_at_once() {
-    for policy in EVERY {
+    for policy in chosen() {
         let device = memory(24 * MIB);
         let cache = open(busy(device.clone(), policy));
         let puts = AtomicU64::new(1);
         let hits: u64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS)
+            let threads: Vec<_> = (0..threads())
                 .map(|seed| {
                     let (cache, puts) = (&cache, &puts);
-                    scope.spawn(move || everything(cache, seed, puts, 1_500 * rounds()))
+                    scope.spawn(move || until_time_is_over(cache, seed, puts))
                 })
                 .collect();
             threads

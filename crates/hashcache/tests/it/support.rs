@@ -27,6 +27,33 @@ pub fn rounds() -> u64 {
         .unwrap_or(1)
 }
 
+/// A number that a campaign set.
+fn variable(name: &str) -> Option<u64> {
+    env::var(name).ok()?.parse().ok()
+}
+
+/// What the seeds of random tests begin with.
+pub fn seed() -> u64 {
+    variable("HASHCACHE_TEST_SEED").unwrap_or(0)
+}
+
+/// Threads that do everything at once.
+pub fn threads() -> u64 {
+    variable("HASHCACHE_TEST_THREADS").unwrap_or(8)
+}
+
+/// How long they are to do it for each policy, if not as often as by default.
+pub fn duration() -> Option<std::time::Duration> {
+    variable("HASHCACHE_TEST_SECONDS").map(std::time::Duration::from_secs)
+}
+
+/// Every policy, or the one of a campaign.
+pub fn chosen() -> Vec<PolicyKind> {
+    let wanted = env::var("HASHCACHE_TEST_POLICY").ok();
+    let is_wanted = |policy: &PolicyKind| wanted.as_ref().is_none_or(|it| it == policy.name());
+    EVERY.into_iter().filter(is_wanted).collect()
+}
+
 /// A store on `device` in which nothing is written before it is asked for: no delay is ever over.
 pub fn quiet(device: Arc<dyn Device>, policy: PolicyKind) -> Config {
     let hour = std::time::Duration::from_secs(3600);

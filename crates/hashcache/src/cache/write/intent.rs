@@ -16,7 +16,7 @@ use super::memory::{RECORD_OVERHEAD, reserve};
 use crate::error::PutError;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
-use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, Version};
+use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
 use crate::policy::LogPos;
 use crate::shard::Begun;
 use crate::stripe::Stripe;
@@ -83,11 +83,11 @@ pub struct Intent {
 
 impl Intent {
     pub(in crate::cache) fn new(cache: &Cache, name: &[u8]) -> Result<Self, PutError> {
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(PutError::Name { length: name.len() });
-        }
         let key = cache.secret().name(name);
         let stripe = cache.stripe(key);
+        if name.is_empty() || name.len() > stripe.geometry.name_bytes_max() {
+            return Err(PutError::Name { length: name.len() });
+        }
         let mut shard = stripe.shard(key);
         // Drawn under the lock: a put or remove that draws a higher version later finds this one.
         let begun = shard.begin(key, stripe.draw_version(), false);
