@@ -82,7 +82,16 @@ fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
 }
 
 /// The settings that `engine_config` takes.
-const ENGINES: [&str; 5] = ["cache", "cache_size", "memory", "policy", "object_size"];
+const ENGINES: [&str; 8] = [
+    "cache",
+    "cache_size",
+    "memory",
+    "policy",
+    "rows",
+    "grouped",
+    "readmission",
+    "object_size",
+];
 
 /// Why the proxy did not start, with what to do about it.
 fn cannot_run(error: RunError) -> anyhow::Error {
@@ -155,6 +164,9 @@ fn engine_config(effective: &Effective, path: &Path, exists: bool) -> Config {
         size_bytes: (is_asked || !exists).then_some(values.cache_size),
         memory_bytes: values.memory,
         policy: values.policy,
+        rows: values.rows,
+        grouped: values.grouped,
+        readmission: values.readmission,
         object_bytes: values.object_size,
         ..Config::new(path)
     }

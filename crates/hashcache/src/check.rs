@@ -95,7 +95,10 @@ fn opened(config: &Config) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError
     };
     let mut config = config.clone();
     match policy.filter(|it| fits(&it.kind)) {
-        Some(policy) => (config.policy, config.rows) = (policy.kind, policy.rows),
+        Some(policy) => {
+            (config.policy, config.rows) = (policy.kind, policy.rows);
+            config.grouped = policy.grouped;
+        }
         None => {
             let fitting = PolicyKind::ALL.into_iter().find(fits);
             config.policy = fitting.unwrap_or(config.policy);

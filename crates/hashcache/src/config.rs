@@ -101,6 +101,12 @@ pub struct Config {
     pub policy: PolicyKind,
     /// Candidate rows of a key in the index of `log`. May change from one opening to the next.
     pub rows: Rows,
+    /// Whether `log` writes objects of one group side by side and reads them together, for 8 more
+    /// bits a slot. May change from one opening to the next.
+    pub grouped: bool,
+    /// Whether `log` keeps what is in use when it comes round to it. May change from one opening to
+    /// the next.
+    pub readmission: bool,
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table. Only used when a store is made.
@@ -128,6 +134,8 @@ impl Config {
             memory_bytes: 64 << 20,
             policy: PolicyKind::Log,
             rows: Rows::Two,
+            grouped: false,
+            readmission: false,
             object_bytes: 8 << 10,
             block_bytes: 8 << 10,
             batch_delay: Duration::from_millis(250),
@@ -305,7 +313,8 @@ impl Geometry {
         if !sizes {
             return false;
         }
-        let index = IndexShape::largest(self.family, self.ways, self.shard_rows());
+        // Stores have been made without room for what runs add; `fits_checkpoint` asks for that.
+        let index = IndexShape::plain(self.family, self.ways, self.shard_rows());
         let checkpoint = checkpoint_parts(self.segments, &index).saturating_mul(PART_BYTES as u64);
         let table = self.sets.saturating_mul(self.set_bytes());
         let log = self.segments.saturating_mul(segment);
@@ -349,17 +358,23 @@ impl Geometry {
         }
     }
 
+    /// Whether a checkpoint of the index of `policy` has room in this store.
+    pub(crate) fn fits_checkpoint(&self, policy: IndexPolicy) -> bool {
+        let parts = checkpoint_parts(self.segments, &self.index(policy));
+        parts.saturating_mul(PART_BYTES as u64) <= self.checkpoint_bytes
+    }
+
     /// What the index of `policy` looks like in this store.
     pub(crate) fn index(&self, policy: IndexPolicy) -> IndexShape {
         let bits = match policy.kind {
             PolicyKind::Basic | PolicyKind::Set => 0,
             PolicyKind::SetMem => SLOT_BITS,
-            PolicyKind::Log => entry_bits(policy.rows),
+            PolicyKind::Log => entry_bits(policy.rows, policy.grouped),
         };
         let rows = if bits == 0 { 0 } else { self.shard_rows() };
         IndexShape {
             shard_rows: u32::try_from(rows).unwrap_or(u32::MAX),
-            row_bytes: WAYS * bits as usize / 8,
+            row_bytes: row_bytes(bits),
         }
     }
 
@@ -374,18 +389,32 @@ impl Geometry {
 pub(crate) struct IndexPolicy {
     pub(crate) kind: PolicyKind,
     pub(crate) rows: Rows,
+    pub(crate) grouped: bool,
 }
+
+/// Added to the code of a policy whose entries hold the lengths of runs.
+const GROUPED_CODE: u8 = 128;
 
 impl IndexPolicy {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             kind: config.policy,
             rows: config.rows,
+            grouped: config.grouped && config.policy == PolicyKind::Log,
         }
     }
 
     /// What stands for it on disk.
     pub(crate) fn code(self) -> u8 {
+        let plain = self.plain_code();
+        if self.grouped {
+            plain + GROUPED_CODE
+        } else {
+            plain
+        }
+    }
+
+    fn plain_code(self) -> u8 {
         match (self.kind, self.rows) {
             (PolicyKind::Log, Rows::Two) => 1,
             (PolicyKind::Set, _) => 2,
@@ -396,8 +425,14 @@ impl IndexPolicy {
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
+        let grouped = code >= GROUPED_CODE;
+        let policy = |kind, rows| Self {
+            kind,
+            rows,
+            grouped,
+        };
         let all = PolicyKind::ALL.into_iter();
-        all.flat_map(|kind| [Rows::Two, Rows::One].map(|rows| Self { kind, rows }))
+        all.flat_map(|kind| [Rows::Two, Rows::One].map(|rows| policy(kind, rows)))
             .find(|it| it.code() == code)
     }
 }
@@ -421,14 +456,26 @@ pub(crate) struct IndexShape {
 impl IndexShape {
     /// The largest that a policy of `family` can have: policies may change, places on disk not.
     fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
+        let plain = Self::plain(family, ways, shard_rows);
+        match family {
+            Family::Log => Self {
+                row_bytes: row_bytes(entry_bits(Rows::Two, true)),
+                ..plain
+            },
+            Family::Table => plain,
+        }
+    }
+
+    /// The largest without the lengths of runs.
+    fn plain(family: Family, ways: u32, shard_rows: u64) -> Self {
         let bits = match family {
-            Family::Log => entry_bits(Rows::Two),
+            Family::Log => entry_bits(Rows::Two, false),
             Family::Table if ways == 1 => 0,
             Family::Table => SLOT_BITS,
         };
         Self {
             shard_rows: u32::try_from(shard_rows).unwrap_or(u32::MAX),
-            row_bytes: WAYS * bits as usize / 8,
+            row_bytes: row_bytes(bits),
         }
     }
 
@@ -446,6 +493,11 @@ impl IndexShape {
     pub(crate) fn rows_per_part(&self) -> u64 {
         (PART_BODY / self.row_bytes.max(1)) as u64
     }
+}
+
+/// Bytes of a row whose entries have `bits` bits.
+fn row_bytes(bits: u32) -> usize {
+    WAYS * bits as usize / 8
 }
 
 /// A size of slots that can be: a power of two, and a name and header of the longest fit.

@@ -8,8 +8,8 @@ use crate::completion::promise;
 use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
 use crate::device::{Device, FileDevice, FileError};
 use crate::error::OpenError;
-use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue, Scribe};
-use crate::format::{BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue, Readmission, Scribe};
+use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::memory::{AlignedBuf, Budget, Hot};
@@ -287,6 +287,14 @@ fn agrees(config: &Config, geometry: &Geometry) -> Result<(), OpenError> {
             asked: asked.to_string(),
         });
     }
+    if !geometry.fits_checkpoint(IndexPolicy::of(config)) {
+        // Made before there were groups: its checkpoints have no room for the lengths of runs.
+        return Err(OpenError::Geometry {
+            field: "grouped",
+            found: false.to_string(),
+            asked: config.grouped.to_string(),
+        });
+    }
     Ok(())
 }
 
@@ -309,6 +317,11 @@ pub(crate) fn memory_needed(config: &Config, geometry: &Geometry) -> u64 {
         .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
         .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
         .saturating_add(2 * crate::format::PART_BYTES as u64 + geometry.segments * 16)
+        .saturating_add(match config.readmission {
+            // The footer of the segment that is looked through.
+            true => footer_bytes_max(geometry) as u64,
+            false => 0,
+        })
         .saturating_add(CONTENT_BYTES_MIN)
 }
 
@@ -362,7 +375,12 @@ pub(crate) fn stripe(
             PolicyKind::SetMem => {
                 Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
             }
-            PolicyKind::Log => Box::new(Log::new(policy.rows, rows, geometry.capacity())),
+            PolicyKind::Log => Box::new(Log::new(
+                policy.rows,
+                policy.grouped,
+                rows,
+                geometry.capacity(),
+            )),
         };
         Shard::new(policy)
     };
@@ -383,6 +401,7 @@ pub(crate) fn stripe(
             usize::try_from(batch_records).unwrap_or(usize::MAX),
             config.batch_delay,
             Grain::new(geometry),
+            policy.grouped,
         ),
         clock: config.clock.clone(),
         pool: Pool::new(threads).map_err(system("threads"))?,
@@ -421,13 +440,15 @@ pub(crate) fn start(
             }
         })?;
     }
-    let scribe = Scribe::new(
+    let mut scribe = Scribe::new(
         Arc::clone(&stripe),
         opened.superblock,
         AlignedBuf::zeroed(buffer_bytes(config, &opened.geometry)),
         config.sync_interval,
         was_clean,
     );
+    let readmits = config.readmission && opened.geometry.family == Family::Log;
+    scribe.readmission = readmits.then(Readmission::default);
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())

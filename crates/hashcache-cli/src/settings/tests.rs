@@ -91,6 +91,9 @@ fn the_defaults_are_those_the_help_promises() {
     );
     assert_eq!(shown("cache_size"), text("1GiB"));
     assert_eq!(shown("policy"), text("log"));
+    assert_eq!(shown("rows"), text("two"));
+    assert_eq!(shown("grouped"), Shown::Truth(false));
+    assert_eq!(shown("readmission"), Shown::Truth(false));
     assert_eq!(shown("access_log"), text("none"));
     assert_eq!(shown("log_format"), text("squid"));
     assert_eq!(shown("object_size"), text("8KiB"));
@@ -260,6 +263,8 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "object_size = \"100\"",
         "object_size = \"8GiB\"",
         "policy = \"Log\"",
+        "rows = \"three\"",
+        "grouped = \"perhaps\"",
         "memory = 1979-05-27",
         "[limits]\nhead_time = 10",
         "[limits]\nhead_time = \"0s\"",

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use hashcache::PolicyKind;
+use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
 use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
 
@@ -41,6 +41,12 @@ pub struct Values {
     pub memory: u64,
     /// Where the engine puts objects.
     pub policy: PolicyKind,
+    /// Rows of the index in which a name can be.
+    pub rows: Rows,
+    /// Whether what a page is made of is written and read together.
+    pub grouped: bool,
+    /// Whether what is in use is kept when the log comes round to it.
+    pub readmission: bool,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
@@ -83,6 +89,9 @@ impl Values {
             cache_size: 1 << 30,
             memory: 64 << 20,
             policy: PolicyKind::Log,
+            rows: Rows::Two,
+            grouped: false,
+            readmission: false,
             object_size: 8 << 10,
             max_object_size: None,
             allow_client: vec![],

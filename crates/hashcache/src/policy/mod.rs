@@ -7,6 +7,7 @@
 //! | `set-mem` | 11 | 1 (2 beyond a block) | 0.031 | 1, and 1 and a sync a batch |
 //! | `log` | 48 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 (batched) |
 //! | `log`, one row | 47 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 |
+//! | `log`, grouped | 56, one row 55 | 1 for a whole run | at most 0.031 | much less than 0.01 |
 //!
 //! Each cell has a test that counts device calls (`tests/it/cost.rs`, and for the bits `log.rs` and
 //! `ranks.rs`).
@@ -159,6 +160,20 @@ pub(crate) trait Policy: Send {
 
     /// `key` was written at `at`; `replaces` is where an older version of it is known to lie.
     fn record(&mut self, _key: KeyHash, _at: LogPos, _replaces: Option<LogPos>, _head: LogPos) {}
+
+    /// The run of what lies at `at` goes on for `run` times 4 KiB from there. No effect when the
+    /// entry is no longer there, or has no room for it.
+    fn set_run(&mut self, _key: KeyHash, _at: LogPos, _run: u8, _head: LogPos) {}
+
+    /// How far the run of what lies at `at` goes on from there, 4 KiB; 0 when that is not known.
+    fn run(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> u8 {
+        0
+    }
+
+    /// Whether what lies at `at` was used late enough to be worth keeping when the log comes round.
+    fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
+        false
+    }
 
     /// `key` was served from `at`. No effect when the entry is no longer there.
     fn touch(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}

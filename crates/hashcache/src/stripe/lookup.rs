@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    fn is(&self, record: &Record) -> bool {
+    pub(super) fn is(&self, record: &Record) -> bool {
         let right_part = match self.span {
             None => record.fields.kind == Kind::Head,
             Some((version, span)) => {
@@ -68,8 +68,10 @@ pub(super) enum Asked {
 pub(super) struct Question {
     pub(super) wanted: Wanted,
     pub(super) located: Located,
-    reading: Arc<Reading>,
-    promise: Promise<Found>,
+    /// It has waited for a run that was being read.
+    pub(super) has_waited: bool,
+    pub(super) reading: Arc<Reading>,
+    pub(super) promise: Promise<Found>,
 }
 
 impl Question {
@@ -81,6 +83,7 @@ impl Question {
         Self {
             wanted,
             located,
+            has_waited: false,
             reading,
             promise,
         }
@@ -162,11 +165,30 @@ impl Stripe {
     }
 
     /// Where `key` may be found on disk.
-    fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
+    pub(super) fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
         if self.health() != Health::InService || shard.removing.contains_key(&key) {
             return Located::Nowhere;
         }
         shard.policy.locate(key, self.log.head())
+    }
+
+    /// Whether what lies `at` is the newest that could be `key`, as far as `shard`, its own, knows.
+    pub(crate) fn is_newest(&self, shard: &Shard, key: KeyHash, at: LogPos) -> bool {
+        !shard.pending.contains_key(&key) && self.locate(shard, key).newest_in_log() == Some(at)
+    }
+
+    /// Of what could be `key`, what is newer than what lies `at`; `None` when that is not among it,
+    /// or something newer is about to be written.
+    pub(crate) fn newer(&self, shard: &Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
+        if shard.pending.contains_key(&key) {
+            return None;
+        }
+        let Located::Log(candidates) = self.locate(shard, key) else {
+            return None;
+        };
+        let all = candidates.as_slice();
+        let own = all.iter().position(|other| *other == at)?;
+        Some(all[..own].to_vec())
     }
 
     /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
@@ -178,13 +200,7 @@ impl Stripe {
     /// The end of a look-up on disk: makes the record hot if it is still the newest.
     fn found(&self, wanted: &Wanted, found: Option<Record>, reading: &Arc<Reading>) -> Found {
         let mut shard = self.shard(wanted.key);
-        let current = shard
-            .reading
-            .get(&wanted.key)
-            .is_some_and(|it| Arc::ptr_eq(it, reading));
-        if current {
-            shard.reading.remove(&wanted.key);
-        }
+        shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
             self.counters.misses.add(1);
             return None;
@@ -207,19 +223,27 @@ impl Stripe {
     }
 
     /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.
-    pub(super) fn answer(&self, question: Question, record: Option<Record>) {
+    pub(super) fn answer(self: &Arc<Self>, question: Question, record: Option<Record>) {
+        let question = match record {
+            Some(_) => Some(question),
+            None => self.join_run(question).and_then(|it| self.answer_hot(it)),
+        };
+        let Some(question) = question else {
+            return;
+        };
         let Question {
             wanted,
             located,
             reading,
             promise,
+            ..
         } = question;
         let record = record.filter(|record| wanted.is(record));
         let found = record.or_else(|| self.find(&wanted, located));
         promise.set(self.found(&wanted, found, &reading));
     }
 
-    fn find(&self, wanted: &Wanted, located: Located) -> Option<Record> {
+    fn find(self: &Arc<Self>, wanted: &Wanted, located: Located) -> Option<Record> {
         match located {
             Located::Nowhere => None,
             Located::Log(candidates) => self.find_in_log(wanted, &candidates),
@@ -231,9 +255,10 @@ impl Stripe {
         }
     }
 
-    fn find_in_log(&self, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
+    fn find_in_log(self: &Arc<Self>, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
         for at in candidates.as_slice() {
-            match self.read_log(*at, wanted.expect) {
+            let read = self.read_with_run(wanted, *at);
+            match read.unwrap_or_else(|| self.read_log(*at, wanted.expect)) {
                 Read::Record(record) if wanted.is(&record) => return Some(*record),
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.

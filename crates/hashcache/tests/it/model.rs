@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, PolicyKind, Updated, Version};
+use hashcache::{Cache, Updated, Version};
 
-use super::support::{EVERY, KIB, MIB, Value, copy, open, quiet, read, rounds};
+use super::support::{Form, KIB, MIB, Value, copy, forms, open, quiet, read, rounds};
 
 /// What a name may yield: one value in a run, any of several after a kill.
 #[derive(Default)]
@@ -15,7 +15,7 @@ struct Known {
 }
 
 struct Model {
-    policy: PolicyKind,
+    policy: Form,
     random: fastrand::Rng,
     device: Arc<MemoryDevice>,
     cache: Cache,
@@ -25,7 +25,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(policy: PolicyKind, seed: u64) -> Self {
+    fn new(policy: Form, seed: u64) -> Self {
         let device = Arc::new(MemoryDevice::new(16 * MIB));
         Self {
             policy,
@@ -158,7 +158,7 @@ impl Model {
 
 #[test]
 fn a_look_up_yields_the_last_put_or_nothing() {
-    for policy in EVERY {
+    for policy in forms() {
         let mut model = Model::new(policy, 1);
         for step in 0..100_000 * rounds() {
             model.step();
@@ -173,7 +173,7 @@ fn a_look_up_yields_the_last_put_or_nothing() {
 
 #[test]
 fn after_kills_a_look_up_yields_what_was_put_once_and_not_removed_since() {
-    for policy in EVERY {
+    for policy in forms() {
         for seed in 0..4 * rounds() {
             let mut model = Model::new(policy, 100 + seed);
             // Every value a name had since it was last removed.

@@ -383,6 +383,7 @@ fn pending(
             at: None,
         }),
         replaces,
+        copies: None,
         dead: AtomicBool::new(false),
         asked_for: AtomicBool::new(false),
         record_bytes,
