@@ -45,11 +45,11 @@ async fn origin() -> Origin {
 fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
         mode: Mode::Forward,
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         admin: None,
         name: "hashcache".into(),
         allow_client: vec![],
-        allow_destination: vec!["127.0.0.0/8".parse().unwrap()],
+        allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
         deny_destination: vec![],
         allow_connect_port: vec![],
         access_log: AccessLog::None,
@@ -64,7 +64,8 @@ fn start(cache: &Cache) -> SocketAddr {
     let (said, says) = mpsc::channel();
     let (cache, again) = (cache.clone(), settings.clone());
     std::thread::spawn(move || {
-        let listening = |addresses: &[SocketAddr], _| said.send(addresses[0]).unwrap();
+        let listening =
+            |addresses: &[SocketAddr], _| said.send(addresses[0]).expect("it is waited for");
         hashcache_proxy::run(settings, cache, None, listening, || {
             Ok::<_, std::convert::Infallible>(again.clone())
         })
@@ -88,7 +89,8 @@ impl Browser {
             0 => [("Accept", "text/html,*/*;q=0.8"), ("X-Referer", "")],
             _ => [("Accept", "image/*"), ("Referer", &*page)],
         };
-        let response = self.connection.get(&url, &fields).await.unwrap();
+        let response = self.connection.get(&url, &fields).await;
+        let response = response.expect("the proxy answers");
         assert_eq!((response.status, response.end), (200, BodyEnd::Complete));
         assert!(response.body == body(&path), "{path}");
         self.next += 1;
@@ -110,12 +112,12 @@ async fn seeks(origin: &Origin, grouped: bool) -> f64 {
         open_patience: hour,
         ..Config::on_device(device.clone())
     };
-    let cache = Cache::open(config).unwrap();
+    let cache = Cache::open(config).expect("a store that can be opened");
     let proxy = start(&cache);
     let mut browsers = Vec::new();
     for _ in 0..CLIENTS {
         browsers.push(Browser {
-            connection: Client::connect(proxy).await.unwrap(),
+            connection: Client::connect(proxy).await.expect("the proxy answers"),
             page: 0,
             next: OBJECTS,
         });
@@ -139,7 +141,7 @@ async fn seeks(origin: &Origin, grouped: bool) -> f64 {
             requests += 1;
         }
     }
-    let seeks = device.figures().seeks - before.unwrap();
+    let seeks = device.figures().seeks - before.expect("all pages were stored");
     seeks as f64 / requests as f64
 }
 

@@ -159,7 +159,8 @@ impl Stripe {
     /// must not. `None` when the run is too short for it or there is no memory.
     fn read_within(&self, at: LogPos, place: RecordPlace, bytes: &Bytes) -> Option<Read> {
         let Some(prelude) = Prelude::decode(bytes, &self.secret, place) else {
-            return Some(self.bad(at));
+            // Whether it is damaged or the run too short is told by a read of the usual length.
+            return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
         };
         let whole = bytes.get(..prelude.record_bytes())?;
         let reservation = self.budget.reserve(whole.len() as u64)?;

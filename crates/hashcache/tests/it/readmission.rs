@@ -178,5 +178,6 @@ fn more_is_hit_with_readmission_than_without() {
     let (with, copied) = hit_ratio(true);
     println!("hits {without:.3} without, {with:.3} with; {copied:.2} copies a put");
     assert!(with >= without + 0.01, "{with:.3}, {without:.3} without");
-    assert!(none == 0.0 && copied < 0.5, "{copied:.2}");
+    // A quarter of each segment at most.
+    assert!(none == 0.0 && copied < 0.34, "{copied:.2}");
 }
