@@ -139,7 +139,7 @@ pub struct SettingArgs {
     /// Where objects are put: a log with an index in memory, or sets without one [default: log]
     #[arg(long, value_parser = words(&POLICIES))]
     policy: Option<String>,
-    /// Rows of the index of `log` in which a name can be: `one` is the published form [default: two]
+    /// Rows of the index of `log` that a name can be in: `one` as published [default: two]
     #[arg(long, value_parser = words(&ROWS))]
     rows: Option<String>,
     /// Write and read together what a page is made of: for disks that turn, with policy `log`

@@ -1,16 +1,16 @@
 //! Readmission: what is in use is copied to the head of the log before the head comes round to it.
 //!
 //! The log forgets what is oldest, not what is used least. While one segment is being filled, the
-//! next one, whose records are the oldest, is looked through; of those that were used lately, copies
-//! go to the head, so that each lap they are kept for one more.
+//! next one, whose records are the oldest, is looked through; of those that were used lately,
+//! copies go to the head, so that each lap they are kept for one more.
 //!
 //! Called by `flush` behind each batch. What lies in memory is copied from there, the rest is read.
 //!
-//! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it. It
-//! is written only when nothing newer has its name, and recorded only if the entry still points to
-//! what was copied; batches in between there are none, for one thread writes them all. So
-//! a copy never lies behind a newer version of its name. Per lap at most a quarter is copied, so the
-//! log always makes room.
+//! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it.
+//! It is written only when nothing newer has its name, and recorded only if the entry still points
+//! to what was copied; batches in between there are none, for one thread writes them all. So a copy
+//! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
+//! always makes room.
 //! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
 
 use std::io;

@@ -10,15 +10,15 @@
 //! | `log`, grouped | 56, one row 55 | 1 for a whole run | at most 0.031 | much less than 0.01 |
 //! | `log`, readmission | as without | as without | as without | at most a third more records |
 //!
-//! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/readmission.rs`, and
-//! for the bits `log.rs` and `ranks.rs`).
+//! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/readmission.rs`,
+//! and for the bits `log.rs` and `ranks.rs`).
 //! Called by `shard` under the shard's lock, so nothing here may wait, read or allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
 //! the one at the later log position is the newer one: look-ups go from new to old. All that could
 //! be the same name lies in one row, and rows lose their oldest entry first; so an older version is
-//! never found before, and never outlives, a newer one. A copy made by readmission is of the newest. In a set that memory knows, a put takes the
-//! slot of its older version.
+//! never found before, and never outlives, a newer one. What readmission copies is the newest of
+//! its name. In a set that memory knows, a put takes the slot of its older version.
 
 mod basic;
 mod log;
