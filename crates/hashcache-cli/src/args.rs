@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
-use crate::settings::{FORMATS, Given, POLICIES, Source, Written, find};
+use crate::settings::{FORMATS, Given, POLICIES, ROWS, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
 ///
@@ -143,6 +143,17 @@ pub struct SettingArgs {
     /// Where objects are put: a log with an index in memory, or sets without one [default: log]
     #[arg(long, value_parser = words(&POLICIES))]
     policy: Option<String>,
+    /// Rows of the index of `log` that a name can be in: `one` as published [default: two]
+    #[arg(long, value_parser = words(&ROWS))]
+    rows: Option<String>,
+    /// Write and read together what a page is made of: for disks that turn, with policy `log`
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true")]
+    grouped: Option<String>,
+    /// Keep what is in use when the log comes round to it, with policy `log`
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true")]
+    readmission: Option<String>,
     /// Also allow destinations in this network (private ones are refused by default)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_destination: Vec<String>,
@@ -209,6 +220,9 @@ impl SettingArgs {
             ("cache-size", one(&self.cache_size)),
             ("memory", one(&self.memory)),
             ("policy", one(&self.policy)),
+            ("rows", one(&self.rows)),
+            ("grouped", one(&self.grouped)),
+            ("readmission", one(&self.readmission)),
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
@@ -288,6 +302,7 @@ mod tests {
         for flag in flags() {
             let argument = match flag.as_str() {
                 "policy" => format!("--{flag}=set"),
+                "rows" => format!("--{flag}=one"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 _ => format!("--{flag}=7"),

@@ -326,7 +326,8 @@ fn closing(plan: &Plan, picked: Option<&Row>, faster: Option<&Row>) -> String {
     match picked {
         Some(row) => {
             let name = row.design.candidate.name();
-            let _ = writeln!(text, "\n> take --policy {name}");
+            let grouped = if row.design.grouped { " --grouped" } else { "" };
+            let _ = writeln!(text, "\n> take --policy {name}{grouped}");
         }
         None => {
             let least = show_size(MEMORY_LEFT_MIN);
@@ -411,7 +412,7 @@ mod tests {
         let marked: Vec<&str> = text.lines().filter(|line| line.starts_with('>')).collect();
         assert_eq!(marked.len(), 2, "{text}");
         assert!(marked[0].starts_with("> log "), "{text}");
-        assert_eq!(marked[1], "> take --policy log");
+        assert_eq!(marked[1], "> take --policy log --grouped");
     }
 
     #[test]

@@ -83,12 +83,15 @@ fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
 }
 
 /// The settings that `engine_config` takes.
-const ENGINES: [&str; 7] = [
+const ENGINES: [&str; 10] = [
     "cache",
     "cache_size",
     "memory",
     "policy",
     "held_share",
+    "rows",
+    "grouped",
+    "readmission",
     "object_size",
     "block",
 ];
@@ -169,6 +172,9 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         memory_bytes: values.memory,
         policy: values.policy,
         held_share: values.held_share,
+        rows: values.rows,
+        grouped: values.grouped,
+        readmission: values.readmission,
         object_bytes: values.object_size,
         block_bytes: values.block,
         paths: paths.to_vec(),

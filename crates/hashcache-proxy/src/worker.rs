@@ -19,6 +19,7 @@ use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{Exposition, WorkerMetrics};
+use crate::related::Related;
 use crate::settings::{Limits, Mode, Settings};
 use crate::upstream::address::{Clients, ConnectPort};
 use crate::upstream::interfaces::OwnAddresses;
@@ -35,6 +36,7 @@ pub(crate) struct Common {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) collapse: Arc<Collapse>,
+    pub(crate) related: Related,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
     pub(crate) live: ArcSwap<Live>,

@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, Geometry, IndexPolicy};
 use crate::error::OpenError;
-use crate::flush::Scribe;
-use crate::format::Superblock;
+use crate::flush::{Readmission, Scribe};
+use crate::format::{Family, Superblock};
 use crate::members::{Chosen, DEVICES_MAX, History};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::open::{self, Common, Opened, Place, member, write_superblock};
@@ -332,13 +332,15 @@ fn scribe(
     opened: Opened,
     stripe: &Arc<Stripe>,
 ) -> io::Result<(JoinHandle<()>, Outcome<bool>)> {
-    let scribe = Scribe::new(
+    let mut scribe = Scribe::new(
         Arc::clone(stripe),
         opened.superblock,
         AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry)),
         config.sync_interval,
         opened.was_clean,
     );
+    let readmits = config.readmission && opened.geometry.family == Family::Log;
+    scribe.readmission = readmits.then(Readmission::default);
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())

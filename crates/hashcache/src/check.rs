@@ -116,7 +116,10 @@ fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stri
         |it: &PolicyKind| (it.family(), it.ways()) == (only.geometry.family, only.geometry.ways);
     let mut config = config.clone();
     match policy.filter(|it| fits(&it.kind)) {
-        Some(policy) => (config.policy, config.rows) = (policy.kind, policy.rows),
+        Some(policy) => {
+            (config.policy, config.rows) = (policy.kind, policy.rows);
+            config.grouped = policy.grouped;
+        }
         None => {
             let fitting = PolicyKind::ALL.into_iter().rfind(fits);
             config.policy = fitting.unwrap_or(config.policy);

@@ -133,6 +133,12 @@ pub struct Config {
     /// hardly more and holds them all. May change from one
     /// opening to the next.
     pub held_share: Option<u8>,
+    /// Whether `log` writes objects of one group side by side and reads them together, for 8 more
+    /// bits a slot. May change from one opening to the next.
+    pub grouped: bool,
+    /// Whether `log` keeps what is in use when it comes round to it. May change from one opening to
+    /// the next.
+    pub readmission: bool,
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table, a power of two from 2 KiB to 1 MiB; at least what the
@@ -164,6 +170,8 @@ impl Config {
             policy: PolicyKind::Log,
             rows: Rows::Two,
             held_share: None,
+            grouped: false,
+            readmission: false,
             object_bytes: 8 << 10,
             block_bytes: 8 << 10,
             batch_delay: Duration::from_millis(250),
@@ -426,7 +434,7 @@ impl Geometry {
                 ..of_rows(0)
             },
             PolicyKind::SetMem => of_rows(SLOT_BITS),
-            PolicyKind::Log => of_rows(entry_bits(policy.rows)),
+            PolicyKind::Log => of_rows(entry_bits(policy.rows, policy.grouped)),
             PolicyKind::LogLru => IndexShape {
                 row_bytes: SAVED_ROW,
                 check_bytes: ROW_CHECK,
@@ -477,6 +485,7 @@ pub(crate) struct IndexPolicy {
     pub(crate) rows: Rows,
     /// In 1/100.
     pub(crate) held_share: u8,
+    pub(crate) grouped: bool,
 }
 
 /// Share of positions that `log-lru` holds unless told otherwise, in 1/100: half, as published
@@ -486,6 +495,9 @@ pub(crate) const POSITIONS_HELD: u8 = 50;
 /// paper's two (section 5.2).
 pub(crate) const SETS_HELD: u8 = 40;
 
+/// Added to the code of a policy whose entries hold the lengths of runs.
+const GROUPED_CODE: u8 = 128;
+
 impl IndexPolicy {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
@@ -494,6 +506,7 @@ impl IndexPolicy {
             held_share: config
                 .held_share
                 .unwrap_or(Self::default_share(config.policy)),
+            grouped: config.grouped && config.policy == PolicyKind::Log,
         }
     }
 
@@ -511,6 +524,15 @@ impl IndexPolicy {
 
     /// What stands for it on disk.
     pub(crate) fn code(self) -> u8 {
+        let plain = self.plain_code();
+        if self.grouped {
+            plain + GROUPED_CODE
+        } else {
+            plain
+        }
+    }
+
+    fn plain_code(self) -> u8 {
         match (self.kind, self.rows) {
             (PolicyKind::Log, Rows::Two) => 1,
             (PolicyKind::Set, _) => 2,
@@ -523,15 +545,17 @@ impl IndexPolicy {
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
-        let all = PolicyKind::ALL.into_iter();
-        let forms = |kind| {
-            [Rows::Two, Rows::One].map(|rows| Self {
-                kind,
-                rows,
-                held_share: Self::default_share(kind),
-            })
+        let grouped = code >= GROUPED_CODE;
+        let policy = |kind, rows| Self {
+            kind,
+            rows,
+            held_share: Self::default_share(kind),
+            grouped,
         };
-        all.flat_map(forms).find(|it| it.code() == code)
+        let all = PolicyKind::ALL.into_iter();
+        let forms = [Rows::Two, Rows::One];
+        all.flat_map(|kind| forms.map(|rows| policy(kind, rows)))
+            .find(|it| it.code() == code)
     }
 }
 
@@ -560,7 +584,7 @@ impl IndexShape {
     fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
         let packed = |bits: u32| WAYS * bits as usize / 8;
         let row_bytes = match family {
-            Family::Log => packed(entry_bits(Rows::Two)).max(SAVED_ROW + ROW_CHECK),
+            Family::Log => packed(entry_bits(Rows::Two, true)).max(SAVED_ROW + ROW_CHECK),
             Family::Table if ways == 1 => 0,
             Family::Table => packed(SLOT_BITS),
         };

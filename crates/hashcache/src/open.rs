@@ -304,7 +304,8 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
 
 /// The memory a store needs: for each device its index, a batch, the footer and its list, a set, a
 /// checkpoint part and the state of the log that goes into it (and the part before, where rows are
-/// merged); and room for content.
+/// merged, and with readmission the footer of the segment that is looked through); and room for
+/// content.
 pub(crate) fn memory_needed<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry>,
@@ -318,6 +319,10 @@ pub(crate) fn memory_needed<'a>(
             .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
             .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
             .saturating_add(parts * crate::format::PART_BYTES as u64 + geometry.segments * 16)
+            .saturating_add(match config.readmission {
+                true => footer_bytes_max(geometry) as u64,
+                false => 0,
+            })
     };
     let devices = geometries.into_iter().map(of);
     devices.fold(CONTENT_BYTES_MIN, u64::saturating_add)
@@ -436,7 +441,12 @@ pub(crate) fn stripe(
                 policy.positions_held(),
                 geometry.spilled(policy),
             )),
-            PolicyKind::Log => Box::new(Log::new(policy.rows, rows, geometry.capacity())),
+            PolicyKind::Log => Box::new(Log::new(
+                policy.rows,
+                policy.grouped,
+                rows,
+                geometry.capacity(),
+            )),
         };
         Shard::new(policy)
     };
@@ -460,6 +470,7 @@ pub(crate) fn stripe(
             usize::try_from(batch_records).unwrap_or(usize::MAX),
             config.batch_delay,
             Grain::new(geometry),
+            policy.grouped,
         ),
         clock: config.clock.clone(),
         pool: Pool::new(threads).map_err(system("threads"))?,

@@ -268,9 +268,11 @@ impl Replay<'_> {
             .position(cursor.lap, cursor.segment, u64::from(listed.offset));
         let mut shard = stripe.shard(listed.key);
         // Naming the same place as what it replaces makes a replay of what is known change nothing.
-        shard
-            .policy
-            .record(listed.key, at, Some(at), stripe.log.head());
+        let head = stripe.log.head();
+        shard.policy.record(listed.key, at, Some(at), head);
+        if listed.run > 0 {
+            shard.policy.set_run(listed.key, at, listed.run, head);
+        }
     }
 }
 

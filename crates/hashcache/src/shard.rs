@@ -22,6 +22,8 @@ pub(crate) struct Pending {
     pub(crate) record: Arc<Record>,
     /// Where an older version is known to lie.
     pub(crate) replaces: Option<LogPos>,
+    /// It is no put but a copy of what lies there, made to be kept for longer.
+    pub(crate) copies: Option<LogPos>,
     /// A newer put or a remove came: it need not be written, and must not be recorded.
     pub(crate) dead: AtomicBool,
     /// It was asked for while it waited.
@@ -147,6 +149,17 @@ impl Shard {
         let dropped = self.pending.remove(&key)?;
         dropped.supersede();
         Some(dropped)
+    }
+
+    /// `reading` is over: later look-ups do not join it.
+    pub(crate) fn end_reading(&mut self, key: KeyHash, reading: &Arc<Reading>) {
+        let current = self
+            .reading
+            .get(&key)
+            .is_some_and(|it| Arc::ptr_eq(it, reading));
+        if current {
+            self.reading.remove(&key);
+        }
     }
 
     /// Makes `pending` the record of its key, unless a newer one is there. Returns what it

@@ -24,6 +24,9 @@ pub(crate) struct Counters {
     pub(crate) disk_hits: Counter,
     pub(crate) misses: Counter,
     pub(crate) joined_reads: Counter,
+    pub(crate) group_reads: Counter,
+    pub(crate) prefetched: Counter,
+    pub(crate) readmitted: Counter,
     pub(crate) false_reads: Counter,
     pub(crate) damaged: Counter,
     pub(crate) read_errors: Counter,
@@ -96,6 +99,12 @@ pub struct Stats {
     pub misses: u64,
     /// Look-ups that shared another's read.
     pub joined_reads: u64,
+    /// Reads that brought a run: the rest of what was written with what was asked for.
+    pub group_reads: u64,
+    /// Objects made hot that way without being asked for themselves.
+    pub prefetched: u64,
+    /// Objects copied to the head of the log before it came round to them.
+    pub readmitted: u64,
     /// Reads that met an equal tag of another name.
     pub false_reads: u64,
     /// Records that did not verify.

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use hashcache::PolicyKind;
+use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Scheme, TargetError};
 use hashcache_proxy::{AccessLog, LogFormat};
 
@@ -172,6 +172,9 @@ pub static KEYS: &[Key] = &[
             None => Shown::Nothing,
         },
     },
+    one!("rows", rows, rows, show_rows),
+    one!("grouped", grouped, truth, show_truth),
+    one!("readmission", readmission, truth, show_truth),
     one!("object_size", object_size, object_size, show_object),
     one!("block", block, block, show_object),
     Key {
@@ -224,6 +227,8 @@ pub const POLICIES: [(&str, PolicyKind); 6] = [
     ("set", PolicyKind::Set),
     ("basic", PolicyKind::Basic),
 ];
+/// See [`POLICIES`].
+pub const ROWS: [(&str, Rows); 2] = [("two", Rows::Two), ("one", Rows::One)];
 /// See [`POLICIES`].
 pub const FORMATS: [(&str, LogFormat); 3] = [
     ("squid", LogFormat::Squid),
@@ -296,6 +301,10 @@ fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
 
 fn policy(word: &str) -> Result<PolicyKind, Fault> {
     one_of(&POLICIES, word)
+}
+
+fn rows(word: &str) -> Result<Rows, Fault> {
+    one_of(&ROWS, word)
 }
 
 fn log_format(word: &str) -> Result<LogFormat, Fault> {
@@ -507,6 +516,10 @@ fn show_memory(&bytes: &usize) -> Shown {
 
 fn show_truth(&yes: &bool) -> Shown {
     Shown::Truth(yes)
+}
+
+fn show_rows(&rows: &Rows) -> Shown {
+    show_word(&ROWS, rows)
 }
 
 fn show_policy(&policy: &PolicyKind) -> Shown {

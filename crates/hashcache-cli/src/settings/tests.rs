@@ -91,6 +91,9 @@ fn the_defaults_are_those_the_help_promises() {
     );
     assert_eq!(shown("cache_size"), text("1GiB"));
     assert_eq!(shown("policy"), text("log"));
+    assert_eq!(shown("rows"), text("two"));
+    assert_eq!(shown("grouped"), Shown::Truth(false));
+    assert_eq!(shown("readmission"), Shown::Truth(false));
     assert_eq!(shown("access_log"), text("none"));
     assert_eq!(shown("log_format"), text("squid"));
     assert_eq!(shown("held_share"), Shown::Nothing);
@@ -267,6 +270,8 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "block = \"1KiB\"",
         "block = \"3KiB\"",
         "policy = \"Log\"",
+        "rows = \"three\"",
+        "grouped = \"perhaps\"",
         "memory = 1979-05-27",
         "[limits]\nhead_time = 10",
         "[limits]\nhead_time = \"0s\"",

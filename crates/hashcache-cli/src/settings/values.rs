@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use hashcache::PolicyKind;
+use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
 use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
 
@@ -43,6 +43,12 @@ pub struct Values {
     pub policy: PolicyKind,
     /// Share that memory holds with policies that hold only a part, in 1/100; `None`: theirs.
     pub held_share: Option<u8>,
+    /// Rows of the index in which a name can be.
+    pub rows: Rows,
+    /// Whether what a page is made of is written and read together.
+    pub grouped: bool,
+    /// Whether what is in use is kept when the log comes round to it.
+    pub readmission: bool,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
     /// Size of a slot of the policies that have a Disk Table, bytes.
@@ -88,6 +94,9 @@ impl Values {
             memory: 64 << 20,
             policy: PolicyKind::Log,
             held_share: None,
+            rows: Rows::Two,
+            grouped: false,
+            readmission: false,
             object_size: 8 << 10,
             block: 8 << 10,
             max_object_size: None,

@@ -9,6 +9,7 @@ mod plan;
 mod proxy_process;
 
 mod proxy_followers;
+mod proxy_groups;
 mod proxy_never_wrong;
 mod proxy_ranges;
 mod proxy_smuggling;

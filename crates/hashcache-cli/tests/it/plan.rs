@@ -19,7 +19,7 @@ fn a_plan_is_a_table_with_a_pick() {
     assert_eq!((outcome.status, outcome.stderr.as_str()), (Some(0), ""));
     assert!(outcome.stdout.contains("\n> log "), "{outcome:?}");
     assert!(
-        outcome.stdout.contains("\n> take --policy log\n"),
+        outcome.stdout.contains("\n> take --policy log --grouped\n"),
         "{outcome:?}"
     );
 }

@@ -14,7 +14,7 @@ pub(crate) mod piece;
 mod pump;
 
 use std::cell::Cell as StdCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use hashcache::{Follower, Hit, Intent, Keep, Put, Writer};
@@ -36,6 +36,7 @@ use self::pump::{RESUMES_MAX, Transfer};
 use crate::collapse::{Flight, SharedResponse};
 use crate::metrics::{Counted, Limit};
 use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::related::Asked;
 use crate::request::body::{Tally, Trailers};
 use crate::store::StoredResponse;
 use crate::upstream::{
@@ -49,6 +50,7 @@ const PAGE: u64 = hashcache::PAGE as u64;
 
 /// What is to be fetched, and for whom.
 pub(crate) struct Order {
+    pub(crate) client: IpAddr,
     pub(crate) target: Target,
     pub(crate) key: Vec<u8>,
     pub(crate) endpoint: Endpoint,
@@ -427,8 +429,16 @@ fn judge(
         && !pieces.comes_whole_only(&order.key, Instant::now())
         && if_range_value(&stored.facts, &stored.fields).is_some()
         && !refuses_ranges(response.headers());
+    let asked = Asked {
+        client: order.client,
+        target: &order.target,
+        fields: &order.fields,
+    };
+    let related = &worker.common.related;
+    let group = related.group(&asked, response.headers(), Instant::now());
     let put = stored.encode().map(|metadata| Put {
         length,
+        group,
         keep: match in_parts {
             true => Keep::AtEnd,
             false => Keep::Whole,

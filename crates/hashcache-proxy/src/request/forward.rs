@@ -251,6 +251,7 @@ fn fetch_order(
     range: Option<HeaderValue>,
 ) -> fetch::Order {
     fetch::Order {
+        client: connection.client.ip(),
         endpoint: endpoint(connection, &order.target),
         target: order.target.clone(),
         key,

@@ -33,6 +33,7 @@ use hashcache_http::{
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use self::body::{Body, Tally};
 use self::forward::Order;
@@ -40,6 +41,7 @@ use self::note::Note;
 use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::page::{self, PageContext, Reader};
+use crate::related::Asked;
 use crate::store::StoredResponse;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
@@ -146,6 +148,12 @@ async fn serve(
         return answer;
     }
     let order = Order::new(connection, target, request, info);
+    let asked = Asked {
+        client: connection.client.ip(),
+        target: &order.target,
+        fields: &order.fields,
+    };
+    common.related.asked(&asked, Instant::now());
     answer(connection, order, note).await
 }
 

@@ -37,7 +37,8 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
-use crate::settings::Settings;
+use crate::related::Related;
+use crate::settings::{Mode, Settings};
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::{self, Destinations};
@@ -132,8 +133,13 @@ pub fn run<E: std::fmt::Display>(
     );
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let live = Live::new(&settings, 0, &own, shared);
+    let site = match &settings.mode {
+        Mode::Forward => None,
+        Mode::Accelerate { origin, .. } => Some(origin.clone()),
+    };
     let common = Arc::new(Common {
         mode: settings.mode.clone(),
+        related: Related::new(site),
         name,
         via,
         listen: listen.clone(),

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Scribe;
+use super::{Scribe, group};
 use crate::circular_log::Cursor;
 use crate::disk_table;
 use crate::format::{
@@ -39,11 +39,12 @@ impl Scribe {
             .collect();
         let first = self.make_room(sizes.len(), sizes.iter().sum())?;
         let cursor = self.log.cursor;
+        let runs = self.runs(batch, &sizes);
         let mut at = first;
         let mut in_buffer = first - usize_of(cursor.used);
         let mut list = Vec::with_capacity(batch.len());
         let mut places = Vec::with_capacity(batch.len());
-        for (pending, size) in batch.iter().zip(&sizes) {
+        for ((pending, size), run) in batch.iter().zip(&sizes).zip(&runs) {
             let place = grain.units(at);
             let spot = RecordPlace {
                 device: self.stripe.device_id,
@@ -54,23 +55,51 @@ impl Scribe {
             let written = encode(&self.stripe.secret, out, pending, spot, None);
             out[written..].fill(0);
             let kind = kind_number(pending.record.fields.kind);
-            list.push(listed(pending, place, grain.units(*size), kind));
+            list.push(Listed {
+                run: *run,
+                ..listed(pending, place, grain.units(*size), kind)
+            });
             places.push(self.stripe.log.position(cursor.lap, cursor.segment, place));
             at += size;
             in_buffer += size;
         }
         self.write_out(in_buffer, list)?;
-        for (pending, at) in batch.iter().zip(places) {
+        let head = self.stripe.log.head();
+        for ((pending, at), run) in batch.iter().zip(places).zip(runs) {
             let key = pending.record.fields.key;
             let mut shard = self.stripe.shard(key);
-            if shard.written(pending) {
-                shard
-                    .policy
-                    .record(key, at, pending.replaces, self.stripe.log.head());
+            let (replaces, counts) = match pending.copies {
+                // What it is a copy of may have been removed meanwhile.
+                Some(from) => (
+                    Some(from),
+                    self.stripe.newer(&mut shard, key, from).is_some(),
+                ),
+                None => (pending.replaces, shard.written(pending)),
+            };
+            if !counts {
+                continue;
+            }
+            shard.policy.record(key, at, replaces, head);
+            if run > 0 {
+                shard.policy.set_run(key, at, run, head);
+            }
+            if pending.copies.is_some() {
+                self.stripe.counters.readmitted.add(1);
+            } else {
                 self.keep_hot(pending, Some(at));
             }
         }
         Ok(())
+    }
+
+    /// How far the run of each record of `batch`, of these sizes, goes on.
+    fn runs(&self, batch: &[Arc<Pending>], sizes: &[usize]) -> Vec<u8> {
+        if !self.stripe.index_id.policy.grouped {
+            return vec![0; batch.len()];
+        }
+        let groups = batch.iter().map(|pending| group::of(pending));
+        let members: Vec<_> = groups.zip(sizes.iter().copied()).collect();
+        group::runs(&members)
     }
 
     /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.

@@ -8,7 +8,9 @@
 //! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
 
 mod batch;
+mod group;
 mod queue;
+mod readmit;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use queue::{Queue, Removal};
+pub(crate) use readmit::Readmission;
 
 use crate::assemble::VERSIONS_RESERVED;
 use crate::checkpoint::Checkpoint;
@@ -29,7 +32,7 @@ use crate::policy::SetId;
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
-use queue::Work;
+use queue::{Take, Work};
 
 /// Most bytes in a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -73,6 +76,8 @@ pub(crate) struct Scribe {
     pub(crate) sync_interval: Duration,
     /// The store had been closed in order.
     pub(crate) was_clean: bool,
+    /// Set when records that are in use are to be kept.
+    pub(crate) readmission: Option<Readmission>,
     checkpoint: Option<Checkpoint>,
     buffer: AlignedBuf,
     /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
@@ -96,6 +101,7 @@ impl Scribe {
             superblock,
             sync_interval,
             was_clean,
+            readmission: None,
             checkpoint: None,
             buffer,
             set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
@@ -187,14 +193,16 @@ impl Scribe {
         let all = work.closing || !work.flushes.is_empty();
         let mut wrote = false;
         if work.batch_due || all {
+            let take = if all { Take::All } else { Take::Due };
             loop {
-                let (batch, taken) = self.take_batch();
+                let (batch, taken_below) = self.take_batch(take);
                 if !batch.is_empty() {
                     self.save_what_is_full()?;
                     self.write_batch(&batch)?;
+                    self.readmit()?;
                     wrote = true;
                 }
-                if !all || taken >= work.come {
+                if !all || taken_below >= work.come {
                     break;
                 }
             }
@@ -210,11 +218,12 @@ impl Scribe {
     }
 
     /// The next batch: what still fits into the open segment, if anything does.
-    fn take_batch(&self) -> (Vec<Arc<Pending>>, u64) {
+    fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
         let is_log = self.stripe.geometry.family == Family::Log;
-        self.stripe
-            .queue
-            .take_batch(|count, bytes| is_log && self.log.fits(count, bytes))
+        let now = self.stripe.clock.monotone();
+        self.stripe.queue.take_batch(take, now, |count, bytes| {
+            is_log && self.log.fits(count, bytes)
+        })
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -227,7 +236,7 @@ impl Scribe {
     /// The device is gone: what waits to be written is dropped, nothing is left to be done.
     fn give_up(&mut self) {
         self.stripe.abandon();
-        while !self.take_batch().0.is_empty() {}
+        while !self.take_batch(Take::All).0.is_empty() {}
         self.checkpoint = None;
         self.unsynced_bytes = 0;
     }

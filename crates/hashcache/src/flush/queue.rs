@@ -4,7 +4,8 @@
 //!
 //! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or
 //! comes after the end, is dropped, which answers it. Nothing is dropped under the lock.
-//! Cost: one lock a record; the thread is woken once a batch.
+//! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
+//! group is held back for the next.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -15,22 +16,34 @@ use crate::completion::{Part, Promise};
 use crate::format::Removed;
 use crate::shard::Pending;
 
+use super::group::{self, Room, Waits};
+
 /// A remove that waits to be made durable.
 pub(crate) struct Removal {
     pub(crate) removed: Removed,
     pub(crate) done: Promise<bool>,
 }
 
+/// A record, how many came before it, and when it did.
+struct Record {
+    number: u64,
+    since: Duration,
+    pending: Arc<Pending>,
+}
+
 #[derive(Default)]
 struct Waiting {
-    records: VecDeque<Arc<Pending>>,
+    records: VecDeque<Record>,
     /// Bytes of `records` on disk.
     bytes: usize,
-    /// When the oldest of `records` came.
+    /// When the oldest of `records` came that is not held back.
     since: Option<Duration>,
-    /// Records that ever came, and that were ever taken.
+    /// What of `records` was held back when the last batch was taken, and when that ends.
+    held_records: usize,
+    held_bytes: usize,
+    held_until: Option<Duration>,
+    /// Records that ever came.
     come: u64,
-    taken: u64,
     removals: Vec<Removal>,
     flushes: Vec<Part>,
     superblocks: Vec<Promise<bool>>,
@@ -51,6 +64,16 @@ pub(crate) struct Queue {
     batch_records: usize,
     delay: Duration,
     grain: Grain,
+    grouped: bool,
+}
+
+/// What to take out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Take {
+    /// What need not wait for others of its group.
+    Due,
+    /// Everything.
+    All,
 }
 
 /// What there is to do now.
@@ -67,12 +90,13 @@ pub(super) struct Work {
 
 impl Queue {
     /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
-    /// first of their records came.
+    /// first of their records came; `grouped`, with what is asked for together side by side.
     pub(crate) fn new(
         batch_bytes: usize,
         batch_records: usize,
         delay: Duration,
         grain: Grain,
+        grouped: bool,
     ) -> Self {
         let (waiting, come) = (Mutex::default(), Condvar::new());
         Self {
@@ -82,6 +106,7 @@ impl Queue {
             batch_records,
             delay,
             grain,
+            grouped,
         }
     }
 
@@ -97,7 +122,12 @@ impl Queue {
             return;
         }
         waiting.bytes += self.grain.record(pending.record_bytes);
-        waiting.records.push_back(pending);
+        let (number, since) = (waiting.come, now);
+        waiting.records.push_back(Record {
+            number,
+            since,
+            pending,
+        });
         waiting.come += 1;
         let first = waiting.since.is_none();
         waiting.since.get_or_insert(now);
@@ -187,7 +217,8 @@ impl Queue {
     }
 
     fn is_full(&self, waiting: &Waiting) -> bool {
-        waiting.bytes >= self.batch_bytes || waiting.records.len() >= self.batch_records
+        waiting.bytes - waiting.held_bytes >= self.batch_bytes
+            || waiting.records.len() - waiting.held_records >= self.batch_records
     }
 
     /// Waits for work, at most for `patience`.
@@ -195,9 +226,12 @@ impl Queue {
         let mut waiting = self.lock();
         let mut waited = false;
         loop {
-            let due_in = waiting
-                .since
-                .map(|since| (since + self.delay).saturating_sub(now()));
+            let due_at = [
+                waiting.since.map(|since| since + self.delay),
+                waiting.held_until,
+            ];
+            let due_at = due_at.into_iter().flatten().min();
+            let due_in = due_at.map(|due| due.saturating_sub(now()));
             let batch_due = due_in.is_some_and(|due| due.is_zero()) || self.is_full(&waiting);
             let any = batch_due
                 || !waiting.removals.is_empty()
@@ -226,46 +260,269 @@ impl Queue {
     }
 
     /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and
-    /// how many were ever taken. Dead ones are dropped on the way. The first is always taken.
+    /// the number below which all were taken. Dead ones are dropped. The first is always taken.
     pub(super) fn take_batch(
         &self,
+        take: Take,
+        now: Duration,
         welcome: impl Fn(usize, usize) -> bool,
     ) -> (Vec<Arc<Pending>>, u64) {
         let mut waiting = self.lock();
-        let (mut batch, mut dead) = (Vec::new(), Vec::new());
-        let mut bytes = 0;
-        // Not even one: where the batch goes there is room for all.
-        let mut any = false;
-        while let Some(next) = waiting.records.front() {
-            let size = self.grain.record(next.record_bytes);
-            let batch_bytes = self.grain.batch(batch.len() + 1, bytes + size);
-            let welcome = welcome(batch.len() + 1, bytes + size);
-            let fits = batch_bytes <= self.batch_bytes && batch.len() < self.batch_records;
-            if !next.is_dead() {
-                if batch.is_empty() {
-                    any = welcome;
-                } else if !fits || (any && !welcome) {
-                    break;
-                }
-            }
-            waiting.bytes -= size;
-            waiting.taken += 1;
-            let Some(next) = waiting.records.pop_front() else {
-                break;
-            };
-            if next.is_dead() {
-                dead.push(next);
-            } else {
-                bytes += size;
-                batch.push(next);
-            }
-        }
-        if waiting.records.is_empty() {
+        let mut dead = Vec::new();
+        self.bury(&mut waiting, &mut dead);
+        let room = match take {
+            Take::Due if self.grouped => Room {
+                bytes: self.batch_bytes,
+                records: self.batch_records,
+            },
+            Take::Due | Take::All => Room::NONE,
+        };
+        let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
+        let order = group::order(&waits, now, room);
+        let (due, taken) = (
+            order.due.iter().map(Vec::len).sum::<usize>(),
+            self.cut(&waits, &order.due, welcome),
+        );
+        let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
+        let batch: Vec<Arc<Pending>> = taken
+            .iter()
+            .map(|n| Arc::clone(&waiting.records[*n].pending))
+            .collect();
+        let mut is_taken = vec![false; waits.len()];
+        taken.iter().for_each(|n| is_taken[*n] = true);
+        let mut is_taken = is_taken.into_iter();
+        waiting
+            .records
+            .retain(|_| !is_taken.next().unwrap_or(false));
+        waiting.bytes -= bytes;
+        waiting.held_bytes = order.held_bytes;
+        waiting.held_records = order.held_records;
+        waiting.held_until = order.held_until;
+        if taken.len() == due {
             waiting.since = None;
         }
-        let taken = waiting.taken;
+        let oldest = waiting.records.front().map(|record| record.number);
+        let done = oldest.unwrap_or(waiting.come);
         drop(waiting);
         drop(dead);
-        (batch, taken)
+        (batch, done)
+    }
+
+    /// Moves what need not be written any more to `dead`.
+    fn bury(&self, waiting: &mut Waiting, dead: &mut Vec<Arc<Pending>>) {
+        let mut bytes = 0;
+        waiting.records.retain(|record| {
+            let is_dead = record.pending.is_dead();
+            if is_dead {
+                bytes += self.grain.record(record.pending.record_bytes);
+                dead.push(Arc::clone(&record.pending));
+            }
+            !is_dead
+        });
+        waiting.bytes -= bytes;
+    }
+
+    fn waits(&self, record: &Record) -> Waits {
+        Waits {
+            group: if self.grouped {
+                group::of(&record.pending)
+            } else {
+                0
+            },
+            since: record.since,
+            bytes: self.grain.record(record.pending.record_bytes),
+        }
+    }
+
+    /// How far the records of `due` fill a batch. A group is not cut if it fits into the next batch
+    /// whole, unless it is so large that too much of a segment could stay empty for its sake.
+    fn cut(
+        &self,
+        waits: &[Waits],
+        due: &[Vec<usize>],
+        welcome: impl Fn(usize, usize) -> bool,
+    ) -> Vec<usize> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        // Not even one: where the batch goes there is room for all.
+        let mut any = false;
+        for members in due {
+            let whole: usize = members.iter().map(|n| waits[*n].bytes).sum();
+            let small = whole <= self.batch_bytes / GROUP_SHARE
+                && members.len() <= self.batch_records / GROUP_SHARE;
+            let pieces = if small {
+                members.chunks(members.len())
+            } else {
+                members.chunks(1)
+            };
+            for piece in pieces {
+                let count = taken.len() + piece.len();
+                let sum = bytes + piece.iter().map(|n| waits[*n].bytes).sum::<usize>();
+                let fits =
+                    self.grain.batch(count, sum) <= self.batch_bytes && count <= self.batch_records;
+                let welcome = welcome(count, sum);
+                if taken.is_empty() {
+                    any = welcome;
+                } else if !fits || (any && !welcome) {
+                    return taken;
+                }
+                taken.extend_from_slice(piece);
+                bytes = sum;
+            }
+        }
+        taken
+    }
+}
+
+/// A group larger than this share of a batch may be cut.
+const GROUP_SHARE: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::config::{Config, Geometry};
+    use crate::format::{Fields, Kind};
+    use crate::key::Secret;
+    use crate::object::Version;
+
+    const DELAY: Duration = Duration::from_millis(250);
+
+    fn queue(batch_bytes: usize, grouped: bool) -> Queue {
+        let geometry = Geometry::plan(&Config::new("x"), 64 << 20).unwrap();
+        Queue::new(batch_bytes, 1_000, DELAY, Grain::new(&geometry), grouped)
+    }
+
+    /// A record of `number`, 1,024 bytes on disk.
+    fn pending(number: u64, group: u64) -> Arc<Pending> {
+        let name = Bytes::copy_from_slice(&number.to_le_bytes());
+        let fields = Fields {
+            kind: Kind::Head,
+            key: Secret::from_bytes([1; 32]).name(&name),
+            version: Version(number),
+            revision: 0,
+            span: 0,
+            incomplete: false,
+            total: Some(0),
+            span_pages: 4,
+            mark: 0,
+            group,
+            useless_after: 0,
+            labels: Vec::new(),
+        };
+        Arc::new(Pending {
+            record: Arc::new(crate::record::Record {
+                fields,
+                name,
+                metadata: Bytes::new(),
+                content: Vec::new(),
+                at: None,
+            }),
+            replaces: None,
+            copies: None,
+            dead: AtomicBool::new(false),
+            asked_for: AtomicBool::new(false),
+            record_bytes: 1_000,
+            _reservations: Arc::default(),
+        })
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn push(queue: &Queue, groups: &[u64], now: Duration) {
+        for group in groups {
+            let number = queue.lock().come;
+            queue.push(pending(number, *group), now);
+        }
+    }
+
+    fn take(queue: &Queue, take: Take, now: Duration) -> (Vec<u64>, u64) {
+        let (batch, below) = queue.take_batch(take, now, |_, _| true);
+        let numbers = batch.iter().map(|it| it.record.fields.version.0);
+        (numbers.collect(), below)
+    }
+
+    #[test]
+    fn without_groups_records_go_in_the_order_they_came() {
+        let queue = queue(5_000, false);
+        push(&queue, &[7, 8, 7, 8, 7], ms(0));
+        assert_eq!(take(&queue, Take::Due, ms(250)), (vec![0, 1, 2], 3));
+        assert_eq!(take(&queue, Take::Due, ms(250)), (vec![3, 4], 5));
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn an_open_group_stays_behind_and_is_due_when_it_closes() {
+        let queue = queue(100_000, true);
+        push(&queue, &[7, 0, 7, 8], ms(0));
+        push(&queue, &[7], ms(100));
+        assert_eq!(take(&queue, Take::Due, ms(250)), (vec![1], 0));
+        // The writer sleeps until then, unless others come.
+        let waiting = queue.lock();
+        assert_eq!((waiting.since, waiting.held_until), (None, Some(ms(2_000))));
+        drop(waiting);
+        push(&queue, &[8], ms(300));
+        assert_eq!(queue.lock().since, Some(ms(300)));
+        assert_eq!(take(&queue, Take::Due, ms(550)), (vec![], 0));
+        assert_eq!(queue.lock().held_until, Some(ms(2_100)));
+        assert_eq!(take(&queue, Take::Due, ms(2_100)), (vec![0, 2, 4], 3));
+        assert_eq!(take(&queue, Take::Due, ms(2_300)), (vec![3, 5], 6));
+        assert!(queue.lock().held_until.is_none());
+    }
+
+    #[test]
+    fn what_is_held_back_does_not_make_the_queue_full_and_is_bounded_by_a_batch() {
+        let queue = queue(10_000, true);
+        push(&queue, &[1, 2, 3, 4, 5, 6, 7, 8], ms(0));
+        assert_eq!(take(&queue, Take::Due, ms(1)).0, [0; 0]);
+        push(&queue, &[11, 12, 13, 14, 15, 16, 17, 18], ms(2));
+        assert!(!queue.is_full(&queue.lock()));
+        push(&queue, &[19], ms(2));
+        push(&queue, &[20], ms(2));
+        assert!(queue.is_full(&queue.lock()));
+        // Nine of 18 may stay; the others go, as many as fit into a batch.
+        let (batch, below) = take(&queue, Take::Due, ms(3));
+        assert_eq!(batch, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!((below, queue.lock().held_records), (7, 9));
+        assert_eq!(queue.lock().since, Some(ms(2)));
+    }
+
+    #[test]
+    fn everything_below_the_number_told_was_taken_whatever_comes_meanwhile() {
+        let queue = queue(4_096, true);
+        push(&queue, &[7, 0, 8], ms(0));
+        // These came behind what a flush waits for, and go before it.
+        push(&queue, &[7, 7], ms(1));
+        let (batch, below) = take(&queue, Take::All, ms(2));
+        assert_eq!((batch, below), (vec![0, 3, 4], 1));
+        assert_eq!(take(&queue, Take::All, ms(2)), (vec![1, 2], 5));
+    }
+
+    #[test]
+    fn a_group_is_not_cut_where_a_batch_ends() {
+        let queue = queue(20_480, true);
+        let ungrouped = [0; 16];
+        push(&queue, &ungrouped, ms(0));
+        push(&queue, &[7, 7, 7, 7], ms(0));
+        let (batch, below) = take(&queue, Take::All, ms(0));
+        assert_eq!((batch.len(), below), (16, 16));
+        assert_eq!(take(&queue, Take::All, ms(0)).0, [16, 17, 18, 19]);
+    }
+
+    #[test]
+    fn the_dead_are_dropped_and_their_bytes_with_them() {
+        let queue = queue(100_000, true);
+        push(&queue, &[7, 7, 0], ms(0));
+        assert_eq!(take(&queue, Take::Due, ms(1)).0, [2]);
+        let dead = Arc::clone(&queue.lock().records[0].pending);
+        dead.dead.store(true, std::sync::atomic::Ordering::Release);
+        assert_eq!(take(&queue, Take::Due, ms(2)).0, [0; 0]);
+        assert_eq!((queue.bytes(), queue.lock().held_bytes), (1_024, 1_024));
+        assert_eq!(take(&queue, Take::All, ms(2)), (vec![1], 3));
+        assert_eq!(queue.bytes(), 0);
     }
 }

@@ -32,6 +32,8 @@ const ENTRY_BYTES: u64 = 512;
 pub(crate) struct HotObject {
     record: Arc<Record>,
     asked_for: AtomicBool,
+    /// The same since the log last came round to it ([`Hot::peek`]).
+    used: AtomicBool,
     _reservation: Reservation,
 }
 
@@ -100,7 +102,22 @@ impl Hot {
         let shard = self.shard(key);
         let hot = shard.map.get(&key)?;
         hot.asked_for.store(true, Ordering::Relaxed);
+        hot.used.store(true, Ordering::Relaxed);
         Some(Arc::clone(&hot.record))
+    }
+
+    /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
+    /// not count as asking for it.
+    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Arc<Record>, bool)> {
+        let shard = self.shard(key);
+        let hot = shard.map.get(&key)?;
+        let used = hot.used.swap(false, Ordering::Relaxed);
+        Some((Arc::clone(&hot.record), used))
+    }
+
+    /// Whether the record under `key` is hot. Does not count as asking for it.
+    pub(crate) fn contains(&self, key: KeyHash) -> bool {
+        self.shard(key).map.contains_key(&key)
     }
 
     /// Forgets the record under `key`.
@@ -132,6 +149,7 @@ impl Hot {
         let hot = HotObject {
             record: Arc::clone(&copy),
             asked_for: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             _reservation: reservation,
         };
         let old = shard.map.insert(key, hot);

@@ -74,8 +74,6 @@ const HELD_SET_BITS: f64 = 76.0;
 const TWO_ROWS_SLOTS: f64 = 1.03;
 /// At that, so much of a full log is found (the test of `policy/log`).
 const TWO_ROWS_REACH: f64 = 0.95;
-/// Whether this build can group; the planner shows groups, it picks only what can be run.
-const GROUPING_IS_BUILT: bool = false;
 
 impl Design {
     /// The published form: 8 ways, 8-bit tags, one row; half the positions, 40 % of the sets.
@@ -188,7 +186,7 @@ impl Design {
     /// Whether this build can be told to run it.
     pub fn is_built(&self) -> bool {
         self.candidate.name().parse::<PolicyKind>().is_ok()
-            && (!self.grouped || GROUPING_IS_BUILT)
+            && (!self.grouped || self.candidate == Candidate::Log)
             && *self
                 == (Self {
                     grouped: self.grouped,
@@ -284,13 +282,16 @@ mod tests {
 
     #[test]
     fn the_planned_bits_are_those_the_engine_packs() {
-        let packed = |rows| f64::from(crate::policy::entry_bits(rows));
+        let bits = crate::policy::entry_bits;
+        let packed = |rows| f64::from(bits(rows, false));
         let (two, one) = (
             Design::of(Candidate::Log),
             Design::published(Candidate::Log),
         );
         assert_eq!(two.bits_per_slot(), packed(Rows::Two));
         assert_eq!(one.bits_per_slot(), packed(Rows::One));
+        let grouped = two.grouped().bits_per_slot();
+        assert_eq!(grouped, f64::from(bits(Rows::Two, true)));
         let set_mem = Design::of(Candidate::SetMem);
         assert_eq!(set_mem.bits_per_slot(), f64::from(crate::policy::SLOT_BITS));
     }

@@ -5,6 +5,9 @@
 //! a full log. By default each key has **two** candidate rows, and an insert replaces the oldest
 //! entry of both. That and a ninth tag bit (to pay for the second row) make 48 bits an entry, and
 //! 95 % reachable at less than 52 bits a live object. Both are here ([`Rows`]), to be compared.
+//!
+//! *Grouped*, an entry has 8 bits more: how far its run goes on behind it (paper, sections 3.6 and
+//! 3.7), so that one read brings the objects that were written with it.
 
 use std::ops::Range;
 
@@ -15,11 +18,13 @@ use crate::key::KeyHash;
 const POSITION_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 4;
 const RANK_BITS: u32 = 3;
+const RUN_BITS: u32 = 8;
 const GENERATIONS: u64 = 1 << GENERATION_BITS;
 
-/// Bits of an entry: 8 or 9 of tag, 32 of position, 4 of generation, 3 of rank.
-pub(crate) fn entry_bits(rows: Rows) -> u32 {
-    tag_bits(rows) + POSITION_BITS + GENERATION_BITS + RANK_BITS
+/// Bits of an entry: 8 or 9 of tag, 32 of position, 4 of generation, 3 of rank; grouped, 8 of run.
+pub(crate) fn entry_bits(rows: Rows, grouped: bool) -> u32 {
+    let run = if grouped { RUN_BITS } else { 0 };
+    tag_bits(rows) + POSITION_BITS + GENERATION_BITS + RANK_BITS + run
 }
 
 /// A second row doubles the entries a miss is compared with; one more bit of tag halves them again.
@@ -37,6 +42,8 @@ struct Entry {
     position: u32,
     generation: u8,
     rank: u8,
+    /// Distance to the end of its run, 4 KiB; 0 without one, or when runs are not kept.
+    run: u8,
 }
 
 /// Takes the lowest `bits` bits off `word`.
@@ -57,11 +64,13 @@ impl Entry {
             position: take(&mut word, POSITION_BITS) as u32,
             generation: take(&mut word, GENERATION_BITS) as u8,
             rank: take(&mut word, RANK_BITS) as u8,
+            run: take(&mut word, RUN_BITS) as u8,
         }
     }
 
     fn pack(self, tag_bits: u32) -> u64 {
-        let rest = u64::from(self.generation) | u64::from(self.rank) << GENERATION_BITS;
+        let rest = u64::from(self.rank) | u64::from(self.run) << RANK_BITS;
+        let rest = u64::from(self.generation) | rest << GENERATION_BITS;
         let rest = u64::from(self.position) | rest << POSITION_BITS;
         u64::from(self.tag) | rest << tag_bits
     }
@@ -71,6 +80,7 @@ impl Entry {
 pub(crate) struct Log {
     form: Rows,
     tag_bits: u32,
+    grouped: bool,
     rows: u32,
     /// Units in the log; positions are stored modulo this.
     capacity: u64,
@@ -81,13 +91,14 @@ pub(crate) struct Log {
 
 impl Log {
     /// `rows` rows for a log of `capacity` units.
-    pub(crate) fn new(form: Rows, rows: u32, capacity: u64) -> Self {
+    pub(crate) fn new(form: Rows, grouped: bool, rows: u32, capacity: u64) -> Self {
         Self {
             form,
             tag_bits: tag_bits(form),
+            grouped,
             rows,
             capacity,
-            packed: Packed::new(rows as usize * WAYS, entry_bits(form)),
+            packed: Packed::new(rows as usize * WAYS, entry_bits(form, grouped)),
             early_evictions: 0,
         }
     }
@@ -164,6 +175,7 @@ impl Log {
                 position: 0,
                 generation: 0,
                 rank,
+                run: 0,
             },
         );
     }
@@ -250,9 +262,35 @@ impl Policy for Log {
                 position,
                 generation,
                 rank,
+                run: 0,
             },
         );
         self.make_latest(row, way);
+    }
+
+    fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos) {
+        if self.grouped
+            && let Some((row, way)) = self.find(key, at, head)
+        {
+            let entry = self.entry(row, way);
+            self.store(row, way, Entry { run, ..entry });
+        }
+    }
+
+    /// Of what came into its row since, an entry that was never used again was used before all. It
+    /// is hot when it was used after more than half.
+    fn is_hot(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool {
+        let Some((row, way)) = self.find(key, at, head) else {
+            return false;
+        };
+        let newer = |way: &usize| self.position(self.entry(row, *way), head) > Some(at);
+        let newer = (0..WAYS).filter(newer).count();
+        2 * usize::from(self.entry(row, way).rank) < newer
+    }
+
+    fn run(&self, key: KeyHash, at: LogPos, head: LogPos) -> u8 {
+        self.find(key, at, head)
+            .map_or(0, |(row, way)| self.entry(row, way).run)
     }
 
     fn touch(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
@@ -341,30 +379,39 @@ mod tests {
 
     #[test]
     fn an_entry_has_47_bits_as_published_and_48_with_two_rows() {
-        assert_eq!(entry_bits(Rows::One), 47);
-        assert_eq!(entry_bits(Rows::Two), 48);
+        assert_eq!(entry_bits(Rows::One, false), 47);
+        assert_eq!(entry_bits(Rows::Two, false), 48);
+    }
+
+    #[test]
+    fn grouped_an_entry_has_8_bits_more() {
+        assert_eq!(entry_bits(Rows::One, true), 55);
+        assert_eq!(entry_bits(Rows::Two, true), 56);
     }
 
     #[test]
     fn an_entry_survives_packing() {
         for (form, tag) in [(Rows::One, 0xff), (Rows::Two, 0x1ff), (Rows::Two, 1)] {
             for (position, generation, rank) in [(0, 0, 0), (u32::MAX, 15, 7), (77, 9, 3)] {
-                let entry = Entry {
-                    tag,
-                    position,
-                    generation,
-                    rank,
-                };
-                let word = entry.pack(tag_bits(form));
-                assert_eq!(Entry::unpack(word, tag_bits(form)), entry);
-                assert!(word < 1 << entry_bits(form));
+                for (run, grouped) in [(0, false), (1, true), (255, true)] {
+                    let entry = Entry {
+                        tag,
+                        position,
+                        generation,
+                        rank,
+                        run,
+                    };
+                    let word = entry.pack(tag_bits(form));
+                    assert_eq!(Entry::unpack(word, tag_bits(form)), entry);
+                    assert!(word < 1 << entry_bits(form, grouped));
+                }
             }
         }
     }
 
     #[test]
     fn a_look_up_goes_from_new_to_old_and_forgets_what_the_head_has_passed() {
-        let mut log = Log::new(Rows::Two, 4, 1000);
+        let mut log = Log::new(Rows::Two, false, 4, 1000);
         log.record(key(1), LogPos(100), None, LogPos(110));
         log.record(key(1), LogPos(500), None, LogPos(510));
         assert_eq!(found(&log, key(1), 600), [500, 100]);
@@ -375,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_known_older_version_gives_its_entry_back() {
-        let mut log = Log::new(Rows::Two, 4, 1000);
+        let mut log = Log::new(Rows::Two, false, 4, 1000);
         log.record(key(1), LogPos(100), None, LogPos(110));
         log.record(key(1), LogPos(500), Some(LogPos(100)), LogPos(510));
         assert_eq!(found(&log, key(1), 600), [500]);
@@ -384,7 +431,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_both_rows_makes_room() {
-        let mut log = Log::new(Rows::Two, 1, 10_000);
+        let mut log = Log::new(Rows::Two, false, 1, 10_000);
         for n in 0..9 {
             log.record(key(n), LogPos(n * 10), None, LogPos(n * 10 + 10));
         }
@@ -396,7 +443,7 @@ mod tests {
     #[test]
     fn an_older_version_never_outlives_a_newer_one() {
         let mut random = fastrand::Rng::with_seed(11);
-        let mut log = Log::new(Rows::Two, 3, 1 << 20);
+        let mut log = Log::new(Rows::Two, false, 3, 1 << 20);
         let (mut newest, mut put_at) = ([0; 60], std::collections::HashMap::new());
         for at in 1..200_000u64 {
             let n = random.usize(..60);
@@ -415,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_name_is_forgotten_even_where_the_head_has_not_come_yet() {
-        let mut log = Log::new(Rows::Two, 4, 1000);
+        let mut log = Log::new(Rows::Two, false, 4, 1000);
         log.record(key(1), LogPos(500), None, LogPos(510));
         assert!(!log.forget_all(key(1), LogPos(400)));
         assert_eq!(found(&log, key(1), 510), [0; 0]);
@@ -426,7 +473,7 @@ mod tests {
 
     #[test]
     fn swept_every_lap_no_generation_ever_meets_itself() {
-        let mut log = Log::new(Rows::Two, 2, 100);
+        let mut log = Log::new(Rows::Two, false, 2, 100);
         log.record(key(1), LogPos(10), None, LogPos(11));
         for lap in 1..40u64 {
             for part in 0..2u32 {
@@ -440,7 +487,7 @@ mod tests {
 
     #[test]
     fn ranks_of_a_full_row_are_a_permutation_and_the_last_touched_is_first() {
-        let mut log = Log::new(Rows::Two, 1, 10_000);
+        let mut log = Log::new(Rows::Two, false, 1, 10_000);
         for n in 0..8 {
             log.record(key(n), LogPos(n), None, LogPos(n + 1));
         }
@@ -457,12 +504,55 @@ mod tests {
     }
 
     #[test]
+    fn what_was_used_after_half_of_its_row_is_hot() {
+        let mut log = Log::new(Rows::Two, false, 1, 10_000);
+        for n in 0..8 {
+            log.record(key(n), LogPos(n), None, LogPos(8));
+        }
+        assert!((0..8).all(|n| !log.is_hot(key(n), LogPos(n), LogPos(8))));
+        log.touch(key(0), LogPos(0), LogPos(8));
+        assert!(log.is_hot(key(0), LogPos(0), LogPos(8)));
+        for n in 2..5 {
+            log.touch(key(n), LogPos(n), LogPos(8));
+        }
+        assert!(log.is_hot(key(0), LogPos(0), LogPos(8)));
+        log.touch(key(5), LogPos(5), LogPos(8));
+        assert!(!log.is_hot(key(0), LogPos(0), LogPos(8)));
+        assert!(!log.is_hot(key(9), LogPos(0), LogPos(8)));
+    }
+
+    #[test]
+    fn a_run_is_told_for_its_entry_alone_and_ends_with_it() {
+        let mut log = Log::new(Rows::Two, true, 4, 1000);
+        log.record(key(1), LogPos(100), None, LogPos(110));
+        log.set_run(key(1), LogPos(100), 7, LogPos(110));
+        // Used later it is still the same run.
+        log.record(key(2), LogPos(120), None, LogPos(130));
+        log.touch(key(1), LogPos(100), LogPos(130));
+        assert_eq!(log.run(key(1), LogPos(100), LogPos(130)), 7);
+        assert_eq!(log.run(key(2), LogPos(120), LogPos(130)), 0);
+        log.record(key(1), LogPos(140), Some(LogPos(100)), LogPos(150));
+        assert_eq!(log.run(key(1), LogPos(140), LogPos(150)), 0);
+        log.set_run(key(1), LogPos(100), 9, LogPos(150));
+        assert_eq!(log.run(key(1), LogPos(140), LogPos(150)), 0);
+    }
+
+    #[test]
+    fn without_room_for_runs_none_is_kept() {
+        let mut log = Log::new(Rows::Two, false, 4, 1000);
+        log.record(key(1), LogPos(100), None, LogPos(110));
+        log.set_run(key(1), LogPos(100), 7, LogPos(110));
+        assert_eq!(log.run(key(1), LogPos(100), LogPos(110)), 0);
+        assert_eq!(found(&log, key(1), 110), [100]);
+    }
+
+    #[test]
     fn saved_rows_come_back() {
-        let mut log = Log::new(Rows::Two, 64, 100_000);
+        let mut log = Log::new(Rows::Two, false, 64, 100_000);
         for n in 0..300 {
             log.record(key(n), LogPos(n), None, LogPos(n + 1));
         }
-        let mut restored = Log::new(Rows::Two, 64, 100_000);
+        let mut restored = Log::new(Rows::Two, false, 64, 100_000);
         for first in [0, 32] {
             let mut bytes = Vec::new();
             log.save(first..first + 32, &[], &mut bytes);
@@ -475,7 +565,7 @@ mod tests {
     fn reachable(form: Rows, live_per_100_slots: u64) -> f64 {
         let rows = 4_000;
         let live = u64::from(rows) * 8 * live_per_100_slots / 100;
-        let mut log = Log::new(form, rows, live);
+        let mut log = Log::new(form, false, rows, live);
         for n in 0..live * 3 {
             if n % (live / 100) == 0 {
                 log.sweep(0..rows, LogPos(n));

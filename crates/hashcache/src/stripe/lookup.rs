@@ -37,7 +37,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    fn is(&self, record: &Record) -> bool {
+    pub(super) fn is(&self, record: &Record) -> bool {
         let right_part = match self.span {
             None => record.fields.kind == Kind::Head,
             Some((version, span)) => {
@@ -72,8 +72,10 @@ pub(super) enum Asked {
 pub(super) struct Question {
     pub(super) wanted: Wanted,
     pub(super) located: Located,
-    reading: Arc<Reading>,
-    promise: Promise<Found>,
+    /// It has waited for a run that was being read.
+    pub(super) has_waited: bool,
+    pub(super) reading: Arc<Reading>,
+    pub(super) promise: Promise<Found>,
 }
 
 impl Question {
@@ -85,6 +87,7 @@ impl Question {
         Self {
             wanted,
             located,
+            has_waited: false,
             reading,
             promise,
         }
@@ -166,11 +169,30 @@ impl Stripe {
     }
 
     /// Where `key` may be found on disk.
-    fn locate(&self, shard: &mut Shard, key: KeyHash) -> Located {
+    pub(super) fn locate(&self, shard: &mut Shard, key: KeyHash) -> Located {
         if self.health() != Health::InService || shard.removing.contains_key(&key) {
             return Located::Nowhere;
         }
         shard.policy.locate(key, self.log.head())
+    }
+
+    /// Whether what lies `at` is the newest that could be `key`, as far as `shard`, its own, knows.
+    pub(crate) fn is_newest(&self, shard: &mut Shard, key: KeyHash, at: LogPos) -> bool {
+        !shard.pending.contains_key(&key) && self.locate(shard, key).newest_in_log() == Some(at)
+    }
+
+    /// Of what could be `key`, what is newer than what lies `at`; `None` when that is not among it,
+    /// or something newer is about to be written.
+    pub(crate) fn newer(&self, shard: &mut Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
+        if shard.pending.contains_key(&key) {
+            return None;
+        }
+        let Located::Log(candidates) = self.locate(shard, key) else {
+            return None;
+        };
+        let all = candidates.as_slice();
+        let own = all.iter().position(|other| *other == at)?;
+        Some(all[..own].to_vec())
     }
 
     /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
@@ -182,13 +204,7 @@ impl Stripe {
     /// The end of a look-up on disk: makes the record hot if it is still the newest.
     fn found(&self, wanted: &Wanted, found: Option<Record>, reading: &Arc<Reading>) -> Found {
         let mut shard = self.shard(wanted.key);
-        let current = shard
-            .reading
-            .get(&wanted.key)
-            .is_some_and(|it| Arc::ptr_eq(it, reading));
-        if current {
-            shard.reading.remove(&wanted.key);
-        }
+        shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
             self.counters.misses.add(1);
             return None;
@@ -215,19 +231,27 @@ impl Stripe {
     }
 
     /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.
-    pub(super) fn answer(&self, question: Question, record: Option<Record>) {
+    pub(super) fn answer(self: &Arc<Self>, question: Question, record: Option<Record>) {
+        let question = match record {
+            Some(_) => Some(question),
+            None => self.join_run(question).and_then(|it| self.answer_hot(it)),
+        };
+        let Some(question) = question else {
+            return;
+        };
         let Question {
             wanted,
             located,
             reading,
             promise,
+            ..
         } = question;
         let record = record.filter(|record| wanted.is(record));
         let found = record.or_else(|| self.find(&wanted, located));
         promise.set(self.found(&wanted, found, &reading));
     }
 
-    fn find(&self, wanted: &Wanted, located: Located) -> Option<Record> {
+    fn find(self: &Arc<Self>, wanted: &Wanted, located: Located) -> Option<Record> {
         match located {
             Located::Nowhere => None,
             Located::Log(candidates) => self.find_in_log(wanted, &candidates),
@@ -240,9 +264,10 @@ impl Stripe {
         }
     }
 
-    fn find_in_log(&self, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
+    fn find_in_log(self: &Arc<Self>, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
         for at in candidates.as_slice() {
-            match self.read_log(*at, wanted.expect) {
+            let read = self.read_with_run(wanted, *at);
+            match read.unwrap_or_else(|| self.read_log(*at, wanted.expect)) {
                 Read::Record(record) if wanted.is(&record) => {
                     if self.is_in_force(&record) {
                         return Some(*record);
@@ -270,7 +295,7 @@ impl Stripe {
 
     /// As many times as a new edition of the index file comes while a row of the old one is read:
     /// that is seldom more than once.
-    fn find_displaced(&self, wanted: &Wanted, row: u32) -> Option<Record> {
+    fn find_displaced(self: &Arc<Self>, wanted: &Wanted, row: u32) -> Option<Record> {
         let row = self.index.row_number(wanted.key.shard(), row);
         for _ in 0..EDITIONS_MAX {
             let edition = self.index_file.edition()?;
@@ -295,7 +320,7 @@ impl Stripe {
     }
 
     /// Whether what was read still counts. A span counts if the head does that leads to it.
-    fn is_in_force(&self, record: &Record) -> bool {
+    pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
         fields.kind == Kind::Span || self.counts(fields.key, fields.version)
     }

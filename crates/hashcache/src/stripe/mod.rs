@@ -1,12 +1,13 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
 //! `cache` asks it for records, `flush` writes for it, `recover` fills it. Here its state changes:
-//! records are put and removed, health is gained and lost. `lookup` answers, `read` and `run`
-//! read.
+//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `run` and
+//! `group` read.
 //!
 //! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
 //! head had not passed them when the read was complete.
 
+mod group;
 mod learn;
 mod lookup;
 mod read;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use group::RunsUnderWay;
 pub(crate) use lookup::{Lookup, Wanted};
 pub(crate) use read::Read;
 
@@ -60,6 +62,7 @@ pub(crate) struct Stripe {
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
     shards: Vec<Mutex<Shard>>,
+    runs_under_way: RunsUnderWay,
     health: AtomicU8,
     read_errors_in_row: AtomicU64,
 }
@@ -117,6 +120,7 @@ impl Stripe {
             clock: parts.clock,
             pool: parts.pool,
             shards: parts.shards.into_iter().map(Mutex::new).collect(),
+            runs_under_way: RunsUnderWay::default(),
             health: AtomicU8::new(RECOVERING),
             read_errors_in_row: AtomicU64::new(0),
         }

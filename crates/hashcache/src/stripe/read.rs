@@ -10,13 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Stripe;
-use crate::format::Prelude;
+use crate::format::{BLOCK, Prelude};
+use crate::key::KeyHash;
 use crate::memory::AlignedBuf;
 use crate::policy::LogPos;
 use crate::record::Record;
 
 /// First read of a record whose length is not known: 86 % of web objects are no longer.
-const FIRST_READ: usize = 16 << 10;
+pub(super) const FIRST_READ: usize = 16 << 10;
+/// What tells a record's name at the least: no prelude is longer.
+const PRELUDE_READ: u64 = 8 << 10;
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 /// After this many refused reads in a row the device counts as failed.
@@ -66,6 +69,33 @@ impl Stripe {
         self.record(at, prelude, &bytes)
     }
 
+    /// The record at a position of the log where it takes `bytes` bytes, if there is memory for it
+    /// at once.
+    pub(crate) fn read_at_once(&self, at: LogPos, bytes: u64) -> Option<Record> {
+        let place = self.log.place(at)?;
+        let (offset, left) = self.log.device_range(at);
+        let bytes = bytes.min(left);
+        let reservation = self.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let bytes = self.read_reserved(offset, bytes, reservation)?;
+        let prelude = Prelude::decode(&bytes, &self.secret, place)?;
+        match self.record(at, prelude, &bytes) {
+            Read::Record(record) => Some(*record),
+            Read::Damaged | Read::Passed | Read::Failed => None,
+        }
+    }
+
+    /// Under which key the record at a position of the log is found, if there is memory to look at
+    /// once.
+    pub(crate) fn key_at(&self, at: LogPos) -> Option<KeyHash> {
+        let place = self.log.place(at)?;
+        let (offset, left) = self.log.device_range(at);
+        let bytes = PRELUDE_READ.min(left);
+        let reservation = self.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let bytes = self.read_reserved(offset, bytes, reservation)?;
+        let prelude = Prelude::decode(&bytes, &self.secret, place)?;
+        self.log.is_live(at).then_some(prelude.fields.key)
+    }
+
     /// The record whose `prelude` and `bytes` were read at a position of the log, if its pages
     /// verify and the head has not come round to it since.
     pub(super) fn record(&self, at: LogPos, prelude: Prelude, bytes: &Bytes) -> Read {
@@ -91,7 +121,7 @@ impl Stripe {
     }
 
     /// What does not verify is damage only if it was still to be there.
-    fn bad(&self, at: LogPos) -> Read {
+    pub(super) fn bad(&self, at: LogPos) -> Read {
         if self.log.is_live(at) {
             Read::Damaged
         } else {

@@ -119,7 +119,7 @@ impl Stripe {
         self.log.grain().record(record)
     }
 
-    fn answer_run(&self, run: Run) {
+    fn answer_run(self: &Arc<Self>, run: Run) {
         let last = run.questions.last();
         let last = last.map_or(0, |it| self.bytes_in_log(&it.wanted));
         let records = self.read_run(&run.places, last, run.reservation);
@@ -157,7 +157,12 @@ impl Stripe {
     }
 
     /// At least `length` bytes from `offset` on, in memory that is set aside already.
-    fn read_reserved(&self, offset: u64, length: u64, reservation: Reservation) -> Option<Bytes> {
+    pub(super) fn read_reserved(
+        &self,
+        offset: u64,
+        length: u64,
+        reservation: Reservation,
+    ) -> Option<Bytes> {
         let (start, skip, span) = self.widen(offset, usize::try_from(length).ok()?);
         debug_assert!(span as u64 <= reservation.bytes());
         let mut buffer = AlignedBuf::reserved(span, reservation);

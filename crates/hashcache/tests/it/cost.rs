@@ -193,6 +193,37 @@ fn log_lru_put_is_much_less_than_a_write_and_reads_only_what_is_merged() {
 }
 
 #[test]
+fn log_grouped_costs_one_read_a_run_and_as_much_a_miss_and_a_put_as_without() {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let config = || Config {
+        grouped: true,
+        segment_bytes: Some(4 * MIB as u32),
+        ..quiet(device.clone(), PolicyKind::Log)
+    };
+    let cache = open(config());
+    // Groups of five: `store_one` makes one of each of five neighbours, the fifth has none.
+    for put in 0..3_000 {
+        store_one(&cache, put, 3_000);
+    }
+    assert!(cache.flush().wait());
+    let writes = device.take_writes().len();
+    assert!(writes <= 30, "{writes} writes for 3,000 puts");
+    cache.close();
+    let cache = open(config());
+    device.take_reads();
+    let found = (0..3_000).filter(|put| get(&cache, &name(*put)).is_some());
+    let found = found.count();
+    let reads = device.take_reads().len();
+    // Groups of 600 members, in runs of a mebibyte: 3,000 objects of which 600 are alone.
+    assert!(found >= 2_900 && reads <= 800, "{reads} reads for {found}");
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(reads <= 310, "{reads} reads for 10,000 misses");
+}
+
+#[test]
 fn a_hot_hit_costs_nothing() {
     for policy in PolicyKind::ALL {
         let (cache, device) = store(policy, 3_000, 20);

@@ -12,7 +12,7 @@ use hashcache::device::{Fault, FaultDevice, MemoryDevice};
 use hashcache::{Cache, PolicyKind, Put, Updated, Version};
 
 use super::support::{
-    Call, EVERY, KIB, MIB, Overlay, Recorder, Value, copy, get, memory, open, quiet, rounds,
+    Call, Form, KIB, MIB, Overlay, Recorder, Value, copy, forms, get, memory, open, quiet, rounds,
 };
 
 /// Lengths that make the log come round, and lengths that make many writes of little.
@@ -117,6 +117,7 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
                 let version = intent.version();
                 let put = Put {
                     length: None,
+                    group: number as u64 % 4,
                     ..Put::metadata(value.metadata())
                 };
                 let stored = intent.writer(put).and_then(|mut writer| {
@@ -232,7 +233,7 @@ fn due(history: &History, arrived: usize, recent: impl Fn(usize) -> bool) -> Vec
 /// on.
 fn reopen(
     bytes: &Arc<Vec<u8>>,
-    policy: PolicyKind,
+    policy: Form,
     history: &History,
     arrived: usize,
     void: Option<usize>,
@@ -253,8 +254,8 @@ fn reopen(
     found
 }
 
-fn device_bytes(policy: PolicyKind) -> usize {
-    match policy {
+fn device_bytes(policy: Form) -> usize {
+    match policy.policy {
         PolicyKind::Log => 8 * MIB,
         _ => 12 * MIB,
     }
@@ -262,7 +263,7 @@ fn device_bytes(policy: PolicyKind) -> usize {
 
 #[test]
 fn every_write_can_be_the_last_whole_or_torn() {
-    for policy in EVERY {
+    for policy in forms() {
         for seed in 0..rounds() {
             let device = Arc::new(Recorder::keeping(MemoryDevice::new(device_bytes(policy))));
             let cache = open(quiet(device.clone(), policy));
@@ -322,7 +323,7 @@ fn every_write_can_be_the_last_whole_or_torn() {
 
 #[test]
 fn every_write_can_be_lost_or_damaged_while_all_others_arrive() {
-    for policy in EVERY {
+    for policy in forms() {
         let steps = workload(7, 60, SMALL);
         let run_with = |fault: Option<(u64, Fault)>| {
             let inner = FaultDevice::new(MemoryDevice::new(device_bytes(policy)), fault);
@@ -361,7 +362,7 @@ fn every_write_can_be_lost_or_damaged_while_all_others_arrive() {
 fn an_opening_is_not_forgotten_with_one_superblock() {
     // The first two writes of an opening are superblocks: the store is not closed in order any
     // more, and a range of versions is taken. Either may be lost.
-    for policy in EVERY {
+    for policy in forms() {
         let clean = memory(device_bytes(policy));
         let cache = open(quiet(clean.clone(), policy));
         Value::new(1, 70_000).store(&cache, &name(1)).unwrap();
@@ -388,7 +389,7 @@ fn an_opening_is_not_forgotten_with_one_superblock() {
 
 #[test]
 fn a_device_that_fails_at_any_write_leaves_a_store_that_opens() {
-    for policy in EVERY {
+    for policy in forms() {
         let steps = workload(9, 40, LARGE);
         for n in (3..60).step_by(3) {
             let inner = MemoryDevice::new(device_bytes(policy));
@@ -474,7 +475,7 @@ fn a_real_record_in_a_body_is_never_served() {
 
 #[test]
 fn records_of_one_store_mean_nothing_in_another() {
-    for policy in EVERY {
+    for policy in forms() {
         let (one, two) = (memory(16 * MIB), memory(16 * MIB));
         for device in [&one, &two] {
             let cache = open(quiet(device.clone(), policy));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, PolicyKind, Updated, Version};
+use hashcache::{Cache, Updated, Version};
 
-use super::support::{KIB, MIB, Value, chosen, copy, open, quiet, read, rounds, seed};
+use super::support::{Form, KIB, MIB, Value, chosen, copy, open, quiet, read, rounds, seed};
 
 /// What a name may yield: one value in a run, any of several after a kill.
 #[derive(Default)]
@@ -15,7 +15,7 @@ struct Known {
 }
 
 struct Model {
-    policy: PolicyKind,
+    policy: Form,
     random: fastrand::Rng,
     device: Arc<MemoryDevice>,
     cache: Cache,
@@ -25,7 +25,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(policy: PolicyKind, seed: u64) -> Self {
+    fn new(policy: Form, seed: u64) -> Self {
         let device = Arc::new(MemoryDevice::new(16 * MIB));
         Self {
             policy,

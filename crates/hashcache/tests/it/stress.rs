@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hashcache::{Cache, Config, PolicyKind, Put, PutError, Updated};
 
 use super::support::{
-    EVERY, KIB, MIB, SetOnDrop, Value, chosen, copy, duration, get, memory, open, quiet, read,
-    rounds, threads,
+    Form, KIB, MIB, SetOnDrop, Value, chosen, copy, duration, forms, get, memory, open, quiet,
+    read, rounds, threads,
 };
 
 const NAMES: u64 = 40;
 
-fn busy(device: Arc<dyn hashcache::device::Device>, policy: PolicyKind) -> Config {
+fn busy(device: Arc<dyn hashcache::device::Device>, policy: Form) -> Config {
     Config {
         batch_delay: std::time::Duration::from_millis(1),
         sync_interval: std::time::Duration::from_millis(5),
@@ -143,7 +143,7 @@ fn never_a_wrong_byte_however_many_do_everything_at_once() {
 
 #[test]
 fn what_remove_took_away_stays_away_while_others_put_other_names() {
-    for policy in EVERY {
+    for policy in forms() {
         let cache = open(busy(memory(24 * MIB), policy));
         let done = AtomicBool::new(false);
         let puts = AtomicU64::new(1);
@@ -187,7 +187,7 @@ fn what_remove_took_away_stays_away_while_others_put_other_names() {
 
 #[test]
 fn concurrent_updates_count_one_by_one_or_are_refused() {
-    let cache = open(busy(memory(24 * MIB), PolicyKind::Log));
+    let cache = open(busy(memory(24 * MIB), PolicyKind::Log.into()));
     let value = Value::new(1, 5_000);
     let version = value.store(&cache, b"name").unwrap();
     let done = AtomicU64::new(0);

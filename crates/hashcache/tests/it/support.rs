@@ -19,6 +19,34 @@ pub const POLICIES: [PolicyKind; 2] = [PolicyKind::Log, PolicyKind::Set];
 /// All there are. With some of them, names that share a place or a tag put each other out.
 pub const EVERY: [PolicyKind; 6] = PolicyKind::ALL;
 
+/// A policy with its options.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    pub policy: PolicyKind,
+    pub grouped: bool,
+    pub readmission: bool,
+}
+
+impl From<PolicyKind> for Form {
+    fn from(policy: PolicyKind) -> Self {
+        Self {
+            policy,
+            grouped: false,
+            readmission: false,
+        }
+    }
+}
+
+/// All policies, and those that have options with them.
+pub fn forms() -> impl Iterator<Item = Form> {
+    let with_all = Form {
+        grouped: true,
+        readmission: true,
+        ..Form::from(PolicyKind::Log)
+    };
+    EVERY.into_iter().map(Form::from).chain([with_all])
+}
+
 /// How many times as long random tests are to be as they are by default.
 pub fn rounds() -> u64 {
     env::var("HASHCACHE_TEST_ROUNDS")
@@ -48,17 +76,24 @@ pub fn duration() -> Option<std::time::Duration> {
 }
 
 /// Every policy, or the one of a campaign.
-pub fn chosen() -> Vec<PolicyKind> {
+pub fn chosen() -> Vec<Form> {
     let wanted = env::var("HASHCACHE_TEST_POLICY").ok();
-    let is_wanted = |policy: &PolicyKind| wanted.as_ref().is_none_or(|it| it == policy.name());
-    EVERY.into_iter().filter(is_wanted).collect()
+    let is_wanted = |it: &Form| wanted.as_ref().is_none_or(|name| name == it.policy.name());
+    forms().filter(is_wanted).collect()
 }
 
 /// A store on `device` in which nothing is written before it is asked for: no delay is ever over.
-pub fn quiet(device: Arc<dyn Device>, policy: PolicyKind) -> Config {
+pub fn quiet(device: Arc<dyn Device>, policy: impl Into<Form>) -> Config {
+    let Form {
+        policy,
+        grouped,
+        readmission,
+    } = policy.into();
     let hour = std::time::Duration::from_secs(3600);
     Config {
         policy,
+        grouped,
+        readmission,
         memory_bytes: 16 * MIB as u64,
         segment_bytes: Some(MIB as u32),
         batch_delay: hour,
@@ -133,7 +168,12 @@ impl Value {
     }
 
     pub fn store(self, cache: &Cache, name: &[u8]) -> Result<Version, PutError> {
-        cache.put(name, Put::metadata(self.metadata()), &self.content(name))
+        let put = Put {
+            // Of every five one is alone.
+            group: self.put % 5,
+            ..Put::metadata(self.metadata())
+        };
+        cache.put(name, put, &self.content(name))
     }
 }
 

@@ -382,6 +382,7 @@ fn pending(
             at: None,
         }),
         replaces,
+        copies: None,
         dead: AtomicBool::new(false),
         asked_for: AtomicBool::new(false),
         record_bytes,

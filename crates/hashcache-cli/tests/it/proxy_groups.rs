@@ -1,0 +1,158 @@
+//! Pages through the whole proxy, on a disk that turns: what a page is made of comes back together,
+//! whichever clients fetched what in between. Seeks are counted, no time is measured.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+
+use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
+use hashcache::{Cache, Config};
+use hashcache_http::Rules;
+use hashcache_proxy::{AccessLog, Limits, LogFormat, Mode, Settings};
+use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
+
+const PAGES: u64 = 150;
+const OBJECTS: u64 = 13;
+const CLIENTS: usize = 8;
+/// Pages that are looked at once all were.
+const VISITS: u64 = 150;
+
+/// The text of a page, then what it is made of: 2 to 14 KiB each.
+fn path(page: u64, object: u64) -> String {
+    match object {
+        0 => format!("/page/{page}"),
+        _ => format!("/part/{page}/{object}"),
+    }
+}
+
+fn body(path: &str) -> Vec<u8> {
+    let seed: u64 = path.bytes().map(u64::from).sum::<u64>() * 7_919;
+    content::body_for(1, path, 1, 2_048 + seed % 12_288).bytes()
+}
+
+async fn origin() -> Origin {
+    let origin = Origin::start(|request: &RawRequest| {
+        let kind = match request.target().starts_with("/page/") {
+            true => "text/html",
+            false => "image/png",
+        };
+        let fields = [("Content-Type", kind), ("Cache-Control", "max-age=86400")];
+        Script::response(200, &fields, body(request.target()))
+    });
+    origin.await.expect("a free port")
+}
+
+/// Starts a proxy on a thread of its own, where it stays until the tests end.
+fn start(cache: &Cache) -> SocketAddr {
+    let settings = Settings {
+        mode: Mode::Forward,
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        admin: None,
+        name: "hashcache".into(),
+        allow_client: vec![],
+        allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
+        deny_destination: vec![],
+        allow_connect_port: vec![],
+        access_log: AccessLog::None,
+        log_format: LogFormat::Squid,
+        log_strip_query: false,
+        log_anonymize: false,
+        rules: Rules::none(),
+        max_object_size: 1 << 20,
+        workers: 2,
+        limits: Limits::default(),
+    };
+    let (said, says) = mpsc::channel();
+    let (cache, again) = (cache.clone(), settings.clone());
+    std::thread::spawn(move || {
+        let listening =
+            |addresses: &[SocketAddr], _| said.send(addresses[0]).expect("it is waited for");
+        hashcache_proxy::run(settings, cache, None, listening, || {
+            Ok::<_, std::convert::Infallible>(again.clone())
+        })
+    });
+    says.recv().expect("the proxy starts")
+}
+
+/// A client that looks at one page after another.
+struct Browser {
+    connection: Client,
+    page: u64,
+    next: u64,
+}
+
+impl Browser {
+    /// Asks for the next object of its page, as a browser does.
+    async fn step(&mut self, origin: &Origin) {
+        let path = path(self.page, self.next);
+        let (url, page) = (origin.url(&path), origin.url(&self::path(self.page, 0)));
+        let fields = match self.next {
+            0 => [("Accept", "text/html,*/*;q=0.8"), ("X-Referer", "")],
+            _ => [("Accept", "image/*"), ("Referer", &*page)],
+        };
+        let response = self.connection.get(&url, &fields).await;
+        let response = response.expect("the proxy answers");
+        assert_eq!((response.status, response.end), (200, BodyEnd::Complete));
+        assert!(response.body == body(&path), "{path}");
+        self.next += 1;
+    }
+}
+
+/// Seeks a request, of pages that were all stored by eight clients in turn.
+async fn seeks(origin: &Origin, grouped: bool) -> f64 {
+    let hour = std::time::Duration::from_secs(3600);
+    let disk = Arc::new(MemoryDevice::new(96 << 20));
+    let disk = ThrottleDevice::new(disk, DiskModel::HDD_7200, Pace::Modelled, 1);
+    let device = Arc::new(disk);
+    let config = Config {
+        grouped,
+        memory_bytes: 14 << 20,
+        segment_bytes: Some(4 << 20),
+        batch_delay: hour,
+        sync_interval: hour,
+        open_patience: hour,
+        ..Config::on_device(device.clone())
+    };
+    let cache = Cache::open(config).expect("a store that can be opened");
+    let proxy = start(&cache);
+    let mut browsers = Vec::new();
+    for _ in 0..CLIENTS {
+        browsers.push(Browser {
+            connection: Client::connect(proxy).await.expect("the proxy answers"),
+            page: 0,
+            next: OBJECTS,
+        });
+    }
+    let (mut begun, mut requests, mut before) = (0u64, 0u64, None);
+    while begun < PAGES + VISITS {
+        for browser in &mut browsers {
+            if browser.next == OBJECTS {
+                // Each page once, then some more often than others.
+                let some = (begun * 61 % 100).pow(2) * PAGES / 10_000;
+                (browser.page, browser.next) = (if begun < PAGES { begun } else { some }, 0);
+                begun += 1;
+                if begun.is_multiple_of(4 * CLIENTS as u64) {
+                    assert!(cache.flush().await);
+                }
+                if begun == PAGES + CLIENTS as u64 {
+                    (requests, before) = (0, Some(device.figures().seeks));
+                }
+            }
+            browser.step(origin).await;
+            requests += 1;
+        }
+    }
+    let seeks = device.figures().seeks - before.expect("all pages were stored");
+    seeks as f64 / requests as f64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_cost_less_than_0_45_of_the_seeks_when_the_proxy_names_them() {
+    let origin = origin().await;
+    let alone = seeks(&origin, false).await;
+    let together = seeks(&origin, true).await;
+    println!("seeks a request: {alone:.3} alone, {together:.3} together");
+    assert!(alone > 0.2, "memory holds nearly all: {alone:.3}");
+    assert!(together <= 0.45 * alone, "{together:.3} of {alone:.3}");
+    // Both proxies fetched everything once at most, and no part twice for a page.
+    assert!(origin.request_count() as u64 <= 2 * PAGES * OBJECTS * 11 / 10);
+}

@@ -1,0 +1,339 @@
+//! Related objects: which page of which client a response was fetched for.
+//!
+//! The engine writes the members of a group side by side and reads them together. A group is one
+//! page of one client: many users behind one address look at different pages, and what one client
+//! fetches must not be read along with what another one asked for.
+//!
+//! ```text
+//! a page itself                        the group of its own URL
+//! Referer with a path                  the group of that URL
+//! Referer of an origin only, another's the latest page this client had from there, for 2 s
+//! no Referer                           no group
+//! ```
+//!
+//! Called by `request` when a page is asked for and by `fetch` when a response is stored.
+//!
+//! Invariants: a group costs nothing but memory and reads when it is wrong, so a client that lies
+//! hurts its own pages only: its address is part of every group. What is remembered is bounded.
+//! Cost: a hash; a lock for pages, and for what comes from another origin than its page.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashcache_http::{Origin, Target};
+use http::header::{ACCEPT, CONTENT_TYPE, REFERER};
+use http::{HeaderMap, HeaderValue};
+use tokio::time::Instant;
+
+/// How long after a client's last object of a page others may still belong to it.
+const PAGE_OPEN: Duration = Duration::from_secs(2);
+/// Pages remembered.
+const PAGES_MAX: usize = 4096;
+
+/// The pages that clients are looking at.
+pub(crate) struct Related {
+    /// Groups of another process are others: nobody can tell what group a page will have.
+    hash: RandomState,
+    /// By client and origin: the latest page, and when something of it was asked for.
+    latest: Mutex<HashMap<u64, (u64, Instant)>>,
+    /// The site we stand in front of goes by other names where pages are named.
+    site: Option<Origin>,
+}
+
+/// What a request tells of where it belongs.
+pub(crate) struct Asked<'a> {
+    pub(crate) client: IpAddr,
+    pub(crate) target: &'a Target,
+    pub(crate) fields: &'a HeaderMap,
+}
+
+impl Related {
+    pub(crate) fn new(site: Option<Origin>) -> Self {
+        Self {
+            hash: RandomState::new(),
+            latest: Mutex::default(),
+            site,
+        }
+    }
+
+    /// Notes that a client asks for a page, whether or not it is stored.
+    pub(crate) fn asked(&self, asked: &Asked<'_>, now: Instant) {
+        if wants_page(asked.fields) == Some(true) {
+            self.page(asked, now);
+        }
+    }
+
+    /// The group of what came for `asked` with the fields `response`; 0: none.
+    pub(crate) fn group(&self, asked: &Asked<'_>, response: &HeaderMap, now: Instant) -> u64 {
+        let is_page = match wants_page(asked.fields) {
+            Some(true) => is_text(response),
+            Some(false) => false,
+            // A program that names a page and does not ask for one asks for a part of it.
+            None => is_text(response) && !asked.fields.contains_key(REFERER),
+        };
+        if is_page {
+            return self.page(asked, now);
+        }
+        let Some(referer) = self.referer(asked.fields) else {
+            return 0;
+        };
+        let of_origin = self.of_origin(asked.client, &referer);
+        // Of another origin a client says no more than this, today.
+        let origin_only = &*referer.path_and_query == "/" && !referer.same_origin(asked.target);
+        if !origin_only {
+            let group = self.of_page(asked.client, &referer);
+            self.remember(of_origin, group, now);
+            return group;
+        }
+        let mut latest = self.lock();
+        match latest.get_mut(&of_origin) {
+            Some((group, at)) if now.saturating_duration_since(*at) < PAGE_OPEN => {
+                *at = now;
+                *group
+            }
+            _ => 0,
+        }
+    }
+
+    fn page(&self, asked: &Asked<'_>, now: Instant) -> u64 {
+        let group = self.of_page(asked.client, asked.target);
+        self.remember(self.of_origin(asked.client, asked.target), group, now);
+        group
+    }
+
+    /// Never 0, which is no group.
+    fn of_page(&self, client: IpAddr, page: &Target) -> u64 {
+        self.hash.hash_one((client, page)).max(1)
+    }
+
+    fn of_origin(&self, client: IpAddr, page: &Target) -> u64 {
+        self.hash.hash_one((client, page.scheme, &page.authority))
+    }
+
+    fn remember(&self, of_origin: u64, group: u64, now: Instant) {
+        let mut latest = self.lock();
+        if latest.len() >= PAGES_MAX && !latest.contains_key(&of_origin) {
+            latest.retain(|_, (_, at)| now.saturating_duration_since(*at) < PAGE_OPEN);
+            if latest.len() >= PAGES_MAX {
+                latest.clear();
+            }
+        }
+        latest.insert(of_origin, (group, now));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (u64, Instant)>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The page that a request names; on the site we stand in front of, by its one name.
+    fn referer(&self, fields: &HeaderMap) -> Option<Target> {
+        let text = fields.get(REFERER)?.to_str().ok()?;
+        let page = Target::parse_url(text.split('#').next()?).ok()?;
+        match &self.site {
+            Some(site) => Some(Target {
+                scheme: site.scheme,
+                authority: site.authority.clone(),
+                ..page
+            }),
+            None => Some(page),
+        }
+    }
+}
+
+/// Whether a client asks for a page, not for what a page is made of; `None`: it does not say.
+fn wants_page(fields: &HeaderMap) -> Option<bool> {
+    if let Some(destination) = fields.get("sec-fetch-dest") {
+        let pages: [&[u8]; 3] = [b"document", b"iframe", b"frame"];
+        return Some(pages.contains(&destination.as_bytes()));
+    }
+    // Browsers ask so for pages only; programs that take anything do not say.
+    let accept = fields.get(ACCEPT).map(HeaderValue::as_bytes)?;
+    accept.starts_with(b"text/html").then_some(true)
+}
+
+fn is_text(response: &HeaderMap) -> bool {
+    let Some(value) = response.get(CONTENT_TYPE) else {
+        return false;
+    };
+    let essence = value.as_bytes().split(|byte| *byte == b';').next();
+    let essence = essence.unwrap_or_default().trim_ascii();
+    [&b"text/html"[..], b"application/xhtml+xml"]
+        .iter()
+        .any(|page| essence.eq_ignore_ascii_case(page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = "192.0.2.1";
+
+    struct Browser {
+        related: Related,
+        start: Instant,
+    }
+
+    impl Browser {
+        fn new() -> Self {
+            Self {
+                related: Related::new(None),
+                start: Instant::now(),
+            }
+        }
+
+        fn group(&self, client: &str, url: &str, referer: &str, kind: &str, at_ms: u64) -> u64 {
+            let mut fields = HeaderMap::new();
+            if !referer.is_empty() {
+                fields.insert(REFERER, HeaderValue::from_str(referer).unwrap());
+            }
+            if kind.starts_with("text/html") {
+                fields.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.8"));
+            }
+            let mut response = HeaderMap::new();
+            response.insert(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap());
+            let asked = Asked {
+                client: client.parse().unwrap(),
+                target: &Target::parse_url(url).unwrap(),
+                fields: &fields,
+            };
+            let now = self.start + Duration::from_millis(at_ms);
+            self.related.group(&asked, &response, now)
+        }
+    }
+
+    #[test]
+    fn a_page_and_what_names_it_are_one_group_and_other_pages_others() {
+        let browser = Browser::new();
+        let page = browser.group(CLIENT, "http://a/p?x", "", "text/html; charset=utf-8", 0);
+        let image = browser.group(
+            CLIENT,
+            "http://a/i.png",
+            "http://a/p?x#top",
+            "image/png",
+            9_000,
+        );
+        let style = browser.group(CLIENT, "http://b/s.css", "http://a/p?x", "text/css", 9_000);
+        assert!(page != 0 && image == page && style == page);
+        assert_ne!(
+            browser.group(CLIENT, "http://a/j", "http://a/q", "image/png", 0),
+            page
+        );
+        // A link leads to another page, not to a part of this one.
+        assert_ne!(
+            browser.group(CLIENT, "http://a/q", "http://a/p?x", "text/html", 0),
+            page
+        );
+    }
+
+    #[test]
+    fn who_names_no_page_has_no_group() {
+        let browser = Browser::new();
+        for referer in ["", "nonsense", "about:blank", "ftp://h/x"] {
+            assert_eq!(
+                browser.group(CLIENT, "http://a/i", referer, "image/png", 0),
+                0
+            );
+        }
+    }
+
+    #[test]
+    fn another_origin_joins_the_latest_page_for_two_seconds() {
+        let browser = Browser::new();
+        let cross = |at| browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", at);
+        assert_eq!(cross(0), 0);
+        browser.group(CLIENT, "http://a/one", "", "text/html", 0);
+        let two = browser.group(CLIENT, "http://a/two", "", "text/html", 100);
+        assert_eq!(cross(2_000), two);
+        // Each of its objects keeps the page open.
+        assert_eq!(cross(3_900), two);
+        assert_eq!(cross(5_900), 0);
+    }
+
+    #[test]
+    fn the_front_page_of_an_origin_is_a_page() {
+        let browser = Browser::new();
+        let front = browser.group(CLIENT, "http://a/", "", "text/html", 0);
+        browser.group(CLIENT, "http://a/other", "", "text/html", 100);
+        let image = browser.group(CLIENT, "http://a/i", "http://a/", "image/png", 9_000);
+        assert_eq!(image, front);
+    }
+
+    #[test]
+    fn clients_do_not_share_pages() {
+        let browser = Browser::new();
+        let one = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+        let other = browser.group("192.0.2.2", "http://a/p", "", "text/html", 0);
+        assert_ne!(one, other);
+        let cross = browser.group("192.0.2.2", "http://cdn/i", "http://a/", "image/png", 10);
+        assert_eq!(cross, other);
+    }
+
+    #[test]
+    fn a_page_that_is_stored_is_noted_when_it_is_asked_for() {
+        let browser = Browser::new();
+        let mut fields = HeaderMap::new();
+        fields.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.8"));
+        let asked = Asked {
+            client: CLIENT.parse().unwrap(),
+            target: &Target::parse_url("http://a/p").unwrap(),
+            fields: &fields,
+        };
+        browser.related.asked(&asked, browser.start);
+        let page = browser.group(CLIENT, "http://a/i", "http://a/p", "image/png", 5_000);
+        let cross = browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", 1_000);
+        assert!(page != 0 && cross == page);
+    }
+
+    #[test]
+    fn a_fragment_that_a_page_loads_is_a_part_of_it() {
+        let browser = Browser::new();
+        let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+        let mut fields = HeaderMap::new();
+        fields.insert(REFERER, HeaderValue::from_static("http://a/p"));
+        let mut response = HeaderMap::new();
+        response.insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
+        let asked = Asked {
+            client: CLIENT.parse().unwrap(),
+            target: &Target::parse_url("http://a/fragment").unwrap(),
+            fields: &fields,
+        };
+        assert_eq!(
+            browser.related.group(&asked, &response, browser.start),
+            page
+        );
+    }
+
+    #[test]
+    fn what_a_browser_calls_a_part_is_no_page_whatever_its_type() {
+        let mut fields = HeaderMap::new();
+        fields.insert("sec-fetch-dest", HeaderValue::from_static("empty"));
+        assert_eq!(wants_page(&fields), Some(false));
+        fields.insert("sec-fetch-dest", HeaderValue::from_static("iframe"));
+        assert_eq!(wants_page(&fields), Some(true));
+    }
+
+    #[test]
+    fn a_site_goes_by_one_name() {
+        let related = Related::new(Some("http://127.0.0.1:8080".parse().unwrap()));
+        let mut fields = HeaderMap::new();
+        fields.insert(
+            REFERER,
+            HeaderValue::from_static("https://www.example.org/p"),
+        );
+        let page = related.referer(&fields).unwrap();
+        assert_eq!(page.to_string(), "http://127.0.0.1:8080/p");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let browser = Browser::new();
+        for n in 0..3 * PAGES_MAX as u64 {
+            let url = format!("http://h{n}/p");
+            browser.group(CLIENT, &url, "", "text/html", n / 100);
+        }
+        assert!(browser.related.lock().len() <= PAGES_MAX);
+    }
+}

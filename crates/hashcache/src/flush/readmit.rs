@@ -1,0 +1,211 @@
+//! Readmission: what is in use is copied to the head of the log before the head comes round to it.
+//!
+//! The log forgets what is oldest, not what is used least. While one segment is being filled, the
+//! next one, whose records are the oldest, is looked through; of those that were used lately,
+//! copies go to the head, so that each lap they are kept for one more.
+//!
+//! Called by `flush` behind each batch. What lies in memory is copied from there, the rest is read.
+//!
+//! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it.
+//! It is written only when nothing newer has its name, and recorded only if the entry still points
+//! to what was copied; batches in between there are none, for one thread writes them all. So a copy
+//! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
+//! always makes room.
+//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::Scribe;
+use crate::circular_log::Cursor;
+use crate::format::{Kind, Listed, kind_number, record_bytes};
+use crate::memory::Reservation;
+use crate::policy::LogPos;
+use crate::record::Record;
+use crate::recover::Segment;
+use crate::shard::Pending;
+
+/// A segment gives at most this part of its bytes to copies.
+const COPIED_SHARE: u64 = 4;
+
+/// The segment that will be opened next.
+struct Victim {
+    /// Of its last opening.
+    cursor: Cursor,
+    listed: Vec<Listed>,
+    /// The first of `listed` that was not looked at yet.
+    next: usize,
+    copied_bytes: u64,
+    _reservation: Reservation,
+}
+
+/// How far the looking through has come.
+#[derive(Default)]
+pub(crate) struct Readmission {
+    victim: Option<Victim>,
+    /// The segment last begun with, so that one that cannot be read is not tried again.
+    begun: Option<Cursor>,
+}
+
+impl Scribe {
+    /// Copies what is in use of the records that the log comes to next, as many as go with how far
+    /// the open segment is filled.
+    pub(super) fn readmit(&mut self) -> io::Result<()> {
+        let Some(mut readmission) = self.readmission.take() else {
+            return Ok(());
+        };
+        let copies = self.copies(&mut readmission);
+        self.readmission = Some(readmission);
+        // Where there is no room left it is too late for them: the next segment is their own.
+        let most = self.copies_that_fit(&copies);
+        if most > 0 {
+            self.write_batch(&copies[..most])?;
+        }
+        Ok(())
+    }
+
+    fn copies_that_fit(&self, copies: &[Arc<Pending>]) -> usize {
+        let grain = self.stripe.log.grain();
+        let (mut most, mut bytes) = (0, 0);
+        for copy in copies {
+            bytes += grain.record(copy.record_bytes);
+            if !self.log.fits(most + 1, bytes) || grain.batch(most + 1, bytes) > self.buffer.len() {
+                break;
+            }
+            most += 1;
+        }
+        most
+    }
+
+    fn copies(&self, readmission: &mut Readmission) -> Vec<Arc<Pending>> {
+        let Some(next) = self.next_victim() else {
+            return Vec::new();
+        };
+        if readmission.begun != Some(next) {
+            readmission.begun = Some(next);
+            readmission.victim = self.victim(next);
+        }
+        let Some(victim) = &mut readmission.victim else {
+            return Vec::new();
+        };
+        let segment_bytes = u64::from(self.stripe.geometry.segment_bytes);
+        // A batch ahead of the head, so that all were looked at when the segment is full.
+        let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
+        let filled = ahead.min(segment_bytes);
+        let lines = victim.listed.len() as u64;
+        let end = usize::try_from(lines * filled / segment_bytes).unwrap_or(usize::MAX);
+        let most = filled / COPIED_SHARE;
+        let mut copies = Vec::new();
+        while victim.next < end && victim.copied_bytes < most {
+            let listed = victim.listed[victim.next];
+            victim.next += 1;
+            if let Some(copy) = self.copy(victim.cursor, &listed) {
+                let bytes = self.stripe.log.grain().record(copy.record_bytes);
+                victim.copied_bytes += bytes as u64;
+                copies.push(copy);
+            }
+        }
+        victim.next = victim.next.max(end.min(victim.listed.len()));
+        copies
+    }
+
+    /// The segment behind the open one, as it was last opened, if it ever was.
+    fn next_victim(&self) -> Option<Cursor> {
+        let open = self.log.cursor;
+        let segment = (open.segment + 1) % self.stripe.geometry.segments;
+        // Behind the last segment comes the first, which this lap has written.
+        let lap = if segment == 0 {
+            open.lap
+        } else {
+            open.lap.checked_sub(1)?
+        };
+        let place = self
+            .stripe
+            .log
+            .place(self.stripe.log.position(lap, segment, 0))?;
+        Some(Cursor {
+            segment,
+            lap,
+            stamp: place.stamp,
+            used: 0,
+            ordinal: 0,
+        })
+    }
+
+    fn victim(&self, cursor: Cursor) -> Option<Victim> {
+        let mut listed = Segment::read(&self.stripe, cursor, 0, 0).listed;
+        listed.retain(|it| it.kind == kind_number(Kind::Head));
+        listed.shrink_to_fit();
+        let bytes = size_of_val(&listed[..]) as u64;
+        Some(Victim {
+            cursor,
+            listed,
+            next: 0,
+            copied_bytes: 0,
+            _reservation: self.stripe.budget.reserve(bytes)?,
+        })
+    }
+
+    /// A copy of what `listed` says lies in the segment of `cursor`, if it is in use and the newest
+    /// of its name.
+    fn copy(&self, cursor: Cursor, listed: &Listed) -> Option<Arc<Pending>> {
+        let stripe = &self.stripe;
+        let unit = u64::from(listed.offset);
+        let at = stripe.log.position(cursor.lap, cursor.segment, unit);
+        let key = listed.key;
+        let (newer, hot) = {
+            let mut shard = stripe.shard(key);
+            let newer = stripe.newer(&mut shard, key, at)?;
+            let (hot, used) = stripe.hot.peek(key).unzip();
+            let in_use = used == Some(true) || shard.policy.is_hot(key, at, stripe.log.head());
+            (in_use.then_some(newer)?, hot)
+        };
+        // An equal tag further on can be a newer version that nobody said what it replaces.
+        let is_other = |at: &LogPos| stripe.key_at(*at).is_some_and(|other| other != key);
+        if !newer.iter().all(is_other) {
+            return None;
+        }
+        let is_it = |record: &Arc<Record>| {
+            record.fields.version == listed.version && record.fields.revision == listed.revision
+        };
+        let record = match hot.filter(is_it) {
+            Some(record) => record,
+            None => {
+                // Nobody who writes waits for memory that readers hold.
+                let bytes = u64::from(listed.length) * u64::from(stripe.geometry.unit_bytes);
+                Arc::new(stripe.read_at_once(at, bytes)?)
+            }
+        };
+        let right = record.fields.key == key && self.worth_copying(&record);
+        right.then(|| copied(record, at))
+    }
+
+    /// Objects of more than one record are not: the head alone would be no use without the others.
+    fn worth_copying(&self, record: &Record) -> bool {
+        let fields = &record.fields;
+        let useless = fields.useless_after != 0
+            && fields.useless_after <= self.stripe.clock.unix_millis() / 1000;
+        let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
+        whole && !useless
+    }
+}
+
+fn copied(record: Arc<Record>, from: LogPos) -> Arc<Pending> {
+    let record_bytes = record_bytes(
+        record.name.len(),
+        record.fields.labels.len(),
+        record.metadata.len(),
+        record.content_bytes(),
+    );
+    Arc::new(Pending {
+        record,
+        replaces: None,
+        copies: Some(from),
+        dead: AtomicBool::new(false),
+        asked_for: AtomicBool::new(false),
+        record_bytes,
+        // What was read holds its own; what is hot is on the books there.
+        _reservations: Arc::default(),
+    })
+}

@@ -1,0 +1,347 @@
+//! Groups: what is put together is read together, whoever else puts in between.
+
+use std::sync::Arc;
+
+use hashcache::device::{Device, DiskModel, MemoryDevice, Pace, ThrottleDevice};
+use hashcache::{Cache, Config, PolicyKind, Put};
+
+use super::support::{KIB, MIB, Recorder, Value, copy, get, memory, open, quiet, read};
+
+/// Objects of a page.
+const OBJECTS: u64 = 13;
+
+fn grouped(device: Arc<dyn Device>) -> Config {
+    Config {
+        grouped: true,
+        memory_bytes: 64 * MIB as u64,
+        segment_bytes: Some(8 * MIB as u32),
+        ..quiet(device, PolicyKind::Log)
+    }
+}
+
+fn name(page: u64, object: u64) -> Vec<u8> {
+    format!("http://example.org/{page}/{object}").into_bytes()
+}
+
+/// The value an object of a page always has: 2 to 14 KiB.
+fn value(page: u64, object: u64) -> Value {
+    let length = 2 * KIB + (page * 7_919 + object * 104_729) as usize % (12 * KIB);
+    Value::new(page * OBJECTS + object, length)
+}
+
+fn put(cache: &Cache, page: u64, object: u64) {
+    put_in(cache, page, object, page + 1);
+}
+
+fn put_in(cache: &Cache, page: u64, object: u64, group: u64) {
+    let (name, value) = (name(page, object), value(page, object));
+    let put = Put {
+        group,
+        ..Put::metadata(value.metadata())
+    };
+    cache.put(&name, put, &value.content(&name)).unwrap();
+}
+
+/// Puts `pages` with clients whose requests interleave, opens the store anew, and forgets what
+/// was asked of the device so far.
+fn filled(pages: u64, group: fn(u64, u64) -> u64) -> (Cache, Arc<Recorder<MemoryDevice>>) {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let cache = open(grouped(device.clone()));
+    for object in 0..OBJECTS {
+        for page in 0..pages {
+            put_in(&cache, page, object, group(page, object));
+        }
+    }
+    assert!(cache.flush().wait());
+    cache.close();
+    let cache = open(grouped(device.clone()));
+    device.take_reads();
+    device.take_writes();
+    (cache, device)
+}
+
+#[test]
+fn a_page_is_one_read_however_its_objects_came() {
+    let (cache, device) = filled(6, |page, _| page + 1);
+    for page in 0..6 {
+        for object in 0..OBJECTS {
+            assert_eq!(get(&cache, &name(page, object)), Some(value(page, object)));
+        }
+        assert_eq!(device.take_reads().len(), 1, "page {page}");
+    }
+    assert_eq!(device.take_writes(), []);
+    let stats = cache.stats();
+    assert_eq!((stats.group_reads, stats.prefetched), (6, 6 * 12));
+}
+
+#[test]
+fn from_a_member_on_the_rest_of_the_run_is_read_and_no_more() {
+    let (cache, device) = filled(3, |page, _| page + 1);
+    assert!(get(&cache, &name(1, 7)).is_some());
+    for object in 8..OBJECTS {
+        assert!(get(&cache, &name(1, object)).is_some());
+    }
+    assert_eq!(device.take_reads().len(), 1);
+    assert!(get(&cache, &name(1, 6)).is_some());
+    assert_eq!(device.take_reads().len(), 1);
+}
+
+#[test]
+fn members_asked_for_at_once_share_one_read() {
+    let (cache, device) = filled(4, |page, _| page + 1);
+    for page in 0..4 {
+        let names: Vec<_> = (0..OBJECTS).map(|object| name(page, object)).collect();
+        let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        for (object, lookup) in (0..).zip(cache.get_many(&names)) {
+            let hit = lookup.wait().unwrap();
+            assert_eq!(read(&hit, &name(page, object)), Some(value(page, object)));
+        }
+        // The first is read by one thread, and another may get to the second before.
+        let reads = device.take_reads().len();
+        assert!(reads <= 3, "{reads} reads");
+    }
+}
+
+#[test]
+fn neighbours_of_another_group_stay_cold() {
+    let (cache, device) = filled(4, |page, object| if object == 12 { 99 } else { page + 1 });
+    assert!(get(&cache, &name(2, 0)).is_some());
+    assert_eq!(cache.stats().prefetched, 11);
+    assert!(get(&cache, &name(2, 12)).is_some());
+    assert_eq!(device.take_reads().len(), 2);
+    // The run of group 99 is another: it was read from its third member on.
+    assert_eq!(cache.stats().prefetched, 12);
+}
+
+#[test]
+fn what_is_read_along_by_rounding_is_no_sibling() {
+    let device = memory(64 * MIB);
+    let cache = open(grouped(device.clone()));
+    let tiny = |n: u64| Value::new(n * 900, 500);
+    let name = |n: u64| format!("tiny/{n}").into_bytes();
+    // Two groups of two records of a KiB: the run of the first ends within the second.
+    for n in 0..4 {
+        let put = Put {
+            group: 1 + n / 2,
+            ..Put::metadata(tiny(n).metadata())
+        };
+        cache
+            .put(&name(n), put, &tiny(n).content(&name(n)))
+            .unwrap();
+    }
+    cache.close();
+    let cache = open(grouped(device));
+    assert_eq!(get(&cache, &name(0)), Some(tiny(0)));
+    assert_eq!(cache.stats().prefetched, 1);
+    assert_eq!(get(&cache, &name(2)), Some(tiny(2)));
+    assert_eq!(cache.stats().prefetched, 2);
+}
+
+#[test]
+fn without_a_group_nothing_is_read_along() {
+    let (cache, device) = filled(4, |_, _| 0);
+    for object in 0..OBJECTS {
+        assert!(get(&cache, &name(2, object)).is_some());
+    }
+    assert!(device.take_reads().len() >= 13);
+    assert_eq!(cache.stats().prefetched, 0);
+}
+
+#[test]
+fn a_sibling_that_was_replaced_or_removed_does_not_come_back() {
+    let (cache, _) = filled(3, |page, _| page + 1);
+    let new = Value::new(1_000, 3_000);
+    new.store(&cache, &name(1, 4)).unwrap();
+    assert!(cache.flush().wait());
+    cache.remove(&name(1, 5)).wait().unwrap();
+    // Pending, and not yet written.
+    let newer = Value::new(1_001, 4_000);
+    newer.store(&cache, &name(1, 6)).unwrap();
+    assert!(get(&cache, &name(1, 0)).is_some());
+    assert_eq!(get(&cache, &name(1, 4)), Some(new));
+    assert_eq!(get(&cache, &name(1, 5)), None);
+    assert_eq!(get(&cache, &name(1, 6)), Some(newer));
+    assert_eq!(get(&cache, &name(1, 7)), Some(value(1, 7)));
+}
+
+#[test]
+fn a_damaged_member_ends_the_run_and_is_a_miss_itself() {
+    let device = memory(64 * MIB);
+    let cache = open(grouped(device.clone()));
+    (0..OBJECTS).for_each(|object| put(&cache, 1, object));
+    assert!(cache.flush().wait());
+    cache.close();
+    let mut bytes = device.to_bytes();
+    let name_at = |bytes: &[u8], name: &[u8]| bytes.windows(name.len()).position(|it| it == name);
+    let at = name_at(&bytes, b"/1/5").unwrap();
+    bytes[at] ^= 1;
+    let cache = open(grouped(copy(bytes)));
+    assert!(get(&cache, &name(1, 0)).is_some());
+    assert_eq!(cache.stats().prefetched, 4);
+    assert_eq!(get(&cache, &name(1, 5)), None);
+    for object in 6..OBJECTS {
+        assert_eq!(get(&cache, &name(1, object)), Some(value(1, object)));
+    }
+}
+
+#[test]
+fn runs_survive_a_kill_a_close_and_an_opening_without_groups() {
+    let device = memory(64 * MIB);
+    let cache = open(grouped(device.clone()));
+    for object in 0..OBJECTS {
+        (0..8).for_each(|page| put(&cache, page, object));
+    }
+    assert!(cache.flush().wait());
+    let killed = device.to_bytes();
+    cache.close();
+    let all_found = |cache: &Cache| {
+        let found = (0..8).flat_map(|page| (0..OBJECTS).map(move |object| (page, object)));
+        found
+            .filter(|(page, object)| {
+                get(cache, &name(*page, *object)) == Some(value(*page, *object))
+            })
+            .count()
+    };
+    // From the checkpoint, from lists after a kill, and from lists after a run that had no runs.
+    let device = copy(device.to_bytes());
+    let ungrouped = |device: Arc<dyn Device>| Config {
+        grouped: false,
+        ..grouped(device)
+    };
+    open(ungrouped(device.clone())).close();
+    for image in [device.to_bytes(), killed] {
+        let device = Arc::new(Recorder::new(MemoryDevice::from_bytes(image)));
+        let cache = open(grouped(device.clone()));
+        device.take_reads();
+        assert_eq!(all_found(&cache), 104);
+        assert!(device.take_reads().len() <= 12);
+        cache.close();
+        let cache = open(grouped(device.clone()));
+        device.take_reads();
+        assert_eq!(all_found(&cache), 104);
+        assert!(device.take_reads().len() <= 12);
+        cache.close();
+        let cache = open(ungrouped(device.clone()));
+        assert_eq!(all_found(&cache), 104);
+        assert_eq!(cache.stats().group_reads, 0);
+    }
+}
+
+#[test]
+fn a_group_longer_than_a_run_comes_in_runs_of_a_mebibyte() {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(128 * MIB)));
+    let cache = open(grouped(device.clone()));
+    let long = |n: u64| Value::new(n, 60 * KIB);
+    let name = |n: u64| format!("object/{n:03}").into_bytes();
+    for n in 0..60 {
+        let put = Put {
+            group: 5,
+            ..Put::metadata(long(n).metadata())
+        };
+        cache
+            .put(&name(n), put, &long(n).content(&name(n)))
+            .unwrap();
+    }
+    assert!(cache.flush().wait());
+    cache.close();
+    let cache = open(grouped(device.clone()));
+    device.take_reads();
+    for n in 0..60 {
+        assert_eq!(get(&cache, &name(n)), Some(long(n)));
+    }
+    let reads = device.take_reads();
+    assert!(reads.len() <= 5, "{reads:?}");
+    assert!(reads.iter().all(|read| read.length <= MIB + 8 * KIB));
+}
+
+/// Numbers below a bound, each as often as its rank says.
+pub struct Zipf {
+    below: Vec<f64>,
+}
+
+impl Zipf {
+    pub fn new(n: u64, exponent: f64) -> Self {
+        let mut sum = 0.0;
+        let below: Vec<f64> = (1..=n)
+            .map(|rank| {
+                sum += 1.0 / (rank as f64).powf(exponent);
+                sum
+            })
+            .collect();
+        Self {
+            below: below.into_iter().map(|it| it / sum).collect(),
+        }
+    }
+
+    pub fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+        let at = random.f64();
+        self.below.partition_point(|below| *below < at) as u64
+    }
+}
+
+/// Seeks and hits per request of pages asked for by eight clients in turn, object by object.
+fn page_workload(grouped: bool) -> (f64, f64) {
+    const CLIENTS: usize = 8;
+    const VISITS: usize = 3_000;
+    let disk = Arc::new(MemoryDevice::new(160 * MIB));
+    let device = Arc::new(ThrottleDevice::new(
+        disk,
+        DiskModel::HDD_7200,
+        Pace::Modelled,
+        1,
+    ));
+    let cache = open(Config {
+        grouped,
+        memory_bytes: 24 * MIB as u64,
+        segment_bytes: Some(4 * MIB as u32),
+        ..quiet(device.clone(), PolicyKind::Log)
+    });
+    let mut random = fastrand::Rng::with_seed(9);
+    let pages = Zipf::new(1_500, 0.8);
+    // Page and next object of each client.
+    let mut clients = [(0, OBJECTS); CLIENTS];
+    let (mut requests, mut hits, mut begun) = (0u64, 0u64, 0);
+    let mut seeks_before = 0;
+    while begun < VISITS {
+        for client in &mut clients {
+            if client.1 == OBJECTS {
+                *client = (pages.draw(&mut random), 0);
+                begun += 1;
+                if begun == VISITS / 2 {
+                    // From here on it counts.
+                    assert!(cache.flush().wait());
+                    (requests, hits) = (0, 0);
+                    seeks_before = device.figures().seeks;
+                }
+                if begun % 32 == 0 {
+                    assert!(cache.flush().wait());
+                }
+            }
+            let (page, object) = *client;
+            client.1 += 1;
+            requests += 1;
+            match get(&cache, &name(page, object)) {
+                Some(found) => {
+                    assert_eq!(found, value(page, object));
+                    hits += 1;
+                }
+                None => put(&cache, page, object),
+            }
+        }
+    }
+    let seeks = device.figures().seeks - seeks_before;
+    (
+        seeks as f64 / requests as f64,
+        hits as f64 / requests as f64,
+    )
+}
+
+#[test]
+fn pages_cost_less_than_0_45_of_the_seeks_with_the_same_memory() {
+    let (alone, hits_alone) = page_workload(false);
+    let (together, hits_together) = page_workload(true);
+    println!("seeks a request: {alone:.3} alone, {together:.3} together");
+    println!("hits: {hits_alone:.3} alone, {hits_together:.3} together");
+    assert!(together <= 0.45 * alone, "{together:.3} of {alone:.3}");
+    assert!((hits_alone - hits_together).abs() < 0.02);
+}
