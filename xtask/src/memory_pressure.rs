@@ -11,12 +11,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
 use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content};
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::memory_limit::mib;
 use crate::proxy_process::{BinaryArgs, MemoryCgroup, ProxyCommand, ProxyProcess};

@@ -48,10 +48,12 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .map(|it| open::stripe(config, it, &common, READ_THREADS))
         .collect::<Result<_, _>>()?;
     common.members.join(&stripes);
-    let keeper = common.keeper().map_err(|source| OpenError::System {
-        what: "a thread",
-        source,
-    })?;
+    let keeper = common
+        .keeper(&config.clock)
+        .map_err(|source| OpenError::System {
+            what: "a thread",
+            source,
+        })?;
     tell(&mut opened)?;
     made.keep();
     let scribes = write(config, opened, &stripes)?;

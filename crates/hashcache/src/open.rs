@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::circular_log::{Grain, LogWriter};
+use crate::clock::Clock;
 use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
 use crate::device::{Device, FileDevice, FileError};
 use crate::error::OpenError;
@@ -369,8 +370,8 @@ pub(crate) struct Common {
 
 impl Common {
     /// A thread that gives hot objects' memory back to others.
-    pub(crate) fn keeper(&self) -> io::Result<Keeper> {
-        Keeper::start(&self.hot, self.budget.limit())
+    pub(crate) fn keeper(&self, clock: &Clock) -> io::Result<Keeper> {
+        Keeper::start(&self.hot, self.budget.limit(), clock)
     }
 
     /// For a store on `opened`, all of which take part as the history of each says.

@@ -8,10 +8,11 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::hot::Hot;
 use super::surroundings::{Room, Surroundings};
+use crate::clock::Clock;
 
 /// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
 const FASTEST: u64 = 4 << 30;
@@ -42,12 +43,13 @@ impl Keeper {
     ///
     /// # Errors
     /// No thread could be had.
-    pub(crate) fn start(hot: &Arc<Hot>, limit: u64) -> std::io::Result<Self> {
+    pub(crate) fn start(hot: &Arc<Hot>, limit: u64, clock: &Clock) -> std::io::Result<Self> {
         let stop = Arc::<Stop>::default();
         let (hot, stopped) = (Arc::downgrade(hot), Arc::clone(&stop));
+        let clock = clock.clone();
         let thread = std::thread::Builder::new()
             .name("hc-memory".into())
-            .spawn(move || watch(&hot, limit, &stopped))?;
+            .spawn(move || watch(&hot, Share::all(limit), &clock, &stopped))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -71,10 +73,8 @@ impl Drop for Keeper {
     }
 }
 
-fn watch(hot: &Weak<Hot>, limit: u64, stop: &Stop) {
+fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
     let surroundings = Surroundings::of_this_process();
-    let begun = Instant::now();
-    let mut share = Share::all(limit);
     let mut wait = Duration::ZERO;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +87,7 @@ fn watch(hot: &Weak<Hot>, limit: u64, stop: &Stop) {
         let Some(room) = surroundings.room(taken) else {
             return;
         };
-        wait = share.look(room, taken, begun.elapsed());
+        wait = share.look(room, taken, clock.monotone());
         hot.keep_within(share.ceiling);
     }
 }

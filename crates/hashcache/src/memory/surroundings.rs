@@ -206,7 +206,7 @@ mod tests {
     fn the_groups_of_a_process_are_found_from_the_innermost_out() {
         let first = "9:name=systemd:/\n4:memory:/a/b\n0::/\n";
         let mounts = "30 20 0:26 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n\
-                      31 20 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:1 - cgroup cgroup rw,memory\n";
+                      31 20 0:27 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n";
         let found = directories(first, mounts);
         let expected = [
             "/sys/fs/cgroup/memory/a/b",

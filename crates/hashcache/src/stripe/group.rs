@@ -6,8 +6,8 @@
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of what was asked for and, under its shard's lock, its entry is still the newest that
-//! could be its name, on a device that it counts on and that has not failed. While a run is read, who asks for another part of it waits for that read
-//! instead of making one.
+//! could be its name, on a device that it counts on and that has not failed. While a run is read,
+//! who asks for another part of it waits for that read instead of making one.
 //! Cost: one read of at most 1 MiB, a MAC and a copy a member.
 
 use std::ops::Range;
