@@ -32,11 +32,6 @@ use clap::Parser as _;
 use args::{Cli, Command};
 use settings::Environment;
 
-/// Not the system's: what that one keeps of a burst of pending writes is memory that no budget
-/// knows of, and that hot objects have to do without.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Exit status when the data is not well.
 const NOT_WELL: u8 = 1;
 /// Exit status when we could not do what was asked.
