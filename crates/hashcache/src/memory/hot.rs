@@ -285,6 +285,11 @@ impl Hot {
         self.slabs.load(Ordering::Relaxed) as u64 * SLAB_BYTES as u64
     }
 
+    /// Bytes of the budget that others take, mostly of the heap.
+    pub(super) fn others_bytes(&self) -> u64 {
+        self.budget.used().saturating_sub(self.slab_bytes())
+    }
+
     /// Bytes of content and metadata that are hot.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

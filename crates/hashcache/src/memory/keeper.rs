@@ -1,4 +1,5 @@
-//! The keeper: a thread that has hot objects give memory back when others need it.
+//! The keeper: a thread that has hot objects give memory back when others need it, and the heap
+//! what was freed.
 //!
 //! It watches use, not pressure: by the time the kernel tells of pressure, one that allocates at
 //! full speed has met the limit, and somebody is killed. Started with a cache, ends with it.
@@ -10,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::heap::Heap;
 use super::hot::Hot;
 use super::surroundings::{Room, Surroundings};
 use crate::clock::Clock;
@@ -75,6 +77,7 @@ impl Drop for Keeper {
 
 fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
     let surroundings = Surroundings::of_this_process();
+    let mut heap = Heap::default();
     let mut wait = Duration::ZERO;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,12 +86,13 @@ fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
             return;
         }
         let Some(hot) = hot.upgrade() else { return };
-        let taken = hot.slab_bytes();
-        let Some(room) = surroundings.room(taken) else {
-            return;
-        };
-        wait = share.look(room, taken, clock.monotone());
-        hot.keep_within(share.ceiling);
+        let (taken, now) = (hot.slab_bytes(), clock.monotone());
+        wait = LOOK_MAX;
+        if let Some(room) = surroundings.room(taken) {
+            wait = share.look(room, taken, now);
+            hot.keep_within(share.ceiling);
+        }
+        heap.look(hot.others_bytes(), share.limit, now);
     }
 }
 

@@ -8,6 +8,7 @@
 mod budget;
 mod buffer;
 mod chunk;
+mod heap;
 mod hot;
 mod index;
 mod keeper;
