@@ -1,10 +1,10 @@
 //! What it takes to open a store of a hundred gigabytes, on a device that is modelled: superblocks,
-//! journal and checkpoints are kept as the engine wrote them, the headers and footers of the log are
-//! made when they are read, as a cache of 8 KiB objects would have left them, and what lies
-//! between them is never read.
+//! journal and checkpoints are kept as the engine wrote them; the headers and footers of the log
+//! are made when they are read, as a cache of 8 KiB objects would have left them. What lies between
+//! them is never read.
 //!
-//! `HASHCACHE_TEST_GIGABYTES=100` gives the size; without it 4 GB are opened, and the bar of
-//! bytes is that for their share.
+//! `HASHCACHE_TEST_GIGABYTES=100` gives the size; without it 4 GB are opened, and the bar of bytes
+//! is that for their share.
 
 use std::collections::HashMap;
 use std::io;
@@ -359,8 +359,6 @@ fn little(opening: &Opening) {
 }
 
 fn tell(what: &str, opening: &Opening) {
-    println!(
-        "{what}: {} calls before, {:?}",
-        opening.calls_before, opening.figures
-    );
+    let (calls, figures) = (opening.calls_before, opening.figures);
+    println!("{what}: {calls} calls before, {figures:?}");
 }
