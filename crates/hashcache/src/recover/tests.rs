@@ -348,7 +348,8 @@ fn a_large_log_is_known_again_by_reading_little() {
     little(&killed);
 }
 
-/// Below 5 s at 100 MB/s for 100 GB, with the seeks of a desktop disk besides, and hardly anything before the opening has returned.
+/// Below 5 s at 100 MB/s for 100 GB, with the seeks of a desktop disk besides, and hardly anything
+/// before the opening has returned.
 fn little(opening: &Opening) {
     // What does not shrink with the store is a MB at most.
     let bar = gigabytes() * 5 * 1_000_000 + (1 << 20);
