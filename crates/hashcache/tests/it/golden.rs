@@ -239,6 +239,29 @@ fn a_golden_image_holds_exactly_what_was_put_into_it() {
     }
 }
 
+/// Batch headers say the same as a footer, so the footer is read alone only where they are gone.
+#[test]
+fn the_footer_of_a_golden_image_is_understood() {
+    for (form, what, text) in IMAGES.into_iter().filter(|it| it.1 != "set-mem") {
+        let mut bytes = read_back(text);
+        let later = |block: &[u8]| &block[8..12] == b"HCba" && block[12] > 0;
+        let headers = bytes.chunks_mut(4096).filter(|block| later(block));
+        let destroyed = headers.map(|block| block[..64].fill(0)).count();
+        let parts = bytes
+            .chunks_mut(4096)
+            .filter(|block| &block[8..12] == b"HCcp");
+        parts.for_each(|block| block[..64].fill(0));
+        assert!(destroyed > 0, "{what}");
+        let cache = open(config(copy(bytes), form));
+        let first = first();
+        let found = first
+            .iter()
+            .filter(|it| Object::found(&cache, &it.name).as_ref() == Some(it));
+        assert_eq!(found.count(), first.len(), "{what}");
+        assert!(Object::found(&cache, "replaced").is_some(), "{what}");
+    }
+}
+
 #[test]
 fn an_image_of_another_format_version_is_refused_and_left_as_it_is() {
     for (form, what, text) in IMAGES {
