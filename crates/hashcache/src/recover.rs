@@ -421,3 +421,6 @@ impl<'a> Window<'a> {
         BatchHeader::decode(self.get(at, claimed)?, &secret)
     }
 }
+
+#[cfg(test)]
+mod tests;

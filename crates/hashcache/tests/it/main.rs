@@ -20,6 +20,7 @@ mod fetch_once;
 mod files;
 mod fill;
 mod follow;
+mod golden;
 mod groups;
 mod index;
 mod many;
