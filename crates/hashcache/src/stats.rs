@@ -16,10 +16,9 @@ impl Counter {
     }
 }
 
-/// What happened since the cache was opened.
+/// What happened since the cache was opened. (Hits of hot objects are counted where they are.)
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub(crate) hot_hits: Counter,
     pub(crate) pending_hits: Counter,
     pub(crate) disk_hits: Counter,
     pub(crate) misses: Counter,

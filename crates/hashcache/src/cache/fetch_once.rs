@@ -139,7 +139,7 @@ struct Lead {
 impl Lead {
     /// Joins who is at work on `name`, or takes the lead.
     fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<Shared>> {
-        let mut flights = cache.inner.flights.lock();
+        let mut flights = cache.hold.inner.flights.lock();
         if let Some(flight) = flights.get(name)
             && !flight.begun.superseded.load(Ordering::Acquire)
             // Of what came since its device failed, it would not know.
@@ -182,7 +182,7 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let mut flights = self.cache.inner.flights.lock();
+        let mut flights = self.cache.hold.inner.flights.lock();
         let own = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
         if flights.get(&self.name).is_some_and(own) {
             flights.remove(&self.name);
@@ -232,7 +232,7 @@ where
 
     fn asked(&mut self) -> Step<T> {
         let hot = self.cache.stripe(self.key).hot_head(self.key, &self.name);
-        if let Some(hit) = hot.map(|head| Hit::new(self.cache.clone(), head))
+        if let Some(hit) = hot.map(|head| Hit::new(self.cache.of_this_thread(), head))
             && is_whole(&hit)
         {
             return Step::Done(Ok(Answer::Stored(hit)));

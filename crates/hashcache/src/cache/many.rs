@@ -45,7 +45,7 @@ impl Cache {
         }
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
-        if stripe.hot.get(key).is_some() {
+        if stripe.hot.contains(key) {
             return None;
         }
         let located = stripe.shard(key).policy.locate(key, stripe.log.head());

@@ -7,6 +7,7 @@
 mod fetch_once;
 mod file;
 mod follow;
+mod hold;
 mod many;
 mod read;
 mod write;
@@ -23,6 +24,8 @@ pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
 pub use read::{Hit, Reader};
 pub use write::{Intent, Keep, Put, Writer};
+
+use hold::Hold;
 
 use crate::completion::{Outcome, parts, promise};
 use crate::config::Config;
@@ -41,7 +44,7 @@ use crate::{assemble, object};
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
 pub struct Cache {
-    inner: Arc<Inner>,
+    hold: Arc<Hold>,
 }
 
 struct Inner {
@@ -95,32 +98,41 @@ impl Cache {
         let members = Arc::clone(&stripes[0].members);
         let scribes = std::sync::Mutex::new(scribes);
         let closed = std::sync::atomic::AtomicBool::new(false);
+        let inner = Arc::new(Inner {
+            stripes,
+            members,
+            scribes,
+            flights: fetch_once::Flights::default(),
+            _keeper: keeper,
+            closed,
+        });
         Ok(Self {
-            inner: Arc::new(Inner {
-                stripes,
-                members,
-                scribes,
-                flights: fetch_once::Flights::default(),
-                _keeper: keeper,
-                closed,
-            }),
+            hold: Hold::with_one_for_each_thread(inner),
         })
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
     /// done. Other handles stay usable but store nothing any more.
     pub fn close(self) {
-        self.inner.close();
+        self.hold.inner.close();
+    }
+
+    /// A clone for what a look-up returns. Threads that look up at the same time count theirs
+    /// in different places.
+    fn of_this_thread(&self) -> Self {
+        Self {
+            hold: self.hold.of_this_thread(),
+        }
     }
 
     /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
     fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
-        &self.inner.stripes[self.inner.members.owner(key)]
+        &self.hold.inner.stripes[self.hold.inner.members.owner(key)]
     }
 
     /// Any stripe, for what all of them have in common.
     fn any_stripe(&self) -> &Stripe {
-        &self.inner.stripes[0]
+        &self.hold.inner.stripes[0]
     }
 
     fn secret(&self) -> &Secret {
@@ -147,7 +159,7 @@ impl Cache {
 
     /// A version that is higher than all given out before, in this run or another.
     pub fn next_version(&self) -> Version {
-        self.inner.members.draw_version()
+        self.hold.inner.members.draw_version()
     }
 
     /// Looks for an object. Costs no disk access when memory knows the answer.
@@ -158,7 +170,7 @@ impl Cache {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
         if let Some(record) = stripe.hot_head(key, name) {
-            return Lookup::Hit(Hit::new(self.clone(), record));
+            return Lookup::Hit(Hit::new(self.of_this_thread(), record));
         }
         let name = Bytes::copy_from_slice(name);
         let wanted = Wanted {
@@ -168,7 +180,7 @@ impl Cache {
             expect: 0,
         };
         match stripe.lookup(wanted) {
-            stripe::Lookup::Found(record) => Lookup::Hit(Hit::new(self.clone(), record)),
+            stripe::Lookup::Found(record) => Lookup::Hit(Hit::new(self.of_this_thread(), record)),
             stripe::Lookup::Nothing => Lookup::Miss,
             stripe::Lookup::Asked(outcome) => Lookup::Pending(PendingLookup {
                 cache: self.clone(),
@@ -257,7 +269,7 @@ impl Cache {
     /// Writes everything pending and makes it durable. The outcome says whether that worked.
     pub fn flush(&self) -> Outcome<bool> {
         let in_service = |it: &&Arc<Stripe>| it.health() != Health::OutOfService;
-        let stripes: Vec<_> = self.inner.stripes.iter().filter(in_service).collect();
+        let stripes: Vec<_> = self.hold.inner.stripes.iter().filter(in_service).collect();
         if stripes.is_empty() {
             return Outcome::ready(false);
         }
@@ -269,7 +281,10 @@ impl Cache {
     }
 
     fn is_closed(&self) -> bool {
-        self.inner.closed.load(std::sync::atomic::Ordering::Acquire)
+        self.hold
+            .inner
+            .closed
+            .load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Sets memory aside out of the cache's budget, for what its users hold on its behalf.
@@ -292,7 +307,7 @@ impl Cache {
 
     /// Whether the store takes part. One that has lost some of its devices does.
     pub fn health(&self) -> Health {
-        let stripes = || self.inner.stripes.iter().map(|stripe| stripe.health());
+        let stripes = || self.hold.inner.stripes.iter().map(|stripe| stripe.health());
         match stripes().find(|it| *it == Health::Recovering) {
             Some(recovering) => recovering,
             None if stripes().all(|it| it == Health::OutOfService) => Health::OutOfService,
@@ -302,7 +317,7 @@ impl Cache {
 
     /// What is stored and what happened. Costs a walk over the index.
     pub fn stats(&self) -> Stats {
-        let stripes = &self.inner.stripes;
+        let stripes = &self.hold.inner.stripes;
         let (mut entries, mut early_evictions) = (0, 0);
         for shard in stripes.iter().flat_map(|stripe| stripe.shards()) {
             entries += shard.policy.entries();
@@ -331,7 +346,7 @@ impl Cache {
             pending_bytes: sum(|it| it.queue.bytes() as u64),
             memory_used_bytes: self.budget().used(),
             memory_limit_bytes: self.budget().limit(),
-            hot_hits: count(|it| &it.hot_hits),
+            hot_hits: self.hot().hits(),
             pending_hits: count(|it| &it.pending_hits),
             disk_hits: count(|it| &it.disk_hits),
             misses: count(|it| &it.misses),

@@ -5,12 +5,13 @@
 //!
 //! Invariant: a record here is the newest committed one of its name; `cache` removes it, under the
 //! lock of the key's shard, before it lets a newer one or a remove be seen.
-//! Cost: one lock and one map look-up a hit; about [`ENTRY_BYTES`] beside the bytes.
+//! Cost: one lock, which readers share, and one map look-up a hit; about [`ENTRY_BYTES`]
+//! beside the bytes.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
@@ -37,6 +38,36 @@ pub(crate) struct HotObject {
     _reservation: Reservation,
 }
 
+impl HotObject {
+    fn was_asked_for(&self) {
+        // A store takes the cache line from other processors, even of what is there already.
+        for flag in [&self.asked_for, &self.used] {
+            if !flag.load(Ordering::Relaxed) {
+                flag.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A shard on cache lines of its own (processors fetch them in pairs): else two processors that use
+/// neighbouring shards would take turns.
+///
+/// Readers share the lock: they hold it for as long as memory takes to answer, and one that had to
+/// sleep would wait for many times that.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded {
+    shard: RwLock<Shard>,
+    /// Look-ups answered. Here, because whoever has the lock has its cache line too.
+    hits: AtomicU64,
+}
+
+impl Padded {
+    fn read(&self) -> RwLockReadGuard<'_, Shard> {
+        self.shard.read().expect("no holder of this lock panics")
+    }
+}
+
 #[derive(Default)]
 struct Shard {
     map: KeyMap<HotObject>,
@@ -47,7 +78,7 @@ struct Shard {
 
 /// The hot objects.
 pub(crate) struct Hot {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Padded>,
     arena: Arc<Arena>,
     budget: Budget,
     next_victim: AtomicUsize,
@@ -66,7 +97,7 @@ impl Hot {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
@@ -84,12 +115,18 @@ impl Hot {
         Ok(hot)
     }
 
-    fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+    fn place(&self, key: KeyHash) -> &Padded {
         // Bits that no map's buckets use: neither the lowest nor the seven highest.
-        let index = usize::from(key.to_bytes()[14] & 0xf);
-        self.shards[index]
-            .lock()
-            .expect("no holder of this lock panics")
+        &self.shards[usize::from(key.to_bytes()[14] & 0xf)]
+    }
+
+    fn read(&self, key: KeyHash) -> RwLockReadGuard<'_, Shard> {
+        self.place(key).read()
+    }
+
+    fn write(&self, key: KeyHash) -> RwLockWriteGuard<'_, Shard> {
+        let shard = self.place(key).shard.write();
+        shard.expect("no holder of this lock panics")
     }
 
     /// A slab for a writer, of the same arena.
@@ -97,19 +134,30 @@ impl Hot {
         self.arena.open_reserved(reservation)
     }
 
-    /// The record under `key`, if it is hot.
-    pub(crate) fn get(&self, key: KeyHash) -> Option<Arc<Record>> {
-        let shard = self.shard(key);
-        let hot = shard.map.get(&key)?;
-        hot.asked_for.store(true, Ordering::Relaxed);
-        hot.used.store(true, Ordering::Relaxed);
+    /// The record under `key`, if it is hot and is what is `wanted`: a hit.
+    pub(crate) fn hit(
+        &self,
+        key: KeyHash,
+        wanted: impl FnOnce(&Record) -> bool,
+    ) -> Option<Arc<Record>> {
+        let place = self.place(key);
+        let shard = place.read();
+        let hot = shard.map.get(&key).filter(|hot| wanted(&hot.record))?;
+        hot.was_asked_for();
+        place.hits.fetch_add(1, Ordering::Relaxed);
         Some(Arc::clone(&hot.record))
+    }
+
+    /// Look-ups that were hits.
+    pub(crate) fn hits(&self) -> u64 {
+        let hits = |place: &Padded| place.hits.load(Ordering::Relaxed);
+        self.shards.iter().map(hits).sum()
     }
 
     /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
     /// not count as asking for it.
     pub(crate) fn peek(&self, key: KeyHash) -> Option<(Arc<Record>, bool)> {
-        let shard = self.shard(key);
+        let shard = self.read(key);
         let hot = shard.map.get(&key)?;
         let used = hot.used.swap(false, Ordering::Relaxed);
         Some((Arc::clone(&hot.record), used))
@@ -117,12 +165,12 @@ impl Hot {
 
     /// Whether the record under `key` is hot. Does not count as asking for it.
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
-        self.shard(key).map.contains_key(&key)
+        self.read(key).map.contains_key(&key)
     }
 
     /// Forgets the record under `key`.
     pub(crate) fn remove(&self, key: KeyHash) {
-        let gone = self.shard(key).map.remove(&key);
+        let gone = self.write(key).map.remove(&key);
         self.count_out(gone.as_ref());
     }
 
@@ -137,7 +185,7 @@ impl Hot {
         let reservation = self
             .budget
             .reserve(ENTRY_BYTES + record.name.len() as u64)?;
-        let mut shard = self.shard(key);
+        let mut shard = self.write(key);
         let (metadata, content) = self.copy(&mut shard, record)?;
         let copy = Arc::new(Record {
             fields: record.fields.clone(),
@@ -264,7 +312,7 @@ impl Hot {
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
             // The caller may hold a hot shard's lock (an insert that reserves); skipping it is
             // enough.
-            if let Ok(mut shard) = self.shards[victim].try_lock() {
+            if let Ok(mut shard) = self.shards[victim].shard.try_write() {
                 // Where all was asked for, looking for more that was not would keep the caller.
                 self.evict_oldest(&mut shard, round < rounds / 2);
             }
@@ -338,7 +386,7 @@ mod tests {
             hot.insert(&record(n, random.usize(1..60_000)), None);
             assert!(budget.used() <= budget.limit());
             let asked = random.u32(n.saturating_sub(50)..=n);
-            if let Some(found) = hot.get(record(asked, 0).fields.key) {
+            if let Some(found) = hot.hit(record(asked, 0).fields.key, |_| true) {
                 let fill = asked.to_le_bytes()[0];
                 assert!(
                     found
@@ -401,7 +449,7 @@ mod tests {
         let mut lost = 0;
         for n in 1..20_000 {
             hot.insert(&record(n, 8_000), None);
-            if hot.get(favourite.fields.key).is_none() {
+            if hot.hit(favourite.fields.key, |_| true).is_none() {
                 lost += 1;
                 hot.insert(&favourite, None);
             }
@@ -415,9 +463,9 @@ mod tests {
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         let record = record(1, 10);
         hot.insert(&record, None);
-        assert!(hot.get(record.fields.key).is_some());
+        assert!(hot.hit(record.fields.key, |_| true).is_some());
         hot.remove(record.fields.key);
-        assert!(hot.get(record.fields.key).is_none());
+        assert!(hot.hit(record.fields.key, |_| true).is_none());
         assert_eq!(hot.bytes(), 0);
     }
 }

@@ -93,13 +93,12 @@ impl Stripe {
         }
         let key = question.wanted.key;
         let mut shard = self.shard(key);
-        let hot = self.hot.get(key).filter(|it| question.wanted.is(it));
+        let hot = self.hot.hit(key, |it| question.wanted.is(it));
         let Some(record) = hot else {
             return Some(question);
         };
         shard.end_reading(key, &question.reading);
         drop(shard);
-        self.counters.hot_hits.add(1);
         question.promise.set(Some(record));
         None
     }

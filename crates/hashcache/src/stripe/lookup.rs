@@ -101,12 +101,8 @@ impl Question {
 impl Stripe {
     /// The head of `name`, if it is hot: the shortest way an answer can take.
     pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Arc<Record>> {
-        let record = self.hot.get(key)?;
-        let right = record.fields.kind == Kind::Head && record.name == name;
-        right.then(|| {
-            self.counters.hot_hits.add(1);
-            record
-        })
+        let right = |it: &Record| it.fields.kind == Kind::Head && it.name == name;
+        self.hot.hit(key, right)
     }
 
     /// Answers from memory what memory can answer, and has the disk asked otherwise.
@@ -130,10 +126,7 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
-        if let Some(record) = self.hot.get(wanted.key)
-            && wanted.is(&record)
-        {
-            self.counters.hot_hits.add(1);
+        if let Some(record) = self.hot.hit(wanted.key, |it| wanted.is(it)) {
             return Asked::Memory(Lookup::Found(record));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
@@ -160,7 +153,7 @@ impl Stripe {
     /// has no other answer.
     pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<Question> {
         let mut shard = self.shard(wanted.key);
-        let known = self.hot.get(wanted.key).is_some()
+        let known = self.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
             || shard.reading.contains_key(&wanted.key);
         let located = self.locate(&mut shard, wanted.key);
