@@ -11,7 +11,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 720.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 410.0;
-const BITS_MAX: f64 = 70.0;
+const BITS_MAX: f64 = 105.0;
 const RATE_STEP: f64 = 50.0;
 const OURS: &str = "#1763b0";
 const THEIRS: &str = "#b3541e";
@@ -193,6 +193,7 @@ mod tests {
             reads_per_miss: 1.0,
             seeks_per_put: 1.0,
             hit_ratio: 0.6,
+            from_memory: 0.1,
             requests_per_s: rate,
         };
         let all = [
