@@ -190,8 +190,8 @@ fn table(policies: &[Measured], args: &Args) -> String {
     let mut text = format!(
         "`cargo xtask paper-figure --objects {} --seed {}`\n\n\
          | policy | bits/slot | bits/live object | reads/hit | reads/miss | seeks/put | \
-         hit ratio | requests/s | the paper |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+         hit ratio | hits in memory | requests/s | the paper |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
         args.objects, args.seed
     );
     for policy in policies {
@@ -200,7 +200,8 @@ fn table(policies: &[Measured], args: &Args) -> String {
             .find(|published| published.name == policy.name);
         let published = published.map_or(String::new(), |it| format!(" {:.0}", it.requests_per_s));
         text += &format!(
-            "| `{}` | {:.1} | {:.1} | {:.2} | {:.3} | {:.2} | {:.3} | {:.2} | {:.0} |{published} |\n",
+            "| `{}` | {:.1} | {:.1} | {:.2} | {:.3} | {:.2} | {:.3} | {:.2} | {:.0} \
+             |{published} |\n",
             policy.name,
             policy.bits_per_slot,
             policy.bits_per_object,

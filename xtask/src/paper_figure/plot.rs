@@ -145,9 +145,9 @@ fn mark(point: &Point) -> String {
     circle(point.x, point.y, colour, fill)
 }
 
-/// Words beside the points, pushed apart from above to below where points lie close together.
+/// Words beside the points, pushed apart from below to above where points lie close together.
 fn labels(mut points: Vec<Point>) -> String {
-    points.sort_by(|a, b| a.y.total_cmp(&b.y));
+    points.sort_by(|a, b| b.y.total_cmp(&a.y));
     let mut text = String::new();
     let mut placed: Vec<(f64, f64)> = Vec::new();
     for point in &points {
@@ -156,7 +156,8 @@ fn labels(mut points: Vec<Point>) -> String {
             let ahead = other.x - point.x;
             ahead > 0.0 && ahead < LABEL_WIDTH && (other.y - point.y).abs() < LABEL_STEP
         });
-        let (x, anchor) = if blocked || point.x > RIGHT - LABEL_WIDTH {
+        let fits_left = point.x - LABEL_WIDTH > LEFT;
+        let (x, anchor) = if fits_left && (blocked || point.x > RIGHT - LABEL_WIDTH) {
             (point.x - 11.0, "end")
         } else {
             (point.x + 11.0, "start")
@@ -166,7 +167,7 @@ fn labels(mut points: Vec<Point>) -> String {
         while let Some((_, taken)) = placed.iter().find(|(other, taken)| {
             (other - begins).abs() < LABEL_WIDTH && (taken - y).abs() < LABEL_STEP
         }) {
-            y = taken + LABEL_STEP;
+            y = taken - LABEL_STEP - 0.5;
         }
         placed.push((begins, y));
         let colour = if point.ours { OURS } else { THEIRS };
