@@ -2,6 +2,8 @@
 //!
 //! Invariant: the text of an SVG file that needs no font, style sheet or script of its own.
 
+use std::ops::Range;
+
 use super::{Measured, Published};
 
 const WIDTH: f64 = 760.0;
@@ -18,6 +20,7 @@ const THEIRS: &str = "#b3541e";
 /// Words closer than this would lie on each other, upwards and sideways.
 const LABEL_STEP: f64 = 17.0;
 const LABEL_WIDTH: f64 = 130.0;
+const LETTER_WIDTH: f64 = 7.0;
 
 struct Point {
     x: f64,
@@ -149,7 +152,7 @@ fn mark(point: &Point) -> String {
 fn labels(mut points: Vec<Point>) -> String {
     points.sort_by(|a, b| b.y.total_cmp(&a.y));
     let mut text = String::new();
-    let mut placed: Vec<(f64, f64)> = Vec::new();
+    let mut placed: Vec<(Range<f64>, f64)> = Vec::new();
     for point in &points {
         // To the left of points at the far right, and where there is another to the right.
         let blocked = points.iter().any(|other| {
@@ -162,19 +165,22 @@ fn labels(mut points: Vec<Point>) -> String {
         } else {
             (point.x + 11.0, "start")
         };
-        let begins = if anchor == "end" { x - LABEL_WIDTH } else { x };
+        let Point { name, rate, .. } = point;
+        let words = format!("{name}  {rate:.0}");
+        let width = words.chars().count() as f64 * LETTER_WIDTH;
+        let begins = if anchor == "end" { x - width } else { x };
         let mut y = point.y + 4.5;
         while let Some((_, taken)) = placed.iter().find(|(other, taken)| {
-            (other - begins).abs() < LABEL_WIDTH && (taken - y).abs() < LABEL_STEP
+            let beside = other.end <= begins || begins + width <= other.start;
+            !beside && (taken - y).abs() < LABEL_STEP
         }) {
             y = taken - LABEL_STEP - 0.5;
         }
-        placed.push((begins, y));
+        placed.push((begins..begins + width, y));
         let colour = if point.ours { OURS } else { THEIRS };
-        let Point { name, rate, .. } = point;
         text += &format!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">\
-             {name}  {rate:.0}</text>\n"
+             {words}</text>\n"
         );
     }
     text
