@@ -4,7 +4,8 @@
 //! 20 % for new ones that may be stored, the rest for what may not. What may be stored comes in
 //! pages of related objects, which clients ask for one by one and in turn, so that objects of a
 //! page do not follow on each other. What is asked for again is one of the newest pages, by Zipf's
-//! law, and mostly the smallest of its neighbourhood, which is why fewer bytes than objects are hits.
+//! law, and mostly the smallest of its neighbourhood, which is why fewer bytes than objects are
+//! hits.
 //!
 //! Invariant: all follows from a seed and the number of the object; no object is kept to be
 //! compared with.
