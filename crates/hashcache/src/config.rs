@@ -677,6 +677,7 @@ pub(crate) fn meta_parts(segments: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{LogLru, SetMemLru};
 
     fn plan(size: u64) -> Result<Geometry, OpenError> {
         Geometry::plan(&Config::new("x"), size)
@@ -702,6 +703,35 @@ mod tests {
         assert!(index.bytes() < 530_000_000, "{}", index.bytes());
         let slots = index.rows() * 8;
         assert!((31 * slots / 8..32 * slots / 8).contains(&index.bytes()));
+    }
+
+    #[test]
+    fn what_is_told_of_the_index_is_what_its_parts_take() {
+        for size in [1 << 30, 20 << 30, 100 << 30_u64] {
+            let planned = |policy| {
+                let config = Config {
+                    policy,
+                    ..Config::new("x")
+                };
+                let geometry = Geometry::plan(&config, size).unwrap();
+                (geometry, IndexPolicy::of(&config))
+            };
+            let is_near = |told: u64, shard: u64| {
+                // Not told: a word of padding for each array.
+                let taken = shard * SHARDS as u64;
+                let off = told.abs_diff(taken);
+                assert!(off <= 80 * SHARDS as u64, "{size}: {told}, {taken}");
+            };
+            let (geometry, policy) = planned(PolicyKind::LogLru);
+            let index = geometry.index(policy);
+            let (held, spilled) = (policy.positions_held(), geometry.spilled(policy));
+            let log = LogLru::new(index.shard_rows, geometry.capacity(), held, spilled);
+            is_near(index.bytes(), log.bytes());
+            let (geometry, policy) = planned(PolicyKind::SetMemLru);
+            let here = geometry.sets / SHARDS as u64;
+            let sets = SetMemLru::new(geometry.sets, 0, here, geometry.held_sets(policy));
+            is_near(geometry.index(policy).bytes(), sets.bytes());
+        }
     }
 
     #[test]

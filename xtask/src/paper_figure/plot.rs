@@ -2,6 +2,8 @@
 //!
 //! Invariant: the text of an SVG file that needs no font, style sheet or script of its own.
 
+use std::ops::Range;
+
 use super::{Measured, Published};
 
 const WIDTH: f64 = 760.0;
@@ -11,13 +13,14 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 720.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 410.0;
-const BITS_MAX: f64 = 70.0;
+const BITS_MAX: f64 = 105.0;
 const RATE_STEP: f64 = 50.0;
 const OURS: &str = "#1763b0";
 const THEIRS: &str = "#b3541e";
 /// Words closer than this would lie on each other, upwards and sideways.
 const LABEL_STEP: f64 = 17.0;
 const LABEL_WIDTH: f64 = 130.0;
+const LETTER_WIDTH: f64 = 7.0;
 
 struct Point {
     x: f64,
@@ -145,35 +148,39 @@ fn mark(point: &Point) -> String {
     circle(point.x, point.y, colour, fill)
 }
 
-/// Words beside the points, pushed apart from above to below where points lie close together.
+/// Words beside the points, pushed apart from below to above where points lie close together.
 fn labels(mut points: Vec<Point>) -> String {
-    points.sort_by(|a, b| a.y.total_cmp(&b.y));
+    points.sort_by(|a, b| b.y.total_cmp(&a.y));
     let mut text = String::new();
-    let mut placed: Vec<(f64, f64)> = Vec::new();
+    let mut placed: Vec<(Range<f64>, f64)> = Vec::new();
     for point in &points {
         // To the left of points at the far right, and where there is another to the right.
         let blocked = points.iter().any(|other| {
             let ahead = other.x - point.x;
             ahead > 0.0 && ahead < LABEL_WIDTH && (other.y - point.y).abs() < LABEL_STEP
         });
-        let (x, anchor) = if blocked || point.x > RIGHT - LABEL_WIDTH {
+        let fits_left = point.x - LABEL_WIDTH > LEFT;
+        let (x, anchor) = if fits_left && (blocked || point.x > RIGHT - LABEL_WIDTH) {
             (point.x - 11.0, "end")
         } else {
             (point.x + 11.0, "start")
         };
-        let begins = if anchor == "end" { x - LABEL_WIDTH } else { x };
+        let Point { name, rate, .. } = point;
+        let words = format!("{name}  {rate:.0}");
+        let width = words.chars().count() as f64 * LETTER_WIDTH;
+        let begins = if anchor == "end" { x - width } else { x };
         let mut y = point.y + 4.5;
         while let Some((_, taken)) = placed.iter().find(|(other, taken)| {
-            (other - begins).abs() < LABEL_WIDTH && (taken - y).abs() < LABEL_STEP
+            let beside = other.end <= begins || begins + width <= other.start;
+            !beside && (taken - y).abs() < LABEL_STEP
         }) {
-            y = taken + LABEL_STEP;
+            y = taken - LABEL_STEP - 0.5;
         }
-        placed.push((begins, y));
+        placed.push((begins..begins + width, y));
         let colour = if point.ours { OURS } else { THEIRS };
-        let Point { name, rate, .. } = point;
         text += &format!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">\
-             {name}  {rate:.0}</text>\n"
+             {words}</text>\n"
         );
     }
     text
@@ -193,6 +200,7 @@ mod tests {
             reads_per_miss: 1.0,
             seeks_per_put: 1.0,
             hit_ratio: 0.6,
+            from_memory: 0.1,
             requests_per_s: rate,
         };
         let all = [

@@ -32,7 +32,8 @@ pub enum BenchCommand {
 }
 
 const ENGINE_HELP: &str = "\
-reads and seeks are counted at the device; /hit and /miss leave out what memory answered.
+Objects come in pages of related ones, asked for by eight clients in turn; `log grouped` is told
+which belong together. Reads and seeks are counted at the device: what memory answers takes none.
 On a modelled disk (throttle:70 seeks a second, throttle:hdd-7200, throttle:seek=8ms,rate=120MB/s)
 requests/s are what the disk would let through, whatever this machine is; otherwise they are those
 of one client that waits for each answer.";
@@ -46,6 +47,13 @@ pub struct EngineArgs {
     /// Rows of the index of `log` that an object may be in, 1 or 2 [default: 2, for `all` both]
     #[arg(long, value_name = "COUNT")]
     rows: Option<u8>,
+    /// Put related objects of `log` side by side and read them together [`all`: both ways]
+    #[arg(long)]
+    grouped: bool,
+    /// Objects of a page, which are asked for together; 1: none are related
+    #[arg(long, value_name = "COUNT", default_value_t = 13,
+          value_parser = clap::value_parser!(u64).range(1..=256))]
+    related: u64,
     /// Objects that the store has room for
     #[arg(long, value_name = "COUNT", default_value_t = 50_000)]
     objects: u64,
@@ -64,8 +72,8 @@ pub struct EngineArgs {
     /// Size of a slot of the Disk Table [default: as objects need it]
     #[arg(long, value_name = "SIZE")]
     block: Option<String>,
-    /// Memory for hot objects; without any, the figures are the disk's
-    #[arg(long, value_name = "SIZE", default_value = "0")]
+    /// Memory for hot objects, and for what is read along with them
+    #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     hot: String,
     /// Where sizes and requests come from
     #[arg(long, default_value_t = 1)]
@@ -84,6 +92,7 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     let plan = Plan {
         objects: within("--objects", args.objects)?,
         requests: within("--requests", args.requests.unwrap_or(args.objects))?,
+        related: args.related,
         sizes,
         medium: medium(&args.device)?,
         directory: args.directory.as_deref().unwrap_or(&temporary),
@@ -127,7 +136,7 @@ fn progress_bar(steps: u64) -> ProgressBar {
     ProgressBar::new(steps).with_style(style)
 }
 
-/// What to measure; `log` in its published form as well, to be compared.
+/// What to measure; `log` in its published form and with groups as well, to be compared.
 fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
     let rows = match args.rows {
         None => None,
@@ -143,15 +152,22 @@ fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
         Err(_) if all => PolicyKind::ALL.to_vec(),
         Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or take `all`")),
     };
+    if args.grouped && !policies.contains(&PolicyKind::Log) {
+        return Err(Fault::new("--grouped: only `log` can").hint("take `--policy log`"));
+    }
     let forms = |policy: PolicyKind| match rows {
-        _ if policy != PolicyKind::Log => vec![Rows::Two],
-        Some(rows) => vec![rows],
-        None if all => vec![Rows::One, Rows::Two],
-        None => vec![Rows::Two],
+        _ if policy != PolicyKind::Log => vec![(Rows::Two, false)],
+        None if all => vec![(Rows::One, false), (Rows::Two, false), (Rows::Two, true)],
+        Some(rows) if all => vec![(rows, false), (rows, true)],
+        rows => vec![(rows.unwrap_or_default(), args.grouped)],
     };
     let candidate = |policy| {
         let forms = forms(policy).into_iter();
-        forms.map(move |rows| Candidate { policy, rows })
+        forms.map(move |(rows, grouped)| Candidate {
+            policy,
+            rows,
+            grouped,
+        })
     };
     Ok(policies.into_iter().flat_map(candidate).collect())
 }
@@ -217,9 +233,10 @@ fn within(flag: &str, count: u64) -> Result<u64, Fault> {
 
 fn headline(args: &EngineArgs, plan: &Plan<'_>) -> String {
     format!(
-        "{} objects ({}), {} requests, {}, blocks of {}\n",
+        "{} objects ({}; pages of {}), {} requests, {}, blocks of {}\n",
         plan.objects,
         args.size_model,
+        plan.related,
         plan.requests,
         args.device,
         show_size(plan.block_bytes.into()),
@@ -230,6 +247,7 @@ fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Outcome]) -> serde_js
     json!({
         "objects": plan.objects,
         "requests": plan.requests,
+        "related": plan.related,
         "size_model": args.size_model,
         "device": args.device,
         "block_bytes": plan.block_bytes,

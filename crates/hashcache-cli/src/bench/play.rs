@@ -18,7 +18,7 @@ use hashcache::device::{
 };
 use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
 
-use super::workload::{Request, Sizes, Workload, name};
+use super::workload::{Request, Sizes, Workload, fill_step, name};
 use crate::fault::Fault;
 
 /// A policy in one of its forms.
@@ -26,15 +26,18 @@ use crate::fault::Fault;
 pub struct Candidate {
     pub policy: PolicyKind,
     pub rows: Rows,
+    pub grouped: bool,
 }
 
 impl Candidate {
     /// As the tables name it.
     pub fn name(self) -> String {
         let name = self.policy.name();
-        match self.rows {
-            Rows::Two => name.to_owned(),
-            Rows::One => format!("{name} one-row"),
+        match (self.rows, self.grouped) {
+            (Rows::Two, false) => name.to_owned(),
+            (Rows::One, false) => format!("{name} one-row"),
+            (Rows::Two, true) => format!("{name} grouped"),
+            (Rows::One, true) => format!("{name} one-row grouped"),
         }
     }
 }
@@ -55,6 +58,8 @@ pub enum Medium {
 pub struct Plan<'a> {
     pub objects: u64,
     pub requests: u64,
+    /// Objects of a page.
+    pub related: u64,
     pub sizes: Sizes,
     pub medium: Medium,
     pub directory: &'a Path,
@@ -122,7 +127,7 @@ pub fn play(
     let mut stage = Stage::new(plan, candidate)?;
     let fill = fill_objects(plan);
     for n in 0..fill {
-        let object = stage.workload.new_object();
+        let object = stage.workload.fill();
         stage.put(object)?;
         stage.write_what_is_due();
         progress(n);
@@ -175,12 +180,17 @@ pub fn steps(plan: &Plan<'_>) -> u64 {
 
 /// Half as many again as there is room for: the log comes round, sets are full.
 fn fill_objects(plan: &Plan<'_>) -> u64 {
-    plan.objects * 3 / 2
+    (plan.objects * 3 / 2).next_multiple_of(fill_step(plan.related))
 }
 
 impl Stage {
     fn new(plan: &Plan<'_>, candidate: Candidate) -> anyhow::Result<Self> {
-        let workload = Workload::new(plan.seed, plan.sizes, plan.objects / WINDOW_PART);
+        let workload = Workload::new(
+            plan.seed,
+            plan.sizes,
+            plan.related,
+            plan.objects / WINDOW_PART,
+        );
         let object_bytes = workload.record_bytes();
         let size = store_bytes(plan.objects, object_bytes);
         let inner = device(plan, size)?;
@@ -202,6 +212,7 @@ impl Stage {
             hot_bytes_max: plan.hot_bytes,
             policy: candidate.policy,
             rows: candidate.rows,
+            grouped: candidate.grouped,
             object_bytes,
             block_bytes: plan.block_bytes,
             // Batches are cut here.
@@ -256,9 +267,13 @@ impl Stage {
         let metadata = self.workload.metadata(object);
         let content = self.workload.content(object);
         let bytes = name.len() + metadata.len() + content.len();
+        let group = self.workload.group(object);
         let put = || {
-            self.cache
-                .put(name.as_bytes(), Put::metadata(metadata.clone()), content)
+            let put = Put {
+                group,
+                ..Put::metadata(metadata.clone())
+            };
+            self.cache.put(name.as_bytes(), put, content)
         };
         match put() {
             Err(PutError::Full) => {
@@ -280,13 +295,17 @@ impl Stage {
     fn write_what_is_due(&mut self) {
         let due = |(since, bytes)| self.now() >= since + BATCH_DELAY || bytes >= BATCH_BYTES;
         if self.waiting.is_some_and(due) {
-            self.flush();
+            self.write(Cache::cut_batch);
         }
     }
 
     fn flush(&mut self) {
+        self.write(Cache::flush);
+    }
+
+    fn write(&mut self, write: fn(&Cache) -> hashcache::Outcome<bool>) {
         let before = self.disk.figures();
-        self.cache.flush().wait();
+        write(&self.cache).wait();
         self.puts.add(before, self.disk.figures());
         self.waiting = None;
     }

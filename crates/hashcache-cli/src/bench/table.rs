@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::play::{Candidate, Outcome, Side};
+use super::play::{Candidate, Outcome};
 
 /// A run's figures as they are told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,11 +27,6 @@ struct Figures {
 impl Figures {
     fn of(outcome: &Outcome) -> Self {
         let (hits, misses, puts) = (outcome.hits, outcome.misses, outcome.puts);
-        // What memory answered says nothing of the disk.
-        let asked = Side {
-            count: hits.count - outcome.from_memory,
-            ..hits
-        };
         let seeks = hits.seeks + misses.seeks + puts.seeks;
         Self {
             candidate: outcome.candidate,
@@ -39,8 +34,8 @@ impl Figures {
             bits_per_object: outcome.stats.index_bits_per_object(),
             hit_ratio: share(hits.count, outcome.requests),
             offered: share(outcome.offered, outcome.requests),
-            reads_per_hit: share(asked.reads, asked.count),
-            seeks_per_hit: share(asked.seeks, asked.count),
+            reads_per_hit: share(hits.reads, hits.count),
+            seeks_per_hit: share(hits.seeks, hits.count),
             reads_per_miss: share(misses.reads, misses.count),
             seeks_per_miss: share(misses.seeks, misses.count),
             seeks_per_put: share(puts.seeks, puts.count),
@@ -148,6 +143,8 @@ fn json_of(outcome: &Outcome) -> Value {
         "seeks_per_put": figures.seeks_per_put,
         "seeks_per_request": figures.seeks_per_request,
         "false_reads": outcome.false_reads,
+        "group_reads": outcome.stats.group_reads,
+        "prefetched": outcome.stats.prefetched,
         "write_amplification": figures.write_amplification,
         "seconds": outcome.time.as_secs_f64(),
         "requests_per_s": figures.requests_per_s,

@@ -1,9 +1,11 @@
 //! What the bench asks for: the workload of the paper's measurements, in outline.
 //!
 //! Polymix-4 as the paper used it: 60 % of the requests are for objects asked for before, another
-//! 20 % for new ones that may be stored, the rest for what may not. What is asked for again is one
-//! of the newest objects: any of them, now and then one of a small hot part, and mostly the
-//! smallest of its neighbourhood, which is why fewer bytes than objects are hits.
+//! 20 % for new ones that may be stored, the rest for what may not. What may be stored comes in
+//! pages of related objects, which clients ask for one by one and in turn, so that objects of a
+//! page do not follow on each other. What is asked for again is one of the newest pages, by Zipf's
+//! law, and mostly the smallest of its neighbourhood, which is why fewer bytes than objects are
+//! hits.
 //!
 //! Invariant: all follows from a seed and the number of the object; no object is kept to be
 //! compared with.
@@ -37,70 +39,130 @@ pub struct Workload {
     sizes: Sizes,
     /// Bytes that contents are cut out of.
     pool: Vec<u8>,
-    /// The number of the next new object.
-    next: u64,
-    /// How many of the newest are asked for again.
-    window: u64,
-    /// Where the hot part of them begins, and how many requests ago it moved.
-    hot_from: u64,
+    /// Objects of a page, one behind the other.
+    related: u64,
+    /// Objects that were made to fill the store.
+    filled: u64,
+    /// The number of the next new page.
+    next_page: u64,
+    /// How often the pages of each rank are asked for, or any before them.
+    popularity: Vec<f64>,
+    /// The place of each rank in the ring of the newest pages: one that lasts as long as the page.
+    places: Vec<u64>,
+    clients: [Visit; CLIENTS],
+    turn: usize,
+}
+
+/// A client at a page.
+#[derive(Clone, Copy, Debug, Default)]
+struct Visit {
+    page: u64,
+    /// Objects it asked for.
     asked: u64,
+    is_new: bool,
+    /// False before the first.
+    begun: bool,
 }
 
 impl Workload {
-    /// Objects of which the newest `window` are asked for again.
-    pub fn new(seed: u64, sizes: Sizes, window: u64) -> Self {
+    /// Pages of `related` objects of which about the newest `window` objects are asked for again.
+    pub fn new(seed: u64, sizes: Sizes, related: u64, window: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut pool = vec![0; POOL_BYTES + CONTENT_BYTES_MAX];
         random.fill(&mut pool);
+        let pages = (window / related).max(1);
+        let mut places: Vec<u64> = (0..pages).collect();
+        random.shuffle(&mut places);
         Self {
             random,
             seed,
             sizes,
             pool,
-            next: 0,
-            window: window.max(HOT_PART),
-            hot_from: 0,
-            asked: 0,
+            related,
+            filled: 0,
+            next_page: 0,
+            popularity: popularity(pages),
+            places,
+            clients: [Visit::default(); CLIENTS],
+            turn: 0,
         }
     }
 
-    /// A new object.
-    pub fn new_object(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
+    /// The next object to fill the store with, of pages that come in turn.
+    pub fn fill(&mut self) -> u64 {
+        let clients = CLIENTS as u64;
+        let (round, n) = (
+            self.filled / fill_step(self.related),
+            self.filled % fill_step(self.related),
+        );
+        self.filled += 1;
+        self.next_page = (round + 1) * clients;
+        (round * clients + n % clients) * self.related + n / clients
     }
 
     /// The next request.
     pub fn request(&mut self) -> Request {
-        let kind = self.random.f64();
-        if kind < OFFERED_HITS && self.next > 0 {
-            Request::Again(self.known_object())
-        } else if kind < CACHEABLE {
-            Request::New(self.new_object())
+        if self.random.f64() >= CACHEABLE {
+            return Request::Uncacheable(self.random.u64(..));
+        }
+        let client = self.turn;
+        self.turn = (self.turn + 1) % CLIENTS;
+        let mut visit = self.clients[client];
+        if !visit.begun || visit.asked == self.related {
+            visit = self.visit();
+        }
+        let object = visit.page * self.related + visit.asked;
+        visit.asked += 1;
+        self.clients[client] = visit;
+        if visit.is_new {
+            Request::New(object)
         } else {
-            Request::Uncacheable(self.random.u64(..))
+            Request::Again(object)
         }
     }
 
-    fn known_object(&mut self) -> u64 {
-        let window = self.window.min(self.next);
-        let oldest = self.next - window;
-        if self.asked.is_multiple_of(self.window) {
-            self.hot_from = self.random.u64(oldest..self.next);
+    fn visit(&mut self) -> Visit {
+        let again = self.random.f64() < OFFERED_HITS / CACHEABLE;
+        let known = if again { self.known_page() } else { None };
+        let page = known.unwrap_or(self.next_page);
+        self.next_page += u64::from(known.is_none());
+        Visit {
+            page,
+            asked: 0,
+            is_new: known.is_none(),
+            begun: true,
         }
-        self.asked += 1;
-        let hot = self.hot_from..self.hot_from + (window / HOT_PART).max(1);
-        let from = if self.random.f64() < HOT_SHARE {
-            hot
-        } else {
-            oldest..self.next
-        };
-        let drawn = self.random.u64(from).clamp(oldest, self.next - 1);
+    }
+
+    /// One of the newest pages that are whole.
+    fn known_page(&mut self) -> Option<u64> {
+        // Those that clients are still at come behind.
+        let end = self.next_page.saturating_sub(2 * CLIENTS as u64);
+        let ring = self.places.len() as u64;
+        let oldest = end.checked_sub(ring)?;
+        let at = self.random.f64();
+        let rank = self.popularity.partition_point(|below| *below < at);
+        let place = self.places[rank.min(self.places.len() - 1)];
+        // The one of the newest that is in this place.
+        let drawn = oldest + (place + ring - oldest % ring) % ring;
         if self.random.f64() >= SMALL_SHARE {
-            return drawn;
+            return Some(drawn);
         }
-        let near = drawn.saturating_sub(NEAR).max(oldest)..=(drawn + NEAR).min(self.next - 1);
-        near.min_by_key(|n| self.content_bytes(*n)).unwrap_or(drawn)
+        let near = drawn.saturating_sub(NEAR).max(oldest)..=(drawn + NEAR).min(end - 1);
+        near.min_by_key(|page| self.page_bytes(*page))
+    }
+
+    fn page_bytes(&self, page: u64) -> usize {
+        let objects = page * self.related..(page + 1) * self.related;
+        objects.map(|object| self.content_bytes(object)).sum()
+    }
+
+    /// What the objects of a page have in common, and none with those of others; 0: nothing.
+    pub fn group(&self, object: u64) -> u64 {
+        match self.related {
+            1 => 0,
+            related => object / related + 1,
+        }
     }
 
     fn random_of(&self, object: u64) -> fastrand::Rng {
@@ -171,14 +233,33 @@ pub fn name(request: Request) -> String {
     }
 }
 
+/// How often one of `pages` pages or of those before it is asked for, by Zipf's law.
+fn popularity(pages: u64) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut below: Vec<f64> = (1..=pages)
+        .map(|rank| {
+            sum += (rank as f64).powf(-ZIPF);
+            sum
+        })
+        .collect();
+    below.iter_mut().for_each(|it| *it /= sum);
+    below
+}
+
+/// Objects that pages of `related` objects are filled in by: all clients, a page each.
+pub fn fill_step(related: u64) -> u64 {
+    related * CLIENTS as u64
+}
+
+/// Clients that ask in turn.
+const CLIENTS: usize = 8;
+/// How much more popular pages are asked for: what Breslau and others (1999) found is 0.64 to 0.83.
+const ZIPF: f64 = 0.8;
 /// Share of requests for what was asked for before.
 const OFFERED_HITS: f64 = 0.6;
 /// Share of requests for what may be stored, those among them.
 const CACHEABLE: f64 = 0.8;
-/// Share of the former that go to the hot part, and which part that is.
-const HOT_SHARE: f64 = 0.1;
-const HOT_PART: u64 = 100;
-/// Share of the former that go to the smallest object so near.
+/// Share of the former that go to the smallest page so near.
 const SMALL_SHARE: f64 = 0.9;
 const NEAR: u64 = 4;
 const WEB_MEDIAN_BYTES: f64 = 3072.0;
@@ -196,39 +277,67 @@ const UNIT_BYTES: usize = 512;
 mod tests {
     use super::*;
 
-    #[test]
-    fn sixty_of_a_hundred_are_asked_for_again_and_twenty_are_new() {
-        let mut workload = Workload::new(1, Sizes::Web, 1_000);
-        for _ in 0..1_000 {
-            workload.new_object();
-        }
-        let requests: Vec<Request> = (0..20_000).map(|_| workload.request()).collect();
-        let share = |is: fn(&Request) -> bool| {
-            requests.iter().filter(|request| is(request)).count() as f64 / 20_000.0
-        };
-        let again = share(|request| matches!(request, Request::Again(_)));
-        let new = share(|request| matches!(request, Request::New(_)));
-        assert!((0.59..0.61).contains(&again), "{again}");
-        assert!((0.19..0.21).contains(&new), "{new}");
+    fn filled(related: u64, window: u64, objects: u64) -> Workload {
+        let mut workload = Workload::new(1, Sizes::Web, related, window);
+        let mut all: Vec<u64> = (0..objects).map(|_| workload.fill()).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..objects));
+        workload
     }
 
     #[test]
-    fn only_the_newest_are_asked_for_again() {
-        let mut workload = Workload::new(1, Sizes::Web, 1_000);
-        for _ in 0..5_000 {
-            workload.new_object();
-        }
-        for _ in 0..20_000 {
-            let newest = workload.next;
-            if let Request::Again(object) = workload.request() {
-                assert!((newest - 1_000..newest).contains(&object), "{object}");
+    fn sixty_of_a_hundred_are_asked_for_again_and_twenty_are_new() {
+        let mut workload = filled(13, 1_000, fill_step(13) * 20);
+        let requests: Vec<Request> = (0..40_000).map(|_| workload.request()).collect();
+        let share = |is: fn(&Request) -> bool| {
+            requests.iter().filter(|request| is(request)).count() as f64 / 40_000.0
+        };
+        let again = share(|request| matches!(request, Request::Again(_)));
+        let new = share(|request| matches!(request, Request::New(_)));
+        assert!((0.58..0.62).contains(&again), "{again}");
+        assert!((0.18..0.22).contains(&new), "{new}");
+    }
+
+    #[test]
+    fn only_the_newest_pages_are_asked_for_again_and_only_when_they_are_whole() {
+        for related in [1, 13] {
+            let mut workload = filled(related, 1_300, fill_step(related) * 400);
+            let mut come: std::collections::HashSet<u64> = (0..workload.filled).collect();
+            for _ in 0..20_000 {
+                let newest = workload.next_page * related;
+                match workload.request() {
+                    Request::Again(object) => {
+                        assert!(come.contains(&object), "{object}");
+                        // As many pages as clients may have begun meanwhile.
+                        let oldest = newest - 1_300 - 64 * related;
+                        assert!(object >= oldest, "{object} of {newest}");
+                    }
+                    Request::New(object) => assert!(come.insert(object), "{object}"),
+                    Request::Uncacheable(_) => {}
+                }
             }
         }
     }
 
     #[test]
+    fn objects_of_a_page_come_in_turn_with_those_of_others() {
+        let mut workload = filled(13, 1_300, fill_step(13) * 20);
+        let mut pages = Vec::new();
+        while pages.len() < 1_000 {
+            if let Request::Again(object) | Request::New(object) = workload.request() {
+                assert_eq!(workload.group(object), object / 13 + 1);
+                pages.push(object / 13);
+            }
+        }
+        let next_to_own = pages.windows(2).filter(|two| two[0] == two[1]).count();
+        assert!(next_to_own < 100, "{next_to_own}");
+        let page_again = pages.windows(9).filter(|nine| nine[0] == nine[8]).count();
+        assert!(page_again > 850, "{page_again}");
+    }
+
+    #[test]
     fn web_objects_have_a_median_of_3_kib_and_a_mean_of_nine() {
-        let workload = Workload::new(1, Sizes::Web, 1);
+        let workload = Workload::new(1, Sizes::Web, 1, 1);
         let mut sizes: Vec<usize> = (0..20_000).map(|n| workload.content_bytes(n)).collect();
         sizes.sort_unstable();
         let mean = sizes.iter().sum::<usize>() / sizes.len();
@@ -238,9 +347,9 @@ mod tests {
 
     #[test]
     fn an_object_is_always_the_same_and_no_other() {
-        let one = Workload::new(7, Sizes::Fixed(100), 1);
-        let same = Workload::new(7, Sizes::Fixed(100), 1);
-        let other = Workload::new(8, Sizes::Fixed(100), 1);
+        let one = Workload::new(7, Sizes::Fixed(100), 1, 1);
+        let same = Workload::new(7, Sizes::Fixed(100), 1, 1);
+        let other = Workload::new(8, Sizes::Fixed(100), 1, 1);
         assert_eq!(one.content(5), same.content(5));
         assert_ne!(one.content(5), one.content(6));
         assert_ne!(one.content(5), other.content(5));

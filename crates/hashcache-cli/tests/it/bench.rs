@@ -28,7 +28,9 @@ fn on_a_modelled_disk_the_policies_stand_as_in_the_paper() {
     let (basic, set) = (rate("basic"), rate("set"));
     assert!((0.75..1.33).contains(&(set / basic)), "{set} to {basic}");
     assert!(1.3 * basic.max(set) < rate("set-mem"), "{bench}");
-    assert!(1.2 * rate("set-mem") < rate("log"), "{bench}");
+    assert!(1.2 * rate("set-mem") < rate("log-lru"), "{bench}");
+    assert!(0.97 * rate("log-lru") < rate("log"), "{bench}");
+    assert!(3.5 * rate("set-mem") < rate("log grouped"), "{bench}");
     // 70 seeks a second are 70 seeks a second.
     let seeks = rate("set") * figure("set", "seeks_per_request");
     assert!((66.0..71.0).contains(&seeks), "{seeks}");
@@ -41,10 +43,11 @@ fn on_a_modelled_disk_the_policies_stand_as_in_the_paper() {
     ] {
         let reads = figure(name, "reads_per_miss");
         assert!(per_miss.contains(&reads), "{name}: {reads}");
-        assert!(
-            (1.0..1.1).contains(&figure(name, "reads_per_hit")),
-            "{name}"
-        );
+        // Those that memory did not answer take one, or two where they are larger than a block.
+        let hits = figure(name, "hits");
+        let asked = hits - figure(name, "hits_from_memory");
+        let per_hit = figure(name, "reads_per_hit") * hits / asked;
+        assert!((1.0..1.3).contains(&per_hit), "{name}: {per_hit}");
         let lost = figure(name, "offered_hit_ratio") - figure(name, "hit_ratio");
         assert!((0.0..0.02).contains(&lost), "{name}: {lost}");
     }

@@ -27,10 +27,10 @@ pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
 
-use crate::completion::{Outcome, parts, promise};
+use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
-use crate::flush::Removal;
+use crate::flush::{Queue, Removal};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
 use crate::members::Members;
@@ -268,6 +268,17 @@ impl Cache {
 
     /// Writes everything pending and makes it durable. The outcome says whether that worked.
     pub fn flush(&self) -> Outcome<bool> {
+        self.write(Queue::push_flush)
+    }
+
+    /// Writes a batch of what is pending now, as the delay does when it is over: what waits for
+    /// others of its group goes on waiting, and nothing is made durable for it. For those who hand
+    /// in a clock of their own, by which no thread of ours can sleep.
+    pub fn cut_batch(&self) -> Outcome<bool> {
+        self.write(Queue::push_cut)
+    }
+
+    fn write(&self, push: fn(&Queue, Part)) -> Outcome<bool> {
         let in_service = |it: &&Arc<Stripe>| it.health() != Health::OutOfService;
         let stripes: Vec<_> = self.hold.inner.stripes.iter().filter(in_service).collect();
         if stripes.is_empty() {
@@ -275,7 +286,7 @@ impl Cache {
         }
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
-            stripe.queue.push_flush(part);
+            push(&stripe.queue, part);
         }
         outcome
     }

@@ -192,7 +192,7 @@ impl Scribe {
         self.tell_members(&mut work.superblocks)?;
         let all = work.closing || !work.flushes.is_empty();
         let mut wrote = false;
-        if work.batch_due || all {
+        if work.batch_due || all || !work.cuts.is_empty() {
             let take = if all { Take::All } else { Take::Due };
             loop {
                 let (batch, taken_below) = self.take_batch(take);
@@ -211,8 +211,8 @@ impl Scribe {
         if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
             self.sync()?;
         }
-        for flush in work.flushes.drain(..) {
-            flush.keep();
+        for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
+            done.keep();
         }
         self.pace_checkpoint(wrote)
     }

@@ -46,6 +46,8 @@ struct Waiting {
     come: u64,
     removals: Vec<Removal>,
     flushes: Vec<Part>,
+    /// Those who wait until what is due was written, whatever the delay.
+    cuts: Vec<Part>,
     superblocks: Vec<Promise<bool>>,
     closing: bool,
     /// Nothing is taken out any more but removes, which others will make good.
@@ -80,6 +82,7 @@ pub(super) enum Take {
 pub(super) struct Work {
     pub(super) removals: Vec<Removal>,
     pub(super) flushes: Vec<Part>,
+    pub(super) cuts: Vec<Part>,
     /// Those who wait for the superblock to say what holds now.
     pub(super) superblocks: Vec<Promise<bool>>,
     pub(super) batch_due: bool,
@@ -152,6 +155,11 @@ impl Queue {
 
     pub(crate) fn push_flush(&self, done: Part) {
         self.push_request(|waiting| waiting.flushes.push(done));
+    }
+
+    /// Has a batch cut now, of all but what waits for others of its group.
+    pub(crate) fn push_cut(&self, done: Part) {
+        self.push_request(|waiting| waiting.cuts.push(done));
     }
 
     /// Has the superblock written as it is now, and made durable.
@@ -236,6 +244,7 @@ impl Queue {
             let any = batch_due
                 || !waiting.removals.is_empty()
                 || !waiting.flushes.is_empty()
+                || !waiting.cuts.is_empty()
                 || !waiting.superblocks.is_empty()
                 || waiting.closing
                 || std::mem::take(&mut waiting.woken);
@@ -243,6 +252,7 @@ impl Queue {
                 return Work {
                     removals: std::mem::take(&mut waiting.removals),
                     flushes: std::mem::take(&mut waiting.flushes),
+                    cuts: std::mem::take(&mut waiting.cuts),
                     superblocks: std::mem::take(&mut waiting.superblocks),
                     batch_due,
                     closing: waiting.closing,

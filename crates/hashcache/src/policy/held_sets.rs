@@ -105,6 +105,18 @@ impl HeldSets {
         row
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        let all = [
+            &self.numbers,
+            &self.earlier,
+            &self.later,
+            &self.chain,
+            &self.heads,
+        ];
+        all.into_iter().map(Packed::bytes).sum()
+    }
+
     /// Holds nothing any more.
     pub(crate) fn clear(&mut self) {
         self.used = 0;

@@ -143,6 +143,12 @@ impl LogLru {
         }
     }
 
+    /// What it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.entries.bytes() + self.positions.bytes() + self.spill.bytes()
+    }
+
     // -- rows -----------------------------------------------------------------------------------
 
     fn row_of(&self, key: KeyHash) -> u32 {
@@ -510,6 +516,19 @@ impl Policy for LogLru {
     fn entries(&self) -> u64 {
         let used = |n: &usize| Entry::unpack(self.entries.entry(*n)).tag != 0;
         (0..self.rows as usize * WAYS).filter(used).count() as u64
+    }
+
+    // What is displaced counts until its generation alone says that the head has passed it.
+    fn live(&self, head: LogPos) -> u64 {
+        let of_row = |row: u32| {
+            let entries = self.row(row);
+            let live = |way: &usize| {
+                let entry = entries[*way];
+                entry.tag != 0 && self.known(row, *way, entry, head) != Known::Passed
+            };
+            (0..WAYS).filter(live).count() as u64
+        };
+        (0..self.rows).map(of_row).sum()
     }
 
     fn early_evictions(&self) -> u64 {

@@ -88,6 +88,12 @@ impl Packed {
         }
     }
 
+    /// What it takes, padding and all.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.fill(0);
     }

@@ -158,6 +158,11 @@ impl Ranks {
         (0..WAYS).for_each(|way| self.store(row, way, 0, 0));
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.packed.bytes()
+    }
+
     /// Slots in use.
     pub(crate) fn in_use(&self) -> u64 {
         let used = |n: &usize| self.packed.entry(*n) & TAG != 0;

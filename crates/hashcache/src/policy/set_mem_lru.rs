@@ -39,6 +39,12 @@ impl SetMemLru {
         }
     }
 
+    /// What it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.bytes() + self.ranks.bytes()
+    }
+
     /// The set of `key`, and its number within the shard.
     fn place(&self, key: KeyHash) -> (SetId, u64) {
         let set = key.set(self.sets);

@@ -44,6 +44,11 @@ impl Spill {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(&*self.places) as u64
+    }
+
     /// How much of it is in use, in 1/100.
     pub(crate) fn fullness(&self) -> usize {
         self.len * 100 / self.most.max(1)

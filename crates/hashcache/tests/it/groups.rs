@@ -1,9 +1,11 @@
 //! Groups: what is put together is read together, whoever else puts in between.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hashcache::device::{Device, DiskModel, MemoryDevice, Pace, ThrottleDevice};
-use hashcache::{Cache, Config, PolicyKind, Put};
+use hashcache::{Cache, Clock, Config, PolicyKind, Put};
 
 use super::support::{KIB, MIB, Recorder, Value, copy, get, memory, open, quiet, read};
 
@@ -100,6 +102,30 @@ fn members_asked_for_at_once_share_one_read() {
         let reads = device.take_reads().len();
         assert!(reads <= 3, "{reads} reads");
     }
+}
+
+#[test]
+fn a_batch_cut_early_leaves_open_groups_whole() {
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let clock = Arc::new(AtomicU64::new(0));
+    let seconds = Arc::clone(&clock);
+    let now = move || Duration::from_secs(seconds.load(Ordering::SeqCst));
+    let config = Config {
+        clock: Clock::new(now, || Duration::ZERO),
+        ..grouped(device.clone())
+    };
+    let cache = open(config);
+    device.take_writes();
+    put_in(&cache, 1, 0, 0);
+    put(&cache, 2, 0);
+    let both = cache.stats().pending_bytes;
+    assert!(cache.cut_batch().wait());
+    let held = cache.stats().pending_bytes;
+    assert!(0 < held && held < both, "{held} of {both}");
+    assert_eq!(device.take_writes().len(), 1);
+    clock.store(3, Ordering::SeqCst);
+    assert!(cache.cut_batch().wait());
+    assert_eq!(cache.stats().pending_bytes, 0);
 }
 
 #[test]

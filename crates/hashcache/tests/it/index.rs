@@ -75,6 +75,25 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
     is_within_3_percent(&stats);
     drop(cache);
 
+    // What waits for a checkpoint lies in parts too small to be mapped: below a bit a slot.
+    let size = 10_000_000 * 512 / 103 * 100;
+    let config = Config {
+        size_bytes: Some(size),
+        memory_bytes: 256 * MIB as u64,
+        object_bytes: 512,
+        segment_bytes: Some(16 * MIB as u32),
+        ..quiet(
+            Arc::new(Overlay::new(size, Arc::default())),
+            PolicyKind::LogLru,
+        )
+    };
+    let cache = open(config);
+    put_all(&cache, 0..150_000, 1);
+    let stats = cache.stats();
+    assert!((31.8..31.9).contains(&stats.index_bits_per_slot()));
+    is_within_3_percent(&stats);
+    drop(cache);
+
     // `set-mem` writes ranks to every set when a store is made.
     let size = 10_000_000 * 2 * KIB as u64 * 2 + 600 * MIB as u64;
     let config = Config {

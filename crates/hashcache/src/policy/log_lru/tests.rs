@@ -74,6 +74,24 @@ fn half_of_the_positions_make_31_bits_a_slot_and_saved_it_is_47() {
 }
 
 #[test]
+fn what_the_head_has_passed_is_not_live_even_before_it_is_swept() {
+    let mut disk = Disk::new(1, 1_000, 4, 100);
+    for n in 0..4 {
+        disk.put(n, 100 + n * 10);
+    }
+    let live = |head| disk.log.live(LogPos(head));
+    assert_eq!([500, 1_105, 1_125, 1_200].map(live), [4, 3, 1, 0]);
+    assert_eq!(disk.log.entries(), 4);
+    // Displaced and saved, they count until their generation tells.
+    for n in 4..8 {
+        disk.put(n, 900 + n);
+    }
+    disk.save();
+    let live = |head| disk.log.live(LogPos(head));
+    assert_eq!([910, 1_200, 1_905, 2_000].map(live), [8, 8, 6, 0]);
+}
+
+#[test]
 fn what_is_displaced_is_found_in_the_spill_then_in_the_checkpoint() {
     let mut disk = Disk::new(1, 10_000, 4, 100);
     for n in 0..8 {
