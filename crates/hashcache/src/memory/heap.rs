@@ -81,14 +81,15 @@ mod tests {
             kilobytes.parse::<u64>().unwrap() << 10
         };
         let before = resident();
-        let mut pieces: Vec<Vec<u8>> = (0..2_000).map(|_| vec![1; 60_000]).collect();
-        let between: Vec<Box<[u16; 64]>> = (0..2_000).map(|n| Box::new([n; 64])).collect();
+        let mut pieces: Vec<Vec<u8>> = (0..5_000).map(|_| vec![1; 60_000]).collect();
+        let between: Vec<Box<[u16; 64]>> = (0..5_000).map(|n| Box::new([n; 64])).collect();
         let filled = resident();
-        assert!(filled - before > 100 << 20, "{before} {filled}");
+        // Other tests come and go meanwhile, but take less than that.
+        assert!(filled > before + (200 << 20), "{before} {filled}");
         pieces.retain(|_| false);
         trim();
         let after = resident();
-        assert!(after < before + (40 << 20), "{before} {filled} {after}");
-        assert_eq!(between.len(), 2_000);
+        assert!(after < before + (100 << 20), "{before} {filled} {after}");
+        assert_eq!(between.len(), 5_000);
     }
 }
