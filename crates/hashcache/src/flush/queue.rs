@@ -277,15 +277,18 @@ impl Queue {
         now: Duration,
         welcome: impl Fn(usize, usize) -> bool,
     ) -> (Vec<Arc<Pending>>, u64) {
+        if !self.grouped {
+            return self.take_oldest(welcome);
+        }
         let mut waiting = self.lock();
         let mut dead = Vec::new();
         self.bury(&mut waiting, &mut dead);
         let room = match take {
-            Take::Due if self.grouped => Room {
+            Take::Due => Room {
                 bytes: self.batch_bytes,
                 records: self.batch_records,
             },
-            Take::Due | Take::All => Room::NONE,
+            Take::All => Room::NONE,
         };
         let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
         let order = group::order(&waits, now, room);
@@ -318,6 +321,47 @@ impl Queue {
         (batch, done)
     }
 
+    /// The same where nothing waits for others of its group: looks at no more than it takes,
+    /// however much waits while the disk is behind.
+    fn take_oldest(&self, welcome: impl Fn(usize, usize) -> bool) -> (Vec<Arc<Pending>>, u64) {
+        let mut waiting = self.lock();
+        let (mut batch, mut dead, mut bytes) = (Vec::new(), Vec::new(), 0);
+        // Not even one: where the batch goes there is room for all.
+        let mut any = false;
+        while let Some(record) = waiting.records.pop_front() {
+            let size = self.grain.record(record.pending.record_bytes);
+            let is_dead = record.pending.is_dead();
+            if !is_dead {
+                let (count, sum) = (batch.len() + 1, bytes + size);
+                let welcome = welcome(count, sum);
+                if batch.is_empty() {
+                    any = welcome;
+                } else if !self.fits(count, sum) || (any && !welcome) {
+                    waiting.records.push_front(record);
+                    break;
+                }
+                bytes = sum;
+            }
+            waiting.bytes -= size;
+            match is_dead {
+                true => dead.push(record.pending),
+                false => batch.push(record.pending),
+            }
+        }
+        let oldest = waiting.records.front().map(|record| record.number);
+        if oldest.is_none() {
+            waiting.since = None;
+        }
+        let done = oldest.unwrap_or(waiting.come);
+        drop(waiting);
+        drop(dead);
+        (batch, done)
+    }
+
+    fn fits(&self, records: usize, bytes: usize) -> bool {
+        self.grain.batch(records, bytes) <= self.batch_bytes && records <= self.batch_records
+    }
+
     /// Moves what need not be written any more to `dead`.
     fn bury(&self, waiting: &mut Waiting, dead: &mut Vec<Arc<Pending>>) {
         let mut bytes = 0;
@@ -334,11 +378,7 @@ impl Queue {
 
     fn waits(&self, record: &Record) -> Waits {
         Waits {
-            group: if self.grouped {
-                group::of(&record.pending)
-            } else {
-                0
-            },
+            group: group::of(&record.pending),
             since: record.since,
             bytes: self.grain.record(record.pending.record_bytes),
         }
@@ -367,12 +407,10 @@ impl Queue {
             for piece in pieces {
                 let count = taken.len() + piece.len();
                 let sum = bytes + piece.iter().map(|n| waits[*n].bytes).sum::<usize>();
-                let fits =
-                    self.grain.batch(count, sum) <= self.batch_bytes && count <= self.batch_records;
                 let welcome = welcome(count, sum);
                 if taken.is_empty() {
                     any = welcome;
-                } else if !fits || (any && !welcome) {
+                } else if !self.fits(count, sum) || (any && !welcome) {
                     return taken;
                 }
                 taken.extend_from_slice(piece);
