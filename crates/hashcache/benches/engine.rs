@@ -13,13 +13,11 @@ use std::time::Instant;
 
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config, PolicyKind, Put};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const OBJECTS: u64 = 2_000;
 const OBJECT_BYTES: usize = 3_000;
 const CALLS: u64 = 20_000;
 const ROUNDS: usize = 7;
-const CORE_CALLS: usize = 1_000_000;
 
 fn store(policy: PolicyKind, hot_bytes_max: u64) -> Cache {
     let config = Config {
@@ -116,54 +114,6 @@ fn put_new(cache: &Cache) -> f64 {
     })
 }
 
-/// Hot answers a second of two threads on the processors named.
-fn hot_answers(cache: &Cache, processors: [usize; 2]) -> f64 {
-    let started = Instant::now();
-    std::thread::scope(|scope| {
-        for (part, processor) in (0..).zip(processors) {
-            scope.spawn(move || {
-                let mut set = CpuSet::new();
-                set.set(processor);
-                sched_setaffinity(None, &set).unwrap();
-                let names: Vec<String> = (part * 50..part * 50 + 50).map(name).collect();
-                for n in 0..CORE_CALLS {
-                    let name = names[n % names.len()].as_bytes();
-                    std::hint::black_box(cache.get(name).wait());
-                }
-            });
-        }
-    });
-    2.0 * CORE_CALLS as f64 / started.elapsed().as_secs_f64()
-}
-
-/// What a second processor adds to answers from memory: medians of rounds in turn.
-fn second_processor(cache: &Cache) {
-    let allowed = sched_getaffinity(None).unwrap();
-    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|n| allowed.is_set(*n))
-        .collect();
-    let [first, second, ..] = allowed[..] else {
-        println!("hot answers on two processors: there is but one here");
-        return;
-    };
-    let rounds = (0..ROUNDS).map(|_| {
-        let one = hot_answers(cache, [first, first]);
-        (one, hot_answers(cache, [first, second]))
-    });
-    let (mut one, mut two): (Vec<f64>, Vec<f64>) = rounds.unzip();
-    let median = |all: &mut Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all[ROUNDS / 2]
-    };
-    let (one, two) = (median(&mut one), median(&mut two));
-    println!(
-        "hot answers of two threads, millions a second: {:.1} on one core, {:.1} on two: {:.2}",
-        one / 1e6,
-        two / 1e6,
-        two / one
-    );
-}
-
 fn main() {
     // `cargo test --benches` runs it too, and wants to know only whether it does.
     let is_test = !std::env::args().any(|argument| argument == "--bench");
@@ -181,8 +131,5 @@ fn main() {
         let figures = [get_hot(&hot), get_disk(&cold), miss(&cold), put_new(&cold)];
         let cells: String = figures.map(|each| format!(" {each:>9.0}")).concat();
         println!("{:<12}{cells}", policy.name());
-        if policy == PolicyKind::default() {
-            second_processor(&hot);
-        }
     }
 }

@@ -324,7 +324,7 @@ async fn fetch_all(
 }
 
 /// One object, compared while it comes; returns its size.
-async fn fetch(client: &mut Client, url: &str, target: &str) -> anyhow::Result<u64> {
+pub async fn fetch(client: &mut Client, url: &str, target: &str) -> anyhow::Result<u64> {
     let size = target.split_once("size=").map(|(_, size)| size.parse());
     let size = match size {
         Some(size) => size?,

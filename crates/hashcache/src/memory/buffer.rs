@@ -3,14 +3,11 @@
 //! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the
 //! heap.
 //! Cost: two system calls and a page fault per 4 KiB, little beside the read that fills it.
-#![expect(unsafe_code, reason = "memory is mapped and unmapped")]
 
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
-
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::budget::Reservation;
+use super::mapping::Mapping;
 
 /// Buffers from this size on are mapped.
 const MAPPED: usize = 16 << 10;
@@ -36,7 +33,7 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         let mapped = if len >= MAPPED {
-            Mapping::new(len)
+            Mapping::anonymous(len).ok()
         } else {
             None
         };
@@ -85,56 +82,6 @@ impl DerefMut for AlignedBuf {
 impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
         self
-    }
-}
-
-/// Anonymous memory of one owner.
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping is private memory that only this value points to, like a `Box<[u8]>`.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; shared access only reads.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// `None` when the system has no more mappings to give.
-    fn new(len: usize) -> Option<Self> {
-        // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches nothing that
-        // is there already.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        };
-        Some(Self {
-            base: NonNull::new(base.ok()?.cast())?,
-            len,
-        })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes were mapped at `base`, are zero or were written through `bytes_mut`,
-        // and stay mapped as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `&mut self` is the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; no reference to it outlives `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok());
     }
 }
 

@@ -12,6 +12,7 @@ mod heap;
 mod hot;
 mod index;
 mod keeper;
+mod mapping;
 mod slab;
 mod surroundings;
 

@@ -64,6 +64,19 @@ fn store_one(cache: &Cache, put: u64, length: usize) {
     Value::new(put, length).store(cache, &name(put)).unwrap();
 }
 
+/// Of a hundred objects that do not fit into a block.
+fn each_hit_is_two_reads(cache: &Cache, device: &Device) {
+    let mut found = 0;
+    for put in 0..100 {
+        if get(cache, &name(put)).is_some() {
+            found += 1;
+            assert_eq!(device.take_reads().len(), 2);
+        }
+        device.take_reads();
+    }
+    assert!(found >= 95, "{found} of 100");
+}
+
 #[test]
 fn log_hit_is_one_read_of_at_most_16_kib() {
     let (cache, device) = store(PolicyKind::Log, 6_000, 1_000);
@@ -252,15 +265,7 @@ fn set_hit_is_one_read_of_a_set() {
 #[test]
 fn set_hit_beyond_a_block_is_two_reads() {
     let (cache, device) = store(PolicyKind::Set, 30_000, 100);
-    let mut found = 0;
-    for put in 0..100 {
-        if get(&cache, &name(put)).is_some() {
-            found += 1;
-            assert_eq!(device.take_reads().len(), 2);
-        }
-        device.take_reads();
-    }
-    assert!(found >= 95, "{found} of 100");
+    each_hit_is_two_reads(&cache, &device);
 }
 
 #[test]
@@ -358,15 +363,7 @@ fn set_mem_lru_hit_is_one_read_of_its_set_or_where_that_is_held_of_its_block() {
 #[test]
 fn set_mem_lru_hit_beyond_a_block_is_two_reads() {
     let (cache, device) = store_holding(100, 30_000, 100);
-    let mut found = 0;
-    for put in 0..100 {
-        if get(&cache, &name(put)).is_some() {
-            found += 1;
-            assert_eq!(device.take_reads().len(), 2);
-        }
-        device.take_reads();
-    }
-    assert!(found >= 95, "{found} of 100");
+    each_hit_is_two_reads(&cache, &device);
 }
 
 #[test]

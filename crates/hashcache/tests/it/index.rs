@@ -49,21 +49,22 @@ fn is_within_3_percent(stats: &Stats) {
     assert!(off <= 0.03, "told {told}, resident {resident}");
 }
 
-#[test]
-fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
-    // As many objects as touch every page of the index; the rest of the slots stays empty.
+/// A log whose index has 10 million slots.
+fn log_of_10_million(policy: PolicyKind) -> Config {
     let size = 10_000_000 * 512 / 103 * 100;
-    let config = Config {
+    Config {
         size_bytes: Some(size),
         memory_bytes: 256 * MIB as u64,
         object_bytes: 512,
         segment_bytes: Some(16 * MIB as u32),
-        ..quiet(
-            Arc::new(Overlay::new(size, Arc::default())),
-            PolicyKind::Log,
-        )
-    };
-    let cache = open(config);
+        ..quiet(Arc::new(Overlay::new(size, Arc::default())), policy)
+    }
+}
+
+#[test]
+fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
+    // As many objects as touch every page of the index; the rest of the slots stays empty.
+    let cache = open(log_of_10_million(PolicyKind::Log));
     put_all(&cache, 0..150_000, 1);
     let stats = cache.stats();
     assert!(
@@ -76,18 +77,7 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
     drop(cache);
 
     // What waits for a checkpoint lies in parts too small to be mapped: below a bit a slot.
-    let size = 10_000_000 * 512 / 103 * 100;
-    let config = Config {
-        size_bytes: Some(size),
-        memory_bytes: 256 * MIB as u64,
-        object_bytes: 512,
-        segment_bytes: Some(16 * MIB as u32),
-        ..quiet(
-            Arc::new(Overlay::new(size, Arc::default())),
-            PolicyKind::LogLru,
-        )
-    };
-    let cache = open(config);
+    let cache = open(log_of_10_million(PolicyKind::LogLru));
     put_all(&cache, 0..150_000, 1);
     let stats = cache.stats();
     assert!((31.8..31.9).contains(&stats.index_bits_per_slot()));
