@@ -33,7 +33,8 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     let started = effective.clone();
     let open_files = raise_open_files();
     let cache = open(&effective)?;
-    let cache_size = cache.stats().device_bytes;
+    let stats = cache.stats();
+    let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
     bound(&mut effective, open_files, cache_size);
     let again = (args.clone(), environment.clone());
     let reload = move || {
@@ -48,7 +49,7 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     };
     let announced = effective.clone();
     let listening = move |listen: &[SocketAddr], admin: Option<SocketAddr>| {
-        let line = greeting(&announced, listen, admin);
+        let line = greeting(&announced, in_all, listen, admin);
         match announced.values.access_log {
             // Whoever reads the log there would take it for a line of the log.
             AccessLog::Stdout => tell(&line),
@@ -68,7 +69,8 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
 }
 
 /// Bounds settings by what this process has, at its start and at every reload: an existing cache
-/// keeps its own size, and clients need files.
+/// keeps its own size (of several devices the smallest counts: an object lies whole on one), and
+/// clients need files.
 fn bound(effective: &mut Effective, open_files: Option<u64>, cache_size: u64) {
     cap_clients(effective, open_files);
     effective.values.cache_size = cache_size;
@@ -213,8 +215,13 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     }
 }
 
-/// The line that says where we listen, what we use and what to type next.
-fn greeting(effective: &Effective, listen: &[SocketAddr], admin: Option<SocketAddr>) -> String {
+/// The line that says where we listen, what we use (of disk `bytes` in all) and what to type next.
+fn greeting(
+    effective: &Effective,
+    bytes: u64,
+    listen: &[SocketAddr],
+    admin: Option<SocketAddr>,
+) -> String {
     let values = &effective.values;
     let addresses: Vec<String> = listen
         .iter()
@@ -234,17 +241,17 @@ fn greeting(effective: &Effective, listen: &[SocketAddr], admin: Option<SocketAd
         (None, Some(address)) => format!("export http_proxy=http://{}", reachable(*address)),
         (_, None) => String::new(),
     };
-    let each = if caches.len() > 1 { " each" } else { "" };
+    let in_all = if caches.len() > 1 { " in all" } else { "" };
     let role = match &values.accelerate {
         Some(origin) => format!("in front of {origin}"),
         None => "proxy".to_owned(),
     };
     format!(
-        "hashcache: {role} on {}, {admin}; cache {} ({}{each}, policy {}), memory {}; \
+        "hashcache: {role} on {}, {admin}; cache {} ({}{in_all}, policy {}), memory {}; \
          next: {next}\n",
         addresses.join(" "),
         caches.join(" "),
-        show_size(values.cache_size),
+        show_size(bytes),
         values.policy.name(),
         show_size(values.memory),
     )
@@ -309,18 +316,22 @@ mod tests {
         let effective = effective(&["--cache=/srv/c.img", "--memory=1GiB"]);
         let listen = ["0.0.0.0:3128".parse().unwrap(), "[::1]:81".parse().unwrap()];
         assert_eq!(
-            greeting(&effective, &listen, "127.0.0.1:3180".parse().ok()),
+            greeting(&effective, 1 << 30, &listen, "127.0.0.1:3180".parse().ok()),
             "hashcache: proxy on http://0.0.0.0:3128 http://[::1]:81, \
              admin on http://127.0.0.1:3180; cache /srv/c.img (1GiB, policy log), memory 1GiB; \
              next: export http_proxy=http://127.0.0.1:3128\n"
         );
         let effective = self::effective(&["--accelerate=http://192.0.2.1"]);
-        let line = greeting(&effective, &listen[1..], None);
+        let line = greeting(&effective, 1 << 30, &listen[1..], None);
         assert!(
             line.starts_with("hashcache: in front of http://192.0.2.1 on "),
             "{line}"
         );
         assert!(line.ends_with("next: curl http://[::1]:81/\n"), "{line}");
+        let effective = self::effective(&["--cache=/a", "--cache=/b"]);
+        let line = greeting(&effective, 3 << 30, &listen, None);
+        let told = "cache /a /b (3GiB in all, policy log)";
+        assert!(line.contains(told), "{line}");
     }
 
     #[test]

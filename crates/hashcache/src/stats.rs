@@ -74,6 +74,8 @@ pub struct Stats {
     pub early_evictions: u64,
     /// Size of the store.
     pub device_bytes: u64,
+    /// Size of the smallest device, bytes: an object lies whole on one.
+    pub device_bytes_min: u64,
     /// Size of the log.
     pub log_bytes: u64,
     /// Memory of the index.

@@ -350,6 +350,11 @@ impl Cache {
             entries_exact: self.any_stripe().geometry.family == Family::Log,
             early_evictions,
             device_bytes: sum(|it| it.geometry.device_bytes),
+            device_bytes_min: stripes
+                .iter()
+                .map(|it| it.geometry.device_bytes)
+                .min()
+                .unwrap_or(0),
             log_bytes: sum(|it| it.geometry.segments * u64::from(it.geometry.segment_bytes)),
             index_bytes: sum(|it| it.index.bytes()),
             index_slots: sum(|it| it.geometry.slots()),
