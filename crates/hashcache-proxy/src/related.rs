@@ -13,9 +13,11 @@
 //!
 //! Called by `request` when a page is asked for and by `fetch` when a response is stored.
 //!
-//! Invariants: a group costs nothing but memory and reads when it is wrong, so a client that lies
-//! hurts its own pages only: its address is part of every group. What is remembered is bounded.
-//! Cost: a hash; a lock for pages, and for what comes from another origin than its page.
+//! Invariants: a group costs nothing but memory and reads when it is wrong. A client's address is
+//! part of its groups, so one that lies spoils its own; at worst it makes open pages of others be
+//! forgotten. What is remembered is bounded. In front of a site every Referer counts as one of its
+//! pages.
+//! Cost: a hash, and a lock for pages and for what names one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

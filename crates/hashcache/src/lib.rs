@@ -1,6 +1,6 @@
 //! HashCache: a cache storage engine. Names in, bytes out.
 //!
-//! The disk is a hash table or a log; memory holds 0 to 52 bits per object. After a crash an answer
+//! The disk is a hash table or a log; memory holds 0 to 60 bits per object. After a crash an answer
 //! is whole and once was committed under that very name, or it is a miss. The cache may forget; it
 //! never lies.
 //!

@@ -8,6 +8,7 @@
 //!
 //! Invariant: every answer is compared with what was stored.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
 
 use super::workload::{Request, Sizes, Workload, fill_step, name};
 use crate::fault::Fault;
+use crate::units::show_size;
 
 /// A policy in one of its forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl Candidate {
             (Rows::Two, false) => name.to_owned(),
             (Rows::One, false) => format!("{name} one-row"),
             (Rows::Two, true) => format!("{name} grouped"),
-            (Rows::One, true) => format!("{name} one-row grouped"),
+            (Rows::One, true) => format!("{name} one grouped"),
         }
     }
 }
@@ -208,7 +210,8 @@ impl Stage {
             Clock::system()
         };
         let config = Config {
-            memory_bytes: MEMORY_BYTES + size / 64 + plan.hot_bytes.saturating_mul(2),
+            memory_bytes: (MEMORY_BYTES + size / 64)
+                .saturating_add(plan.hot_bytes.saturating_mul(2)),
             hot_bytes_max: plan.hot_bytes,
             policy: candidate.policy,
             rows: candidate.rows,
@@ -318,11 +321,20 @@ fn wrong(request: Request) -> Fault {
 
 fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     if plan.medium != Medium::File {
+        if memory_available().is_some_and(|available| size > available) {
+            let fault = Fault::new(format!("a store of {} does not fit", show_size(size)));
+            return Err(fault
+                .hint("ask for fewer `--objects`, or take `--device file`")
+                .into());
+        }
         let size = usize::try_from(size).context("more memory than can be addressed")?;
         return Ok(Arc::new(MemoryDevice::new(size)));
     }
     let file = format!("hashcache-bench-{}.img", std::process::id());
     let path = plan.directory.join(file);
+    // Ours, and nobody's who guessed the name.
+    let made = OpenOptions::new().write(true).create_new(true).open(&path);
+    made.with_context(|| format!("cannot make {}", path.display()))?;
     let device = FileDevice::open(&path, Some(size)).map_err(|error| {
         let why = match error {
             FileError::Locked => "another process has it".to_owned(),
@@ -333,6 +345,16 @@ fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     // From now on it has no name, and is gone however this ends.
     std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     Ok(Arc::new(device))
+}
+
+/// What this machine has to spare, bytes; `None` where that is not told.
+fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let row = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = row.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// A store for so many objects, with what it needs for itself.

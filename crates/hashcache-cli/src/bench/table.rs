@@ -104,7 +104,7 @@ fn line(cells: &[String; 10]) -> String {
         rate,
     ] = cells;
     let line = format!(
-        "{name:<11} {slot:>5} {object:>7} {hit:>5} {miss:>6} {put:>5} {request:>8} {ratio:>6} \
+        "{name:<15} {slot:>5} {object:>7} {hit:>5} {miss:>6} {put:>5} {request:>8} {ratio:>6} \
          {amplification:>5} {rate:>9}"
     );
     format!("{}\n", line.trim_end())

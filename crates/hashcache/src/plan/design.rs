@@ -11,13 +11,13 @@ use crate::config::{POSITIONS_HELD, PolicyKind, SETS_HELD};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Candidate {
-    /// One block a name, no index (section 3.2).
+    /// One block a name, no index (section 3.1).
     Basic,
-    /// Sets of blocks, no index (section 3.3).
+    /// Sets of blocks, no index (section 3.2).
     Set,
-    /// Tag and rank of every block in memory (section 3.4).
+    /// Tag and rank of every block in memory (section 3.3).
     SetMem,
-    /// The same for some of the sets (section 3.4).
+    /// The same for some of the sets (section 3.3).
     SetMemLru,
     /// All in a log, some of the positions in memory (section 3.5).
     LogLru,
