@@ -436,21 +436,23 @@ impl Policy for LogLru {
         }
     }
 
-    // What is displaced may be what lies at `at`; forgetting too much is allowed.
+    // What is displaced may be what lies at `at`, or another name: forgetting too much is allowed,
+    // but not to leave an older version of what was forgotten.
     fn forget(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
         let row = self.row_of(key);
         let mut entries = self.row(row);
         let of_at = generation(at, self.capacity);
         for way in 0..WAYS {
             let entry = entries[way];
-            let may_be = entry.tag == key.tag(TAG_BITS)
-                && match self.known(row, way, entry, head) {
-                    Known::Passed => false,
-                    Known::At(known) => known == at,
-                    Known::Displaced => entry.generation == of_at,
-                };
-            if may_be {
-                self.clear_entry(row, &mut entries, way);
+            if entry.tag != key.tag(TAG_BITS) {
+                continue;
+            }
+            match self.known(row, way, entry, head) {
+                Known::At(known) if known == at => self.clear_entry(row, &mut entries, way),
+                Known::Displaced if entry.generation == of_at => {
+                    self.forget_from(row, &mut entries, way);
+                }
+                Known::Passed | Known::At(_) | Known::Displaced => {}
             }
         }
         self.store_row(row, &entries);

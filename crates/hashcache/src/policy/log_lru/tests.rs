@@ -127,6 +127,32 @@ fn what_is_used_comes_back_into_memory_and_the_least_used_goes() {
     assert_eq!(disk.log.early_evictions(), 1);
 }
 
+/// What is displaced is known by its lap alone: whoever forgets one of a tag forgets its elders.
+#[test]
+fn an_older_version_does_not_outlive_a_newer_one_that_is_taken_for_another_name() {
+    // One row, of which one position is held.
+    let mut disk = Disk::new(1, 1_000, 1, 100);
+    let tag = key(0).tag(TAG_BITS);
+    let same = (1..).find(|n| key(*n).tag(TAG_BITS) == tag).unwrap();
+    let mut others = (same + 1..).filter(|n| key(*n).tag(TAG_BITS) != tag);
+    let (one, two) = (others.next().unwrap(), others.next().unwrap());
+    for (n, at) in [
+        (0, 900),
+        (0, 1_010),
+        (same, 1_020),
+        (one, 1_030),
+        (two, 1_040),
+    ] {
+        disk.put(n, at);
+    }
+    disk.save();
+    assert_eq!(disk.found(key(0), 1_041), [1_020, 1_010, 900]);
+    let head = LogPos(1_051);
+    disk.log
+        .record(key(same), LogPos(1_050), Some(LogPos(1_020)), head);
+    assert_eq!(disk.found(key(0), 1_051), [1_050]);
+}
+
 /// Puts, uses and checkpoints at random; some of these are given up, and much happens while they
 /// are written.
 #[test]
