@@ -8,15 +8,17 @@
 //! Two areas are written in turn. The order that makes one count: parts, sync, superblock with its
 //! serial, sync. A disk that lies about syncs is found out by the MACs.
 //!
-//! Cost: 256 KiB a step, 6 bytes a slot in all with `log`, 7 where it is grouped; at most a tenth of
-//! the device's time.
+//! Cost: 256 KiB a step, 6 bytes a slot in all with `log`, 7 where it is grouped; at most a tenth
+//! of the device's time.
 
 use std::io;
 use std::time::Duration;
 
 use crate::circular_log::Cursor;
 use crate::config::{Geometry, IndexShape, checkpoint_parts, meta_parts};
-use crate::format::{Fieldreader, PART_BODY, PART_BYTES, Part, Superblock};
+use crate::format::{
+    BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
+};
 use crate::index_file::{self, Edition};
 use crate::memory::AlignedBuf;
 use crate::stripe::Stripe;
@@ -288,7 +290,11 @@ fn read(
     let sound = own
         && cursor.segment < geometry.segments
         && cursor.used <= geometry.segment_bytes
-        && cursor.lap < 1 << 31;
+        && u64::from(cursor.used).is_multiple_of(u64::from(geometry.unit_bytes).max(BLOCK as u64))
+        && cursor.ordinal < ORDINAL_MAX
+        && cursor.stamp < COUNT_MAX
+        && cursor.lap < LAP_MAX
+        && word(5) < COUNT_MAX;
     sound.then(|| Restored {
         cursor,
         stamps: (META_WORDS..META_WORDS + segments).map(word).collect(),

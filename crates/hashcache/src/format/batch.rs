@@ -2,7 +2,7 @@
 //!
 //! They say where records were put, never that the records arrived: a record proves itself.
 
-use super::{BLOCK, Fieldreader, Layout, put, round_up, tiles};
+use super::{BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, Layout, ORDINAL_MAX, put, round_up, tiles};
 use crate::key::{KeyHash, Secret};
 use crate::object::Version;
 
@@ -90,7 +90,8 @@ fn decode_list(bytes: &[u8]) -> Vec<Listed> {
             kind: field.u8(53),
         }
     };
-    bytes.chunks_exact(LIST_ENTRY).map(decode).collect()
+    let lines = bytes.chunks_exact(LIST_ENTRY).map(decode);
+    lines.filter(|it| it.version.0 < COUNT_MAX).collect()
 }
 
 /// The header of a batch.
@@ -157,8 +158,10 @@ impl BatchHeader {
         if secret.mac(&[&bytes[8..]]) != field.u64(0) {
             return None;
         }
+        let possible =
+            field.u64(16) < COUNT_MAX && field.u64(24) < LAP_MAX && field.u32(12) < ORDINAL_MAX;
         let count = usize::try_from(field.u32(40)).ok()?;
-        Some(Self {
+        possible.then(|| Self {
             device: field.u16(44),
             stamp: field.u64(16),
             lap: field.u64(24),
@@ -218,7 +221,8 @@ impl Footer {
         let count = usize::try_from(field.u32(12)).ok()?;
         let list_at = tail_at.checked_sub(count.checked_mul(LIST_ENTRY)?)?;
         let mac = secret.mac(&[b"footer", &end[list_at..tail_at], &end[tail_at + 8..]]);
-        if field.u32(8) != FOOTER_MAGIC || mac != field.u64(0) {
+        let possible = field.u64(16) < COUNT_MAX && field.u64(24) < LAP_MAX;
+        if field.u32(8) != FOOTER_MAGIC || mac != field.u64(0) || !possible {
             return None;
         }
         Some(Self {
@@ -268,6 +272,37 @@ mod tests {
             assert_eq!(BatchHeader::decode(&bytes, &secret), None, "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn counts_that_nothing_can_be_added_to_are_no_header_of_ours() {
+        let secret = Secret::from_bytes([1; 32]);
+        let header = || BatchHeader {
+            device: 0,
+            stamp: 9,
+            lap: 2,
+            ordinal: 3,
+            batch_bytes: 8192,
+            list: lists(2),
+        };
+        let decoded = |header: BatchHeader| {
+            let mut bytes = vec![0; BatchHeader::bytes(2)];
+            header.encode(&mut bytes, &secret);
+            BatchHeader::decode(&bytes, &secret)
+        };
+        let (lap, ordinal, stamp) = (LAP_MAX, ORDINAL_MAX, COUNT_MAX);
+        assert_eq!(decoded(BatchHeader { lap, ..header() }), None);
+        assert_eq!(
+            decoded(BatchHeader {
+                ordinal,
+                ..header()
+            }),
+            None
+        );
+        assert_eq!(decoded(BatchHeader { stamp, ..header() }), None);
+        let mut lists = header();
+        lists.list[0].version = Version(u64::MAX);
+        assert_eq!(decoded(lists).map(|it| it.list.len()), Some(1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Blocks of the remove journal: what a returned `remove` took away stays away.
 
-use super::{BLOCK, Fieldreader, Layout, put, tiles};
+use super::{BLOCK, COUNT_MAX, Fieldreader, Layout, put, tiles};
 use crate::key::{KeyHash, Secret};
 use crate::object::Version;
 
@@ -71,6 +71,7 @@ impl JournalBlock {
         let count = usize::try_from(field.u32(12)).ok()?;
         let genuine = field.u32(8) == MAGIC
             && count <= REMOVES_PER_BLOCK
+            && field.u64(16) < COUNT_MAX
             && secret.mac(&[b"journal", &bytes[8..]]) == field.u64(0);
         let lines = bytes[JOURNAL_HEADER..]
             .chunks_exact(REMOVE_BYTES)
@@ -83,6 +84,7 @@ impl JournalBlock {
                     key: KeyHash::from_bytes(Fieldreader(line).array(0)),
                     version: Version(Fieldreader(line).u64(16)),
                 })
+                .filter(|removed| removed.version.0 < COUNT_MAX)
                 .collect(),
         })
     }

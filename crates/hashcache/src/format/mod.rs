@@ -32,6 +32,14 @@ pub(crate) const BLOCK: usize = 4096;
 /// The format this build reads and writes.
 pub(crate) const VERSION: u32 = 2;
 
+/// What counts up by one (versions, serials, stamps, ordinals) never comes near this: a larger one
+/// was made up, to have a sum overflow.
+pub(crate) const COUNT_MAX: u64 = 1 << 62;
+/// Laps of a log, by which positions are multiplied.
+pub(crate) const LAP_MAX: u64 = 1 << 31;
+/// A segment of 64 MiB has room for fewer batches than this.
+pub(crate) const ORDINAL_MAX: u32 = 1 << 16;
+
 /// A field of a record on disk: name, offset, size in bytes.
 pub(crate) type Layout = &'static [(&'static str, usize, usize)];
 

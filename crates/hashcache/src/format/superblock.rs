@@ -1,6 +1,6 @@
 //! The superblock: what the store is and where things lie. Two copies, written in turn.
 
-use super::{Fieldreader, Layout, VERSION, put, tiles};
+use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
 use crate::key::Secret;
 use crate::members::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
@@ -181,6 +181,11 @@ impl Superblock {
         if Secret::from_bytes(secret).mac(&[&bytes[..4088]]) != field.u64(4088) {
             return Err(SuperblockError::Damaged);
         }
+        // Serial 0 is that of one that was never written.
+        let counts = [16, 168, 176, 208].map(|at| field.u64(at));
+        if counts[0] == 0 || counts.iter().any(|count| *count >= COUNT_MAX) {
+            return Err(SuperblockError::Damaged);
+        }
         Ok(Self {
             serial: field.u64(16),
             store_id: field.u128(24),
@@ -251,6 +256,10 @@ fn decode_history(field: &Fieldreader<'_>) -> Option<History> {
             weight: field.u64(at + 8),
         }
     };
+    let begun = |n: usize| field.u64(MEMBERSHIPS_AT + n * LINE);
+    if (0..memberships).any(|n| begun(n) >= COUNT_MAX) {
+        return None;
+    }
     let membership = |n: usize| {
         let at = MEMBERSHIPS_AT + n * LINE;
         let members = field.u64(at + 8);
@@ -314,6 +323,25 @@ mod tests {
     #[test]
     fn a_superblock_comes_back_as_it_was_written() {
         assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn counts_that_nothing_can_be_added_to_are_damage() {
+        let with = |change: fn(&mut Superblock)| {
+            let mut superblock = sample();
+            change(&mut superblock);
+            Superblock::decode(&superblock.encode())
+        };
+        let changes: [fn(&mut Superblock); 5] = [
+            |it| it.serial = 0,
+            |it| it.serial = u64::MAX,
+            |it| it.next_version = u64::MAX,
+            |it| it.checkpoint_serial = COUNT_MAX,
+            |it| it.policy_since = COUNT_MAX,
+        ];
+        for change in changes {
+            assert_eq!(with(change), Err(SuperblockError::Damaged));
+        }
     }
 
     #[test]

@@ -7,7 +7,6 @@
 //!
 //! Invariant: bytes that were never written are zero and take no memory.
 
-use std::alloc::{Layout, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 
 use super::mapping::Mapping;
@@ -31,10 +30,11 @@ impl IndexMemory {
         if len < MAPPED {
             return Self(Memory::Heap(vec![0; len].into()));
         }
-        match Mapping::named(NAME, len) {
-            Ok(mapping) => Self(Memory::Mapped(mapping)),
-            Err(_) => handle_alloc_error(Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>())),
-        }
+        // Where there are no memory files, only smaps is the poorer for it.
+        Self(match Mapping::named(NAME, len) {
+            Ok(mapping) => Memory::Mapped(mapping),
+            Err(_) => Memory::Heap(vec![0; len].into()),
+        })
     }
 }
 
