@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
-use crate::settings::{FORMATS, Given, POLICIES, ROWS, Source, Written, find};
+use crate::settings::{FORMATS, GROUPS, Given, POLICIES, ROWS, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
 ///
@@ -150,6 +150,9 @@ pub struct SettingArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
     grouped: Option<String>,
+    /// What `--grouped` takes for one group: a page of a client, or an origin [default: page]
+    #[arg(long, value_parser = words(&GROUPS))]
+    group_by: Option<String>,
     /// Keep what is in use when the log comes round to it, with policy `log`
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
@@ -222,6 +225,7 @@ impl SettingArgs {
             ("policy", one(&self.policy)),
             ("rows", one(&self.rows)),
             ("grouped", one(&self.grouped)),
+            ("group-by", one(&self.group_by)),
             ("readmission", one(&self.readmission)),
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
@@ -303,6 +307,7 @@ mod tests {
             let argument = match flag.as_str() {
                 "policy" => format!("--{flag}=set"),
                 "rows" => format!("--{flag}=one"),
+                "group-by" => format!("--{flag}=origin"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 _ => format!("--{flag}=7"),

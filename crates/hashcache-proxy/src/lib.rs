@@ -31,5 +31,5 @@ mod metrics;
 mod page;
 
 pub use server::{RunError, run};
-pub use settings::{AccessLog, Limits, LogFormat, Mode, Settings};
+pub use settings::{AccessLog, GroupBy, Limits, LogFormat, Mode, Settings};
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};

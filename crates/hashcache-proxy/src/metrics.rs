@@ -271,6 +271,12 @@ pub(crate) struct EngineFigures {
     pub(crate) capacity_bytes: u64,
     /// Devices that failed and were taken out.
     pub(crate) devices_out: u64,
+    /// Reads that brought along what lay beside what was asked for.
+    pub(crate) group_reads: u64,
+    /// Objects made hot that way.
+    pub(crate) prefetched: u64,
+    /// Objects that were kept for another lap of the log.
+    pub(crate) readmitted: u64,
     /// Traffic of all devices.
     pub(crate) device: DeviceFigures,
 }

@@ -1,4 +1,5 @@
-//! Related objects: which page of which client a response was fetched for.
+//! Related objects: which page of which client a response was fetched for, or, where the operator
+//! says so, from which origin.
 //!
 //! The engine writes the members of a group side by side and reads them together. A group is one
 //! page of one client: many users behind one address look at different pages, and what one client
@@ -10,6 +11,10 @@
 //! Referer of an origin only, another's the latest page this client had from there, for 2 s
 //! no Referer                           no group
 //! ```
+//!
+//! By origin, what comes from one server is a group, whoever asked: the locality buffers of Foxy
+//! (section 2.2.3). It needs no Referer, and reads along what was merely fetched from the same
+//! place at the same time.
 //!
 //! Called by `request` when a page is asked for and by `fetch` when a response is stored.
 //!
@@ -30,6 +35,8 @@ use http::header::{ACCEPT, CONTENT_TYPE, REFERER};
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
+use crate::settings::GroupBy;
+
 /// How long after a client's last object of a page others may still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
 /// Pages remembered.
@@ -37,6 +44,7 @@ const PAGES_MAX: usize = 4096;
 
 /// The pages that clients are looking at.
 pub(crate) struct Related {
+    by: GroupBy,
     /// Groups of another process are others: nobody can tell what group a page will have.
     hash: RandomState,
     /// By client and origin: the latest page, and when something of it was asked for.
@@ -53,8 +61,9 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Related {
-    pub(crate) fn new(site: Option<Origin>) -> Self {
+    pub(crate) fn new(by: GroupBy, site: Option<Origin>) -> Self {
         Self {
+            by,
             hash: RandomState::new(),
             latest: Mutex::default(),
             site,
@@ -63,13 +72,17 @@ impl Related {
 
     /// Notes that a client asks for a page, whether or not it is stored.
     pub(crate) fn asked(&self, asked: &Asked<'_>, now: Instant) {
-        if wants_page(asked.fields) == Some(true) {
+        if self.by == GroupBy::Page && wants_page(asked.fields) == Some(true) {
             self.page(asked, now);
         }
     }
 
     /// The group of what came for `asked` with the fields `response`; 0: none.
     pub(crate) fn group(&self, asked: &Asked<'_>, response: &HeaderMap, now: Instant) -> u64 {
+        if self.by == GroupBy::Origin {
+            let origin = (asked.target.scheme, &asked.target.authority);
+            return self.hash.hash_one(origin).max(1);
+        }
         let is_page = match wants_page(asked.fields) {
             Some(true) => is_text(response),
             Some(false) => false,
@@ -181,7 +194,7 @@ mod tests {
     impl Browser {
         fn new() -> Self {
             Self {
-                related: Related::new(None),
+                related: Related::new(GroupBy::Page, None),
                 start: Instant::now(),
             }
         }
@@ -318,8 +331,24 @@ mod tests {
     }
 
     #[test]
+    fn by_origin_a_server_is_a_group_whoever_asks_for_whatever() {
+        let browser = Browser {
+            related: Related::new(GroupBy::Origin, None),
+            start: Instant::now(),
+        };
+        let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
+        let image = browser.group("192.0.2.2", "http://a/i", "http://b/", "image/png", 9_000);
+        let other = browser.group(CLIENT, "http://a:8080/p", "", "text/html", 0);
+        assert!(page != 0 && image == page && other != 0);
+        assert_ne!(other, page);
+    }
+
+    #[test]
     fn a_site_goes_by_one_name() {
-        let related = Related::new(Some("http://127.0.0.1:8080".parse().unwrap()));
+        let related = Related::new(
+            GroupBy::Page,
+            Some("http://127.0.0.1:8080".parse().unwrap()),
+        );
         let mut fields = HeaderMap::new();
         fields.insert(
             REFERER,

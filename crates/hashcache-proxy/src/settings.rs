@@ -58,6 +58,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// What the members of a group have in common: what is written and read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupBy {
+    /// A page of one client, by `Referer`.
+    #[default]
+    Page,
+    /// The origin, whoever asked (Foxy, section 2.2.3).
+    Origin,
+}
+
 /// Everything the proxy can be told.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -85,6 +95,8 @@ pub struct Settings {
     pub log_strip_query: bool,
     /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
     pub log_anonymize: bool,
+    /// What is told to the engine to be of one group.
+    pub group_by: GroupBy,
     /// Freshness rules, shipped ones included unless turned off.
     pub rules: hashcache_http::Rules,
     /// Largest object to be stored, bytes.

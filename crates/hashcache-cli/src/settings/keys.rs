@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Scheme, TargetError};
-use hashcache_proxy::{AccessLog, LogFormat};
+use hashcache_proxy::{AccessLog, GroupBy, LogFormat};
 
 use super::suggest;
 use super::values::Values;
@@ -174,6 +174,7 @@ pub static KEYS: &[Key] = &[
     },
     one!("rows", rows, rows, show_rows),
     one!("grouped", grouped, truth, show_truth),
+    one!("group_by", group_by, group_by, show_group_by),
     one!("readmission", readmission, truth, show_truth),
     one!("object_size", object_size, object_size, show_object),
     one!("block", block, block, show_object),
@@ -229,6 +230,8 @@ pub const POLICIES: [(&str, PolicyKind); 6] = [
 ];
 /// See [`POLICIES`].
 pub const ROWS: [(&str, Rows); 2] = [("two", Rows::Two), ("one", Rows::One)];
+/// See [`POLICIES`].
+pub const GROUPS: [(&str, GroupBy); 2] = [("page", GroupBy::Page), ("origin", GroupBy::Origin)];
 /// See [`POLICIES`].
 pub const FORMATS: [(&str, LogFormat); 3] = [
     ("squid", LogFormat::Squid),
@@ -305,6 +308,10 @@ fn policy(word: &str) -> Result<PolicyKind, Fault> {
 
 fn rows(word: &str) -> Result<Rows, Fault> {
     one_of(&ROWS, word)
+}
+
+fn group_by(word: &str) -> Result<GroupBy, Fault> {
+    one_of(&GROUPS, word)
 }
 
 fn log_format(word: &str) -> Result<LogFormat, Fault> {
@@ -520,6 +527,10 @@ fn show_truth(&yes: &bool) -> Shown {
 
 fn show_rows(&rows: &Rows) -> Shown {
     show_word(&ROWS, rows)
+}
+
+fn show_group_by(&by: &GroupBy) -> Shown {
+    show_word(&GROUPS, by)
 }
 
 fn show_policy(&policy: &PolicyKind) -> Shown {

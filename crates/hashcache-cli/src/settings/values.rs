@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
-use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
+use hashcache_proxy::{AccessLog, ConnectPort, GroupBy, Limits, LogFormat, Mode, Prefix, Settings};
 
 use super::environment::Environment;
 
@@ -47,6 +47,8 @@ pub struct Values {
     pub rows: Rows,
     /// Whether what a page is made of is written and read together.
     pub grouped: bool,
+    /// What makes a group: a page of one client, or an origin.
+    pub group_by: GroupBy,
     /// Whether what is in use is kept when the log comes round to it.
     pub readmission: bool,
     /// Mean size of an object, bytes: it sizes the index.
@@ -96,6 +98,7 @@ impl Values {
             held_share: None,
             rows: Rows::Two,
             grouped: false,
+            group_by: GroupBy::default(),
             readmission: false,
             object_size: 8 << 10,
             block: 8 << 10,
@@ -141,6 +144,7 @@ impl Values {
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,
             log_anonymize: self.log_anonymize,
+            group_by: self.group_by,
             rules: self.rules.clone(),
             max_object_size: self.max_object_size(),
             workers: self.workers,

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
 use hashcache_http::Rules;
-use hashcache_proxy::{AccessLog, Limits, LogFormat, Mode, Settings};
+use hashcache_proxy::{AccessLog, GroupBy, Limits, LogFormat, Mode, Settings};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
 const PAGES: u64 = 150;
@@ -56,6 +56,7 @@ fn start(cache: &Cache) -> SocketAddr {
         log_format: LogFormat::Squid,
         log_strip_query: false,
         log_anonymize: false,
+        group_by: GroupBy::Page,
         rules: Rules::none(),
         max_object_size: 1 << 20,
         workers: 2,

@@ -89,6 +89,10 @@ impl Exposition {
             "hot_bytes": engine.hot_bytes,
             "pending_bytes": engine.pending_bytes,
             "capacity_bytes": engine.capacity_bytes,
+            "devices_out": engine.devices_out,
+            "group_reads": engine.group_reads,
+            "prefetched": engine.prefetched,
+            "readmitted": engine.readmitted,
             "device": {
                 "reads": engine.device.reads,
                 "writes": engine.device.writes,
@@ -285,6 +289,21 @@ impl Collector for Exposition {
             "hashcache_devices_out",
             "Devices that failed and were taken out",
             engine.devices_out,
+        )?;
+        page.counter(
+            "hashcache_group_reads",
+            "Reads that brought along what lay beside what was asked for",
+            engine.group_reads,
+        )?;
+        page.counter(
+            "hashcache_prefetched",
+            "Objects held for quick hits because of such a read",
+            engine.prefetched,
+        )?;
+        page.counter(
+            "hashcache_readmitted",
+            "Objects kept for another lap of the log",
+            engine.readmitted,
         )?;
         page.counter(
             "hashcache_device_reads",

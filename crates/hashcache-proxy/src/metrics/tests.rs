@@ -47,6 +47,9 @@ fn figures() -> EngineFigures {
         pending_bytes: 3,
         capacity_bytes: 4,
         devices_out: 0,
+        group_reads: 11,
+        prefetched: 12,
+        readmitted: 13,
         device: DeviceFigures {
             reads: 5,
             writes: 6,
@@ -255,6 +258,10 @@ fn the_engines_figures_are_shown() {
         ("hashcache_index_bits_per_object", "4.0"),
         ("hashcache_hot_bytes", "2"),
         ("hashcache_pending_bytes", "3"),
+        ("hashcache_devices_out", "0"),
+        ("hashcache_group_reads_total", "11"),
+        ("hashcache_prefetched_total", "12"),
+        ("hashcache_readmitted_total", "13"),
         ("hashcache_device_reads_total", "5"),
         ("hashcache_device_writes_total", "6"),
         ("hashcache_device_read_bytes_total", "7"),
@@ -324,6 +331,10 @@ fn stats_has_the_promised_keys() {
         ("index_bits_per_object", 4.0.into()),
         ("hot_bytes", 2.into()),
         ("pending_bytes", 3.into()),
+        ("devices_out", 0.into()),
+        ("group_reads", 11.into()),
+        ("prefetched", 12.into()),
+        ("readmitted", 13.into()),
         ("store", "ready".into()),
     ] {
         assert_eq!(stats[key], expected, "{key}");

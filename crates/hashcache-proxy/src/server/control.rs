@@ -147,6 +147,7 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             "log_strip_query",
             old.log_strip_query != new.log_strip_query,
         ),
+        ("group_by", old.group_by != new.group_by),
         ("log_anonymize", old.log_anonymize != new.log_anonymize),
         ("workers", old.workers != new.workers),
         ("limits", old.limits != new.limits),

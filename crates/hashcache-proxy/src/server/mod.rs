@@ -139,7 +139,7 @@ pub fn run<E: std::fmt::Display>(
     };
     let common = Arc::new(Common {
         mode: settings.mode.clone(),
-        related: Related::new(site),
+        related: Related::new(settings.group_by, site),
         name,
         via,
         listen: listen.clone(),
@@ -261,6 +261,9 @@ fn exposition(
             pending_bytes: stats.pending_bytes,
             capacity_bytes: stats.device_bytes,
             devices_out: stats.devices_out,
+            group_reads: stats.group_reads,
+            prefetched: stats.prefetched,
+            readmitted: stats.readmitted,
             device: DeviceFigures {
                 reads: stats.reads,
                 writes: stats.writes,
