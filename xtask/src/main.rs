@@ -6,6 +6,7 @@
 mod check;
 mod cpu;
 mod followers;
+mod fuzz;
 mod memory_limit;
 mod memory_pressure;
 mod models;
@@ -52,6 +53,8 @@ enum Command {
     RangeStorm(range_storm::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
+    /// Feed made-up bytes to whatever reads them
+    Fuzz(fuzz::Args),
     /// Hold random operations on every policy against a map
     Models(models::ModelArgs),
     /// Have many threads do everything at once on every policy, contents checked
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Followers(args) => followers::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
         Command::PaperFigure(args) => paper_figure::run(&args),

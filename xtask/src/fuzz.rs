@@ -1,0 +1,113 @@
+//! `cargo xtask fuzz`: the targets of `fuzz/`, one after the other, for as long as one likes.
+//!
+//! A target is built by `cargo fuzz` without a sanitizer: there is no `unsafe` in what they call,
+//! so coverage is all that is wanted of the compiler, and the stable one gives it.
+//!
+//! Invariant: what was found is named by the file that brings it back.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::report::Report;
+use crate::root;
+
+/// Arguments of `fuzz`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How long, for each target
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// The same in seconds, for a try
+    #[arg(long, conflicts_with = "minutes")]
+    seconds: Option<u64>,
+    /// Targets, all by default
+    #[arg(long, value_delimiter = ',')]
+    target: Vec<String>,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Longest input, bytes: two heads with a few dozen fields.
+const INPUT_BYTES_MAX: u64 = 4096;
+
+/// Fuzzes all targets.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let version = cargo().args(["fuzz", "--version"]).output();
+    ensure!(
+        version.is_ok_and(|it| it.status.success()),
+        "cargo-fuzz is not installed: cargo install --locked cargo-fuzz"
+    );
+    let all = targets()?;
+    for target in &args.target {
+        ensure!(
+            all.contains(target),
+            "no target {target}: there are {}",
+            all.join(", ")
+        );
+    }
+    let chosen = if args.target.is_empty() {
+        all
+    } else {
+        args.target.clone()
+    };
+    let seconds = args.seconds.unwrap_or(args.minutes * 60);
+    let mut report = Report::new("fuzz", args.json);
+    for target in chosen {
+        let outcome = fuzz(&target, seconds);
+        report.outcome(target, outcome);
+    }
+    report.finish()
+}
+
+/// The files of `fuzz/fuzz_targets`, by name.
+fn targets() -> anyhow::Result<Vec<String>> {
+    let directory = root().join("fuzz/fuzz_targets");
+    let mut names = vec![];
+    for entry in fs::read_dir(&directory).context("there are no fuzz targets")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "rs") {
+            names.extend(path.file_stem().map(|it| it.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Fuzzes one target; how often it ran.
+fn fuzz(target: &str, seconds: u64) -> anyhow::Result<String> {
+    let mut command = cargo();
+    command.args(["fuzz", "run", "--sanitizer", "none", target, "--"]);
+    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    let dictionary = format!("fuzz/fuzz_targets/{target}.dict");
+    if root().join(&dictionary).exists() {
+        command.arg(format!("-dict={dictionary}"));
+    }
+    let output = command.output().context("cannot run cargo")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    // `Done 1234 runs in 61 second(s)` is the last word of a run that found nothing.
+    let done = said.lines().rev().find_map(|line| {
+        let runs = line.strip_prefix("Done ")?.split(' ').next()?;
+        runs.parse::<u64>().ok()
+    });
+    match done {
+        Some(runs) if output.status.success() && runs > 0 => Ok(format!("{runs} runs")),
+        _ => {
+            let lines: Vec<&str> = said.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
+            bail!("{}", last.join("\n"))
+        }
+    }
+}
+
+/// Lines of a failure that are shown: the panic, and where the input was put.
+const LINES_SHOWN: usize = 40;
+
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
