@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
-use crate::settings::{FORMATS, Given, POLICIES, ROWS, Source, Written, find};
+use crate::settings::{FORMATS, Given, IOS, POLICIES, ROWS, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
 ///
@@ -154,6 +154,10 @@ pub struct SettingArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
     readmission: Option<String>,
+    /// Who reads the disk: the kernel by io_uring, or threads; `auto` is io_uring where the kernel
+    /// lets us, `uring` does not start where it does not [default: auto]
+    #[arg(long, value_parser = words(&IOS))]
+    io: Option<String>,
     /// Also allow destinations in this network (private ones are refused by default)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_destination: Vec<String>,
@@ -223,6 +227,7 @@ impl SettingArgs {
             ("rows", one(&self.rows)),
             ("grouped", one(&self.grouped)),
             ("readmission", one(&self.readmission)),
+            ("io", one(&self.io)),
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
@@ -303,6 +308,7 @@ mod tests {
             let argument = match flag.as_str() {
                 "policy" => format!("--{flag}=set"),
                 "rows" => format!("--{flag}=one"),
+                "io" => format!("--{flag}=threads"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 _ => format!("--{flag}=7"),

@@ -271,6 +271,8 @@ pub(crate) struct EngineFigures {
     pub(crate) capacity_bytes: u64,
     /// Devices that failed and were taken out.
     pub(crate) devices_out: u64,
+    /// Devices that io_uring reads.
+    pub(crate) devices_uring: u64,
     /// Traffic of all devices.
     pub(crate) device: DeviceFigures,
 }

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use hashcache::{PolicyKind, Rows};
+use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Scheme, TargetError};
 use hashcache_proxy::{AccessLog, LogFormat};
 
@@ -175,6 +175,7 @@ pub static KEYS: &[Key] = &[
     one!("rows", rows, rows, show_rows),
     one!("grouped", grouped, truth, show_truth),
     one!("readmission", readmission, truth, show_truth),
+    one!("io", io, io, show_io),
     one!("object_size", object_size, object_size, show_object),
     one!("block", block, block, show_object),
     Key {
@@ -229,6 +230,12 @@ pub const POLICIES: [(&str, PolicyKind); 6] = [
 ];
 /// See [`POLICIES`].
 pub const ROWS: [(&str, Rows); 2] = [("two", Rows::Two), ("one", Rows::One)];
+/// See [`POLICIES`].
+pub const IOS: [(&str, Io); 3] = [
+    ("auto", Io::Auto),
+    ("threads", Io::Threads),
+    ("uring", Io::Uring),
+];
 /// See [`POLICIES`].
 pub const FORMATS: [(&str, LogFormat); 3] = [
     ("squid", LogFormat::Squid),
@@ -305,6 +312,10 @@ fn policy(word: &str) -> Result<PolicyKind, Fault> {
 
 fn rows(word: &str) -> Result<Rows, Fault> {
     one_of(&ROWS, word)
+}
+
+fn io(word: &str) -> Result<Io, Fault> {
+    one_of(&IOS, word)
 }
 
 fn log_format(word: &str) -> Result<LogFormat, Fault> {
@@ -520,6 +531,10 @@ fn show_truth(&yes: &bool) -> Shown {
 
 fn show_rows(&rows: &Rows) -> Shown {
     show_word(&ROWS, rows)
+}
+
+fn show_io(io: &Io) -> Shown {
+    show_word(&IOS, *io)
 }
 
 fn show_policy(&policy: &PolicyKind) -> Shown {

@@ -18,7 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
-pub use keys::{FORMATS, Found, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find};
+pub use keys::{FORMATS, Found, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find};
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};

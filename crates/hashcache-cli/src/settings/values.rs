@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use hashcache::{PolicyKind, Rows};
+use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
 use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
 
@@ -49,6 +49,8 @@ pub struct Values {
     pub grouped: bool,
     /// Whether what is in use is kept when the log comes round to it.
     pub readmission: bool,
+    /// Who reads the cache for those who do not block.
+    pub io: Io,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
     /// Size of a slot of the policies that have a Disk Table, bytes.
@@ -97,6 +99,7 @@ impl Values {
             rows: Rows::Two,
             grouped: false,
             readmission: false,
+            io: Io::Auto,
             object_size: 8 << 10,
             block: 8 << 10,
             max_object_size: None,

@@ -89,6 +89,7 @@ impl Exposition {
             "hot_bytes": engine.hot_bytes,
             "pending_bytes": engine.pending_bytes,
             "capacity_bytes": engine.capacity_bytes,
+            "devices_uring": engine.devices_uring,
             "device": {
                 "reads": engine.device.reads,
                 "writes": engine.device.writes,
@@ -285,6 +286,11 @@ impl Collector for Exposition {
             "hashcache_devices_out",
             "Devices that failed and were taken out",
             engine.devices_out,
+        )?;
+        page.gauge(
+            "hashcache_devices_uring",
+            "Devices that io_uring reads, not threads",
+            engine.devices_uring,
         )?;
         page.counter(
             "hashcache_device_reads",

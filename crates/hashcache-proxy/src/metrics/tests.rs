@@ -47,6 +47,7 @@ fn figures() -> EngineFigures {
         pending_bytes: 3,
         capacity_bytes: 4,
         devices_out: 0,
+        devices_uring: 0,
         device: DeviceFigures {
             reads: 5,
             writes: 6,

@@ -261,6 +261,7 @@ fn exposition(
             pending_bytes: stats.pending_bytes,
             capacity_bytes: stats.device_bytes,
             devices_out: stats.devices_out,
+            devices_uring: stats.devices_uring,
             device: DeviceFigures {
                 reads: stats.reads,
                 writes: stats.writes,
