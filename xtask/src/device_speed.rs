@@ -15,7 +15,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::report::{Report, Verdict, show_bytes};
+use crate::report::{Report, Verdict};
 use crate::root;
 
 /// Arguments of `device-speed`.
@@ -54,7 +54,7 @@ struct Run {
     /// Processor time for each 16 KiB, µs.
     cpu_us: f64,
     /// Reads of the device for each answer, bytes a read, answers that were hot.
-    reads: Option<(f64, f64, u64)>,
+    reads: Option<(f64, f64, f64)>,
 }
 
 /// Who reads or writes.
@@ -122,7 +122,7 @@ fn compare(
         let (rate, cpu) = (middle(runs, |run| run.rate), middle(runs, |run| run.cpu_us));
         let ratio = rate / fio;
         let shown = if what.starts_with("writes") {
-            format!("{}/s", show_bytes(rate as u64))
+            format!("{:.0} MB/s", rate / 1e6)
         } else {
             format!("{rate:.0}/s")
         };
@@ -159,11 +159,11 @@ fn from_device(runs: &[Run]) -> Option<(bool, String)> {
     }
     let each = median(reads.iter().map(|it| it.0).collect());
     let bytes = median(reads.iter().map(|it| it.1).collect());
-    let hot: u64 = reads.iter().map(|it| it.2).sum();
+    let hot: f64 = reads.iter().map(|it| it.2).sum();
     let held = (each - 1.0).abs() <= READS_OFF
         && bytes >= READ_BYTES as f64
         && bytes <= READ_BYTES as f64 + 4096.0
-        && hot == 0;
+        && hot == 0.0;
     let detail = format!("{each:.3} reads an answer, {bytes:.0} B a read, {hot} were hot");
     Some((held, detail))
 }
@@ -207,7 +207,7 @@ impl Places {
             return Ok(Run {
                 rate: answers / number(&said, "seconds")?,
                 cpu_us: number(&said, "cpu_us")?,
-                reads: Some((each.0, each.1, number(&said, "hot")? as u64)),
+                reads: Some((each.0, each.1, number(&said, "hot")?)),
             });
         }
         let depth = format!("--iodepth={depth}");
@@ -245,7 +245,7 @@ impl Places {
     }
 
     fn time(&self) -> String {
-        format!("--runtime={}ms", (self.seconds * 1000.0) as u64)
+        format!("--runtime={:.0}ms", self.seconds * 1000.0)
     }
 
     /// What fio says of the one job that `arguments` describe.
@@ -325,10 +325,10 @@ mod tests {
             ..Run::default()
         };
         let held = |run| from_device(&[run]).unwrap().0;
-        assert!(held(run(1.02, 16384.0, 0)));
-        assert!(!held(run(0.5, 16384.0, 0)));
-        assert!(!held(run(1.0, 8192.0, 0)));
-        assert!(!held(run(1.0, 16384.0, 1)));
+        assert!(held(run(1.02, 16384.0, 0.0)));
+        assert!(!held(run(0.5, 16384.0, 0.0)));
+        assert!(!held(run(1.0, 8192.0, 0.0)));
+        assert!(!held(run(1.0, 16384.0, 1.0)));
         assert!(from_device(&[Run::default()]).is_none());
     }
 

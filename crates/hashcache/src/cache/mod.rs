@@ -422,8 +422,8 @@ impl Lookup {
 }
 
 /// A look-up that waits for the disk; `None` is a miss. The disk is asked when the answer is first
-/// waited for: by the thread that blocks in [`PendingLookup::wait`], else by the engine. Dropping it
-/// abandons nothing but the wait.
+/// waited for: by the thread that blocks in [`PendingLookup::wait`], else by the engine. Dropping
+/// it abandons nothing but the wait.
 pub struct PendingLookup {
     cache: Cache,
     answer: Awaited,
@@ -449,10 +449,11 @@ impl PendingLookup {
 
     /// Has the disk asked now, by the engine.
     fn begin(&mut self) {
-        if let Awaited::Deferred(_) = self.answer
-            && let Awaited::Deferred(deferred) =
-                std::mem::replace(&mut self.answer, Awaited::Neither)
-        {
+        if !matches!(self.answer, Awaited::Deferred(_)) {
+            return;
+        }
+        let deferred = std::mem::replace(&mut self.answer, Awaited::Neither);
+        if let Awaited::Deferred(deferred) = deferred {
             self.answer = Awaited::Asked(deferred.begin());
         }
     }
