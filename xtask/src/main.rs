@@ -5,6 +5,7 @@
 
 mod check;
 mod cpu;
+mod device_speed;
 mod followers;
 mod fuzz;
 mod memory_limit;
@@ -63,6 +64,8 @@ enum Command {
     PaperFigure(paper_figure::Args),
     /// Compare processor time of a hit with that of nginx
     Cpu(cpu::Args),
+    /// Compare reads and writes of a device with those of fio
+    DeviceSpeed(device_speed::Args),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => models::stress(&args),
         Command::PaperFigure(args) => paper_figure::run(&args),
         Command::Cpu(args) => cpu::run(&args),
+        Command::DeviceSpeed(args) => device_speed::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

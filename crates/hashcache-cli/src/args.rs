@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
-use crate::settings::{FORMATS, GROUPS, Given, POLICIES, ROWS, Source, Written, find};
+use crate::settings::{FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
 ///
@@ -157,6 +157,10 @@ pub struct SettingArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
     readmission: Option<String>,
+    /// Who reads the disk: the kernel by io_uring, or threads; `auto` is io_uring where the kernel
+    /// lets us, `uring` does not start where it does not [default: auto]
+    #[arg(long, value_parser = words(&IOS))]
+    io: Option<String>,
     /// Also allow destinations in this network (private ones are refused by default)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_destination: Vec<String>,
@@ -227,6 +231,7 @@ impl SettingArgs {
             ("grouped", one(&self.grouped)),
             ("group-by", one(&self.group_by)),
             ("readmission", one(&self.readmission)),
+            ("io", one(&self.io)),
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
@@ -308,6 +313,7 @@ mod tests {
                 "policy" => format!("--{flag}=set"),
                 "rows" => format!("--{flag}=one"),
                 "group-by" => format!("--{flag}=origin"),
+                "io" => format!("--{flag}=threads"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 _ => format!("--{flag}=7"),

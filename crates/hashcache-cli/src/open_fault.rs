@@ -119,6 +119,13 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
             ),
             Some("remove one of them: it joins anew, empty".to_owned()),
         ),
+        OpenError::System {
+            what: what @ "io_uring",
+            source,
+        } => (
+            format!("the system refused {what}: {source}"),
+            Some("`--io auto` has threads read where it does".to_owned()),
+        ),
         OpenError::System { what, source } => {
             (format!("the system refused {what}: {source}"), None)
         }

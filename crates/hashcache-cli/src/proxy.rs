@@ -85,7 +85,7 @@ fn engine_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
 }
 
 /// The settings that `engine_config` takes.
-const ENGINES: [&str; 10] = [
+const ENGINES: [&str; 11] = [
     "cache",
     "cache_size",
     "memory",
@@ -94,6 +94,7 @@ const ENGINES: [&str; 10] = [
     "rows",
     "grouped",
     "readmission",
+    "io",
     "object_size",
     "block",
 ];
@@ -177,6 +178,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         rows: values.rows,
         grouped: values.grouped,
         readmission: values.readmission,
+        io: values.io,
         object_bytes: values.object_size,
         block_bytes: values.block,
         paths: paths.to_vec(),

@@ -109,6 +109,19 @@ pub enum Rows {
     Two,
 }
 
+/// Who reads files and block devices for those who do not block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// The kernel by io_uring where it lets us, else threads.
+    #[default]
+    Auto,
+    /// Threads that block.
+    Threads,
+    /// The kernel by io_uring; where it refuses (none in it, turned off, filtered away in a
+    /// container), opening is an error.
+    Uring,
+}
+
 /// What is asked of a store.
 #[derive(Clone)]
 pub struct Config {
@@ -153,6 +166,8 @@ pub struct Config {
     pub open_patience: Duration,
     /// Where time comes from.
     pub clock: Clock,
+    /// Who reads devices that are files.
+    pub io: Io,
     /// Use these devices instead of opening `paths`.
     pub devices: Vec<Arc<dyn Device>>,
     /// Size of a log segment instead of the one that follows from the size of the store.
@@ -178,6 +193,7 @@ impl Config {
             sync_interval: Duration::from_secs(5),
             open_patience: Duration::from_millis(800),
             clock: Clock::system(),
+            io: Io::Auto,
             devices: Vec::new(),
             segment_bytes: None,
         }

@@ -71,7 +71,7 @@ pub use cache::{
 pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
 pub use clock::Clock;
 pub use completion::Outcome;
-pub use config::{Config, PolicyKind, Rows};
+pub use config::{Config, Io, PolicyKind, Rows};
 pub use error::{OpenError, PutError, ReadError, RemoveError};
 pub use measure::{MeasureError, measure};
 pub use memory::Reservation;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::circular_log::{Grain, LogWriter};
 use crate::clock::Clock;
-use crate::config::{Config, Geometry, IndexId, IndexPolicy, PolicyKind};
-use crate::device::{Device, FileDevice, FileError};
+use crate::config::{Config, Geometry, IndexId, IndexPolicy, Io, PolicyKind};
+use crate::device::{Device, FileDevice, FileError, Ring};
 use crate::error::OpenError;
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue};
 use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
@@ -475,9 +475,40 @@ pub(crate) fn stripe(
         ),
         clock: config.clock.clone(),
         pool: Pool::new(threads).map_err(system("threads"))?,
+        ring: ring(config, opened, threads)?,
         shards: (0..SHARDS).map(shard).collect(),
     });
     Ok(Arc::new(stripe))
+}
+
+/// The ring that reads `opened` where one can be had and is asked for, and a line that says so.
+/// None for who only looks, without threads, and for a device that is no file.
+fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>, OpenError> {
+    let Some(file) = opened.device.file().filter(|_| threads > 0) else {
+        return Ok(None);
+    };
+    let device = opened.path.display();
+    let started = match config.io {
+        Io::Threads => {
+            tracing::info!(%device, "threads read, as asked for");
+            return Ok(None);
+        }
+        Io::Auto | Io::Uring => Ring::start(file),
+    };
+    match started {
+        Ok(ring) => {
+            tracing::info!(%device, "io_uring reads");
+            Ok(Some(ring))
+        }
+        Err(source) if config.io == Io::Uring => Err(OpenError::System {
+            what: "io_uring",
+            source,
+        }),
+        Err(error) => {
+            tracing::info!(%device, %error, "threads read: io_uring is refused");
+            Ok(None)
+        }
+    }
 }
 
 fn footer_bytes_max(geometry: &Geometry) -> usize {

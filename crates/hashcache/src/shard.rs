@@ -7,8 +7,8 @@
 //! look-up; a put whose version was drawn before a newer put or a remove of the name never becomes
 //! findable.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::completion::Outcome;
 use crate::key::{KeyHash, KeyMap};
@@ -16,6 +16,7 @@ use crate::memory::Reservation;
 use crate::object::Version;
 use crate::policy::{LogPos, Policy};
 use crate::record::Record;
+use crate::stripe::Question;
 
 /// A record that waits for its batch.
 pub(crate) struct Pending {
@@ -55,6 +56,19 @@ pub(crate) struct Reading {
     pub(crate) outcome: Outcome<Found>,
     /// A newer put or a remove came since it began.
     pub(crate) stale: AtomicBool,
+    /// What is still to be asked, by the first who waits for the outcome.
+    pub(crate) question: Mutex<Option<Box<Question>>>,
+}
+
+impl Reading {
+    /// The question, for who will ask it.
+    pub(crate) fn take_question(&self) -> Option<Box<Question>> {
+        self.lock_question().take()
+    }
+
+    pub(crate) fn lock_question(&self) -> MutexGuard<'_, Option<Box<Question>>> {
+        self.question.lock().expect("no holder of this lock panics")
+    }
 }
 
 /// A put, or an update of metadata, that has begun: its version is drawn, its name known.

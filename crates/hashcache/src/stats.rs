@@ -64,6 +64,8 @@ pub struct Stats {
     pub devices: u64,
     /// Those of them that have failed since and were taken out.
     pub devices_out: u64,
+    /// Devices that io_uring reads; threads read the others.
+    pub devices_uring: u64,
     /// Index entries in use: heads and spans; 0 for policies without an index.
     pub entries: u64,
     /// Those of them whose record the log has not overwritten: the rest is still to be swept.

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use hashcache::{PolicyKind, Rows};
+use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Scheme, TargetError};
 use hashcache_proxy::{AccessLog, GroupBy, LogFormat};
 
@@ -176,6 +176,7 @@ pub static KEYS: &[Key] = &[
     one!("grouped", grouped, truth, show_truth),
     one!("group_by", group_by, group_by, show_group_by),
     one!("readmission", readmission, truth, show_truth),
+    one!("io", io, io, show_io),
     one!("object_size", object_size, object_size, show_object),
     one!("block", block, block, show_object),
     Key {
@@ -232,6 +233,12 @@ pub const POLICIES: [(&str, PolicyKind); 6] = [
 pub const ROWS: [(&str, Rows); 2] = [("two", Rows::Two), ("one", Rows::One)];
 /// See [`POLICIES`].
 pub const GROUPS: [(&str, GroupBy); 2] = [("page", GroupBy::Page), ("origin", GroupBy::Origin)];
+/// See [`POLICIES`].
+pub const IOS: [(&str, Io); 3] = [
+    ("auto", Io::Auto),
+    ("threads", Io::Threads),
+    ("uring", Io::Uring),
+];
 /// See [`POLICIES`].
 pub const FORMATS: [(&str, LogFormat); 3] = [
     ("squid", LogFormat::Squid),
@@ -312,6 +319,10 @@ fn rows(word: &str) -> Result<Rows, Fault> {
 
 fn group_by(word: &str) -> Result<GroupBy, Fault> {
     one_of(&GROUPS, word)
+}
+
+fn io(word: &str) -> Result<Io, Fault> {
+    one_of(&IOS, word)
 }
 
 fn log_format(word: &str) -> Result<LogFormat, Fault> {
@@ -531,6 +542,10 @@ fn show_rows(&rows: &Rows) -> Shown {
 
 fn show_group_by(&by: &GroupBy) -> Shown {
     show_word(&GROUPS, by)
+}
+
+fn show_io(io: &Io) -> Shown {
+    show_word(&IOS, *io)
 }
 
 fn show_policy(&policy: &PolicyKind) -> Shown {

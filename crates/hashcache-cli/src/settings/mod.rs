@@ -18,7 +18,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
-pub use keys::{FORMATS, Found, GROUPS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find};
+pub use keys::{
+    FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
+};
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};

@@ -95,6 +95,7 @@ fn the_defaults_are_those_the_help_promises() {
     assert_eq!(shown("grouped"), Shown::Truth(false));
     assert_eq!(shown("group_by"), text("page"));
     assert_eq!(shown("readmission"), Shown::Truth(false));
+    assert_eq!(shown("io"), text("auto"));
     assert_eq!(shown("access_log"), text("none"));
     assert_eq!(shown("log_format"), text("squid"));
     assert_eq!(shown("held_share"), Shown::Nothing);

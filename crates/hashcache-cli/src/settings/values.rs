@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use hashcache::{PolicyKind, Rows};
+use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
 use hashcache_proxy::{AccessLog, ConnectPort, GroupBy, Limits, LogFormat, Mode, Prefix, Settings};
 
@@ -51,6 +51,8 @@ pub struct Values {
     pub group_by: GroupBy,
     /// Whether what is in use is kept when the log comes round to it.
     pub readmission: bool,
+    /// Who reads the cache for those who do not block.
+    pub io: Io,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
     /// Size of a slot of the policies that have a Disk Table, bytes.
@@ -100,6 +102,7 @@ impl Values {
             grouped: false,
             group_by: GroupBy::default(),
             readmission: false,
+            io: Io::Auto,
             object_size: 8 << 10,
             block: 8 << 10,
             max_object_size: None,

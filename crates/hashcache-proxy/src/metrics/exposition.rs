@@ -93,6 +93,7 @@ impl Exposition {
             "group_reads": engine.group_reads,
             "prefetched": engine.prefetched,
             "readmitted": engine.readmitted,
+            "devices_uring": engine.devices_uring,
             "device": {
                 "reads": engine.device.reads,
                 "writes": engine.device.writes,
@@ -289,6 +290,11 @@ impl Collector for Exposition {
             "hashcache_devices_out",
             "Devices that failed and were taken out",
             engine.devices_out,
+        )?;
+        page.gauge(
+            "hashcache_devices_uring",
+            "Devices that io_uring reads, not threads",
+            engine.devices_uring,
         )?;
         page.counter(
             "hashcache_group_reads",

@@ -50,6 +50,7 @@ fn figures() -> EngineFigures {
         group_reads: 11,
         prefetched: 12,
         readmitted: 13,
+        devices_uring: 0,
         device: DeviceFigures {
             reads: 5,
             writes: 6,

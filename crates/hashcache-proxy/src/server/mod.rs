@@ -264,6 +264,7 @@ fn exposition(
             group_reads: stats.group_reads,
             prefetched: stats.prefetched,
             readmitted: stats.readmitted,
+            devices_uring: stats.devices_uring,
             device: DeviceFigures {
                 reads: stats.reads,
                 writes: stats.writes,

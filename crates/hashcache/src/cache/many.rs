@@ -33,6 +33,9 @@ impl Cache {
         let mut answers: Vec<Lookup> = names.iter().map(|_| Lookup::Miss).collect();
         for (_, n) in order {
             answers[n] = self.get(names[n]);
+            if let Lookup::Pending(pending) = &mut answers[n] {
+                pending.begin();
+            }
         }
         answers
     }

@@ -38,7 +38,7 @@ use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object::Version;
 use crate::shard::Found;
 use crate::stats::{Counter, Counters, Health, Stats};
-use crate::stripe::{self, Stripe, Wanted};
+use crate::stripe::{self, Deferred, Stripe, Wanted};
 use crate::{assemble, object};
 
 /// An open cache. Clones share it; the last one dropped closes it.
@@ -71,7 +71,13 @@ impl Inner {
         for scribe in scribes.into_iter().filter(|it| it.thread().id() != own) {
             let _ = scribe.join();
         }
-        self.stripes.iter().for_each(|stripe| stripe.pool.close());
+        for stripe in &self.stripes {
+            // The ring first: what it has read may be answered by the pool.
+            if let Some(ring) = &stripe.ring {
+                ring.close();
+            }
+            stripe.pool.close();
+        }
     }
 }
 
@@ -162,7 +168,8 @@ impl Cache {
         self.hold.inner.members.draw_version()
     }
 
-    /// Looks for an object. Costs no disk access when memory knows the answer.
+    /// Looks for an object. Costs no disk access when memory knows the answer; the disk is asked
+    /// when the answer is first waited for, see [`PendingLookup`].
     pub fn get(&self, name: &[u8]) -> Lookup {
         if name.is_empty() || name.len() > object::MAX_NAME {
             return Lookup::Miss;
@@ -184,7 +191,11 @@ impl Cache {
             stripe::Lookup::Nothing => Lookup::Miss,
             stripe::Lookup::Asked(outcome) => Lookup::Pending(PendingLookup {
                 cache: self.clone(),
-                outcome,
+                answer: Awaited::Asked(outcome),
+            }),
+            stripe::Lookup::Deferred(deferred) => Lookup::Pending(PendingLookup {
+                cache: self.clone(),
+                answer: Awaited::Deferred(deferred),
             }),
         }
     }
@@ -345,6 +356,7 @@ impl Cache {
             health: self.health(),
             devices: stripes.len() as u64,
             devices_out: sum(|it| u64::from(it.health() == Health::OutOfService)),
+            devices_uring: sum(|it| u64::from(it.ring.is_some())),
             entries,
             live_entries: sum(|it| it.live_entries()),
             entries_exact: self.any_stripe().geometry.family == Family::Log,
@@ -409,17 +421,41 @@ impl Lookup {
     }
 }
 
-/// A look-up that waits for the disk; `None` is a miss. Dropping it abandons nothing but the wait.
+/// A look-up that waits for the disk; `None` is a miss. The disk is asked when the answer is first
+/// waited for: by the thread that blocks in [`PendingLookup::wait`], else by the engine. Dropping
+/// it abandons nothing but the wait.
 pub struct PendingLookup {
     cache: Cache,
-    outcome: Outcome<Found>,
+    answer: Awaited,
+}
+
+enum Awaited {
+    Asked(Outcome<Found>),
+    Deferred(Deferred),
+    /// Only while one of the others takes its place.
+    Neither,
 }
 
 impl PendingLookup {
     /// Blocks until the answer is there.
     pub fn wait(self) -> Option<Hit> {
-        let record = self.outcome.wait()?;
-        Some(Hit::new(self.cache, record))
+        let record = match self.answer {
+            Awaited::Asked(outcome) => outcome.wait(),
+            Awaited::Deferred(deferred) => deferred.wait(),
+            Awaited::Neither => None,
+        };
+        Some(Hit::new(self.cache, record?))
+    }
+
+    /// Has the disk asked now, by the engine.
+    fn begin(&mut self) {
+        if !matches!(self.answer, Awaited::Deferred(_)) {
+            return;
+        }
+        let deferred = std::mem::replace(&mut self.answer, Awaited::Neither);
+        if let Awaited::Deferred(deferred) = deferred {
+            self.answer = Awaited::Asked(deferred.begin());
+        }
     }
 }
 
@@ -427,7 +463,11 @@ impl Future for PendingLookup {
     type Output = Option<Hit>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Hit>> {
-        let found = Pin::new(&mut self.outcome).poll(context);
+        self.begin();
+        let Awaited::Asked(outcome) = &mut self.answer else {
+            return Poll::Ready(None);
+        };
+        let found = Pin::new(outcome).poll(context);
         found.map(|found| Some(Hit::new(self.cache.clone(), found?)))
     }
 }

@@ -322,6 +322,7 @@ impl Spans {
                 Lookup::Found(record) => Outcome::ready(Some(record)),
                 Lookup::Nothing => Outcome::ready(None),
                 Lookup::Asked(outcome) => outcome,
+                Lookup::Deferred(deferred) => deferred.begin(),
             };
             self.asked.push((span, outcome));
         }

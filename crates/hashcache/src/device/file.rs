@@ -222,6 +222,10 @@ impl Device for FileDevice {
         self.alignment
     }
 
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset)
     }

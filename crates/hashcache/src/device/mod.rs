@@ -13,7 +13,9 @@ mod file;
 mod memory;
 mod probe;
 mod throttle;
+mod uring;
 
+use std::fs::File;
 use std::io;
 
 pub use disk_model::{DiskModel, DiskModelError};
@@ -23,6 +25,7 @@ pub use memory::MemoryDevice;
 pub(crate) use probe::nameless_file;
 pub use probe::{Probe, ProbeError, probe_blank, probe_written};
 pub use throttle::{Pace, ThrottleDevice, ThrottleFigures};
+pub(crate) use uring::{Request, Ring};
 
 /// A place of fixed size that keeps bytes.
 pub trait Device: Send + Sync {
@@ -37,6 +40,12 @@ pub trait Device: Send + Sync {
     /// What offsets and lengths must be multiples of, bytes; a power of two, at most 4096.
     fn alignment(&self) -> usize {
         512
+    }
+
+    /// The file that reads can be handed to the kernel for (io_uring) instead of blocking in
+    /// [`Device::read_at`], with the same outcome; none where a read is more than a read of it.
+    fn file(&self) -> Option<&File> {
+        None
     }
 
     /// Fills `buffer` with the bytes at `offset`.

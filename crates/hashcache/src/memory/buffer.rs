@@ -1,13 +1,15 @@
 //! Buffers aligned to 4 KiB, as direct I/O asks for.
 //!
 //! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the
-//! heap.
-//! Cost: two system calls and a page fault per 4 KiB, little beside the read that fills it.
+//! heap. Those of the usual length are used again (`spares`).
+//! Cost: two system calls and a page fault per 4 KiB.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::budget::Reservation;
 use super::mapping::Mapping;
+use super::spares::Spares;
 
 /// Buffers from this size on are mapped.
 const MAPPED: usize = 16 << 10;
@@ -21,12 +23,16 @@ pub struct AlignedBuf {
     memory: Memory,
     len: usize,
     /// Keeps the memory on the books for as long as it is held.
-    _reservation: Option<Reservation>,
+    reservation: Option<Reservation>,
+    /// Where it goes when it is not needed any more, if not back to the system.
+    home: Option<Arc<Spares>>,
 }
 
 enum Memory {
     Heap(Box<[Sector]>),
     Mapped(Mapping),
+    /// Given back.
+    Gone,
 }
 
 impl AlignedBuf {
@@ -46,15 +52,41 @@ impl AlignedBuf {
         Self {
             memory,
             len,
-            _reservation: None,
+            reservation: None,
+            home: None,
         }
     }
 
     /// The same, accounted for by `reservation` until it is dropped.
     pub(crate) fn reserved(len: usize, reservation: Reservation) -> Self {
+        let mut buffer = Self::zeroed(len);
+        buffer.reservation = Some(reservation);
+        buffer
+    }
+
+    /// The first `len` bytes of `mapping`, whatever they are, on their way back to `home`.
+    pub(super) fn lent(
+        mapping: Mapping,
+        len: usize,
+        reservation: Reservation,
+        home: &Arc<Spares>,
+    ) -> Self {
         Self {
-            _reservation: Some(reservation),
-            ..Self::zeroed(len)
+            memory: Memory::Mapped(mapping),
+            len,
+            reservation: Some(reservation),
+            home: Some(Arc::clone(home)),
+        }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        let (Some(home), Some(reservation)) = (self.home.take(), self.reservation.take()) else {
+            return;
+        };
+        if let Memory::Mapped(mapping) = std::mem::replace(&mut self.memory, Memory::Gone) {
+            home.give_back(mapping, reservation);
         }
     }
 }
@@ -66,6 +98,7 @@ impl Deref for AlignedBuf {
         match &self.memory {
             Memory::Heap(sectors) => &bytemuck::cast_slice(sectors)[..self.len],
             Memory::Mapped(mapping) => &mapping.bytes()[..self.len],
+            Memory::Gone => &[],
         }
     }
 }
@@ -75,6 +108,7 @@ impl DerefMut for AlignedBuf {
         match &mut self.memory {
             Memory::Heap(sectors) => &mut bytemuck::cast_slice_mut(sectors)[..self.len],
             Memory::Mapped(mapping) => &mut mapping.bytes_mut()[..self.len],
+            Memory::Gone => &mut [],
         }
     }
 }

@@ -14,6 +14,7 @@ mod index;
 mod keeper;
 mod mapping;
 mod slab;
+mod spares;
 mod surroundings;
 
 pub use budget::Reservation;
@@ -23,3 +24,4 @@ pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
 pub(crate) use keeper::Keeper;
+pub(crate) use spares::Spares;

@@ -1,12 +1,13 @@
 //! Look-ups: hot, then pending, then the policy, then the disk.
 //!
-//! Called by `cache`. What memory can answer is answered at once; otherwise one of the engine's own
-//! threads reads, and who asks for the same meanwhile joins it.
+//! Called by `cache`. What memory can answer is answered at once; otherwise whoever blocks for the
+//! answer reads it, the ring or one of the engine's own threads does for whoever does not, and who
+//! asks for the same meanwhile joins that read.
 //!
 //! Invariant: an answer has the wanted name, and the wanted version if one was named.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
@@ -58,6 +59,48 @@ pub(crate) enum Lookup {
     Nothing,
     /// The disk is being asked.
     Asked(Outcome<Found>),
+    /// The disk is asked as soon as somebody waits for it.
+    Deferred(Deferred),
+}
+
+/// A question that nobody waits for yet: who blocks for its answer is to read it, which spares two
+/// changes of thread. Dropped, it is asked for those who come later.
+pub(crate) struct Deferred {
+    stripe: Arc<Stripe>,
+    reading: Arc<Reading>,
+}
+
+impl Deferred {
+    /// Has the disk asked, unless somebody has; returns what it will say.
+    pub(crate) fn begin(self) -> Outcome<Found> {
+        // By `drop`.
+        self.reading.outcome.clone()
+    }
+
+    /// Asks the disk on this thread, unless somebody has asked it.
+    pub(crate) fn wait(self) -> Found {
+        if let Some(question) = self.reading.take_question() {
+            self.stripe.answer(*question, None);
+        }
+        self.reading.outcome.wait()
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if let Some(question) = self.reading.take_question() {
+            self.stripe.read_for(question);
+        }
+    }
+}
+
+/// When the disk is to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// By the caller, at once.
+    Now,
+    /// When somebody waits for it.
+    Deferred,
 }
 
 /// What a look-up comes to without waiting.
@@ -69,7 +112,7 @@ pub(super) enum Asked {
 }
 
 /// A look-up that the disk has to answer. Others who want the same wait for its outcome.
-pub(super) struct Question {
+pub(crate) struct Question {
     pub(super) wanted: Wanted,
     pub(super) located: Located,
     /// It has waited for a run that was being read.
@@ -82,7 +125,12 @@ impl Question {
     fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
         let (promise, outcome) = promise();
         let stale = AtomicBool::new(false);
-        let reading = Arc::new(Reading { outcome, stale });
+        let question = Mutex::new(None);
+        let reading = Arc::new(Reading {
+            outcome,
+            stale,
+            question,
+        });
         shard.reading.insert(wanted.key, Arc::clone(&reading));
         Self {
             wanted,
@@ -107,22 +155,26 @@ impl Stripe {
 
     /// Answers from memory what memory can answer, and has the disk asked otherwise.
     pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
-        match self.ask(wanted) {
+        match self.ask(wanted, Begin::Deferred) {
             Asked::Memory(lookup) => lookup,
-            Asked::Disk(question) => self.read_for(question),
+            Asked::Disk(question) => {
+                let outcome = question.outcome();
+                self.read_for(question);
+                Lookup::Asked(outcome)
+            }
         }
     }
 
-    /// Has one of the engine's own threads answer `question`.
-    pub(super) fn read_for(self: &Arc<Self>, question: Box<Question>) -> Lookup {
-        let asked = Lookup::Asked(question.outcome());
-        let stripe = Arc::clone(self);
-        self.pool.run(move || stripe.answer(*question, None));
-        asked
+    /// Has `question` answered by the ring, or by one of the engine's own threads.
+    pub(super) fn read_for(self: &Arc<Self>, question: Box<Question>) {
+        if let Err(question) = self.submit(question) {
+            let stripe = Arc::clone(self);
+            self.pool.run(move || stripe.answer(*question, None));
+        }
     }
 
     /// What memory says, or a question for the disk that others can join from now on.
-    pub(super) fn ask(&self, wanted: Wanted) -> Asked {
+    pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, begin: Begin) -> Asked {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
@@ -139,14 +191,27 @@ impl Stripe {
         }
         if let Some(reading) = shard.reading.get(&wanted.key) {
             self.counters.joined_reads.add(1);
-            return Asked::Memory(Lookup::Asked(reading.outcome.clone()));
+            let (outcome, question) = (reading.outcome.clone(), reading.take_question());
+            drop(shard);
+            // Two want it: neither may have to wait until the other gets round to it.
+            if let Some(question) = question {
+                self.read_for(question);
+            }
+            return Asked::Memory(Lookup::Asked(outcome));
         }
         let located = self.locate(&mut shard, wanted.key);
         if located == Located::Nowhere {
             self.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
         }
-        Asked::Disk(Box::new(Question::new(&mut shard, wanted, located)))
+        let question = Box::new(Question::new(&mut shard, wanted, located));
+        if begin == Begin::Now {
+            return Asked::Disk(question);
+        }
+        let (stripe, reading) = (Arc::clone(self), Arc::clone(&question.reading));
+        // Under the shard's lock: who joins must find it.
+        *reading.lock_question() = Some(question);
+        Asked::Memory(Lookup::Deferred(Deferred { stripe, reading }))
     }
 
     /// A question for the disk if the newest candidate for what is wanted lies at `at`, and memory
@@ -244,10 +309,21 @@ impl Stripe {
         promise.set(self.found(&wanted, found, &reading));
     }
 
+    /// Answers `question`, of whose candidates the newest was read.
+    pub(super) fn answer_from(self: &Arc<Self>, question: Question, read: Read) {
+        let wanted = &question.wanted;
+        let found = match &question.located {
+            Located::Log(candidates) => self.find_in_log(wanted, candidates, Some(read)),
+            _ => None,
+        };
+        let found = self.found(wanted, found, &question.reading);
+        question.promise.set(found);
+    }
+
     fn find(self: &Arc<Self>, wanted: &Wanted, located: Located) -> Option<Record> {
         match located {
             Located::Nowhere => None,
-            Located::Log(candidates) => self.find_in_log(wanted, &candidates),
+            Located::Log(candidates) => self.find_in_log(wanted, &candidates, None),
             Located::Displaced(row) => self.find_displaced(wanted, row),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
@@ -257,9 +333,15 @@ impl Stripe {
         }
     }
 
-    fn find_in_log(self: &Arc<Self>, wanted: &Wanted, candidates: &Candidates) -> Option<Record> {
+    /// `first`: what was read of the newest, if it was.
+    fn find_in_log(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        candidates: &Candidates,
+        mut first: Option<Read>,
+    ) -> Option<Record> {
         for at in candidates.as_slice() {
-            let read = self.read_with_run(wanted, *at);
+            let read = first.take().or_else(|| self.read_with_run(wanted, *at));
             match read.unwrap_or_else(|| self.read_log(*at, wanted.expect)) {
                 Read::Record(record) if wanted.is(&record) => {
                     if self.is_in_force(&record) {
@@ -299,7 +381,7 @@ impl Stripe {
                 let saved = saved.as_deref().unwrap_or_default();
                 let candidates = shard.policy.resolve(wanted.key, saved, head);
                 drop(shard);
-                return self.find_in_log(wanted, &candidates);
+                return self.find_in_log(wanted, &candidates, None);
             }
         }
         None

@@ -1,8 +1,8 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
 //! `cache` asks it for records, `flush` writes for it, `recover` fills it. Here its state changes:
-//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `run` and
-//! `group` read.
+//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `submit`,
+//! `run` and `group` read.
 //!
 //! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
 //! head had not passed them when the read was complete.
@@ -12,26 +12,27 @@ mod learn;
 mod lookup;
 mod read;
 mod run;
+mod submit;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use group::RunsUnderWay;
-pub(crate) use lookup::{Lookup, Wanted};
+pub(crate) use lookup::{Deferred, Lookup, Question, Wanted};
 pub(crate) use read::Read;
 
 use crate::circular_log::LogMap;
 use crate::clock::Clock;
 use crate::config::{Geometry, IndexId, IndexShape};
-use crate::device::Device;
+use crate::device::{Device, Ring};
 use crate::flush::Queue;
 use crate::format::Family;
 use crate::index_file::IndexFile;
 use crate::io::Pool;
 use crate::key::{KeyHash, Secret};
 use crate::members::Members;
-use crate::memory::{Budget, Hot};
+use crate::memory::{Budget, Hot, Spares};
 use crate::object::Version;
 use crate::shard::{Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
@@ -61,7 +62,11 @@ pub(crate) struct Stripe {
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
+    /// Reads what it can, where the kernel lets it.
+    pub(crate) ring: Option<Ring>,
     shards: Vec<Mutex<Shard>>,
+    /// Buffers for reads of the usual length.
+    spares: Arc<Spares>,
     runs_under_way: RunsUnderWay,
     health: AtomicU8,
     read_errors_in_row: AtomicU64,
@@ -96,6 +101,7 @@ pub(crate) struct Parts {
     pub(crate) queue: Queue,
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
+    pub(crate) ring: Option<Ring>,
     pub(crate) shards: Vec<Shard>,
 }
 
@@ -103,6 +109,7 @@ impl Stripe {
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
             log: LogMap::new(&parts.geometry, parts.device_id),
+            spares: read::spares(&*parts.device, &parts.budget),
             device: parts.device,
             device_id: parts.device_id,
             path: parts.path,
@@ -119,6 +126,7 @@ impl Stripe {
             counters: Counters::default(),
             clock: parts.clock,
             pool: parts.pool,
+            ring: parts.ring,
             shards: parts.shards.into_iter().map(Mutex::new).collect(),
             runs_under_way: RunsUnderWay::default(),
             health: AtomicU8::new(RECOVERING),

@@ -4,15 +4,18 @@
 //! head had not passed it when the read was complete.
 //! Cost: one read, or two that follow on when the record is longer than expected.
 
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::Stripe;
-use crate::format::{BLOCK, Prelude};
+use crate::device::Device;
+use crate::format::{BLOCK, Prelude, RecordPlace, SECTOR};
 use crate::key::KeyHash;
-use crate::memory::AlignedBuf;
+use crate::memory::{AlignedBuf, Budget, Reservation, Spares};
 use crate::policy::LogPos;
 use crate::record::Record;
 
@@ -24,6 +27,16 @@ const PRELUDE_READ: u64 = 8 << 10;
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 /// After this many refused reads in a row the device counts as failed.
 const READ_ERRORS_MAX: u64 = 8;
+
+/// Buffers for first reads, with what the device's alignment adds to them.
+pub(super) fn spares(device: &dyn Device, budget: &Budget) -> Arc<Spares> {
+    let added = if device.alignment() > SECTOR {
+        device.alignment()
+    } else {
+        0
+    };
+    Spares::new(FIRST_READ + added, budget)
+}
 
 /// What one read of one place came to.
 pub(crate) enum Read {
@@ -37,36 +50,68 @@ pub(crate) enum Read {
     Failed,
 }
 
+/// A read of a record whose length is not known.
+pub(super) struct FirstRead {
+    /// What the record must prove to lie at.
+    place: RecordPlace,
+    pub(super) offset: u64,
+    pub(super) length: usize,
+    /// To the end of the segment: no record goes on beyond.
+    left: usize,
+}
+
 impl Stripe {
     /// Reads and verifies the record at a position of the log.
     pub(crate) fn read_log(&self, at: LogPos, expect: usize) -> Read {
-        let Some(place) = self.log.place(at) else {
+        let Some(first) = self.first_read(at, expect) else {
             return Read::Passed;
         };
-        let (offset, left) = self.log.device_range(at);
-        let left = usize::try_from(left).unwrap_or(usize::MAX);
-        let first = if expect == 0 {
-            FIRST_READ
-        } else {
-            expect + 2048
-        };
-        let Some(mut bytes) = self.read_bytes(offset, first.min(left)) else {
+        let Some(mut bytes) = self.read_bytes(first.offset, first.length) else {
             return Read::Failed;
         };
-        let Some(prelude) = Prelude::decode(&bytes, &self.secret, place) else {
-            return self.bad(at);
+        let prelude = match self.prelude(at, &first, &bytes) {
+            Ok(prelude) => prelude,
+            Err(read) => return read,
         };
         let whole = prelude.record_bytes();
-        if whole > left {
-            return self.bad(at);
-        }
         if whole > bytes.len() {
-            let Some(rest) = self.read_rest(offset, &bytes, whole) else {
+            let Some(rest) = self.read_rest(first.offset, &bytes, whole) else {
                 return Read::Failed;
             };
             bytes = rest;
         }
         self.record(at, prelude, &bytes)
+    }
+
+    /// What is read first of the record at a position of the log; `None` when the head has passed
+    /// it.
+    pub(super) fn first_read(&self, at: LogPos, expect: usize) -> Option<FirstRead> {
+        let place = self.log.place(at)?;
+        let (offset, left) = self.log.device_range(at);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        let length = if expect == 0 {
+            FIRST_READ
+        } else {
+            expect + 2048
+        };
+        Some(FirstRead {
+            place,
+            offset,
+            length: length.min(left),
+            left,
+        })
+    }
+
+    /// The prelude in `bytes`, which were read first, if it verifies.
+    pub(super) fn prelude(
+        &self,
+        at: LogPos,
+        first: &FirstRead,
+        bytes: &Bytes,
+    ) -> Result<Prelude, Read> {
+        Prelude::decode(bytes, &self.secret, first.place)
+            .filter(|prelude| prelude.record_bytes() <= first.left)
+            .ok_or_else(|| self.bad(at))
     }
 
     /// The record at a position of the log where it takes `bytes` bytes, if there is memory for it
@@ -160,21 +205,53 @@ impl Stripe {
     }
 
     fn buffer(&self, bytes: usize) -> Option<AlignedBuf> {
-        let reservation = self.budget.reserve_blocking(bytes as u64, MEMORY_PATIENCE);
-        if reservation.is_none() {
-            self.counters.no_memory.add(1);
+        self.buffer_if(bytes, |needed| {
+            let reservation = self.budget.reserve_blocking(needed, MEMORY_PATIENCE);
+            if reservation.is_none() {
+                self.counters.no_memory.add(1);
+            }
+            reservation
+        })
+    }
+
+    /// A buffer of `bytes` bytes if there is memory for it at once.
+    pub(super) fn buffer_now(&self, bytes: usize) -> Option<AlignedBuf> {
+        self.buffer_if(bytes, |needed| self.budget.reserve(needed))
+    }
+
+    fn buffer_if(
+        &self,
+        bytes: usize,
+        reserve: impl FnOnce(u64) -> Option<Reservation>,
+    ) -> Option<AlignedBuf> {
+        if let Some(spare) = self.spares.take(bytes) {
+            return Some(spare);
         }
-        Some(AlignedBuf::reserved(bytes, reservation?))
+        let reservation = reserve(self.spares.bytes_for(bytes))?;
+        Some(self.spares.make(bytes, reservation))
     }
 
     /// Reads, counting, and takes the store out when the device keeps refusing.
     pub(crate) fn fill(&self, offset: u64, buffer: &mut [u8]) -> Option<()> {
+        self.count_read(buffer.len());
+        self.outcome(offset, self.device.read_at(offset, buffer))
+    }
+
+    /// A read of so many bytes begins.
+    pub(super) fn count_read(&self, bytes: usize) {
         self.counters.reads.add(1);
-        self.counters.read_bytes.add(buffer.len() as u64);
-        match self.device.read_at(offset, buffer) {
-            Ok(()) => {
-                self.read_errors_in_row.store(0, Ordering::Relaxed);
-                Some(())
+        self.counters.read_bytes.add(bytes as u64);
+    }
+
+    /// What the device said to a read: counted, and the store taken out when it keeps refusing.
+    pub(super) fn outcome<T>(&self, offset: u64, outcome: io::Result<T>) -> Option<T> {
+        match outcome {
+            Ok(read) => {
+                // Most often it is 0, and a line that all write to is not free.
+                if self.read_errors_in_row.load(Ordering::Relaxed) != 0 {
+                    self.read_errors_in_row.store(0, Ordering::Relaxed);
+                }
+                Some(read)
             }
             Err(error) => {
                 self.counters.read_errors.add(1);
@@ -189,13 +266,13 @@ impl Stripe {
     }
 
     /// Writes, counting. The caller decides what an error means.
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.counters.writes.add(1);
         self.counters.written_bytes.add(bytes.len() as u64);
         self.device.write_at(offset, bytes)
     }
 
-    pub(crate) fn sync(&self) -> std::io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.counters.syncs.add(1);
         self.device.sync()
     }

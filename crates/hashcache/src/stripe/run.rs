@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::lookup::{Asked, Question};
+use super::lookup::{Asked, Begin, Question};
 use super::{Lookup, Read, Stripe, Wanted};
 use crate::format::{BLOCK, Prelude, record_bytes};
 use crate::memory::{AlignedBuf, Reservation};
@@ -52,13 +52,17 @@ impl Stripe {
         first: Wanted,
         behind: impl Iterator<Item = Wanted>,
     ) -> Vec<Lookup> {
-        let question = match self.ask(first) {
+        let question = match self.ask(first, Begin::Now) {
             Asked::Memory(lookup) => return vec![lookup],
             Asked::Disk(question) => question,
         };
         let run = match self.run(question, behind) {
             Ok(run) => run,
-            Err(question) => return vec![self.read_for(question)],
+            Err(question) => {
+                let outcome = question.outcome();
+                self.read_for(question);
+                return vec![Lookup::Asked(outcome)];
+            }
         };
         let asked = run.questions.iter();
         let lookups = asked.map(|it| Lookup::Asked(it.outcome())).collect();

@@ -30,6 +30,7 @@ mod policies;
 mod power;
 mod readmission;
 mod recovery;
+mod rings;
 mod stress;
 mod support;
 mod wrap;
