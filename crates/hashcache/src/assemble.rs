@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, Geometry, IndexPolicy};
 use crate::error::OpenError;
-use crate::flush::{Readmission, Scribe};
+use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
 use crate::members::{Chosen, DEVICES_MAX, History};
 use crate::memory::{AlignedBuf, Keeper};
@@ -343,6 +343,10 @@ fn scribe(
     );
     let readmits = config.readmission && opened.geometry.family == Family::Log;
     scribe.readmission = readmits.then(Readmission::default);
+    if open::overlaps(config) {
+        let spare = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
+        scribe.pen = Some(Pen::new(stripe, spare)?);
+    }
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())

@@ -303,7 +303,13 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
     device.sync()
 }
 
-/// The memory a store needs: for each device its index, a batch, the footer and its list, a set, a
+/// Whether a batch is put together while the one before is being written: with `log` alone. The other
+/// policies read or save something between two batches.
+pub(crate) fn overlaps(config: &Config) -> bool {
+    config.policy == PolicyKind::Log && !config.readmission
+}
+
+/// The memory a store needs: for each device its index, a batch (two of them where they overlap), the footer and its list, a set, a
 /// checkpoint part and the state of the log that goes into it (and the part before, where rows are
 /// merged, and with readmission the footer of the segment that is looked through); and room for
 /// content.
@@ -312,7 +318,8 @@ pub(crate) fn memory_needed<'a>(
     geometries: impl IntoIterator<Item = &'a Geometry>,
 ) -> u64 {
     let of = |geometry: &Geometry| {
-        let buffer = buffer_bytes(config, geometry) as u64;
+        let buffers = if overlaps(config) { 2 } else { 1 };
+        let buffer = buffers * buffer_bytes(config, geometry) as u64;
         let index = geometry.index(IndexPolicy::of(config));
         let parts = if index.stays_on_disk() { 3 } else { 2 };
         index

@@ -21,17 +21,25 @@ use crate::memory::AlignedBuf;
 use crate::policy::{LogPos, SetId, Slot};
 use crate::shard::Pending;
 
+/// Records of a batch, and where they went.
+pub(super) struct Written {
+    batch: Vec<Arc<Pending>>,
+    places: Vec<LogPos>,
+    runs: Vec<u8>,
+}
+
 impl Scribe {
-    pub(super) fn write_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
+    /// Writes `batch`; large ones of the log are under way when this returns ([`Scribe::settle`]).
+    pub(super) fn write_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
         match self.stripe.geometry.family {
             Family::Log => self.write_log_batch(batch),
-            Family::Table => self.write_table_batch(batch),
+            Family::Table => self.write_table_batch(&batch),
         }
     }
 
     // -- the log ------------------------------------------------------------------------------
 
-    fn write_log_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
+    fn write_log_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
         let grain = self.stripe.log.grain();
         let sizes: Vec<usize> = batch
             .iter()
@@ -39,7 +47,7 @@ impl Scribe {
             .collect();
         let first = self.make_room(sizes.len(), sizes.iter().sum())?;
         let cursor = self.log.cursor;
-        let runs = self.runs(batch, &sizes);
+        let runs = self.runs(&batch, &sizes);
         let mut at = first;
         let mut in_buffer = first - usize_of(cursor.used);
         let mut list = Vec::with_capacity(batch.len());
@@ -63,7 +71,53 @@ impl Scribe {
             at += size;
             in_buffer += size;
         }
-        self.write_out(in_buffer, list)?;
+        let (at, bytes) = self.seal(in_buffer, list);
+        // The one before is recorded first: of two that could be one name the later is newer.
+        self.settle()?;
+        self.stripe.log.opened(self.log.cursor);
+        self.unsynced_bytes += bytes as u64;
+        let written = Written {
+            batch,
+            places,
+            runs,
+        };
+        match &mut self.pen {
+            Some(pen) if pen.takes(bytes) => {
+                pen.begin(at, bytes, &mut self.buffer);
+                self.under_way = Some(written);
+            }
+            _ => {
+                self.stripe.write(at, &self.buffer[..bytes])?;
+                self.record(written);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the write that is under way, if there is one, and has its records found.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        if let (Some(written), Some(pen)) = (self.under_way.take(), &mut self.pen) {
+            pen.finish()?;
+            self.record(written);
+        }
+        Ok(())
+    }
+
+    /// Waits for it too, and has nothing found: the device is gone.
+    pub(super) fn drop_under_way(&mut self) {
+        if let (Some(_), Some(pen)) = (self.under_way.take(), &mut self.pen) {
+            let _ = pen.finish();
+        }
+    }
+
+    /// What was written is found on disk from now on.
+    fn record(&self, written: Written) {
+        let Written {
+            batch,
+            places,
+            runs,
+        } = written;
+        self.stripe.counters.batches.add(1);
         let head = self.stripe.log.head();
         for ((pending, at), run) in batch.iter().zip(places).zip(runs) {
             let key = pending.record.fields.key;
@@ -89,7 +143,6 @@ impl Scribe {
                 self.keep_hot(pending, Some(at));
             }
         }
-        Ok(())
     }
 
     /// How far the run of each record of `batch`, of these sizes, goes on.
@@ -141,13 +194,20 @@ impl Scribe {
         Ok(())
     }
 
-    /// Writes the batch whose records lie in the buffer up to `filled`; the head moves first.
-    fn write_out(&mut self, filled: usize, list: Vec<Listed>) -> io::Result<()> {
+    /// Completes the batch whose records lie in the buffer up to `filled`: where it goes on the
+    /// device, and its length in bytes.
+    fn seal(&mut self, filled: usize, list: Vec<Listed>) -> (u64, usize) {
         let bytes = self.stripe.log.grain().batch_end(filled);
         self.buffer[filled..bytes].fill(0);
         let at = self.stripe.geometry.log_offset + self.log.batch_offset();
         self.log
             .seal_batch(&mut self.buffer, bytes, list, &self.stripe.secret);
+        (at, bytes)
+    }
+
+    /// Writes the batch whose records lie in the buffer up to `filled`; the head moves first.
+    fn write_out(&mut self, filled: usize, list: Vec<Listed>) -> io::Result<()> {
+        let (at, bytes) = self.seal(filled, list);
         self.stripe.log.opened(self.log.cursor);
         self.stripe.write(at, &self.buffer[..bytes])?;
         self.stripe.counters.batches.add(1);

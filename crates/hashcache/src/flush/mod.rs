@@ -9,6 +9,7 @@
 
 mod batch;
 mod group;
+mod pen;
 mod queue;
 mod readmit;
 
@@ -17,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use pen::Pen;
 pub(crate) use queue::{Queue, Removal};
 pub(crate) use readmit::Readmission;
 
@@ -32,6 +34,7 @@ use crate::policy::SetId;
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
+use batch::Written;
 use queue::{Take, Work};
 
 /// Most bytes in a batch.
@@ -78,6 +81,9 @@ pub(crate) struct Scribe {
     pub(crate) was_clean: bool,
     /// Set when records that are in use are to be kept.
     pub(crate) readmission: Option<Readmission>,
+    /// Set where batches are put together while the one before is being written.
+    pub(crate) pen: Option<Pen>,
+    under_way: Option<Written>,
     checkpoint: Option<Checkpoint>,
     buffer: AlignedBuf,
     /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
@@ -102,6 +108,8 @@ impl Scribe {
             sync_interval,
             was_clean,
             readmission: None,
+            pen: None,
+            under_way: None,
             checkpoint: None,
             buffer,
             set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
@@ -138,9 +146,12 @@ impl Scribe {
         recovered.set(true);
         loop {
             let stripe = Arc::clone(&self.stripe);
-            let mut work = stripe
-                .queue
-                .next(|| stripe.clock.monotone(), self.patience());
+            let patience = match self.under_way {
+                // Only to see what there is to do meanwhile.
+                Some(_) => Duration::ZERO,
+                None => self.patience(),
+            };
+            let mut work = stripe.queue.next(|| stripe.clock.monotone(), patience);
             if stripe.health() != Health::OutOfService {
                 if let Err(error) = self.serve(&mut work) {
                     stripe.fail("writing", &error);
@@ -188,6 +199,9 @@ impl Scribe {
     /// One round: all removes, one batch (all records that have come, for a flush), one part of a
     /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
+        if !work.is_a_batch() {
+            self.settle()?;
+        }
         self.write_removals(&mut work.removals)?;
         self.tell_members(&mut work.superblocks)?;
         let all = work.closing || !work.flushes.is_empty();
@@ -198,7 +212,7 @@ impl Scribe {
                 let (batch, taken_below) = self.take_batch(take);
                 if !batch.is_empty() {
                     self.save_what_is_full()?;
-                    self.write_batch(&batch)?;
+                    self.write_batch(batch)?;
                     self.readmit()?;
                     wrote = true;
                 }
@@ -210,6 +224,9 @@ impl Scribe {
         let due = self.synced_at + self.sync_interval <= self.stripe.clock.monotone();
         if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
             self.sync()?;
+        }
+        if !(work.flushes.is_empty() && work.cuts.is_empty()) {
+            self.settle()?;
         }
         for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
             done.keep();
@@ -227,6 +244,7 @@ impl Scribe {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        self.settle()?;
         self.stripe.sync()?;
         self.unsynced_bytes = 0;
         self.synced_at = self.stripe.clock.monotone();
@@ -235,6 +253,7 @@ impl Scribe {
 
     /// The device is gone: what waits to be written is dropped, nothing is left to be done.
     fn give_up(&mut self) {
+        self.drop_under_way();
         self.stripe.abandon();
         while !self.take_batch(Take::All).0.is_empty() {}
         self.checkpoint = None;
@@ -302,6 +321,7 @@ impl Scribe {
         let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
             || self.unsaved() >= UNSAVED_BEGIN;
         if self.checkpoint.is_none() && is_time {
+            self.settle()?;
             self.begin_checkpoint();
         }
         let now = self.stripe.clock.monotone();
@@ -315,6 +335,7 @@ impl Scribe {
 
     /// Writes the next part, whatever others want to write.
     fn step_checkpoint(&mut self) -> io::Result<()> {
+        self.settle()?;
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
@@ -383,6 +404,7 @@ impl Scribe {
 
     /// A whole checkpoint at once: somebody waits for it.
     fn run_checkpoint(&mut self) -> io::Result<()> {
+        self.settle()?;
         self.checkpoint = None;
         self.begin_checkpoint();
         while self.checkpoint.is_some() {
@@ -393,6 +415,7 @@ impl Scribe {
 
     /// Everything to disk, the index saved, the superblock marked clean.
     fn close(&mut self) -> io::Result<()> {
+        self.settle()?;
         self.checkpoint = None;
         self.begin_checkpoint();
         let Some(mut checkpoint) = self.checkpoint.take() else {

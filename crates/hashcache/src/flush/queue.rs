@@ -91,6 +91,18 @@ pub(super) struct Work {
     pub(super) come: u64,
 }
 
+impl Work {
+    /// Whether there is a batch to be put together and nothing else to be done.
+    pub(super) fn is_a_batch(&self) -> bool {
+        self.batch_due
+            && !self.closing
+            && self.removals.is_empty()
+            && self.flushes.is_empty()
+            && self.cuts.is_empty()
+            && self.superblocks.is_empty()
+    }
+}
+
 impl Queue {
     /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
     /// first of their records came; `grouped`, with what is asked for together side by side.

@@ -60,7 +60,7 @@ impl Scribe {
         // Where there is no room left it is too late for them: the next segment is their own.
         let most = self.copies_that_fit(&copies);
         if most > 0 {
-            self.write_batch(&copies[..most])?;
+            self.write_batch(copies[..most].to_vec())?;
         }
         Ok(())
     }
