@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::completion::{Outcome, promise};
-use crate::config::{Config, Geometry, IndexPolicy};
+use crate::config::{BLOCK_BYTES, Config, Geometry, IndexPolicy};
 use crate::error::OpenError;
 use crate::flush::{Readmission, Scribe};
 use crate::format::{Family, Superblock};
@@ -184,7 +184,7 @@ fn make(
     // A slot is read and written by itself.
     let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
     let raised = Config {
-        block_bytes: Some(config.block_bytes.unwrap_or(0).max(least)),
+        block_bytes: Some(config.block_bytes.unwrap_or(BLOCK_BYTES).max(least)),
         ..config.clone()
     };
     let geometry = Geometry::plan(&raised, size)?;

@@ -226,7 +226,8 @@ const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 /// No object is smaller than a unit.
 const MIN_OBJECT_BYTES: u32 = 512;
-const BLOCK_BYTES: u32 = 8 << 10;
+/// Size of slots unless told otherwise.
+pub(crate) const BLOCK_BYTES: u32 = 8 << 10;
 const BLOCK_BYTES_MIN: u32 = 2 << 10;
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// With fewer segments the log would lose too much of itself when it opens the next one.
