@@ -34,6 +34,21 @@ fn json_of(found: &Inspection) -> Value {
             .map(|it| json!({"device": it.device, "device_bytes": it.device_bytes}))
             .collect::<Vec<_>>(),
         "policy": found.policy,
+        "rows": found.rows,
+        "grouped": found.grouped,
+        "policy_since": found.policy_since,
+        "memberships": found
+            .memberships
+            .iter()
+            .map(|(first, members)| json!({
+                "first_version": first,
+                "devices": members.iter().map(|it| it.device).collect::<Vec<_>>(),
+            }))
+            .collect::<Vec<_>>(),
+        "removes_forgotten_below": found.removes_forgotten_below,
+        "superblock_serial": found.superblock_serial,
+        "journal_bytes": found.journal_bytes,
+        "checkpoint_bytes": found.checkpoint_bytes,
         "clean": found.clean,
         "device_bytes": found.device_bytes,
         "log_bytes": found.log_bytes,
@@ -67,6 +82,24 @@ fn device_of(found: &Inspection) -> String {
     }
 }
 
+fn policy_of(found: &Inspection) -> String {
+    let rows = match found.rows {
+        Some(1) => ", one row",
+        Some(_) => ", two rows",
+        None => "",
+    };
+    let grouped = if found.grouped { ", grouped" } else { "" };
+    format!("{}{rows}{grouped}", found.policy)
+}
+
+fn areas_of(found: &Inspection) -> String {
+    format!(
+        "{} for removes, two of {} for the index",
+        show_size(found.journal_bytes),
+        show_size(found.checkpoint_bytes)
+    )
+}
+
 fn index_of(found: &Inspection) -> String {
     let size = show_size(found.index_bytes);
     let bits = found.index_bits_per_slot;
@@ -97,7 +130,7 @@ fn text_of(found: &Inspection) -> String {
         ("store", format!("{:032x}", found.store_id)),
         ("device", device_of(found)),
         ("format", found.format_version.to_string()),
-        ("policy", found.policy.to_owned()),
+        ("policy", policy_of(found)),
         ("size", show_size(found.device_bytes)),
         ("log", show_size(found.log_bytes)),
         ("segments", segments),
@@ -107,6 +140,8 @@ fn text_of(found: &Inspection) -> String {
             "sized for",
             format!("objects of {}", show_size(found.object_bytes.into())),
         ),
+        ("areas", areas_of(found)),
+        ("memberships", found.memberships.len().to_string()),
         ("checkpoint", checkpoint),
         ("closed", closed.to_owned()),
     ];

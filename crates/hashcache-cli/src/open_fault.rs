@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use hashcache::OpenError;
+use hashcache::{OpenError, Resize};
 use rustix::io::Errno;
 
 use crate::fault::Fault;
@@ -95,6 +95,12 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
                 )),
             )
         }
+        OpenError::Size {
+            size_bytes,
+            asked_bytes,
+            why,
+            ..
+        } => other_size(*size_bytes, *asked_bytes, *why),
         OpenError::Memory {
             memory_bytes,
             needed_bytes,
@@ -132,6 +138,32 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
         _ => (error.to_string(), None),
     };
     fault(path, &why, hint)
+}
+
+/// Why a cache is not given another size, and what to do.
+fn other_size(size_bytes: u64, asked_bytes: u64, why: Resize) -> (String, Option<String>) {
+    let (size, asked) = (show_size(size_bytes), show_size(asked_bytes));
+    let go_on = format!("go on with `--cache-size {size}`");
+    let (why, besides) = match why {
+        Resize::Smaller => ("a cache does not shrink".to_owned(), START_ANEW.to_owned()),
+        Resize::Table => (
+            "of this policy no cache grows, only of `log` and `log-lru`".to_owned(),
+            START_ANEW.to_owned(),
+        ),
+        Resize::Above { most_bytes } => (
+            format!("it can grow to {}", show_size(most_bytes)),
+            START_ANEW.to_owned(),
+        ),
+        Resize::Between { least_bytes } => (
+            "that is too little more for another segment".to_owned(),
+            format!("ask for at least `--cache-size {}`", enough(least_bytes)),
+        ),
+        _ => (why.to_string(), START_ANEW.to_owned()),
+    };
+    (
+        format!("it has {size}, not {asked}: {why}"),
+        Some(format!("{go_on}, or {besides}")),
+    )
 }
 
 /// The fault of not opening `path` because a directory is missing that we do not make: it may be
@@ -279,17 +311,44 @@ mod tests {
                 asked: asked.to_owned(),
             })
         };
-        let (what, hint) = geometry("size", "67108864", "134217728");
+        let (what, hint) = geometry("blocks of", "8192", "4096");
         assert_eq!(
             what,
-            "cannot open /c.img: it was made with size 64MiB, not 128MiB"
+            "cannot open /c.img: it was made with blocks of 8KiB, not 4KiB"
         );
         let hint = hint.unwrap();
-        for way in ["size 64MiB", "`--cache PATH`", "remove the file"] {
+        for way in ["blocks of 8KiB", "`--cache PATH`", "remove the file"] {
             assert!(hint.contains(way), "{hint}");
         }
         let (what, _) = geometry("policy", "log", "set");
         assert!(what.ends_with("made with policy log, not set"), "{what}");
+    }
+
+    #[test]
+    fn another_size_is_told_with_why_not_and_what_to_do() {
+        let other = |why| {
+            told(&OpenError::Size {
+                path: "/c.img".into(),
+                size_bytes: 64 << 20,
+                asked_bytes: 32 << 20,
+                why,
+            })
+        };
+        let (what, hint) = other(Resize::Smaller);
+        assert_eq!(
+            what,
+            "cannot open /c.img: it has 64MiB, not 32MiB: a cache does not shrink"
+        );
+        let hint = hint.unwrap();
+        for way in ["`--cache-size 64MiB`", "remove the file"] {
+            assert!(hint.contains(way), "{hint}");
+        }
+        assert!(other(Resize::Table).0.contains("`log-lru`"));
+        let most_bytes = 2 << 40;
+        assert!(other(Resize::Above { most_bytes }).0.ends_with("to 2TiB"));
+        let least_bytes = (66 << 20) + 1;
+        let hint = other(Resize::Between { least_bytes }).1.unwrap();
+        assert!(hint.contains("`--cache-size 67MiB`"), "{hint}");
     }
 
     /// Those that an operator can bring about.

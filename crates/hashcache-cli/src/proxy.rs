@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use hashcache::{Cache, Config};
+use hashcache::{Cache, Config, PolicyKind};
 use hashcache_proxy::{AccessLog, RunError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -155,6 +155,10 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
     // A block device has a size of its own before there is a cache on it, and tells none as a file.
     let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
     let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
+    for setting in without_effect(effective) {
+        let policy = effective.values.policy.name();
+        warn!(setting, policy, "setting does nothing with this policy");
+    }
     let config = engine_config(effective, paths, paths.iter().all(exists));
     Ok(Cache::open(config).map_err(|error| {
         // Of several, the one that the engine names.
@@ -163,10 +167,31 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
     })?)
 }
 
+/// Settings that were given and do nothing with the policy.
+fn without_effect(effective: &Effective) -> Vec<&'static str> {
+    let policy = effective.values.policy;
+    let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    let works = [
+        ("rows", policy == PolicyKind::Log),
+        ("grouped", policy == PolicyKind::Log),
+        (
+            "held_share",
+            matches!(policy, PolicyKind::LogLru | PolicyKind::SetMemLru),
+        ),
+        ("readmission", is_log),
+        ("object_size", is_log),
+        ("block", !is_log),
+    ];
+    let is_given = |key: &str| *effective.source(key) != Source::Default;
+    let idle = works
+        .into_iter()
+        .filter(|(key, works)| !works && is_given(key));
+    idle.map(|(key, _)| key).collect()
+}
+
 /// The engine's share of the settings.
 ///
-/// A cache that exists keeps its size until somebody asks for another one. On several devices each
-/// has the size it was made with.
+/// A cache that exists keeps its size until somebody asks for another one.
 fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Config {
     let values = &effective.values;
     let is_asked = *effective.source("cache_size") != Source::Default;
@@ -180,7 +205,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
         readmission: values.readmission,
         io: values.io,
         object_bytes: values.object_size,
-        block_bytes: values.block,
+        block_bytes: (*effective.source("block") != Source::Default).then_some(values.block),
         paths: paths.to_vec(),
         ..Config::new("")
     }
@@ -291,6 +316,44 @@ mod tests {
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         settings::load(Some(file.path()), args.given(), &environment).unwrap()
+    }
+
+    #[test]
+    fn what_does_nothing_with_the_policy_is_told() {
+        let all = [
+            "--rows",
+            "one",
+            "--grouped",
+            "--readmission",
+            "--held-share",
+            "30",
+            "--block",
+            "4KiB",
+            "--object-size",
+            "4KiB",
+        ];
+        for (policy, idle) in [
+            ("log", vec!["held_share", "block"]),
+            ("log-lru", vec!["rows", "grouped", "block"]),
+            (
+                "set-mem-lru",
+                vec!["rows", "grouped", "readmission", "object_size"],
+            ),
+            (
+                "set",
+                vec![
+                    "rows",
+                    "grouped",
+                    "held_share",
+                    "readmission",
+                    "object_size",
+                ],
+            ),
+        ] {
+            let given = effective(&[&["--policy", policy], &all[..]].concat());
+            assert_eq!(without_effect(&given), idle, "{policy}");
+            assert!(without_effect(&effective(&["--policy", policy])).is_empty());
+        }
     }
 
     #[test]

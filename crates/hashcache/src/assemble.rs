@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::completion::{Outcome, promise};
-use crate::config::{Config, Geometry, IndexPolicy};
+use crate::config::{BLOCK_BYTES, Config, Geometry, IndexPolicy};
 use crate::error::OpenError;
 use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
-use crate::members::{Chosen, DEVICES_MAX, History};
+use crate::members::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::open::{self, Common, Opened, Place, member, write_superblock};
+use crate::recover::Past;
 use crate::stripe::Stripe;
 
 /// Reads of a device that can be under way at once.
@@ -38,7 +39,7 @@ pub(crate) struct Running {
 pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     let mut made = Made::default();
     let mut opened = devices(config, &mut made)?;
-    let next_version = agree(&mut opened);
+    let next_version = agree(&mut opened)?;
     let common = Common::new(config, &opened, next_version)?;
     for opened in &mut opened {
         set_aside(config, opened, next_version);
@@ -47,6 +48,10 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .iter()
         .map(|it| open::stripe(config, it, &common, READ_THREADS))
         .collect::<Result<_, _>>()?;
+    let pasts = opened
+        .iter()
+        .map(|it| open::past(config, it, &common))
+        .collect::<Result<Vec<_>, _>>()?;
     common.members.join(&stripes);
     let keeper = common
         .keeper(&config.clock)
@@ -56,6 +61,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         })?;
     tell(&mut opened)?;
     made.keep();
+    let opened = opened.into_iter().zip(pasts).collect();
     let scribes = write(config, opened, &stripes)?;
     Ok(Running {
         stripes,
@@ -106,7 +112,8 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
             None => open::planned(config, place),
         })
         .collect::<Result<_, _>>()?;
-    open::enough(config, &geometries)?;
+    let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
+    open::enough(config, &geometries, past)?;
     for (place, _) in places
         .iter()
         .zip(&found)
@@ -119,7 +126,7 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
         None => new_identity()?,
     };
     let device = |(place, found): (&Place, Option<Opened>)| match found {
-        Some(opened) => Ok(opened),
+        Some(opened) => open::make_space(place, opened),
         None => make(config, place, identity, made),
     };
     places.iter().zip(found).map(device).collect()
@@ -150,14 +157,16 @@ fn belong_together<'a>(found: impl Iterator<Item = &'a Opened>) -> Result<(), Op
 }
 
 fn new_identity() -> Result<(u128, [u8; 32]), OpenError> {
-    let refused = |source: getrandom::Error| OpenError::System {
+    Ok((u128::from_le_bytes(random()?), random()?))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], OpenError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|source| OpenError::System {
         what: "random numbers",
         source: io::Error::other(source.to_string()),
-    };
-    let (mut id, mut secret) = ([0; 16], [0; 32]);
-    getrandom::fill(&mut id).map_err(refused)?;
-    getrandom::fill(&mut secret).map_err(refused)?;
-    Ok((u128::from_le_bytes(id), secret))
+    })?;
+    Ok(bytes)
 }
 
 /// A device of the store of `identity`. Who it is, and with whom, is agreed on later.
@@ -167,15 +176,15 @@ fn make(
     identity: (u128, [u8; 32]),
     made: &mut Made,
 ) -> Result<Opened, OpenError> {
-    if !place.exists() {
+    let (device, is_new) = open::device_or_new(place, config.size_bytes)?;
+    if is_new {
         made.0.push(place.path.clone());
     }
-    let device = open::device(place, config.size_bytes)?;
     let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
     // A slot is read and written by itself.
     let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
     let raised = Config {
-        block_bytes: config.block_bytes.max(least),
+        block_bytes: Some(config.block_bytes.unwrap_or(BLOCK_BYTES).max(least)),
         ..config.clone()
     };
     let geometry = Geometry::plan(&raised, size)?;
@@ -215,6 +224,7 @@ fn make(
         device,
         superblock,
         geometry,
+        past: None,
         was_clean: false,
     })
 }
@@ -225,23 +235,27 @@ fn opened_before(opened: &[Opened]) -> impl Iterator<Item = &Opened> {
 
 /// Gives new devices their numbers and all of them the history that holds from now on. Returns the
 /// version that is given out next.
-fn agree(opened: &mut [Opened]) -> u64 {
+fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
     let old = || opened_before(opened).map(|it| &it.superblock);
     let next_version = old().map(|it| it.next_version).max().unwrap_or(1);
     let carried: Vec<_> = old().map(|it| (it.device, it.history.clone())).collect();
-    let present: Vec<u16> = carried.iter().map(|it| it.0).collect();
-    let mut chosen = History::choose(&carried);
+    let mut present: Vec<u16> = carried.iter().map(|it| it.0).collect();
+    let chosen = History::choose(&carried);
     for (n, opened) in opened.iter_mut().enumerate().filter(|(_, it)| it.is_new()) {
-        opened.superblock.device = match &mut chosen {
-            Some(Chosen::Whole(history) | Chosen::Apart(history)) => history.new_id(&present),
+        opened.superblock.device = match &chosen {
+            Some(Chosen::Whole(history) | Chosen::Apart(history)) => {
+                history.new_id(&present, u16::from_le_bytes(random()?))
+            }
             None => u16::try_from(n).unwrap_or(u16::MAX),
         };
+        present.push(opened.superblock.device);
     }
     let members: Vec<_> = opened.iter().map(member).collect();
     let history = match chosen {
         None => History::new(members),
         Some(Chosen::Whole(mut history)) => {
-            let missing = history.members().iter().filter(|it| !members.contains(it));
+            let is_here = |it: &Member| members.iter().any(|member| member.id == it.id);
+            let missing = history.members().iter().filter(|it| !is_here(it));
             let missing: Vec<u16> = missing.map(|it| it.id).collect();
             if !missing.is_empty() {
                 tracing::warn!(?missing, "devices left out: what lies on them is forgotten");
@@ -258,7 +272,7 @@ fn agree(opened: &mut [Opened]) -> u64 {
     for opened in opened {
         opened.superblock.history = history.clone();
     }
-    next_version
+    Ok(next_version)
 }
 
 /// What the superblock says while the store is open.
@@ -297,13 +311,13 @@ fn tell(opened: &mut [Opened]) -> Result<(), OpenError> {
 /// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
 fn write(
     config: &Config,
-    opened: Vec<Opened>,
+    opened: Vec<(Opened, Option<Past>)>,
     stripes: &[Arc<Stripe>],
 ) -> Result<Vec<JoinHandle<()>>, OpenError> {
     let mut threads = Vec::new();
     let mut recoveries = Vec::new();
-    for (opened, stripe) in opened.into_iter().zip(stripes) {
-        match scribe(config, opened, stripe) {
+    for ((opened, past), stripe) in opened.into_iter().zip(stripes) {
+        match scribe(config, opened, past, stripe) {
             Ok((thread, recovered)) => {
                 threads.push(thread);
                 recoveries.push(recovered);
@@ -332,6 +346,7 @@ fn write(
 fn scribe(
     config: &Config,
     opened: Opened,
+    past: Option<Past>,
     stripe: &Arc<Stripe>,
 ) -> io::Result<(JoinHandle<()>, Outcome<bool>)> {
     let mut scribe = Scribe::new(
@@ -347,6 +362,7 @@ fn scribe(
         let spare = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
         scribe.pen = Some(Pen::new(stripe, spare)?);
     }
+    scribe.past = past;
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())

@@ -1,10 +1,10 @@
 //! Looking at a store from outside: every record verified, or just what the superblock says.
 
 use crate::circular_log::Cursor;
-use crate::config::{Config, IndexPolicy, PolicyKind};
+use crate::config::{Config, IndexPolicy, PolicyKind, Rows};
 use crate::error::OpenError;
 use crate::format::{KIND_SLOT, Superblock};
-use crate::members::DEVICES_MAX;
+use crate::members::{DEVICES_MAX, Member};
 use crate::object::PAGE;
 use crate::open::{self, Common, Opened, Place};
 use crate::policy::SetId;
@@ -69,6 +69,22 @@ pub struct Inspection {
     pub members: Vec<MemberDevice>,
     /// The policy it was last opened with.
     pub policy: &'static str,
+    /// Rows that a name may be in, with `log`.
+    pub rows: Option<u8>,
+    /// Whether the entries of its index have room for runs.
+    pub grouped: bool,
+    /// The first version since that policy, and no other, opened it; 0: from the start.
+    pub policy_since: u64,
+    /// From which versions on which devices made up the store, the oldest first.
+    pub memberships: Vec<(u64, Vec<MemberDevice>)>,
+    /// Without a checkpoint nothing older comes back: removes may be gone from the journal.
+    pub removes_forgotten_below: u64,
+    /// How often a superblock was written.
+    pub superblock_serial: u64,
+    /// Size of the remove journal, bytes.
+    pub journal_bytes: u64,
+    /// Size of each of the two checkpoint areas, bytes.
+    pub checkpoint_bytes: u64,
     /// Closed in order.
     pub clean: bool,
     /// Size of the store, bytes.
@@ -149,6 +165,7 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     })?;
     let (opened, stripe) = opened(config, first)?;
     let (superblock, geometry) = (&opened.superblock, &opened.geometry);
+    let policy = stripe.index_id.policy;
     let written = (0..geometry.segments)
         .filter(|n| first_header(&stripe, *n).is_some())
         .count();
@@ -156,8 +173,24 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
         format_version: crate::format::VERSION,
         store_id: superblock.store_id,
         device: superblock.device,
-        members: members(superblock),
-        policy: stripe.index_id.policy.kind.name(),
+        members: devices(superblock.history.members()),
+        policy: policy.kind.name(),
+        rows: (policy.kind == PolicyKind::Log).then_some(match policy.rows {
+            Rows::One => 1,
+            Rows::Two => 2,
+        }),
+        grouped: policy.grouped,
+        policy_since: superblock.policy_since,
+        memberships: superblock
+            .history
+            .memberships()
+            .iter()
+            .map(|it| (it.first, devices(&it.members)))
+            .collect(),
+        removes_forgotten_below: superblock.removes_forgotten_below,
+        superblock_serial: superblock.serial,
+        journal_bytes: geometry.journal_bytes,
+        checkpoint_bytes: geometry.checkpoint_bytes,
         clean: superblock.clean,
         device_bytes: geometry.device_bytes,
         log_bytes: geometry.segments * u64::from(geometry.segment_bytes),
@@ -188,9 +221,9 @@ fn bits_per_object(stripe: &Stripe, superblock: &Superblock) -> Option<f64> {
     Some(bits_each(stripe.index.bytes(), stripe.live_entries()))
 }
 
-fn members(superblock: &Superblock) -> Vec<MemberDevice> {
-    let members = superblock.history.members().iter();
+fn devices(members: &[Member]) -> Vec<MemberDevice> {
     members
+        .iter()
         .map(|it| MemberDevice {
             device: it.id,
             device_bytes: it.weight,

@@ -12,6 +12,7 @@
 //! of the device's time.
 
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::circular_log::Cursor;
@@ -20,6 +21,7 @@ use crate::format::{
     BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
 use crate::index_file::{self, Edition};
+use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 use crate::stripe::Stripe;
 
@@ -42,6 +44,8 @@ pub(crate) struct Checkpoint {
     parts: u64,
     meta: Vec<u8>,
     buffer: AlignedBuf,
+    /// Rows of the next part, where whole shards are written one after another.
+    begun_part: Vec<u8>,
     /// For the rows saved last, where policies leave some of the index there.
     old: Option<AlignedBuf>,
     /// When the last part was written, and how long others have the device from then on.
@@ -91,6 +95,7 @@ impl Checkpoint {
             parts: checkpoint_parts(stripe.geometry.segments, &stripe.index),
             meta,
             buffer: AlignedBuf::zeroed(PART_BYTES),
+            begun_part: Vec::new(),
             old: stripe
                 .index
                 .stays_on_disk()
@@ -132,21 +137,54 @@ impl Checkpoint {
         } else {
             self.rows_body(stripe, self.next - meta_parts)
         };
+        self.write_body(stripe, &body)?;
+        self.written_at = stripe.clock.monotone();
+        let took = self.written_at.saturating_sub(begun_at);
+        self.rest = took.saturating_mul(REST).min(REST_MAX);
+        Ok(self.next >= self.parts)
+    }
+
+    /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
+    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]).
+    ///
+    /// [`Policy::widen`]: crate::policy::Policy::widen
+    pub(crate) fn write_shards(&mut self, stripe: &Stripe, shards: Range<usize>) -> io::Result<()> {
+        while self.next < meta_parts(stripe.geometry.segments) {
+            self.write_part(stripe)?;
+        }
+        let rows_per_part = usize::try_from(stripe.index.rows_per_part()).unwrap_or(usize::MAX);
+        let full = rows_per_part.saturating_mul(stripe.index.saved_row_bytes());
+        let mut body = std::mem::take(&mut self.begun_part);
+        for shard in shards.clone() {
+            for row in 0..stripe.index.shard_rows {
+                index_file::save_row(stripe, shard, row, self.edition(), &[], &mut body);
+                if body.len() == full {
+                    self.write_body(stripe, &body)?;
+                    body.clear();
+                }
+            }
+        }
+        if shards.end == SHARDS && !body.is_empty() {
+            self.write_body(stripe, &body)?;
+        } else {
+            self.begun_part = body;
+        }
+        Ok(())
+    }
+
+    fn write_body(&mut self, stripe: &Stripe, body: &[u8]) -> io::Result<()> {
         let part = Part {
             device: stripe.device_id,
             serial: self.serial,
             number: self.next,
             begun: self.begun,
-            body: &body,
+            body,
         };
         part.encode(&mut self.buffer, &stripe.secret);
         let at = area(&stripe.geometry, self.serial) + self.next * PART_BYTES as u64;
         stripe.write(at, &self.buffer)?;
-        self.written_at = stripe.clock.monotone();
-        let took = self.written_at.saturating_sub(begun_at);
-        self.rest = took.saturating_mul(REST).min(REST_MAX);
         self.next += 1;
-        Ok(self.next >= self.parts)
+        Ok(())
     }
 
     fn rows_body(&mut self, stripe: &Stripe, part: u64) -> Vec<u8> {
@@ -191,13 +229,9 @@ fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = Piece> + use<> 
 
 fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
     let mut body = Vec::with_capacity(PART_BODY);
-    let mut shards = stripe.shards();
-    let mut at = 0;
     for Piece { shard, first, last } in pieces(&stripe.index, part) {
-        if let Some(mut shard) = shards.nth(shard - at) {
-            shard.policy.save(first..last, &[], &mut body);
-        }
-        at = shard + 1;
+        let mut shard = stripe.shard_at(shard);
+        shard.policy.save(first..last, &[], &mut body);
     }
     body
 }
@@ -207,14 +241,31 @@ fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
 /// One part less would not do: a newer version of a name could lie in it and an older one in
 /// another.
 pub(crate) fn load(stripe: &Stripe, serial: u64) -> Option<Restored> {
+    let mut any = false;
     let restored = read(stripe, serial, |part, body| {
-        restore_rows(stripe, part, body)
+        any = true;
+        restore_rows(stripe, part, body, 0..SHARDS)
     });
     match &restored {
         Some(restored) => stripe.index_file.publish(Some(restored.edition)),
-        None => forget(stripe),
+        None if any => forget(stripe),
+        None => {}
     }
     restored
+}
+
+/// Takes the rows of `shards` from checkpoint `serial`, which was found whole before.
+pub(crate) fn load_shards(stripe: &Stripe, serial: u64, shards: Range<usize>) -> Option<()> {
+    let metas = meta_parts(stripe.geometry.segments);
+    let mut buffer = AlignedBuf::zeroed(PART_BYTES);
+    let parts = checkpoint_parts(stripe.geometry.segments, &stripe.index);
+    let wanted =
+        |part: &u64| pieces(&stripe.index, *part).any(|piece| shards.contains(&piece.shard));
+    for part in (0..parts - metas).filter(wanted) {
+        let saved = read_part(stripe, serial, metas + part, &mut buffer)?;
+        restore_rows(stripe, part, saved.body, shards.clone())?;
+    }
+    Some(())
 }
 
 /// Nothing is known, neither in memory nor on disk.
@@ -306,24 +357,24 @@ fn read(
     })
 }
 
-fn restore_rows(stripe: &Stripe, part: u64, mut body: &[u8]) -> Option<()> {
+/// Takes the rows of `shards` that a part has.
+fn restore_rows(stripe: &Stripe, part: u64, mut body: &[u8], shards: Range<usize>) -> Option<()> {
     let (row_bytes, stored) = (stripe.index.row_bytes, stripe.index.saved_row_bytes());
-    let mut shards = stripe.shards();
-    let mut at = 0;
     for Piece { shard, first, last } in pieces(&stripe.index, part) {
         let bytes = (last - first) as usize * stored;
         let (rows, rest) = body.split_at_checked(bytes)?;
-        if let Some(mut shard) = shards.nth(shard - at) {
-            if stored == row_bytes {
-                shard.policy.restore(first, rows);
-            } else {
-                for (row, bytes) in (first..last).zip(rows.chunks_exact(stored)) {
-                    shard.policy.restore(row, &bytes[..row_bytes]);
-                }
+        body = rest;
+        if !shards.contains(&shard) {
+            continue;
+        }
+        let mut shard = stripe.shard_at(shard);
+        if stored == row_bytes {
+            shard.policy.restore(first, rows);
+        } else {
+            for (row, bytes) in (first..last).zip(rows.chunks_exact(stored)) {
+                shard.policy.restore(row, &bytes[..row_bytes]);
             }
         }
-        body = rest;
-        at = shard + 1;
     }
     Some(())
 }

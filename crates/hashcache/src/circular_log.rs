@@ -269,6 +269,11 @@ impl LogWriter {
         self.listed.clear();
     }
 
+    /// Whether anything was ever written.
+    pub(crate) fn was_written(&self) -> bool {
+        self.phase != Phase::Fresh
+    }
+
     /// Whether a batch of `count` records of together `records` bytes still fits in front of the
     /// footer, which it makes longer.
     pub(crate) fn fits(&self, count: usize, records: usize) -> bool {

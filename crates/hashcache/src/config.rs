@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::device::Device;
-use crate::error::OpenError;
+use crate::error::{OpenError, Resize};
 use crate::format::{
     BLOCK, Family, PART_BODY, PART_BYTES, PRELUDE_REST_MAX, SECTOR, Superblock, round_up_u64,
 };
@@ -128,8 +128,9 @@ pub struct Config {
     /// Files or block devices that keep the store between them, 1 to 16; a file is made when it is
     /// missing and `size_bytes` is given. One that is left out comes back empty.
     pub paths: Vec<PathBuf>,
-    /// Size of each device that is made, bytes. An existing one is taken as it is, but refused if
-    /// it is the only one and has another size.
+    /// Size of each device, bytes; that of what is there already if it is not given. A smaller store
+    /// of the log family grows to it and keeps what it has. One of the table family cannot: it is
+    /// refused if it is the only device, and taken as it is beside others. So is a larger one.
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,
@@ -156,8 +157,8 @@ pub struct Config {
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table, a power of two from 2 KiB to 1 MiB; at least what the
     /// device reads at once. Names longer than 1,772 bytes take blocks of 4 KiB, and beyond 3,820
-    /// of 8 KiB. Only used when a store is made.
-    pub block_bytes: u32,
+    /// of 8 KiB. `None`: that of the store that is there, 8 KiB in a new one.
+    pub block_bytes: Option<u32>,
     /// How long a committed object may wait for company in its batch.
     pub batch_delay: Duration,
     /// How often writes are made durable while there are any.
@@ -188,7 +189,7 @@ impl Config {
             grouped: false,
             readmission: false,
             object_bytes: 8 << 10,
-            block_bytes: 8 << 10,
+            block_bytes: None,
             batch_delay: Duration::from_millis(250),
             sync_interval: Duration::from_secs(5),
             open_patience: Duration::from_millis(800),
@@ -241,6 +242,8 @@ const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 /// No object is smaller than a unit.
 const MIN_OBJECT_BYTES: u32 = 512;
+/// Size of slots unless told otherwise.
+pub(crate) const BLOCK_BYTES: u32 = 8 << 10;
 const BLOCK_BYTES_MIN: u32 = 2 << 10;
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// With fewer segments the log would lose too much of itself when it opens the next one.
@@ -264,7 +267,7 @@ impl Geometry {
             .clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
             .div_ceil(step)
             * step;
-        let block_bytes = block_bytes(config.block_bytes);
+        let block_bytes = block_bytes(config.block_bytes.unwrap_or(BLOCK_BYTES));
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
         let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
         let (family, ways) = (config.policy.family(), config.policy.ways());
@@ -329,6 +332,44 @@ impl Geometry {
         })
     }
 
+    /// The layout of this store with `size_bytes`, which is more than it has: segments are appended
+    /// to its log, and behind them lie checkpoints of the larger index.
+    ///
+    /// # Errors
+    /// Why it cannot have that size.
+    pub(crate) fn grown(&self, size_bytes: u64) -> Result<Self, Resize> {
+        if self.family == Family::Table {
+            return Err(Resize::Table);
+        }
+        let block = BLOCK as u64;
+        let size = size_bytes / block * block;
+        // Positions are on disk, in units of this size.
+        let most_bytes = (u64::from(self.unit_bytes) << 32) - block;
+        if size > most_bytes {
+            return Err(Resize::Above { most_bytes });
+        }
+        let segment = u64::from(self.segment_bytes);
+        let shard_rows = rows(size, self.object_bytes);
+        let index = IndexShape::largest(self.family, self.ways, shard_rows);
+        let checkpoint = checkpoint_parts(size / segment, &index) * PART_BYTES as u64;
+        // All that lies there now stays until the new checkpoint is whole.
+        let log_end = self.log_offset + (self.segments + 1) * segment;
+        let least_bytes = self.device_bytes.max(log_end) + 2 * checkpoint;
+        if size < least_bytes {
+            // With its own, slightly larger, index.
+            let least_bytes = round_up_u64(least_bytes, block) + 4 * PART_BYTES as u64;
+            return Err(Resize::Between { least_bytes });
+        }
+        let checkpoint_offset = size - 2 * checkpoint;
+        Ok(Self {
+            device_bytes: size,
+            checkpoint_offset,
+            checkpoint_bytes: checkpoint,
+            segments: (checkpoint_offset - self.log_offset) / segment,
+            ..self.clone()
+        })
+    }
+
     /// The layout a superblock describes, if it is one this build could have made.
     pub(crate) fn from_superblock(sb: &Superblock) -> Option<Self> {
         let geometry = Self {
@@ -383,6 +424,9 @@ impl Geometry {
             (self.table_offset, table),
             (self.log_offset, log),
         ];
+        // Checkpoints of a store that has grown lie behind its log.
+        let mut areas = areas;
+        areas.sort_unstable();
         let mut end = FRONT_BYTES;
         let in_order = areas.iter().all(|(start, size)| {
             let behind = *start >= end && start.is_multiple_of(BLOCK as u64);
@@ -441,6 +485,7 @@ impl Geometry {
                 row_bytes,
                 check_bytes: 0,
                 memory_bytes: rows * (SHARDS * row_bytes) as u64,
+                widened_bytes: 0,
             }
         };
         match policy.kind {
@@ -455,6 +500,8 @@ impl Geometry {
                 row_bytes: SAVED_ROW,
                 check_bytes: ROW_CHECK,
                 memory_bytes: self.log_lru_bytes(policy),
+                widened_bytes: self.shard_rows()
+                    * ((WAYS - policy.positions_held()) * size_of::<u32>()) as u64,
                 ..of_rows(row_bits(policy.positions_held()))
             },
         }
@@ -593,6 +640,7 @@ pub(crate) struct IndexShape {
     /// What stands behind each row there, where rows are read one by one.
     check_bytes: usize,
     memory_bytes: u64,
+    widened_bytes: u64,
 }
 
 impl IndexShape {
@@ -609,6 +657,7 @@ impl IndexShape {
             row_bytes,
             check_bytes: 0,
             memory_bytes: 0,
+            widened_bytes: 0,
         }
     }
 
@@ -620,6 +669,11 @@ impl IndexShape {
     /// Memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.memory_bytes
+    }
+
+    /// Memory that a shard takes besides while positions that lie on disk are in memory too, bytes.
+    pub(crate) fn widened_bytes(&self) -> u64 {
+        self.widened_bytes
     }
 
     /// The number of a shard's row among all shards' rows.
@@ -644,7 +698,7 @@ impl IndexShape {
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.
-fn block_bytes(asked: u32) -> u32 {
+pub(crate) fn block_bytes(asked: u32) -> u32 {
     asked
         .clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
         .next_power_of_two()
@@ -783,7 +837,7 @@ mod tests {
         for (segment, block, object) in [(0, 0, 0), (1, 5000, 1), (u32::MAX, u32::MAX, u32::MAX)] {
             let config = Config {
                 segment_bytes: Some(segment),
-                block_bytes: block,
+                block_bytes: Some(block),
                 object_bytes: object,
                 policy: PolicyKind::Set,
                 ..Config::new("x")
@@ -817,7 +871,7 @@ mod tests {
     #[test]
     fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
         for policy in PolicyKind::ALL {
-            for block_bytes in [2 << 10, 8 << 10, 1 << 20] {
+            for block_bytes in [2 << 10, 8 << 10, 1 << 20].map(Some) {
                 let config = Config {
                     policy,
                     block_bytes,

@@ -74,6 +74,18 @@ pub enum OpenError {
         /// Its value in the configuration.
         asked: String,
     },
+    /// The store has another size, and cannot be given the one that is asked for.
+    #[error("the store has {size_bytes} bytes, not {asked_bytes}: {why}")]
+    Size {
+        /// The file or device.
+        path: PathBuf,
+        /// What the store has.
+        size_bytes: u64,
+        /// What was asked for.
+        asked_bytes: u64,
+        /// Why it stays as it is.
+        why: Resize,
+    },
     /// The index and the least buffers do not fit into the memory allowed.
     #[error("{memory_bytes} bytes of memory are too few, this store needs {needed_bytes}")]
     Memory {
@@ -129,6 +141,7 @@ impl OpenError {
             | Self::OtherStore { path, .. }
             | Self::Twins { path, .. }
             | Self::Version { path, .. }
+            | Self::Size { path, .. }
             | Self::Geometry { path, .. } => Some(path),
             Self::TooSmall { .. }
             | Self::Memory { .. }
@@ -136,6 +149,31 @@ impl OpenError {
             | Self::System { .. } => None,
         }
     }
+}
+
+/// Why a store cannot be given another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Resize {
+    /// It would be smaller.
+    #[error("it does not shrink")]
+    Smaller,
+    /// A place in the Disk Table follows from the size of the table: in one of another size nothing
+    /// would be found.
+    #[error("a Disk Table does not grow")]
+    Table,
+    /// Its log counts units too small for more.
+    #[error("it grows to {most_bytes} at most")]
+    Above {
+        /// The largest size it can have, bytes.
+        most_bytes: u64,
+    },
+    /// There would be no room for another segment and the checkpoints of the larger index.
+    #[error("the next larger size is {least_bytes}")]
+    Between {
+        /// The smallest size that is enough, bytes.
+        least_bytes: u64,
+    },
 }
 
 /// Why an object was not stored. The object is then as if never put.

@@ -97,14 +97,24 @@ pub(crate) fn rows_body(
             let old = old
                 .next()
                 .map_or(&[][..], |row| &row[..stripe.index.row_bytes]);
-            let from = body.len();
-            let mut shard = stripe.shard_at(piece.shard);
-            shard.policy.save(row..row + 1, old, &mut body);
-            drop(shard);
-            let number = stripe.index.row_number(piece.shard, row);
-            let check = check(stripe, edition, number, &body[from..]);
-            body.extend_from_slice(&check);
+            save_row(stripe, piece.shard, row, edition, old, &mut body);
         }
     }
     body
+}
+
+/// Appends a row and its check to the body of a part; `old`: as the edition that counts has it.
+pub(crate) fn save_row(
+    stripe: &Stripe,
+    shard: usize,
+    row: u32,
+    edition: Edition,
+    old: &[u8],
+    body: &mut Vec<u8>,
+) {
+    let from = body.len();
+    stripe.shard_at(shard).policy.save(row..row + 1, old, body);
+    let number = stripe.index.row_number(shard, row);
+    let check = check(stripe, edition, number, &body[from..]);
+    body.extend_from_slice(&check);
 }

@@ -72,7 +72,7 @@ pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
 pub use clock::Clock;
 pub use completion::Outcome;
 pub use config::{Config, Io, PolicyKind, Rows};
-pub use error::{OpenError, PutError, ReadError, RemoveError};
+pub use error::{OpenError, PutError, ReadError, RemoveError, Resize};
 pub use measure::{MeasureError, measure};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use crate::circular_log::{Grain, LogWriter};
 use crate::clock::Clock;
-use crate::config::{Config, Geometry, IndexId, IndexPolicy, Io, PolicyKind};
+use crate::config::{Config, Geometry, IndexId, IndexPolicy, Io, PolicyKind, block_bytes};
 use crate::device::{Device, FileDevice, FileError, Ring};
-use crate::error::OpenError;
+use crate::error::{OpenError, Resize};
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue};
 use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::io::Pool;
@@ -19,6 +19,7 @@ use crate::key::{SHARDS, Secret};
 use crate::members::{History, Member, Members};
 use crate::memory::{AlignedBuf, Budget, Hot, Keeper};
 use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
+use crate::recover::Past;
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
 
@@ -69,6 +70,8 @@ pub(crate) struct Opened {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
+    /// The layout that its superblock has yet, if it grows.
+    pub(crate) past: Option<Geometry>,
     /// It had been closed in order; known once versions are set aside.
     pub(crate) was_clean: bool,
 }
@@ -82,11 +85,22 @@ impl Opened {
 
 /// Opens the device at `place`, without writing anything but the space that `size` asks for.
 pub(crate) fn device(place: &Place, size: Option<u64>) -> Result<Arc<dyn Device>, OpenError> {
+    device_or_new(place, size).map(|(device, _)| device)
+}
+
+/// The same, and whether this made its file: another process may have been quicker.
+pub(crate) fn device_or_new(
+    place: &Place,
+    size: Option<u64>,
+) -> Result<(Arc<dyn Device>, bool), OpenError> {
     if let Some(device) = &place.device {
-        return Ok(Arc::clone(device));
+        return Ok((Arc::clone(device), false));
     }
     match FileDevice::open(&place.path, size) {
-        Ok(device) => Ok(Arc::new(device)),
+        Ok(device) => {
+            let is_new = device.is_new();
+            Ok((Arc::new(device), is_new))
+        }
         Err(FileError::Locked) => Err(OpenError::Locked {
             path: place.path.clone(),
         }),
@@ -199,6 +213,7 @@ pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
         device,
         superblock,
         geometry,
+        past: None,
         was_clean: false,
     })
 }
@@ -226,8 +241,11 @@ pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, Ope
     match front(&*device).map_err(refused_by_device(place))? {
         Front::Superblock(_) => {
             drop(device);
-            let opened = existing(place)?;
+            let mut opened = existing(place)?;
             agrees(config, place, &opened)?;
+            if let Some(grown) = grown(config, place, &opened)? {
+                opened.past = Some(std::mem::replace(&mut opened.geometry, grown));
+            }
             Ok(Some(opened))
         }
         Front::Not(error) if !device.is_empty() => Err(refused(place, error)),
@@ -275,23 +293,89 @@ fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenErr
             asked: policy.name().into(),
         });
     }
-    let block = BLOCK as u64;
-    let possible = |asked: u64| match place.device {
-        None if place.has_its_size() => asked.min(opened.device.len()),
-        _ => asked,
-    };
-    if let Some(asked) = config.size_bytes
-        && config.places().len() == 1
-        && possible(asked) / block * block != geometry.device_bytes
+    if let Some(asked) = config.block_bytes
+        && geometry.family == Family::Table
     {
-        return Err(OpenError::Geometry {
-            path: path(),
-            field: "size",
-            found: geometry.device_bytes.to_string(),
-            asked: asked.to_string(),
-        });
+        // As it would be made here.
+        let least = u32::try_from(opened.device.alignment()).unwrap_or(u32::MAX);
+        let asked = block_bytes(asked.max(least));
+        if asked != geometry.block_bytes {
+            return Err(OpenError::Geometry {
+                path: path(),
+                field: "blocks of",
+                found: geometry.block_bytes.to_string(),
+                asked: asked.to_string(),
+            });
+        }
     }
     Ok(())
+}
+
+/// The layout that `opened` is to have, if the size asked for is another.
+fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geometry>, OpenError> {
+    let Some(asked) = config.size_bytes else {
+        return Ok(None);
+    };
+    let possible = match place.has_its_size() {
+        true => asked.min(opened.device.len()),
+        false => asked,
+    };
+    let (size_bytes, asked_bytes) = (
+        opened.geometry.device_bytes,
+        possible / BLOCK as u64 * BLOCK as u64,
+    );
+    let grown = match asked_bytes.cmp(&size_bytes) {
+        std::cmp::Ordering::Equal => return Ok(None),
+        std::cmp::Ordering::Less => Err(Resize::Smaller),
+        std::cmp::Ordering::Greater => opened.geometry.grown(asked_bytes),
+    };
+    match grown {
+        Ok(grown) => Ok(Some(grown)),
+        // Devices of a store may differ in size, but only one size is given.
+        Err(_) if config.places().len() > 1 => Ok(None),
+        Err(why) => Err(OpenError::Size {
+            path: place.path.clone(),
+            size_bytes,
+            asked_bytes,
+            why,
+        }),
+    }
+}
+
+/// Gives the file of `opened` the space that it grows by. What lies on it is not touched.
+pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenError> {
+    if opened.past.is_none() || place.device.is_some() {
+        return Ok(opened);
+    }
+    let Opened {
+        superblock,
+        geometry,
+        past,
+        device: old,
+        ..
+    } = opened;
+    drop(old);
+    let device = device(place, Some(geometry.device_bytes))?;
+    let path = || place.path.clone();
+    if device.len() < geometry.device_bytes {
+        return Err(OpenError::Short {
+            path: path(),
+            length: device.len(),
+            device_bytes: geometry.device_bytes,
+        });
+    }
+    // For a moment nobody held it.
+    match front(&*device).map_err(refused_by_device(place))? {
+        Front::Superblock(now) if *now == superblock => Ok(Opened {
+            path: path(),
+            device,
+            superblock,
+            geometry,
+            past,
+            was_clean: false,
+        }),
+        _ => Err(OpenError::Locked { path: path() }),
+    }
 }
 
 /// Writes the superblock with the next serial to the older copy's place, and makes it durable.
@@ -341,13 +425,15 @@ pub(crate) fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
     batch_bytes(config, geometry).max(footer_bytes_max(geometry))
 }
 
-/// Whether the memory allowed is enough.
+/// Whether the memory allowed is enough, also for the old indexes of what grows.
 pub(crate) fn enough<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry>,
+    past: impl IntoIterator<Item = &'a Geometry>,
 ) -> Result<(), OpenError> {
     let memory_bytes = config.memory_bytes;
-    let needed_bytes = memory_needed(config, geometries);
+    let past = past.into_iter().map(|it| past_bytes(config, it));
+    let needed_bytes = past.fold(memory_needed(config, geometries), u64::saturating_add);
     if memory_bytes < needed_bytes {
         return Err(OpenError::Memory {
             memory_bytes,
@@ -355,6 +441,36 @@ pub(crate) fn enough<'a>(
         });
     }
     Ok(())
+}
+
+/// Memory for the index of the layout that a device had before it grew, with all its positions.
+fn past_bytes(config: &Config, past: &Geometry) -> u64 {
+    let index = past.index(IndexPolicy::of(config));
+    let widened = index.widened_bytes().saturating_mul(SHARDS as u64);
+    index.bytes().saturating_add(widened)
+}
+
+/// What a device that has grown is recovered from.
+pub(crate) fn past(
+    config: &Config,
+    opened: &Opened,
+    common: &Common,
+) -> Result<Option<Past>, OpenError> {
+    let Some(geometry) = &opened.past else {
+        return Ok(None);
+    };
+    let before = Opened {
+        path: opened.path.clone(),
+        device: Arc::clone(&opened.device),
+        superblock: opened.superblock.clone(),
+        geometry: geometry.clone(),
+        past: None,
+        was_clean: opened.was_clean,
+    };
+    Ok(Some(Past {
+        stripe: stripe(config, &before, common, 0)?,
+        _reservation: common.budget.reserve_free(past_bytes(config, geometry)),
+    }))
 }
 
 fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
@@ -388,7 +504,11 @@ impl Common {
         next_version: u64,
     ) -> Result<Self, OpenError> {
         let geometries = || opened.iter().map(|it| &it.geometry);
-        enough(config, geometries())?;
+        enough(
+            config,
+            geometries(),
+            opened.iter().filter_map(|it| it.past.as_ref()),
+        )?;
         let fixed = memory_needed(config, geometries()) - CONTENT_BYTES_MIN;
         let budget = Budget::new(config.memory_bytes - fixed);
         let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {

@@ -13,71 +13,257 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::checkpoint::{self, Restored};
 use crate::circular_log::Cursor;
 use crate::flush::Scribe;
 use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, KIND_SLOT, Listed, Removed};
-use crate::key::{KeyHash, KeyMap};
-use crate::memory::AlignedBuf;
+use crate::key::{KeyHash, KeyMap, SHARDS};
+use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;
 use crate::policy::Slot;
 use crate::stripe::Stripe;
 
-/// Fills the shards and sets the log's head and cursor.
-pub(crate) fn recover(scribe: &mut Scribe) {
-    let stripe = std::sync::Arc::clone(&scribe.stripe);
-    let serial = scribe.superblock.checkpoint_serial;
-    let forgotten_below = scribe.superblock.removes_forgotten_below;
-    let removed = scribe.journal.read(&stripe, serial, forgotten_below);
-    // Were the index file that of an older checkpoint, the next one would be written over it.
-    let older = if stripe.index.stays_on_disk() {
-        0
+/// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
+///
+/// # Errors
+/// When the device refuses to be written to.
+pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
+    let stripe = Arc::clone(&scribe.stripe);
+    if let Some(past) = scribe.past.take() {
+        grow(scribe, &past)?;
+    } else if stripe.index.stays_on_disk() {
+        with_rows_on_disk(scribe)?;
     } else {
-        serial.saturating_sub(1)
-    };
-    let restored = removed
-        .is_some()
-        .then(|| checkpoint::load(&stripe, serial))
-        .flatten();
-    let restored = restored.filter(|it| still_there(&stripe, it)).or_else(|| {
-        let restored = removed
-            .is_some()
-            .then(|| checkpoint::load(&stripe, older))
-            .flatten();
-        restored.filter(|it| still_there(&stripe, it))
-    });
-    // What it holds from before it came, or came back, belongs to others now.
-    let since = stripe.members.since(stripe.device_id);
-    let floor = match (&restored, &removed) {
-        (Some(_), _) => 0,
-        (None, Some(_)) => forgotten_below,
-        // What was removed cannot be known, so nothing comes back.
-        (None, None) => u64::MAX,
-    };
-    let removed = removed.unwrap_or_default();
-    for removed in &removed {
-        stripe.version_was_drawn(removed.version.0);
-    }
-    let replay = Replay {
-        stripe: &stripe,
-        removed: newest(&removed),
-        floor: Version(floor.max(since)),
-        last_batches: RefCell::default(),
-    };
-    match restored {
-        Some(restored) => from_checkpoint(scribe, &replay, restored, &removed),
-        None => {
-            checkpoint::forget(&stripe);
-            from_scan(scribe, &replay);
-        }
-    }
-    if !scribe.was_clean {
-        replay.unlearn_last_batches();
+        let basis = Basis::of(scribe);
+        basis.replay(scribe, &(0..SHARDS));
     }
     let cursor = scribe.log.cursor;
     stripe.version_was_drawn(cursor.stamp);
     tracing::debug!(segment = cursor.segment, lap = cursor.lap, "log recovered");
+    Ok(())
+}
+
+/// For a policy that leaves positions on disk. Those that a replay displaces would fill the room for
+/// what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
+fn with_rows_on_disk(scribe: &mut Scribe) -> io::Result<()> {
+    let stripe = Arc::clone(&scribe.stripe);
+    let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
+    let basis = Basis::of(scribe);
+    // Nothing was written since, so nothing is displaced.
+    let is_all = |it: &Restored| scribe.was_clean && it.cursor.stamp != 0;
+    if basis.restored.as_ref().is_some_and(is_all) {
+        basis.replay(scribe, &(0..SHARDS));
+        return Ok(());
+    }
+    let all_are_loaded = most.is_some();
+    made_anew(scribe, most, |scribe, shards| {
+        if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
+            let serial = restored.edition.serial;
+            if checkpoint::load_shards(&scribe.stripe, serial, shards.clone()).is_none() {
+                shards
+                    .clone()
+                    .for_each(|n| scribe.stripe.shard_at(n).policy.clear());
+            }
+        }
+        basis.replay(scribe, shards);
+        scribe.log.was_written()
+    })
+}
+
+/// Shards that have all positions in memory.
+struct Widened {
+    shards: Range<usize>,
+    _reservation: Option<Reservation>,
+}
+
+impl Widened {
+    fn all(stripe: &Stripe) -> Option<Self> {
+        let bytes = stripe.index.widened_bytes() * SHARDS as u64;
+        let reservation = stripe.budget.reserve_free(bytes)?;
+        Some(Self::of(stripe, 0..SHARDS, Some(reservation)))
+    }
+
+    /// As many as there is memory for, from `first` on, and one in any case.
+    fn from(stripe: &Stripe, first: usize) -> Self {
+        let mut count = SHARDS - first;
+        while count > 1 {
+            let bytes = stripe.index.widened_bytes() * count as u64;
+            if let Some(reservation) = stripe.budget.reserve_free(bytes) {
+                return Self::of(stripe, first..first + count, Some(reservation));
+            }
+            count = count.div_ceil(2);
+        }
+        let reservation = stripe.budget.reserve_free(stripe.index.widened_bytes());
+        Self::of(stripe, first..first + 1, reservation)
+    }
+
+    fn of(stripe: &Stripe, shards: Range<usize>, reservation: Option<Reservation>) -> Self {
+        shards
+            .clone()
+            .for_each(|n| stripe.shard_at(n).policy.widen());
+        Self {
+            shards,
+            _reservation: reservation,
+        }
+    }
+
+    fn narrow(self, stripe: &Stripe) {
+        self.shards.for_each(|n| stripe.shard_at(n).policy.narrow());
+    }
+}
+
+/// Has `fill` fill all shards, as many at a time as there is memory for, and saves them in a
+/// checkpoint; not if it says that there is nothing to save.
+fn made_anew(
+    scribe: &mut Scribe,
+    mut widened: Option<Widened>,
+    mut fill: impl FnMut(&mut Scribe, &Range<usize>) -> bool,
+) -> io::Result<()> {
+    let stripe = Arc::clone(&scribe.stripe);
+    let stays_on_disk = stripe.index.stays_on_disk();
+    let (mut checkpoint, mut first) = (None, 0);
+    while first < SHARDS {
+        let some = match widened.take() {
+            Some(all) => all,
+            None if stays_on_disk => Widened::from(&stripe, first),
+            None => Widened::of(&stripe, 0..SHARDS, None),
+        };
+        let shards = some.shards.clone();
+        first = shards.end;
+        if fill(scribe, &shards) {
+            let checkpoint = checkpoint.get_or_insert_with(|| scribe.new_checkpoint());
+            // A remove that came before the checkpoint began is taken for known to it.
+            stripe.forget_removing(shards.clone());
+            if stays_on_disk {
+                checkpoint.write_shards(&stripe, shards)?;
+            } else {
+                while !checkpoint.write_part(&stripe)? {}
+            }
+        }
+        some.narrow(&stripe);
+    }
+    match checkpoint {
+        Some(checkpoint) => scribe.complete_checkpoint(&checkpoint, false),
+        None => Ok(()),
+    }
+}
+
+/// Appends segments to the log and makes an index of the new size.
+///
+/// What lies on the device stays as it is until one superblock says all that is new: up to then
+/// only what lies behind the old end is written. Positions in the log stay the same, for laps and
+/// segments do. The index is made anew of what the lists name and the old index knows; so what was
+/// removed or put out stays so, however long ago that was.
+fn grow(scribe: &mut Scribe, past: &Past) -> io::Result<()> {
+    let stripe = Arc::clone(&scribe.stripe);
+    scribe.stripe = Arc::clone(&past.stripe);
+    let old = Widened::of(&past.stripe, 0..SHARDS, None);
+    let basis = Basis::of(scribe);
+    basis.replay(scribe, &old.shards);
+    scribe.stripe = Arc::clone(&stripe);
+    let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
+    scribe.superblock.set_geometry(&stripe.geometry);
+    made_anew(scribe, None, |_, shards| {
+        let known = Replay {
+            past: Some(&past.stripe),
+            ..Replay::new(&stripe, shards.clone())
+        };
+        known.scan();
+        stripe.log.restore(stamps.clone(), cursor);
+        true
+    })?;
+    // Were the only one that says so lost, an opening would look for the log's end in the old ring.
+    scribe.write_superblock(false)?;
+    let bytes = stripe.geometry.device_bytes;
+    tracing::info!(
+        bytes,
+        segments = stripe.geometry.segments,
+        "store has grown"
+    );
+    Ok(())
+}
+
+/// A device as it was before it grew, to recover from.
+pub(crate) struct Past {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) _reservation: Option<Reservation>,
+}
+
+/// What the lists are applied to, and which of them count.
+struct Basis {
+    restored: Option<Restored>,
+    removed: Vec<Removed>,
+    newest: KeyMap<Version>,
+    /// Records of lower versions do not come back.
+    floor: Version,
+}
+
+impl Basis {
+    /// Reads the journal and loads a checkpoint, if one is whole.
+    fn of(scribe: &mut Scribe) -> Self {
+        let stripe = Arc::clone(&scribe.stripe);
+        let serial = scribe.superblock.checkpoint_serial;
+        let forgotten_below = scribe.superblock.removes_forgotten_below;
+        let removed = scribe.journal.read(&stripe, serial, forgotten_below);
+        // Were the index file that of an older checkpoint, the next one would be written over it.
+        let older = if stripe.index.stays_on_disk() {
+            0
+        } else {
+            serial.saturating_sub(1)
+        };
+        let usable = |serial| {
+            let restored = checkpoint::load(&stripe, serial)?;
+            if !still_there(&stripe, &restored) {
+                checkpoint::forget(&stripe);
+                return None;
+            }
+            Some(restored)
+        };
+        let restored = match &removed {
+            Some(_) => usable(serial).or_else(|| usable(older)),
+            None => None,
+        };
+        // What it holds from before it came, or came back, belongs to others now.
+        let since = stripe.members.since(stripe.device_id);
+        let floor = match (&restored, &removed) {
+            (Some(_), _) => 0,
+            (None, Some(_)) => forgotten_below,
+            // What was removed cannot be known, so nothing comes back.
+            (None, None) => u64::MAX,
+        };
+        let removed = removed.unwrap_or_default();
+        for removed in &removed {
+            stripe.version_was_drawn(removed.version.0);
+        }
+        Self {
+            restored,
+            newest: newest(&removed),
+            removed,
+            floor: Version(floor.max(since)),
+        }
+    }
+
+    /// Applies the lists to `shards` and sets the log's head and cursor.
+    fn replay(&self, scribe: &mut Scribe, shards: &Range<usize>) {
+        let stripe = Arc::clone(&scribe.stripe);
+        let replay = Replay {
+            removed: Some(&self.newest),
+            floor: self.floor,
+            ..Replay::new(&stripe, shards.clone())
+        };
+        match &self.restored {
+            Some(restored) => from_checkpoint(scribe, &replay, restored, &self.removed),
+            None => from_scan(scribe, &replay),
+        }
+        if !scribe.was_clean {
+            replay.unlearn_last_batches();
+        }
+    }
 }
 
 /// Whether the log still has the segment where a checkpoint says that replay begins. If not it has
@@ -100,20 +286,21 @@ fn newest(removed: &[Removed]) -> KeyMap<Version> {
 fn from_checkpoint(
     scribe: &mut Scribe,
     replay: &Replay<'_>,
-    restored: Restored,
+    restored: &Restored,
     removed: &[Removed],
 ) {
     let stripe = replay.stripe;
     let cursor = restored.cursor;
-    stripe.log.restore(restored.stamps, cursor);
+    stripe.log.restore(restored.stamps.clone(), cursor);
     stripe.version_was_drawn(restored.next_version);
     if restored.next_version <= stripe.members.since(stripe.device_id) {
-        stripe.shards().for_each(|mut shard| shard.policy.clear());
+        let shards = replay.shards.clone();
+        shards.for_each(|n| stripe.shard_at(n).policy.clear());
     }
-    for removed in removed
-        .iter()
-        .filter(|it| it.version.0 >= restored.next_version)
-    {
+    let is_later = |it: &&Removed| {
+        it.version.0 >= restored.next_version && replay.shards.contains(&it.key.shard())
+    };
+    for removed in removed.iter().filter(is_later) {
         stripe.forget(&mut stripe.shard(removed.key), removed.key);
     }
     if cursor.stamp == 0 {
@@ -147,63 +334,85 @@ fn from_checkpoint(
     scribe.log.resume_behind(last);
 }
 
-/// Without a checkpoint: every segment says itself when it was written.
+/// Without a checkpoint.
 fn from_scan(scribe: &mut Scribe, replay: &Replay<'_>) {
-    let stripe = replay.stripe;
-    let mut found: Vec<Cursor> = Vec::new();
-    for segment in 0..stripe.geometry.segments {
-        let Some(first) = first_header(stripe, segment) else {
-            // In its first lap the log has not come further than this.
-            if found.iter().all(|cursor| cursor.lap == 0) {
-                break;
-            }
-            continue;
-        };
-        found.push(Cursor {
-            segment,
-            lap: first.lap,
-            stamp: first.stamp,
-            used: 0,
-            ordinal: 0,
-        });
+    if let Some(last) = replay.scan() {
+        scribe.log.resume_behind(last);
     }
-    found.sort_unstable_by_key(|cursor| cursor.stamp);
-    // From the very beginning on, lists tell all there is.
-    let since_made = stripe.index_id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
-    if since_made {
-        stripe
-            .shards()
-            .for_each(|mut shard| shard.policy.nothing_stored());
-    }
-    let Some(head) = found.last().copied() else {
-        return;
-    };
-    // What a run that was lost in a power cut left behind does not fit between these.
-    let fits = |cursor: &Cursor| {
-        let lap = if cursor.segment <= head.segment {
-            Some(head.lap)
-        } else {
-            head.lap.checked_sub(1)
-        };
-        Some(cursor.lap) == lap
-    };
-    let mut last = head;
-    for cursor in found.into_iter().filter(fits) {
-        last = replay.segment(cursor, 0, 0);
-    }
-    scribe.log.resume_behind(last);
 }
 
 struct Replay<'a> {
     stripe: &'a Stripe,
-    removed: KeyMap<Version>,
+    /// Of what belongs to others nothing is changed.
+    shards: Range<usize>,
+    removed: Option<&'a KeyMap<Version>>,
     /// Records of lower versions do not come back.
     floor: Version,
+    /// Nothing counts that this does not know, when there is one.
+    past: Option<&'a Stripe>,
     /// Slots that the last two batches list.
     last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
+    /// Of all that the lists of `stripe` name.
+    fn new(stripe: &'a Stripe, shards: Range<usize>) -> Self {
+        Self {
+            stripe,
+            shards,
+            removed: None,
+            floor: Version(0),
+            past: None,
+            last_batches: RefCell::default(),
+        }
+    }
+
+    /// Takes the records of all segments, in the order in which they were written: each segment says
+    /// itself when that was. Returns where the log ends, if there is any.
+    fn scan(&self) -> Option<Cursor> {
+        let stripe = self.stripe;
+        let mut found: Vec<Cursor> = Vec::new();
+        for segment in 0..stripe.geometry.segments {
+            let Some(first) = first_header(stripe, segment) else {
+                // In its first lap the log has not come further than this.
+                if found.iter().all(|cursor| cursor.lap == 0) {
+                    break;
+                }
+                continue;
+            };
+            found.push(Cursor {
+                segment,
+                lap: first.lap,
+                stamp: first.stamp,
+                used: 0,
+                ordinal: 0,
+            });
+        }
+        found.sort_unstable_by_key(|cursor| cursor.stamp);
+        // From the very beginning on, lists tell all there is.
+        let since_made = stripe.index_id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
+        if since_made {
+            stripe
+                .shards()
+                .for_each(|mut shard| shard.policy.nothing_stored());
+        }
+        let head = found.last().copied()?;
+        // What a run that was lost in a power cut left behind does not fit between these.
+        let fits = |cursor: &Cursor| {
+            let lap = if cursor.segment <= head.segment {
+                Some(head.lap)
+            } else {
+                head.lap.checked_sub(1)
+            };
+            Some(cursor.lap) == lap
+        };
+        let mut last = head;
+        for cursor in found.into_iter().filter(fits) {
+            last = self.segment(cursor, 0, 0);
+        }
+        Some(last)
+    }
+
     /// Takes the records of a segment into the index, from `used` on. Returns where it ends.
     fn segment(&self, cursor: Cursor, used: u32, ordinal: u32) -> Cursor {
         let stripe = self.stripe;
@@ -214,7 +423,7 @@ impl Replay<'_> {
             ..cursor
         };
         stripe.log.opened(end);
-        stripe.sweep(cursor.segment);
+        stripe.sweep(cursor.segment, self.shards.clone());
         let from = used / stripe.geometry.unit_bytes;
         for listed in segment.listed.iter().filter(|listed| listed.offset >= from) {
             self.record(cursor, listed);
@@ -251,9 +460,12 @@ impl Replay<'_> {
 
     fn record(&self, cursor: Cursor, listed: &Listed) {
         self.stripe.version_was_drawn(listed.version.0);
+        if !self.shards.contains(&listed.key.shard()) {
+            return;
+        }
         let removed = self
             .removed
-            .get(&listed.key)
+            .and_then(|removed| removed.get(&listed.key))
             .is_some_and(|below| listed.version < *below);
         if listed.kind == KIND_SLOT {
             self.slot(listed);
@@ -262,10 +474,18 @@ impl Replay<'_> {
         if removed || !is_record || listed.version < self.floor {
             return;
         }
+        let place = |stripe: &Stripe| {
+            let unit = u64::from(listed.offset);
+            stripe.log.position(cursor.lap, cursor.segment, unit)
+        };
+        if self
+            .past
+            .is_some_and(|it| !it.indexes(listed.key, place(it)))
+        {
+            return;
+        }
         let stripe = self.stripe;
-        let at = stripe
-            .log
-            .position(cursor.lap, cursor.segment, u64::from(listed.offset));
+        let at = place(stripe);
         let mut shard = stripe.shard(listed.key);
         // Naming the same place as what it replaces makes a replay of what is known change nothing.
         let head = stripe.log.head();
@@ -352,9 +572,15 @@ fn segment_offset(stripe: &Stripe, segment: u64) -> u64 {
 fn footer(stripe: &Stripe, segment: u64) -> Option<Footer> {
     let bytes = stripe.geometry.segment_bytes as usize;
     let start = segment_offset(stripe, segment);
-    let mut end = AlignedBuf::zeroed(bytes.min(64 << 10));
+    // About as long as the last: one read does, mostly.
+    let guess = stripe.footer_bytes.load(Ordering::Relaxed);
+    let guess = crate::format::round_up(guess + guess / 16, crate::format::BLOCK);
+    let mut end = AlignedBuf::zeroed(guess.max(64 << 10).min(bytes));
     stripe.fill(start + (bytes - end.len()) as u64, &mut end)?;
     let claimed = Footer::claimed_bytes(&end, bytes)?;
+    stripe
+        .footer_bytes
+        .store(claimed.min(bytes), Ordering::Relaxed);
     if claimed > end.len() {
         end = AlignedBuf::zeroed(claimed.min(bytes));
         stripe.fill(start + (bytes - end.len()) as u64, &mut end)?;

@@ -217,7 +217,7 @@ impl Stage {
             rows: candidate.rows,
             grouped: candidate.grouped,
             object_bytes,
-            block_bytes: plan.block_bytes,
+            block_bytes: Some(plan.block_bytes),
             // Batches are cut here.
             batch_delay: Duration::from_secs(3600),
             segment_bytes: Some(segment_bytes(size)),

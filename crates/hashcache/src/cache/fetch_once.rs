@@ -28,7 +28,6 @@ use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
 use crate::object::Version;
 use crate::shard::Begun;
-use crate::stats::Health;
 use crate::stripe::Stripe;
 
 /// An object as a fetch brings it.
@@ -140,15 +139,15 @@ impl Lead {
     /// Joins who is at work on `name`, or takes the lead.
     fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<Shared>> {
         let mut flights = cache.hold.inner.flights.lock();
+        let stripe = cache.stripe(key);
         if let Some(flight) = flights.get(name)
             && !flight.begun.superseded.load(Ordering::Acquire)
-            // Of what came since its device failed, it would not know.
-            && flight.stripe.health() != Health::OutOfService
+            // Of what came since the others went on without its device, it would not know.
+            && Arc::ptr_eq(&flight.stripe, stripe)
         {
             return Err(flight.outcome.clone());
         }
         let (promise, outcome) = promise();
-        let stripe = cache.stripe(key);
         let mut shard = stripe.shard(key);
         // Drawn under the shard's lock: whatever is put or removed later finds it.
         let begun = shard.begin(key, stripe.draw_version(), false);

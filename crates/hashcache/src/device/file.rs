@@ -37,6 +37,7 @@ pub struct FileDevice {
     len: u64,
     alignment: usize,
     path: PathBuf,
+    is_new: bool,
 }
 
 impl FileDevice {
@@ -72,6 +73,7 @@ impl FileDevice {
             len,
             alignment: alignment.unwrap_or(512),
             path: path.into(),
+            is_new: created,
         };
         Ok(device)
     }
@@ -114,6 +116,11 @@ impl FileDevice {
     /// Whether `path` is one, whose size is not for us to choose.
     pub fn is_block_device(path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device())
+    }
+
+    /// Whether this made the file.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// The path it was opened by.

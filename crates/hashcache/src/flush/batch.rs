@@ -17,6 +17,7 @@ use crate::format::{
     BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
     encode_record, kind_number, round_up,
 };
+use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 use crate::policy::{LogPos, SetId, Slot};
 use crate::shard::Pending;
@@ -190,7 +191,7 @@ impl Scribe {
         let cursor = self.log.next_segment(stripe.draw_version().0);
         stripe.log.opened(cursor);
         self.segments_since_checkpoint += 1;
-        stripe.sweep(cursor.segment);
+        stripe.sweep(cursor.segment, 0..SHARDS);
         Ok(())
     }
 

@@ -31,6 +31,7 @@ use crate::format::{Family, Removed, Superblock};
 use crate::journal::Journal;
 use crate::memory::AlignedBuf;
 use crate::policy::SetId;
+use crate::recover::Past;
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
@@ -84,6 +85,8 @@ pub(crate) struct Scribe {
     /// Set where batches are put together while the one before is being written.
     pub(crate) pen: Option<Pen>,
     under_way: Option<Written>,
+    /// Set when the device has grown since it was last used.
+    pub(crate) past: Option<Past>,
     checkpoint: Option<Checkpoint>,
     buffer: AlignedBuf,
     /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
@@ -110,6 +113,7 @@ impl Scribe {
             readmission: None,
             pen: None,
             under_way: None,
+            past: None,
             checkpoint: None,
             buffer,
             set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
@@ -137,8 +141,8 @@ impl Scribe {
     }
 
     fn work(&mut self, recovered: Promise<bool>) -> Ended {
-        crate::recover::recover(self);
-        if let Err(error) = self.reserve_versions() {
+        let known = crate::recover::recover(self).and_then(|()| self.reserve_versions());
+        if let Err(error) = known {
             self.stripe.fail("writing", &error);
         }
         self.stripe.recovered();
@@ -376,18 +380,27 @@ impl Scribe {
         Ok(())
     }
 
+    /// The next one, begun now.
+    pub(crate) fn new_checkpoint(&mut self) -> Checkpoint {
+        let serial = self.superblock.checkpoint_serial + 1;
+        self.journal.checkpoint_began(serial);
+        Checkpoint::begin(&self.stripe, serial, self.log.cursor)
+    }
+
     fn begin_checkpoint(&mut self) {
         self.segments_since_checkpoint = 0;
         if self.stripe.index.stays_on_disk() {
             let shards = self.stripe.shards();
             shards.for_each(|mut shard| shard.policy.save_begins());
         }
-        let serial = self.superblock.checkpoint_serial + 1;
-        self.checkpoint = Some(Checkpoint::begin(&self.stripe, serial, self.log.cursor));
-        self.journal.checkpoint_began(serial);
+        self.checkpoint = Some(self.new_checkpoint());
     }
 
-    fn complete_checkpoint(&mut self, checkpoint: &Checkpoint, clean: bool) -> io::Result<()> {
+    pub(crate) fn complete_checkpoint(
+        &mut self,
+        checkpoint: &Checkpoint,
+        clean: bool,
+    ) -> io::Result<()> {
         self.sync()?;
         self.superblock.checkpoint_serial = checkpoint.edition().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
@@ -440,7 +453,7 @@ impl Scribe {
         Ok(())
     }
 
-    fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
+    pub(crate) fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
         self.superblock.clean = clean;
         self.superblock.history = self.stripe.members.history();
         self.superblock.wall_clock = self.stripe.clock.unix_millis();

@@ -11,7 +11,8 @@
 //! to what was copied; batches in between there are none, for one thread writes them all. So a copy
 //! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
 //! always makes room.
-//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
+//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on. Behind
+//! a batch no more is read than the next one has room for.
 
 use std::io;
 use std::sync::Arc;
@@ -57,25 +58,17 @@ impl Scribe {
         };
         let copies = self.copies(&mut readmission);
         self.readmission = Some(readmission);
-        // Where there is no room left it is too late for them: the next segment is their own.
-        let most = self.copies_that_fit(&copies);
-        if most > 0 {
-            self.write_batch(copies[..most].to_vec())?;
+        if !copies.is_empty() {
+            self.write_batch(copies)?;
         }
         Ok(())
     }
 
-    fn copies_that_fit(&self, copies: &[Arc<Pending>]) -> usize {
-        let grain = self.stripe.log.grain();
-        let (mut most, mut bytes) = (0, 0);
-        for copy in copies {
-            bytes += grain.record(copy.record_bytes);
-            if !self.log.fits(most + 1, bytes) || grain.batch(most + 1, bytes) > self.buffer.len() {
-                break;
-            }
-            most += 1;
-        }
-        most
+    /// Whether a batch of so many copies fits into the open segment. If not it may be too late for
+    /// them: the next segment is their own.
+    fn has_room(&self, count: usize, bytes: usize) -> bool {
+        let batch = self.stripe.log.grain().batch(count, bytes);
+        self.log.fits(count, bytes) && batch <= self.buffer.len()
     }
 
     fn copies(&self, readmission: &mut Readmission) -> Vec<Arc<Pending>> {
@@ -89,6 +82,7 @@ impl Scribe {
         let Some(victim) = &mut readmission.victim else {
             return Vec::new();
         };
+        let grain = self.stripe.log.grain();
         let segment_bytes = u64::from(self.stripe.geometry.segment_bytes);
         // A batch ahead of the head, so that all were looked at when the segment is full.
         let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
@@ -96,13 +90,19 @@ impl Scribe {
         let lines = victim.listed.len() as u64;
         let end = usize::try_from(lines * filled / segment_bytes).unwrap_or(usize::MAX);
         let most = filled / COPIED_SHARE;
-        let mut copies = Vec::new();
+        let (mut copies, mut copied) = (Vec::new(), 0);
         while victim.next < end && victim.copied_bytes < most {
             let listed = victim.listed[victim.next];
+            // What has no place in this batch is looked at behind the next.
+            let bytes = copied + listed.length as usize * grain.record(1);
+            if !self.has_room(copies.len() + 1, bytes) {
+                return copies;
+            }
             victim.next += 1;
             if let Some(copy) = self.copy(victim.cursor, &listed) {
-                let bytes = self.stripe.log.grain().record(copy.record_bytes);
+                let bytes = grain.record(copy.record_bytes);
                 victim.copied_bytes += bytes as u64;
+                copied += bytes;
                 copies.push(copy);
             }
         }

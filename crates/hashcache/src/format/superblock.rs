@@ -1,6 +1,7 @@
 //! The superblock: what the store is and where things lie. Two copies, written in turn.
 
 use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
+use crate::config::Geometry;
 use crate::key::Secret;
 use crate::members::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
@@ -22,8 +23,8 @@ pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
     ("sets", 144, 8), ("log offset", 152, 8), ("segments", 160, 8), ("next version", 168, 8),
     ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
     ("removes forgotten below", 200, 8), ("policy since", 208, 8),
-    ("devices known", 216, 2), ("memberships", 218, 2), ("next device", 220, 2),
-    ("reserved", 222, 2), ("device lines", 224, 1024), ("membership lines", 1248, 512),
+    ("devices known", 216, 2), ("memberships", 218, 2), ("reserved", 220, 4),
+    ("device lines", 224, 1024), ("membership lines", 1248, 512),
     ("reserved", 1760, 2328), ("checksum", 4088, 8),
 ];
 
@@ -114,6 +115,25 @@ pub(crate) enum SuperblockError {
 }
 
 impl Superblock {
+    /// What was built is from now on `geometry`.
+    pub(crate) fn set_geometry(&mut self, geometry: &Geometry) {
+        self.family = geometry.family;
+        self.unit_bytes = geometry.unit_bytes;
+        self.device_bytes = geometry.device_bytes;
+        self.segment_bytes = geometry.segment_bytes;
+        self.block_bytes = geometry.block_bytes;
+        self.ways = geometry.ways;
+        self.object_bytes = geometry.object_bytes;
+        self.journal_offset = geometry.journal_offset;
+        self.journal_bytes = geometry.journal_bytes;
+        self.checkpoint_offset = geometry.checkpoint_offset;
+        self.checkpoint_bytes = geometry.checkpoint_bytes;
+        self.table_offset = geometry.table_offset;
+        self.sets = geometry.sets;
+        self.log_offset = geometry.log_offset;
+        self.segments = geometry.segments;
+    }
+
     pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut out = [0; SUPERBLOCK_BYTES];
         put(&mut out, 0, &MAGIC);
@@ -228,7 +248,6 @@ fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History) {
     let count = |n: usize| u16::try_from(n).expect("at most 64").to_le_bytes();
     put(out, 216, &count(known.len()));
     put(out, 218, &count(history.memberships().len()));
-    put(out, 220, &history.next_id().to_le_bytes());
     for (n, member) in known.iter().enumerate() {
         let at = MEMBERS_AT + n * LINE;
         put(out, at, &member.id.to_le_bytes());
@@ -271,7 +290,7 @@ fn decode_history(field: &Fieldreader<'_>) -> Option<History> {
                 .collect(),
         }
     };
-    History::from_parts((0..memberships).map(membership).collect(), field.u16(220))
+    History::from_parts((0..memberships).map(membership).collect())
 }
 
 #[cfg(test)]

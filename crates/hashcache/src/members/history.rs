@@ -42,20 +42,17 @@ pub(crate) struct Membership {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct History {
     memberships: Vec<Membership>,
-    /// The id that the next new device gets.
-    next_id: u16,
 }
 
 impl History {
     /// A new store's.
     pub(crate) fn new(members: Vec<Member>) -> Self {
-        let next_id = after(members.iter().map(|it| it.id));
-        Self::from_parts(vec![Membership { first: 0, members }], next_id)
+        Self::from_parts(vec![Membership { first: 0, members }])
             .expect("ids of a new store are given out in turn")
     }
 
     /// What a superblock says; `None` if that cannot be.
-    pub(crate) fn from_parts(mut memberships: Vec<Membership>, next_id: u16) -> Option<Self> {
+    pub(crate) fn from_parts(mut memberships: Vec<Membership>) -> Option<Self> {
         for membership in &mut memberships {
             membership.members.sort_unstable();
         }
@@ -67,20 +64,13 @@ impl History {
             .windows(2)
             .all(|pair| pair[0].first < pair[1].first);
         let few = (1..=MEMBERSHIPS_MAX).contains(&memberships.len());
-        let history = Self {
-            memberships,
-            next_id,
-        };
+        let history = Self { memberships };
         let whole = few && rising && history.memberships.iter().all(sound);
         (whole && history.known().len() <= DEVICES_KNOWN_MAX).then_some(history)
     }
 
     pub(crate) fn memberships(&self) -> &[Membership] {
         &self.memberships
-    }
-
-    pub(crate) fn next_id(&self) -> u16 {
-        self.next_id
     }
 
     /// Who takes part now.
@@ -98,15 +88,15 @@ impl History {
         members.copied().collect()
     }
 
-    /// An id that no device ever had, as far as this store knows.
-    pub(crate) fn new_id(&mut self, present: &[u16]) -> u16 {
+    /// An id that no device has, as far as this store knows. `drawn` at random: a device that joined
+    /// another part of the store while that was used apart is not likely to have it.
+    pub(crate) fn new_id(&self, present: &[u16], drawn: u16) -> u16 {
         let known = self.known().into_iter().map(|it| it.id);
         let taken: BTreeSet<u16> = known.chain(present.iter().copied()).collect();
-        while taken.contains(&self.next_id) {
-            self.next_id = self.next_id.wrapping_add(1);
+        let mut id = drawn;
+        while taken.contains(&id) {
+            id = id.wrapping_add(1);
         }
-        let id = self.next_id;
-        self.next_id = id.wrapping_add(1);
         id
     }
 
@@ -169,9 +159,7 @@ impl History {
                 history
             })
             .collect();
-        let mut longest = in_force.iter().max_by_key(|it| it.tip().first)?.clone();
-        let next_ids = in_force.iter().map(|it| it.next_id);
-        longest.next_id = next_ids.max().unwrap_or(longest.next_id);
+        let longest = in_force.iter().max_by_key(|it| it.tip().first)?.clone();
         Some(if in_force.iter().all(|it| it.is_part_of(&longest)) {
             Chosen::Whole(longest)
         } else {
@@ -203,10 +191,6 @@ pub(crate) enum Chosen {
     Whole(History),
     /// Parts of the store were used apart from each other; this is what one of them knows.
     Apart(History),
-}
-
-fn after(ids: impl Iterator<Item = u16>) -> u16 {
-    ids.max().map_or(0, |id| id.wrapping_add(1))
 }
 
 /// The device that `key` belongs to among `members`, of which there is at least one.
@@ -345,7 +329,7 @@ mod tests {
         let oldest = history.memberships()[0].first;
         let key = keys(1000).find(|key| owner(&[a, b], *key) == 0).unwrap();
         assert!(!history.counts(key, oldest - 1, 0) && history.counts(key, oldest, 0));
-        let rebuilt = History::from_parts(history.memberships().to_vec(), history.next_id());
+        let rebuilt = History::from_parts(history.memberships().to_vec());
         assert_eq!(rebuilt, Some(history));
     }
 
@@ -355,12 +339,26 @@ mod tests {
             first,
             members: ids.iter().map(|id| member(*id, 1)).collect(),
         };
-        assert!(History::from_parts(vec![at(0, &[0, 1])], 2).is_some());
-        assert!(History::from_parts(vec![], 2).is_none());
-        assert!(History::from_parts(vec![at(0, &[])], 2).is_none());
-        assert!(History::from_parts(vec![at(0, &[1, 1])], 2).is_none());
-        assert!(History::from_parts(vec![at(5, &[0]), at(5, &[1])], 2).is_none());
-        assert!(History::from_parts(vec![at(0, &[0; 17])], 2).is_none());
+        assert!(History::from_parts(vec![at(0, &[0, 1])]).is_some());
+        assert!(History::from_parts(vec![]).is_none());
+        assert!(History::from_parts(vec![at(0, &[])]).is_none());
+        assert!(History::from_parts(vec![at(0, &[1, 1])]).is_none());
+        assert!(History::from_parts(vec![at(5, &[0]), at(5, &[1])]).is_none());
+        assert!(History::from_parts(vec![at(0, &[0; 17])]).is_none());
+    }
+
+    #[test]
+    fn a_new_device_gets_no_number_that_is_known_or_present() {
+        let history = History::new(vec![member(0, 1), member(7, 1)]);
+        for drawn in [0, 5, 7, u16::MAX] {
+            let id = history.new_id(&[8, u16::MAX], drawn);
+            let expected = match drawn {
+                0 | u16::MAX => 1,
+                7 => 9,
+                other => other,
+            };
+            assert_eq!(id, expected);
+        }
     }
 
     /// A device of the model: its history, the version set aside, and for each key what it holds.

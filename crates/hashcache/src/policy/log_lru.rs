@@ -13,7 +13,7 @@
 //! version is never found before, and never outlives, a newer one. Where a position is lost, all
 //! that could be the same name is forgotten.
 //! Cost: 15 bits a slot and 32 a position: 31 with half of them. One read more for what is
-//! displaced.
+//! displaced. While recovery makes rows anew, all their positions are in memory ([`Policy::widen`]).
 
 use std::ops::Range;
 
@@ -49,6 +49,8 @@ pub(crate) struct LogLru {
     capacity: u64,
     entries: Packed,
     positions: Packed,
+    /// The positions behind those, while all are in memory.
+    others: Option<Packed>,
     spill: Spill,
     early_evictions: u64,
 }
@@ -138,6 +140,7 @@ impl LogLru {
             capacity,
             entries: Packed::new(slots, SLOT_BITS),
             positions: Packed::new(rows as usize * held, POSITION_BITS),
+            others: None,
             spill: Spill::new(spilled),
             early_evictions: 0,
         }
@@ -174,20 +177,39 @@ impl LogLru {
         }
     }
 
+    /// Ranks whose positions are in memory.
+    fn held_ranks(&self) -> usize {
+        if self.others.is_some() {
+            WAYS
+        } else {
+            self.held
+        }
+    }
+
     fn held_position(&self, row: u32, rank: usize) -> u32 {
-        let word = self.positions.entry(row as usize * self.held + rank);
+        let word = match &self.others {
+            Some(others) if rank >= self.held => {
+                others.entry(row as usize * (WAYS - self.held) + rank - self.held)
+            }
+            _ => self.positions.entry(row as usize * self.held + rank),
+        };
         u32::try_from(word).unwrap_or(0)
     }
 
     fn hold_position(&mut self, row: u32, rank: usize, position: u32) {
-        let at = row as usize * self.held + rank;
-        self.positions.store(at, position.into());
+        let (row, held) = (row as usize, self.held);
+        match &mut self.others {
+            Some(others) if rank >= held => {
+                others.store(row * (WAYS - held) + rank - held, position.into());
+            }
+            _ => self.positions.store(row * held + rank, position.into()),
+        }
     }
 
     /// The position of an entry modulo the log, if memory has it.
     fn position(&self, row: u32, way: usize, entry: Entry) -> Option<u32> {
         let rank = usize::from(entry.rank);
-        if rank < self.held {
+        if rank < self.held_ranks() {
             Some(self.held_position(row, rank))
         } else {
             self.spill.position(Self::slot(row, way))
@@ -234,10 +256,11 @@ impl LogLru {
     fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, position: u32) {
         let own = usize::from(entries[way].rank);
         self.spill.remove(Self::slot(row, way));
-        if own >= self.held {
+        let held = self.held_ranks();
+        if own >= held {
             self.displace_last(row, entries);
         }
-        for rank in (1..=own.min(self.held - 1)).rev() {
+        for rank in (1..=own.min(held - 1)).rev() {
             let position = self.held_position(row, rank - 1);
             self.hold_position(row, rank, position);
         }
@@ -327,7 +350,7 @@ impl LogLru {
         };
         rank_unless_ranked(&mut entries);
         for entry in &entries {
-            if usize::from(entry.rank) < self.held {
+            if usize::from(entry.rank) < self.held_ranks() {
                 self.hold_position(row, entry.rank.into(), entry.position);
             }
         }
@@ -503,6 +526,15 @@ impl Policy for LogLru {
         }
     }
 
+    fn widen(&mut self) {
+        let others = self.rows as usize * (WAYS - self.held);
+        self.others = Some(Packed::new(others, POSITION_BITS));
+    }
+
+    fn narrow(&mut self) {
+        self.others = None;
+    }
+
     fn save_begins(&mut self) {
         self.spill.mark_all_unsaved();
     }
@@ -540,6 +572,9 @@ impl Policy for LogLru {
     fn clear(&mut self) {
         self.entries.clear();
         self.positions.clear();
+        if self.others.is_some() {
+            self.widen();
+        }
         self.spill.clear();
     }
 }

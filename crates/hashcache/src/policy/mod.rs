@@ -237,6 +237,13 @@ pub(crate) trait Policy: Send {
     /// empty if none does.
     fn save(&mut self, _rows: std::ops::Range<u32>, _old: &[u8], _out: &mut Vec<u8>) {}
 
+    /// From now on memory has all positions, those too that lie on disk otherwise: rows are
+    /// restored, filled and saved without looking there. Takes `IndexShape::widened_bytes` more.
+    fn widen(&mut self) {}
+
+    /// What only `widen` had in memory has been saved.
+    fn narrow(&mut self) {}
+
     /// Rows are going to be saved for a checkpoint, from the first on.
     fn save_begins(&mut self) {}
 

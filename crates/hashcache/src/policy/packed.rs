@@ -94,8 +94,10 @@ impl Packed {
         self.bytes.len() as u64
     }
 
+    /// All entries are 0 again, in memory that was never touched: zeros that are written take as
+    /// much as entries.
     pub(crate) fn clear(&mut self) {
-        self.bytes.fill(0);
+        self.bytes = IndexMemory::zeroed(self.bytes.len());
     }
 }
 

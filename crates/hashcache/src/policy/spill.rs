@@ -105,7 +105,9 @@ impl Spill {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.places.fill(Spilled::default());
+        if self.len > 0 {
+            self.places.fill(Spilled::default());
+        }
         self.len = 0;
     }
 

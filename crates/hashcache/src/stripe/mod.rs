@@ -14,8 +14,9 @@ mod read;
 mod run;
 mod submit;
 
+use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use group::RunsUnderWay;
@@ -30,10 +31,11 @@ use crate::flush::Queue;
 use crate::format::Family;
 use crate::index_file::IndexFile;
 use crate::io::Pool;
-use crate::key::{KeyHash, Secret};
+use crate::key::{KeyHash, SHARDS, Secret};
 use crate::members::Members;
 use crate::memory::{Budget, Hot, Spares};
 use crate::object::Version;
+use crate::policy::{Located, LogPos};
 use crate::shard::{Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
 
@@ -68,6 +70,8 @@ pub(crate) struct Stripe {
     /// Buffers for reads of the usual length.
     spares: Arc<Spares>,
     runs_under_way: RunsUnderWay,
+    /// Of the footer that recovery read last.
+    pub(crate) footer_bytes: AtomicUsize,
     health: AtomicU8,
     read_errors_in_row: AtomicU64,
 }
@@ -129,6 +133,7 @@ impl Stripe {
             ring: parts.ring,
             shards: parts.shards.into_iter().map(Mutex::new).collect(),
             runs_under_way: RunsUnderWay::default(),
+            footer_bytes: AtomicUsize::new(0),
             health: AtomicU8::new(RECOVERING),
             read_errors_in_row: AtomicU64::new(0),
         }
@@ -184,16 +189,29 @@ impl Stripe {
 
     /// The index is known. What was removed while it was not is forgotten now.
     pub(crate) fn recovered(&self) {
-        for mut shard in self.shards() {
+        self.forget_removing(0..SHARDS);
+        let from = RECOVERING;
+        let _ = self
+            .health
+            .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Forgets what is being removed: recovery may have learned of it after that began.
+    pub(crate) fn forget_removing(&self, shards: Range<usize>) {
+        for mut shard in shards.map(|n| self.shard_at(n)) {
             let removing: Vec<KeyHash> = shard.removing.keys().copied().collect();
             for key in removing {
                 self.forget(&mut shard, key);
             }
         }
-        let from = RECOVERING;
-        let _ = self
-            .health
-            .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Whether the index, which has all its positions in memory, says that `key` lies at `at`.
+    pub(crate) fn indexes(&self, key: KeyHash, at: LogPos) -> bool {
+        match self.shard(key).policy.locate(key, self.log.head()) {
+            Located::Log(candidates) => candidates.as_slice().contains(&at),
+            _ => false,
+        }
     }
 
     /// Takes the device out; what is in memory is still served.
@@ -296,11 +314,11 @@ impl Stripe {
         self.queue.push(Arc::clone(pending), self.clock.monotone());
     }
 
-    /// Drops entries the head has passed from the rows that belong to `segment`: every row once a
-    /// lap.
-    pub(crate) fn sweep(&self, segment: u64) {
+    /// Drops entries the head has passed from the rows of `shards` that belong to `segment`: every
+    /// row once a lap.
+    pub(crate) fn sweep(&self, segment: u64, shards: Range<usize>) {
         let segments = self.geometry.segments;
-        for mut shard in self.shards() {
+        for mut shard in shards.map(|n| self.shard_at(n)) {
             let rows = u64::from(shard.policy.rows());
             let row = |part: u64| u32::try_from(rows * part / segments).unwrap_or(u32::MAX);
             shard

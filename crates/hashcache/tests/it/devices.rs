@@ -139,9 +139,9 @@ fn a_device_that_returns_answers_nothing_that_was_replaced_or_removed() {
 }
 
 /// Devices whose writes stop all at once: at the n-th of all of them.
-struct Joint {
-    inner: MemoryDevice,
-    left: Arc<AtomicU64>,
+pub struct Joint {
+    pub inner: MemoryDevice,
+    pub left: Arc<AtomicU64>,
 }
 
 impl Device for Joint {
@@ -305,11 +305,14 @@ fn a_device_of_another_store_is_refused_and_nothing_is_changed() {
     let all: Vec<Arc<dyn Device>> = vec![new.clone(), a.clone(), b.clone()];
     let error = Cache::open(on(all, PolicyKind::Log)).err().unwrap();
     assert!(matches!(error, OpenError::OtherStore { .. }), "{error}");
-    // Two that joined one store while the other was away bear the same number.
+    // Two that joined one store while the other was away bear different numbers.
     let [c, d] = [(); 2].map(|()| memory(DEVICE_BYTES));
     close(open(&[&a, &c], PolicyKind::Log));
     a.alter(|bytes| bytes.copy_from_slice(&before[0]));
     close(open(&[&a, &d], PolicyKind::Log));
+    close(open(&[&a, &c, &d], PolicyKind::Log));
+    // One that was copied bears the number of the other.
+    let d = copy(c.to_bytes());
     let all: Vec<Arc<dyn Device>> = vec![a.clone(), c.clone(), d.clone()];
     let error = Cache::open(on(all, PolicyKind::Log)).err().unwrap();
     assert!(matches!(error, OpenError::Twins { .. }), "{error}");

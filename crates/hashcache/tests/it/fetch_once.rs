@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use hashcache::{Answer, Cache, FetchError, Fetched, Keep, PolicyKind, Put, PutError};
+use hashcache::device::{FaultDevice, MemoryDevice};
+use hashcache::{Answer, Cache, FetchError, Fetched, Health, Keep, PolicyKind, Put, PutError};
 
 use super::support::{KIB, MIB, POLICIES, Value, get, memory, open, quiet, rounds};
 
@@ -242,6 +243,22 @@ fn what_cannot_be_stored_is_answered_all_the_same() {
         };
         assert_eq!(stored, Err(error));
     }
+}
+
+#[test]
+fn one_fetches_for_all_even_when_the_only_device_is_out_of_service() {
+    let device = Arc::new(FaultDevice::new(MemoryDevice::new(16 * MIB), None));
+    let cache = open(quiet(device.clone(), PolicyKind::Log));
+    device.fail();
+    Value::new(1, 100).store(&cache, b"other").unwrap();
+    assert!(!cache.flush().wait());
+    while cache.health() != Health::OutOfService {
+        std::thread::yield_now();
+    }
+    let origin = Origin::default();
+    let mut all: Vec<_> = (0..3).map(|_| ask(&cache, b"name", &origin)).collect();
+    all.iter_mut().for_each(|it| assert!(poll(it).is_none()));
+    assert_eq!(origin.asked(), 1);
 }
 
 #[test]

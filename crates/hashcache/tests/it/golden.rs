@@ -134,7 +134,7 @@ fn second() -> Vec<Object> {
 fn config(device: Arc<dyn hashcache::device::Device>, form: Form) -> Config {
     Config {
         object_bytes: 64 << 10,
-        block_bytes: 8 << 10,
+        block_bytes: Some(8 << 10),
         ..quiet(device, form)
     }
 }

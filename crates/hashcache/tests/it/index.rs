@@ -89,7 +89,7 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
     let config = Config {
         size_bytes: Some(size),
         memory_bytes: 256 * MIB as u64,
-        block_bytes: 2 << 10,
+        block_bytes: Some(2 << 10),
         segment_bytes: Some(16 * MIB as u32),
         ..quiet(
             Arc::new(Overlay::new(size, Arc::default())),
@@ -176,7 +176,7 @@ fn one_row_as_published_reaches_86_percent_and_takes_more_for_each() {
 #[test]
 fn set_mem_takes_11_and_a_half_bits_for_each_object_after_half_as_many_puts_again_as_slots() {
     let config = Config {
-        block_bytes: 2 << 10,
+        block_bytes: Some(2 << 10),
         hot_bytes_max: 0,
         ..quiet(memory(96 * MIB), PolicyKind::SetMem)
     };
@@ -197,7 +197,7 @@ fn with_8_ways_and_8_bits_a_miss_is_a_false_read_in_3_1_percent() {
     ] {
         let config = Config {
             rows,
-            block_bytes: 2 << 10,
+            block_bytes: Some(2 << 10),
             object_bytes: 512,
             hot_bytes_max: 0,
             ..quiet(memory(64 * MIB), policy)
@@ -228,7 +228,7 @@ fn blocks_of_2_kib_hold_small_objects_their_tails_and_no_name_that_is_too_long()
     for policy in [PolicyKind::Basic, PolicyKind::Set, PolicyKind::SetMem] {
         let device = memory(64 * MIB);
         let config = || Config {
-            block_bytes: 2 << 10,
+            block_bytes: Some(2 << 10),
             ..quiet(device.clone(), policy)
         };
         let cache = open(config());

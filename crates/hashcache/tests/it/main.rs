@@ -12,6 +12,7 @@
 mod block_device;
 mod budget;
 mod checkpoint;
+mod coming_and_going;
 mod cost;
 mod crash;
 mod devices;
@@ -22,6 +23,7 @@ mod fill;
 mod follow;
 mod golden;
 mod groups;
+mod grow;
 mod index;
 mod many;
 mod model;

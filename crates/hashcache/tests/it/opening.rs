@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, Config, OpenError, PolicyKind, check, inspect};
+use hashcache::{Cache, Config, OpenError, PolicyKind, Resize, Rows, check, inspect};
 
 use super::support::{KIB, MIB, POLICIES, Value, copy, get, memory, open, quiet};
 
@@ -179,14 +179,12 @@ fn other_settings_than_the_store_was_made_with_are_refused() {
         policy.to_string(),
         "the store was made with policy log-lru or log, not set"
     );
-    let larger = Config {
+    let smaller = Config {
         size_bytes: Some(8 * MIB as u64),
         ..quiet(device.clone(), PolicyKind::Log)
     };
-    assert!(matches!(
-        refused(larger),
-        OpenError::Geometry { field: "size", .. }
-    ));
+    let why = Resize::Smaller;
+    assert!(matches!(refused(smaller), OpenError::Size { why: it, .. } if it == why));
     let poor = Config {
         memory_bytes: 1 << 20,
         ..quiet(device.clone(), PolicyKind::Log)
@@ -365,6 +363,35 @@ fn check_and_inspect_change_nothing() {
             assert!(device.to_bytes() == before);
         }
     }
+}
+
+#[test]
+fn inspect_tells_the_form_of_the_index_and_who_made_up_the_store() {
+    let (a, b) = (memory(16 * MIB), memory(16 * MIB));
+    let config = |rows, grouped| Config {
+        rows,
+        grouped,
+        ..quiet(a.clone(), PolicyKind::Log)
+    };
+    for (rows, count) in [(Rows::One, 1), (Rows::Two, 2)] {
+        for grouped in [false, true] {
+            open(config(rows, grouped)).close();
+            let found = inspect(&config(Rows::Two, false)).unwrap();
+            assert_eq!((found.rows, found.grouped), (Some(count), grouped));
+        }
+    }
+    open(Config {
+        devices: vec![a.clone(), b.clone()],
+        memory_bytes: 32 * MIB as u64,
+        ..config(Rows::Two, false)
+    })
+    .close();
+    let found = inspect(&config(Rows::Two, false)).unwrap();
+    assert!(found.policy_since > 0);
+    let members: Vec<_> = found.memberships.iter().map(|it| it.1.len()).collect();
+    assert_eq!(members, [1, 2]);
+    // Drawn at random, not the next number: parts used apart must not give out the same.
+    assert_ne!(found.members[1].device, 1);
 }
 
 #[test]

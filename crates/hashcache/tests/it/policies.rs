@@ -7,7 +7,7 @@ use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Config, OpenError, PolicyKind, Rows};
 
 use super::support::{
-    KIB, MIB, Recorder, SetOnDrop, Value, copy, get, memory, open, quiet, rounds,
+    Form, KIB, MIB, Recorder, SetOnDrop, Value, copy, get, memory, open, quiet, rounds,
 };
 
 const OF_SETS: [PolicyKind; 3] = [PolicyKind::Set, PolicyKind::SetMem, PolicyKind::SetMemLru];
@@ -56,16 +56,27 @@ fn a_log_may_change_the_rows_of_its_index() {
 }
 
 #[test]
-fn log_lru_rebuilds_its_index_from_a_log_and_the_other_way_round() {
-    let device = memory(64 * MIB);
-    let kinds = [PolicyKind::Log, PolicyKind::LogLru, PolicyKind::Log];
-    for (round, kind) in (0..).zip(kinds) {
+fn every_form_of_a_log_rebuilds_its_index_from_that_of_another() {
+    let mut device = memory(64 * MIB);
+    let [log, log_lru] = [PolicyKind::Log, PolicyKind::LogLru].map(Form::from);
+    let grouped = Form {
+        grouped: true,
+        ..log
+    };
+    // From each to each.
+    let forms = [log, log_lru, grouped, log, grouped, log_lru, log];
+    for (round, kind) in (0..).zip(forms) {
         let cache = open(quiet(device.clone(), kind));
         let known = round * 1_000;
         let found = (0..known).filter(|put| get(&cache, &name(*put)).is_some());
         assert!(found.count() as u64 * 100 >= known * 95, "{kind:?}");
         put_all(&cache, known..known + 1_000);
-        cache.close();
+        if round % 2 == 0 {
+            cache.close();
+        } else {
+            assert!(cache.flush().wait());
+            device = copy(device.to_bytes());
+        }
     }
 }
 
@@ -156,6 +167,29 @@ fn other_families_and_other_sets_are_refused() {
         );
         assert!(field, "{made:?} then {opened:?}: {refused:?}");
     }
+}
+
+#[test]
+fn a_disk_table_of_other_blocks_is_refused_and_a_log_has_none() {
+    let with = |device: &Arc<MemoryDevice>, policy, block_bytes| Config {
+        block_bytes,
+        ..quiet(device.clone(), policy)
+    };
+    for policy in [PolicyKind::Basic, PolicyKind::Set, PolicyKind::SetMem] {
+        let device = memory(64 * MIB);
+        open(with(&device, policy, Some(4 << 10))).close();
+        let refused = Cache::open(with(&device, policy, Some(8 << 10))).err();
+        let field = matches!(
+            &refused,
+            Some(OpenError::Geometry { field: "blocks of", found, .. }) if found == "4096"
+        );
+        assert!(field, "{policy:?}: {refused:?}");
+        open(with(&device, policy, Some(4 << 10))).close();
+        open(with(&device, policy, None)).close();
+    }
+    let device = memory(64 * MIB);
+    open(with(&device, PolicyKind::Log, Some(4 << 10))).close();
+    open(with(&device, PolicyKind::Log, Some(8 << 10))).close();
 }
 
 /// Policies in turn, some runs closed in order, some killed: no version but the last is ever found.
