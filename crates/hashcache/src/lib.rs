@@ -62,7 +62,9 @@ mod completion;
 pub mod device;
 mod format;
 mod io;
+mod lanes;
 mod memory;
+mod sync;
 
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,

@@ -426,8 +426,6 @@ const GROUP_SHARE: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use bytes::Bytes;
 
     use super::*;
@@ -435,6 +433,8 @@ mod tests {
     use crate::format::{Fields, Kind};
     use crate::key::Secret;
     use crate::object::Version;
+    use crate::record::Kept;
+    use crate::sync::atomic::AtomicBool;
 
     const DELAY: Duration = Duration::from_millis(250);
 
@@ -461,7 +461,7 @@ mod tests {
             labels: Vec::new(),
         };
         Arc::new(Pending {
-            record: Arc::new(crate::record::Record {
+            record: Kept::alone(crate::record::Record {
                 fields,
                 name,
                 metadata: Bytes::new(),

@@ -13,8 +13,10 @@ mod hot;
 mod index;
 mod keeper;
 mod mapping;
+mod shelf;
 mod slab;
 mod surroundings;
+mod wide_lock;
 
 pub use budget::Reservation;
 pub(crate) use budget::{Budget, Class, Turn, Waiting};
@@ -23,3 +25,6 @@ pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
 pub(crate) use keeper::Keeper;
+pub(crate) use shelf::Held;
+#[cfg(all(test, loom))]
+pub(crate) use wide_lock::WideLocks;

@@ -14,8 +14,8 @@ mod read;
 mod run;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use group::RunsUnderWay;
 pub(crate) use lookup::{Lookup, Wanted};
@@ -35,6 +35,8 @@ use crate::memory::{Budget, Hot};
 use crate::object::Version;
 use crate::shard::{Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 const RECOVERING: u8 = 0;
 const IN_SERVICE: u8 = 1;
