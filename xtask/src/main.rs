@@ -6,6 +6,7 @@
 mod check;
 mod cpu;
 mod followers;
+mod loom;
 mod memory_limit;
 mod memory_pressure;
 mod models;
@@ -56,6 +57,8 @@ enum Command {
     Models(models::ModelArgs),
     /// Have many threads do everything at once on every policy, contents checked
     Stress(models::StressArgs),
+    /// Try the engine's protocols in every order of steps that a few preemptions allow
+    Loom(loom::Args),
     /// Measure every policy on a modelled disk; writes a table and a picture to docs/
     PaperFigure(paper_figure::Args),
     /// Compare processor time of a hit with that of nginx
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
+        Command::Loom(args) => loom::run(&args),
         Command::PaperFigure(args) => paper_figure::run(&args),
         Command::Cpu(args) => cpu::run(&args),
     };

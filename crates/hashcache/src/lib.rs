@@ -66,6 +66,9 @@ mod lanes;
 mod memory;
 mod sync;
 
+#[cfg(all(test, loom))]
+mod models;
+
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
     Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
