@@ -4,7 +4,7 @@
 //! They are in `crates/hashcache/src/models.rs`. Built apart, because `--cfg loom` changes every
 //! lock.
 //!
-//! Cost: a build of some crates, then about a minute.
+//! Cost: a build of some crates, then some seconds.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ use crate::root;
 #[derive(clap::Args)]
 pub struct Args {
     /// Preemptions at most in one order of steps
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 3)]
     preemptions: u32,
     /// Only models whose names contain this
     model: Option<String>,
