@@ -1,4 +1,4 @@
-//! Shelves: hot records that end in one slab, kept together for as long as anyone holds one of them.
+//! Shelves: hot records that end in one slab, kept together for as long as anyone holds one.
 //!
 //! Were each record counted by itself, the processors that ask for it would write to one cache line
 //! in turn. A shelf is counted in every lane: a hit writes to its thread's own. It keeps all of its
