@@ -8,6 +8,7 @@ mod cpu;
 mod device_speed;
 mod followers;
 mod fuzz;
+mod loom;
 mod memory_limit;
 mod memory_pressure;
 mod models;
@@ -60,6 +61,8 @@ enum Command {
     Models(models::ModelArgs),
     /// Have many threads do everything at once on every policy, contents checked
     Stress(models::StressArgs),
+    /// Try the engine's protocols in every order of steps that a few preemptions allow
+    Loom(loom::Args),
     /// Measure every policy on a modelled disk; writes a table and a picture to docs/
     PaperFigure(paper_figure::Args),
     /// Compare processor time of a hit with that of nginx
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
+        Command::Loom(args) => loom::run(&args),
         Command::PaperFigure(args) => paper_figure::run(&args),
         Command::Cpu(args) => cpu::run(&args),
         Command::DeviceSpeed(args) => device_speed::run(&args),

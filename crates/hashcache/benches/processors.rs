@@ -1,10 +1,11 @@
 //! `cargo bench -p hashcache --bench processors`: what a second processor adds to answers from
 //! memory.
 //!
-//! One thread, or two on processors of their own, ask for hot objects of 1 KiB, each time one of
-//! 10,000 drawn evenly, and look at the length of what they get. Slices of 4 ms in turn: on a
-//! machine that does other things too, the best slices of each kind are those that were left
-//! alone. Hashing the same names without a cache shows what the machine itself gives.
+//! One thread, or two on processors of their own, ask for objects of 1 KiB, each time one of
+//! 10,000 drawn evenly: hot ones, whose length or content they look at, some that are not stored,
+//! and 2,000 that wait to be written. Slices of 4 ms in turn: on a machine that does other things
+//! too, the best slices of each kind are those that were left alone. Hashing the same names without
+//! a cache shows what the machine itself gives.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -27,17 +28,41 @@ const SLICES: usize = 300;
 /// Answers between two looks at the clock.
 const STRIDE: u64 = 64;
 
-/// A store whose objects are all hot, and their names.
-fn store(objects: usize) -> (Cache, Vec<String>) {
+/// So many that no batch of them is full.
+const PENDING: usize = 2_000;
+
+fn open(batch_delay: Duration) -> Cache {
     let config = Config {
+        batch_delay,
         memory_bytes: 128 << 20,
         segment_bytes: Some(4 << 20),
         ..Config::on_device(Arc::new(MemoryDevice::new(128 << 20)))
     };
-    let cache = Cache::open(config).unwrap();
-    let names: Vec<String> = (0..objects)
-        .map(|n| format!("http://example.org/{n:016}"))
-        .collect();
+    Cache::open(config).unwrap()
+}
+
+fn name(n: usize) -> String {
+    format!("http://example.org/{n:016}")
+}
+
+/// A store whose objects all wait to be written, and their names.
+fn pending_store(objects: usize) -> (Cache, Vec<String>) {
+    let cache = open(Duration::from_hours(1));
+    let names: Vec<String> = (0..objects).map(name).collect();
+    for name in &names {
+        let put = Put::metadata(&b"text/plain"[..]);
+        cache.put(name.as_bytes(), put, &[7; OBJECT_BYTES]).unwrap();
+    }
+    let found = |name: &String| cache.get(name.as_bytes()).wait().is_some();
+    assert!(names.iter().all(found));
+    assert_eq!(cache.stats().pending_hits, names.len() as u64);
+    (cache, names)
+}
+
+/// A store whose objects are all hot, and their names.
+fn hot_store(objects: usize) -> (Cache, Vec<String>) {
+    let cache = open(Duration::from_millis(250));
+    let names: Vec<String> = (0..objects).map(name).collect();
     for (n, name) in names.iter().enumerate() {
         let put = Put::metadata(&b"text/plain"[..]);
         cache.put(name.as_bytes(), put, &[7; OBJECT_BYTES]).unwrap();
@@ -118,7 +143,7 @@ fn compare(what: &str, processors: [usize; 2], names: &[String], call: impl Fn(&
 fn main() {
     // `cargo test --benches` runs it too, and wants to know only whether it does.
     if !std::env::args().any(|argument| argument == "--bench") {
-        drop(store(OBJECTS / 10));
+        drop((hot_store(OBJECTS / 10), pending_store(PENDING)));
         return;
     }
     let allowed = sched_getaffinity(None).unwrap();
@@ -126,11 +151,11 @@ fn main() {
         .filter(|n| allowed.is_set(*n))
         .collect();
     let [first, second, ..] = allowed[..] else {
-        println!("hot answers on two processors: there is but one here");
+        println!("answers on two processors: there is but one here");
         return;
     };
     let processors = [first, second];
-    let (cache, names) = store(OBJECTS);
+    let (cache, names) = hot_store(OBJECTS);
     println!(
         "{:<22} {:>8} {:>8} {:>6} {:>10} {:>8} {:>6}",
         "millions a second", "best, 1", "2", "ratio", "median, 1", "2", "ratio"
@@ -149,5 +174,18 @@ fn main() {
         // Content that straddles two slabs is in two pieces.
         let content = hit.whole_content();
         assert!(content.is_none_or(|it| it.len() == OBJECT_BYTES && it[OBJECT_BYTES - 1] == 7));
+    });
+    let unknown: Vec<String> = (OBJECTS..2 * OBJECTS).map(name).collect();
+    let hint = |name: &String| cache.contains_hint(name.as_bytes());
+    // An equal tag would have the disk asked.
+    let unknown: Vec<String> = unknown.into_iter().filter(|name| !hint(name)).collect();
+    compare("a miss", processors, &unknown, |name| {
+        assert!(cache.get(name.as_bytes()).wait().is_none());
+    });
+    drop(cache);
+    let (cache, names) = pending_store(PENDING);
+    compare("pending, its length", processors, &names, |name| {
+        let hit = cache.get(name.as_bytes()).wait().unwrap();
+        assert_eq!(hit.content_len(), Some(OBJECT_BYTES as u64));
     });
 }

@@ -70,6 +70,31 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     })
 }
 
+/// A stripe in service and who writes for it, without threads: what models run. Its names are the
+/// same each time.
+#[cfg(all(test, loom))]
+pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), OpenError> {
+    let (mut made, place) = (Made::default(), &config.places()[0]);
+    let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
+    let next_version = agree(&mut opened);
+    let common = Common::new(config, &opened, next_version)?;
+    let stripe = open::stripe(config, &opened[0], &common, 0)?;
+    common.members.join(std::slice::from_ref(&stripe));
+    tell(&mut opened)?;
+    let [opened] = opened;
+    let buffer = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
+    let mut scribe = Scribe::new(
+        Arc::clone(&stripe),
+        opened.superblock,
+        buffer,
+        config.sync_interval,
+        false,
+    );
+    crate::recover::recover(&mut scribe);
+    stripe.recovered();
+    Ok((stripe, scribe))
+}
+
 /// Files that were made just now; they go again if the store does not come to be.
 #[derive(Default)]
 struct Made(Vec<PathBuf>);

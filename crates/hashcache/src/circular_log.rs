@@ -13,12 +13,12 @@
 //! Cost: one write a batch, one more a segment.
 
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::config::Geometry;
 use crate::format::{BLOCK, BatchHeader, Footer, LIST_ENTRY, Listed, RecordPlace, round_up};
 use crate::key::Secret;
 use crate::policy::LogPos;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// In what steps the log is filled: records begin at units, batches at blocks of the device.
 #[derive(Clone, Copy, Debug)]

@@ -63,6 +63,15 @@ impl Pool {
         }
     }
 
+    /// Runs what waits, in the place of a thread.
+    #[cfg(all(test, loom))]
+    pub(crate) fn run_waiting(&self) {
+        let next = || self.shared.jobs.lock().unwrap().waiting.pop_front();
+        while let Some(job) = next() {
+            job();
+        }
+    }
+
     /// Drops what waits and joins the threads.
     pub(crate) fn close(&self) {
         let waiting = {

@@ -62,7 +62,12 @@ mod completion;
 pub mod device;
 mod format;
 mod io;
+mod lanes;
 mod memory;
+mod sync;
+
+#[cfg(all(test, loom))]
+mod models;
 
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,

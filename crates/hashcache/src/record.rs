@@ -1,8 +1,12 @@
 //! A record in memory: what pending, hot and freshly read objects have in common.
 
-use bytes::Bytes;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
 
 use crate::format::Fields;
+use crate::memory::Held;
 use crate::policy::LogPos;
 
 /// A head or a span with its bytes, whoever owns them: a writer, a slab or a read buffer.
@@ -22,16 +26,61 @@ impl Record {
         self.content.iter().map(Bytes::len).sum()
     }
 
-    /// The piece of content at `offset` from the start of this record's content, to the end of the
-    /// piece; empty beyond the end.
-    pub(crate) fn piece(&self, offset: usize) -> Bytes {
+    /// Which piece of content lies at `offset` from the start of this record's content, and where
+    /// in the piece that is; `None` beyond the end.
+    fn piece_at(&self, offset: usize) -> Option<(usize, usize)> {
         let mut start = 0;
-        for piece in &self.content {
+        for (n, piece) in self.content.iter().enumerate() {
             if offset < start + piece.len() {
-                return piece.slice(offset - start..);
+                return Some((n, offset - start));
             }
             start += piece.len();
         }
-        Bytes::new()
+        None
+    }
+}
+
+/// A record and what keeps it in memory.
+#[derive(Clone)]
+pub(crate) enum Kept {
+    /// Nothing but who holds it.
+    Alone(Arc<Record>),
+    /// It is hot, or was when it was found.
+    Hot(Held),
+}
+
+impl Kept {
+    pub(crate) fn alone(record: Record) -> Self {
+        Self::Alone(Arc::new(record))
+    }
+
+    /// Piece `n` of the content.
+    pub(crate) fn content(&self, n: usize) -> Bytes {
+        match self {
+            Self::Alone(record) => record.content[n].clone(),
+            Self::Hot(held) => held.content(n),
+        }
+    }
+
+    /// The piece of content at `offset` from the start of this record's content, to the end of the
+    /// piece; empty beyond the end.
+    pub(crate) fn piece(&self, offset: usize) -> Bytes {
+        let Some((n, from)) = self.piece_at(offset) else {
+            return Bytes::new();
+        };
+        let mut piece = self.content(n);
+        piece.advance(from);
+        piece
+    }
+}
+
+impl Deref for Kept {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        match self {
+            Self::Alone(record) => record,
+            Self::Hot(held) => held,
+        }
     }
 }

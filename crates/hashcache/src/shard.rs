@@ -7,20 +7,21 @@
 //! look-up; a put whose version was drawn before a newer put or a remove of the name never becomes
 //! findable.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use crate::completion::Outcome;
 use crate::key::{KeyHash, KeyMap};
 use crate::memory::Reservation;
 use crate::object::Version;
 use crate::policy::{LogPos, Policy};
-use crate::record::Record;
+use crate::record::Kept;
 use crate::stripe::Question;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A record that waits for its batch.
 pub(crate) struct Pending {
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Kept,
     /// Where an older version is known to lie.
     pub(crate) replaces: Option<LogPos>,
     /// It is no put but a copy of what lies there, made to be kept for longer.
@@ -49,7 +50,7 @@ impl Pending {
 }
 
 /// What a look-up on disk came to: the record, if it is there.
-pub(crate) type Found = Option<Arc<Record>>;
+pub(crate) type Found = Option<Kept>;
 
 /// A look-up on disk that others may join.
 pub(crate) struct Reading {

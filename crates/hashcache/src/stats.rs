@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lanes::Lanes;
+
 /// A counter that any thread may add to.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -16,13 +18,30 @@ impl Counter {
     }
 }
 
-/// What happened since the cache was opened. (Hits of hot objects are counted where they are.)
+/// A counter of what memory answers, which all processors may do at the same time.
 #[derive(Default)]
+pub(crate) struct BusyCounter(Lanes<Counter>);
+
+impl BusyCounter {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.own().add(n);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.iter().map(Counter::value).sum()
+    }
+}
+
+/// What happened since the cache was opened. (Hits of hot objects are counted where they are.)
+///
+/// On cache lines of its own: what lies beside it is read with every answer.
+#[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct Counters {
-    pub(crate) pending_hits: Counter,
+    pub(crate) pending_hits: BusyCounter,
+    pub(crate) misses: BusyCounter,
+    pub(crate) joined_reads: BusyCounter,
     pub(crate) disk_hits: Counter,
-    pub(crate) misses: Counter,
-    pub(crate) joined_reads: Counter,
     pub(crate) group_reads: Counter,
     pub(crate) prefetched: Counter,
     pub(crate) readmitted: Counter,

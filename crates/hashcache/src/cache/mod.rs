@@ -37,7 +37,7 @@ use crate::members::Members;
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object::Version;
 use crate::shard::Found;
-use crate::stats::{Counter, Counters, Health, Stats};
+use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::stripe::{self, Deferred, Stripe, Wanted};
 use crate::{assemble, object};
 
@@ -113,7 +113,7 @@ impl Cache {
             closed,
         });
         Ok(Self {
-            hold: Hold::with_one_for_each_thread(inner),
+            hold: Hold::with_one_for_each_lane(inner),
         })
     }
 
@@ -352,6 +352,10 @@ impl Cache {
                 .map(|it| of(&it.counters).value())
                 .sum::<u64>()
         };
+        let busy = |of: fn(&Counters) -> &BusyCounter| {
+            let counts = stripes.iter().map(|it| of(&it.counters).value());
+            counts.sum::<u64>()
+        };
         Stats {
             health: self.health(),
             devices: stripes.len() as u64,
@@ -375,10 +379,10 @@ impl Cache {
             memory_used_bytes: self.budget().used(),
             memory_limit_bytes: self.budget().limit(),
             hot_hits: self.hot().hits(),
-            pending_hits: count(|it| &it.pending_hits),
+            pending_hits: busy(|it| &it.pending_hits),
             disk_hits: count(|it| &it.disk_hits),
-            misses: count(|it| &it.misses),
-            joined_reads: count(|it| &it.joined_reads),
+            misses: busy(|it| &it.misses),
+            joined_reads: busy(|it| &it.joined_reads),
             group_reads: count(|it| &it.group_reads),
             prefetched: count(|it| &it.prefetched),
             readmitted: count(|it| &it.readmitted),

@@ -13,7 +13,7 @@ use crate::completion::Outcome;
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
 use crate::object::{Cut, Version};
-use crate::record::Record;
+use crate::record::Kept;
 use crate::shard::Found;
 use crate::stripe::{Lookup, Wanted};
 
@@ -21,11 +21,11 @@ use crate::stripe::{Lookup, Wanted};
 #[derive(Clone)]
 pub struct Hit {
     pub(super) cache: Cache,
-    pub(super) head: Arc<Record>,
+    pub(super) head: Kept,
 }
 
 impl Hit {
-    pub(super) fn new(cache: Cache, head: Arc<Record>) -> Self {
+    pub(super) fn new(cache: Cache, head: Kept) -> Self {
         Self { cache, head }
     }
 
@@ -66,7 +66,7 @@ impl Hit {
         }
         match &self.head.content[..] {
             [] => Some(Bytes::new()),
-            [one] => Some(one.clone()),
+            [_one] => Some(self.head.content(0)),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ impl Hit {
         let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
         Reader {
             spans: Spans::new(&self.cache, &self.head.name, self.version(), self.cut()),
-            head: Arc::clone(&self.head),
+            head: self.head.clone(),
             at: range.start,
             end,
         }
@@ -160,7 +160,7 @@ const HOLE_SPANS_MAX: u64 = 4096;
 /// Content of a hit, in pieces.
 pub struct Reader {
     spans: Spans,
-    head: Arc<Record>,
+    head: Kept,
     at: u64,
     end: u64,
 }
@@ -248,7 +248,7 @@ pub(super) struct Spans {
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
-    current: Option<(u32, Arc<Record>)>,
+    current: Option<(u32, Kept)>,
     /// In order; spans of one run are asked for together.
     asked: Vec<(u32, Outcome<Found>)>,
 }

@@ -238,6 +238,13 @@ impl Scribe {
         self.pace_checkpoint(wrote)
     }
 
+    /// Writes what is pending, in the place of the thread.
+    #[cfg(all(test, loom))]
+    pub(crate) fn write_pending(&mut self) {
+        let (batch, _) = self.take_batch(Take::All);
+        self.write_batch(&batch).unwrap();
+    }
+
     /// The next batch: what still fits into the open segment, if anything does.
     fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
         let is_log = self.stripe.geometry.family == Family::Log;

@@ -438,8 +438,6 @@ const GROUP_SHARE: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use bytes::Bytes;
 
     use super::*;
@@ -447,6 +445,8 @@ mod tests {
     use crate::format::{Fields, Kind};
     use crate::key::Secret;
     use crate::object::Version;
+    use crate::record::Kept;
+    use crate::sync::atomic::AtomicBool;
 
     const DELAY: Duration = Duration::from_millis(250);
 
@@ -473,7 +473,7 @@ mod tests {
             labels: Vec::new(),
         };
         Arc::new(Pending {
-            record: Arc::new(crate::record::Record {
+            record: Kept::alone(crate::record::Record {
                 fields,
                 name,
                 metadata: Bytes::new(),

@@ -16,16 +16,16 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::Scribe;
 use crate::circular_log::Cursor;
 use crate::format::{Kind, Listed, kind_number, record_bytes};
-use crate::memory::Reservation;
+use crate::memory::{Held, Reservation};
 use crate::policy::LogPos;
-use crate::record::Record;
+use crate::record::{Kept, Record};
 use crate::recover::Segment;
 use crate::shard::Pending;
+use crate::sync::atomic::AtomicBool;
 
 /// A segment gives at most this part of its bytes to copies.
 const COPIED_SHARE: u64 = 4;
@@ -166,15 +166,15 @@ impl Scribe {
         if !newer.iter().all(is_other) {
             return None;
         }
-        let is_it = |record: &Arc<Record>| {
+        let is_it = |record: &Held| {
             record.fields.version == listed.version && record.fields.revision == listed.revision
         };
         let record = match hot.filter(is_it) {
-            Some(record) => record,
+            Some(record) => Kept::Hot(record),
             None => {
                 // Nobody who writes waits for memory that readers hold.
                 let bytes = u64::from(listed.length) * u64::from(stripe.geometry.unit_bytes);
-                Arc::new(stripe.read_at_once(at, bytes)?)
+                Kept::alone(stripe.read_at_once(at, bytes)?)
             }
         };
         let right = record.fields.key == key && self.worth_copying(&record);
@@ -191,7 +191,7 @@ impl Scribe {
     }
 }
 
-fn copied(record: Arc<Record>, from: LogPos) -> Arc<Pending> {
+fn copied(record: Kept, from: LogPos) -> Arc<Pending> {
     let record_bytes = record_bytes(
         record.name.len(),
         record.fields.labels.len(),

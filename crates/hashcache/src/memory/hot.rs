@@ -5,37 +5,37 @@
 //!
 //! Invariant: a record here is the newest committed one of its name; `cache` removes it, under the
 //! lock of the key's shard, before it lets a newer one or a remove be seen.
-//! Cost: one lock, which readers share, and one map look-up a hit; about [`ENTRY_BYTES`]
-//! beside the bytes.
+//! Cost: one lock and one map look-up a hit, which write to nothing that another lane's threads
+//! write to; about [`ENTRY_BYTES`] beside the bytes.
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
+use super::shelf::{Held, Shelf, Stored};
 use super::slab::{Arena, Open, SLAB_BYTES};
+use super::wide_lock::{ReadLocked, WideLocks, WriteLocked};
 use crate::key::{KeyHash, KeyMap};
 use crate::policy::LogPos;
 use crate::record::Record;
+use crate::stats::BusyCounter;
 
 const SHARDS: usize = 16;
-/// Most records a slab lists, so that lists are bounded where records are tiny or replaced over and
-/// over.
-const KEYS_MAX: usize = SLAB_BYTES / 256;
 /// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
 /// the allocator's own count, rounded up.
 const ENTRY_BYTES: u64 = 512;
 
-/// A record in slabs.
-pub(crate) struct HotObject {
-    record: Arc<Record>,
+/// What the map knows of a record.
+struct HotObject {
+    stored: Arc<Stored>,
+    shelf: Shelf,
     asked_for: AtomicBool,
     /// The same since the log last came round to it ([`Hot::peek`]).
     used: AtomicBool,
-    _reservation: Reservation,
 }
 
 impl HotObject {
@@ -47,24 +47,9 @@ impl HotObject {
             }
         }
     }
-}
 
-/// A shard on cache lines of its own (processors fetch them in pairs): else two processors that use
-/// neighbouring shards would take turns.
-///
-/// Readers share the lock: they hold it for as long as memory takes to answer, and one that had to
-/// sleep would wait for many times that.
-#[derive(Default)]
-#[repr(align(128))]
-struct Padded {
-    shard: RwLock<Shard>,
-    /// Look-ups answered. Here, because whoever has the lock has its cache line too.
-    hits: AtomicU64,
-}
-
-impl Padded {
-    fn read(&self) -> RwLockReadGuard<'_, Shard> {
-        self.shard.read().expect("no holder of this lock panics")
+    fn hold(&self) -> Held {
+        self.shelf.hold(&self.stored)
     }
 }
 
@@ -72,13 +57,20 @@ impl Padded {
 struct Shard {
     map: KeyMap<HotObject>,
     open: Option<Open>,
-    /// Slabs from the oldest to the one being filled, each with the keys of records that end in it.
-    slabs: VecDeque<Vec<KeyHash>>,
+    /// Of each slab from the oldest to the one being filled, the records that end in it.
+    shelves: VecDeque<Shelf>,
+}
+
+fn shard(key: KeyHash) -> usize {
+    // Bits that no map's buckets use: neither the lowest nor the seven highest.
+    usize::from(key.to_bytes()[14] & 0xf)
 }
 
 /// The hot objects.
 pub(crate) struct Hot {
-    shards: Vec<Padded>,
+    shards: WideLocks<Shard, SHARDS>,
+    /// Look-ups answered.
+    hits: BusyCounter,
     arena: Arc<Arena>,
     budget: Budget,
     next_victim: AtomicUsize,
@@ -97,7 +89,8 @@ impl Hot {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
-            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            shards: WideLocks::new((0..SHARDS).map(|_| Shard::default())),
+            hits: BusyCounter::default(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
             next_victim: AtomicUsize::new(0),
@@ -115,18 +108,12 @@ impl Hot {
         Ok(hot)
     }
 
-    fn place(&self, key: KeyHash) -> &Padded {
-        // Bits that no map's buckets use: neither the lowest nor the seven highest.
-        &self.shards[usize::from(key.to_bytes()[14] & 0xf)]
+    fn read(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
+        self.shards.read(shard(key))
     }
 
-    fn read(&self, key: KeyHash) -> RwLockReadGuard<'_, Shard> {
-        self.place(key).read()
-    }
-
-    fn write(&self, key: KeyHash) -> RwLockWriteGuard<'_, Shard> {
-        let shard = self.place(key).shard.write();
-        shard.expect("no holder of this lock panics")
+    fn write(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
+        self.shards.write(shard(key))
     }
 
     /// A slab for a writer, of the same arena.
@@ -135,32 +122,26 @@ impl Hot {
     }
 
     /// The record under `key`, if it is hot and is what is `wanted`: a hit.
-    pub(crate) fn hit(
-        &self,
-        key: KeyHash,
-        wanted: impl FnOnce(&Record) -> bool,
-    ) -> Option<Arc<Record>> {
-        let place = self.place(key);
-        let shard = place.read();
-        let hot = shard.map.get(&key).filter(|hot| wanted(&hot.record))?;
+    pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Held> {
+        let shard = self.read(key);
+        let hot = shard.map.get(&key).filter(|it| wanted(&it.stored.record))?;
         hot.was_asked_for();
-        place.hits.fetch_add(1, Ordering::Relaxed);
-        Some(Arc::clone(&hot.record))
+        self.hits.add(1);
+        Some(hot.hold())
     }
 
     /// Look-ups that were hits.
     pub(crate) fn hits(&self) -> u64 {
-        let hits = |place: &Padded| place.hits.load(Ordering::Relaxed);
-        self.shards.iter().map(hits).sum()
+        self.hits.value()
     }
 
     /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
     /// not count as asking for it.
-    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Arc<Record>, bool)> {
+    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Held, bool)> {
         let shard = self.read(key);
         let hot = shard.map.get(&key)?;
         let used = hot.used.swap(false, Ordering::Relaxed);
-        Some((Arc::clone(&hot.record), used))
+        Some((hot.hold(), used))
     }
 
     /// Whether the record under `key` is hot. Does not count as asking for it.
@@ -176,7 +157,7 @@ impl Hot {
 
     /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of
     /// the key's shard.
-    pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Arc<Record>> {
+    pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Held> {
         let key = record.fields.key;
         let bytes = record.metadata.len() + record.content_bytes();
         if bytes as u64 > self.budget.limit() / 32 {
@@ -187,29 +168,36 @@ impl Hot {
             .reserve(ENTRY_BYTES + record.name.len() as u64)?;
         let mut shard = self.write(key);
         let (metadata, content) = self.copy(&mut shard, record)?;
-        let copy = Arc::new(Record {
-            fields: record.fields.clone(),
-            name: record.name.clone(),
-            metadata,
-            content,
-            at,
-        });
-        let hot = HotObject {
-            record: Arc::clone(&copy),
-            asked_for: AtomicBool::new(false),
-            used: AtomicBool::new(false),
+        let stored = Stored {
+            record: Record {
+                fields: record.fields.clone(),
+                name: record.name.clone(),
+                metadata,
+                content,
+                at,
+            },
             _reservation: reservation,
         };
+        let hot = HotObject {
+            stored: Arc::new(stored),
+            shelf: shard.shelves.back()?.clone(),
+            asked_for: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+        };
+        // Last, because making room may have let go of the slab in which it begins: a record that
+        // is on no shelf would never be let go of.
+        hot.shelf.put(Arc::clone(&hot.stored));
+        let held = hot.hold();
         let old = shard.map.insert(key, hot);
         drop(shard);
         self.count_out(old.as_ref());
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        Some(copy)
+        Some(held)
     }
 
     fn copy(&self, shard: &mut Shard, record: &Record) -> Option<(Bytes, Vec<Bytes>)> {
         // Metadata is used whole, so it does not straddle slabs; content may.
-        let full = |shard: &Shard| shard.slabs.back().is_none_or(|keys| keys.len() >= KEYS_MAX);
+        let full = |shard: &Shard| shard.shelves.back().is_none_or(Shelf::is_full);
         let room = |shard: &Shard| shard.open.as_ref().map_or(0, Open::room);
         if full(shard) || room(shard) < record.metadata.len().max(1) {
             self.next_slab(shard)?;
@@ -232,15 +220,12 @@ impl Hot {
                 rest = later;
             }
         }
-        // Last, because making room may have let go of the slab in which it begins: a record that
-        // no slab lists would never be let go of.
-        shard.slabs.back_mut()?.push(record.fields.key);
         Some((metadata, content))
     }
 
     /// Begins another slab, at the cost of this shard's oldest ones when the budget is spent.
     fn next_slab(&self, shard: &mut Shard) -> Option<()> {
-        let once = shard.slabs.len();
+        let once = shard.shelves.len();
         let mut tries = 2 * once;
         shard.open = loop {
             let most = self.slabs_max.load(Ordering::Relaxed);
@@ -254,42 +239,47 @@ impl Hot {
                 }
             }
         };
-        shard.slabs.push_back(Vec::new());
+        shard.shelves.push_back(Shelf::new());
         self.slabs.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
     fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
-        let Some(keys) = shard.slabs.pop_front() else {
+        let Some(shelf) = shard.shelves.pop_front() else {
             return;
         };
-        if shard.slabs.is_empty() {
+        if shard.shelves.is_empty() {
             shard.open = None;
         }
-        let asked = |key: &&KeyHash| {
-            shard
-                .map
-                .get(key)
-                .is_some_and(|hot| hot.asked_for.swap(false, Ordering::Relaxed))
+        let records = shelf.records();
+        // What came after it under the same name is on a shelf of its own.
+        let own = |stored: &Arc<Stored>| {
+            let hot = shard.map.get(&stored.record.fields.key);
+            hot.filter(|hot| Arc::ptr_eq(&hot.stored, stored))
         };
-        let asked_for = keys.iter().filter(asked).count();
-        if asked_counts && 2 * asked_for > keys.len() && !shard.slabs.is_empty() {
+        let asked = |hot: &&HotObject| hot.asked_for.swap(false, Ordering::Relaxed);
+        let asked_for = records.iter().filter_map(own).filter(asked).count();
+        if asked_counts && 2 * asked_for > records.len() && !shard.shelves.is_empty() {
             // Behind the newest full slab: the last one is still being filled.
-            let behind = shard.slabs.len() - 1;
-            shard.slabs.insert(behind, keys);
+            let behind = shard.shelves.len() - 1;
+            shard.shelves.insert(behind, shelf);
             return;
         }
         self.slabs.fetch_sub(1, Ordering::Relaxed);
-        for key in keys {
-            let gone = shard.map.remove(&key);
-            self.count_out(gone.as_ref());
+        for stored in &records {
+            let key = stored.record.fields.key;
+            let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
+            if shard.map.get(&key).is_some_and(is_it) {
+                let gone = shard.map.remove(&key);
+                self.count_out(gone.as_ref());
+            }
         }
     }
 
     fn count_out(&self, gone: Option<&HotObject>) {
-        if let Some(gone) = gone {
-            let bytes = gone.record.metadata.len() + gone.record.content_bytes();
+        if let Some(HotObject { stored, .. }) = gone {
+            let bytes = stored.record.metadata.len() + stored.record.content_bytes();
             self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         }
     }
@@ -312,7 +302,7 @@ impl Hot {
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
             // The caller may hold a hot shard's lock (an insert that reserves); skipping it is
             // enough.
-            if let Ok(mut shard) = self.shards[victim].shard.try_write() {
+            if let Some(mut shard) = self.shards.try_write(victim) {
                 // Where all was asked for, looking for more that was not would keep the caller.
                 self.evict_oldest(&mut shard, round < rounds / 2);
             }
@@ -455,6 +445,42 @@ mod tests {
             }
         }
         assert!(lost < 400, "lost {lost} times");
+    }
+
+    #[test]
+    fn what_is_held_outlives_its_slab_and_then_all_memory_comes_back() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        let held = hot.insert(&record(7, 5_000), None).unwrap();
+        let piece = held.content(0);
+        hot.keep_within(0);
+        assert!(hot.hit(held.fields.key, |_| true).is_none());
+        hot.keep_within(4 << 20);
+        for n in 100..1_000 {
+            hot.insert(&record(n, 8_000), None);
+        }
+        assert!(held.metadata.iter().all(|b| *b == !7));
+        drop(held);
+        assert!(piece.len() == 5_000 && piece.iter().all(|b| *b == 7));
+        hot.keep_within(0);
+        assert!(budget.used() > 64 << 10);
+        drop(piece);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_came_later_under_its_name_stays_when_a_slab_goes() {
+        let budget = Budget::new(64 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        let again = record(0, 1_000);
+        hot.insert(&again, None);
+        for n in 1..2_000 {
+            hot.insert(&record(n, 8_000), None);
+        }
+        hot.insert(&again, None);
+        hot.keep_within(8 << 20);
+        assert!(hot.hit(again.fields.key, |_| true).is_some());
+        assert!(hot.hit(record(1, 0).fields.key, |_| true).is_none());
     }
 
     #[test]

@@ -13,9 +13,11 @@ mod hot;
 mod index;
 mod keeper;
 mod mapping;
+mod shelf;
 mod slab;
 mod spares;
 mod surroundings;
+mod wide_lock;
 
 pub use budget::Reservation;
 pub(crate) use budget::{Budget, Class, Turn, Waiting};
@@ -24,4 +26,7 @@ pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
 pub(crate) use keeper::Keeper;
+pub(crate) use shelf::Held;
 pub(crate) use spares::Spares;
+#[cfg(all(test, loom))]
+pub(crate) use wide_lock::WideLocks;

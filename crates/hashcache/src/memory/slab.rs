@@ -21,12 +21,10 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::budget::{Budget, Reservation};
+use super::shelf;
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
-
-/// What a slab takes beside: the list of the records in it, bytes.
-const LIST_BYTES: usize = 4 << 10;
 
 /// A memory file cut into slabs.
 pub(super) struct Arena {
@@ -71,9 +69,10 @@ impl Arena {
         }))
     }
 
-    /// An empty slab, if the budget and the arena have one.
+    /// An empty slab, if the arena has one and the budget has room for it and the shelf of what
+    /// will end in it.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget) -> Option<Open> {
-        let reservation = budget.reserve_free((SLAB_BYTES + LIST_BYTES) as u64)?;
+        let reservation = budget.reserve_free(SLAB_BYTES as u64 + shelf::bytes())?;
         self.open_reserved(reservation).ok()
     }
 
@@ -213,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_spent_budget_gives_no_slab() {
-        let budget = Budget::new((SLAB_BYTES + LIST_BYTES) as u64);
+        let budget = Budget::new(SLAB_BYTES as u64 + shelf::bytes());
         let arena = Arena::new(8).unwrap();
         let _first = arena.open(&budget).unwrap();
         assert!(arena.open(&budget).is_none());

@@ -21,7 +21,7 @@ use super::{Read, Stripe, Wanted};
 use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
 use crate::policy::LogPos;
-use crate::record::Record;
+use crate::record::{Kept, Record};
 
 /// Runs that are being read, and who waits for them.
 #[derive(Default)]
@@ -99,7 +99,7 @@ impl Stripe {
         };
         shard.end_reading(key, &question.reading);
         drop(shard);
-        question.promise.set(Some(record));
+        question.promise.set(Some(Kept::Hot(record)));
         None
     }
 

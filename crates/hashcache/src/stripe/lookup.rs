@@ -6,8 +6,7 @@
 //!
 //! Invariant: an answer has the wanted name, and the wanted version if one was named.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -19,9 +18,11 @@ use crate::index_file;
 use crate::key::KeyHash;
 use crate::object::Version;
 use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
-use crate::record::Record;
+use crate::record::{Kept, Record};
 use crate::shard::{Found, Reading, Shard};
 use crate::stats::Health;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How many editions of the index file a look-up goes by before it is a miss.
 const EDITIONS_MAX: usize = 3;
@@ -54,7 +55,7 @@ impl Wanted {
 /// An answer from memory, or the read that will give one.
 pub(crate) enum Lookup {
     /// It is in memory.
-    Found(Arc<Record>),
+    Found(Kept),
     /// Memory knows that it is not stored.
     Nothing,
     /// The disk is being asked.
@@ -148,9 +149,9 @@ impl Question {
 
 impl Stripe {
     /// The head of `name`, if it is hot: the shortest way an answer can take.
-    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Arc<Record>> {
+    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
         let right = |it: &Record| it.fields.kind == Kind::Head && it.name == name;
-        self.hot.hit(key, right)
+        self.hot.hit(key, right).map(Kept::Hot)
     }
 
     /// Answers from memory what memory can answer, and has the disk asked otherwise.
@@ -179,13 +180,16 @@ impl Stripe {
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
         if let Some(record) = self.hot.hit(wanted.key, |it| wanted.is(it)) {
-            return Asked::Memory(Lookup::Found(record));
+            return Asked::Memory(Lookup::Found(Kept::Hot(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
             if wanted.is(&pending.record) {
-                pending.asked_for.store(true, Ordering::Relaxed);
+                // A store takes the cache line from other processors, even of what is there.
+                if !pending.asked_for.load(Ordering::Relaxed) {
+                    pending.asked_for.store(true, Ordering::Relaxed);
+                }
                 self.counters.pending_hits.add(1);
-                return Asked::Memory(Lookup::Found(Arc::clone(&pending.record)));
+                return Asked::Memory(Lookup::Found(pending.record.clone()));
             }
             return Asked::Memory(Lookup::Nothing);
         }
@@ -270,7 +274,7 @@ impl Stripe {
         self.counters.disk_hits.add(1);
         // Once the device has failed its names get other owners, who know nothing of this read.
         if self.health() == Health::OutOfService {
-            return Some(Arc::new(record));
+            return Some(Kept::alone(record));
         }
         if !reading.stale.load(Ordering::Acquire) {
             match record.at {
@@ -282,10 +286,10 @@ impl Stripe {
             if whole <= self.budget.limit() / 64
                 && let Some(hot) = self.hot.insert(&record, record.at)
             {
-                return Some(hot);
+                return Some(Kept::Hot(hot));
             }
         }
-        Some(Arc::new(record))
+        Some(Kept::alone(record))
     }
 
     /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.

@@ -16,8 +16,8 @@ mod submit;
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use group::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Lookup, Question, Wanted};
@@ -38,6 +38,8 @@ use crate::object::Version;
 use crate::policy::{Located, LogPos};
 use crate::shard::{Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 const RECOVERING: u8 = 0;
 const IN_SERVICE: u8 = 1;

@@ -57,7 +57,7 @@ impl Intent {
             reservations,
         );
         match self.stripe.put_head(&head, &self.begun) {
-            Accepted::Yes => Ok(Hit::new(self.cache.clone(), Arc::clone(&head.record))),
+            Accepted::Yes => Ok(Hit::new(self.cache.clone(), head.record.clone())),
             Accepted::OutOfService => Err(PutError::OutOfService),
             Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
         }

@@ -10,7 +10,6 @@ mod update;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -25,9 +24,10 @@ use crate::format::{Fields, Kind, record_bytes};
 use crate::memory::{Chunk, Class, Reservation};
 use crate::object::{Cut, PAGE, Version};
 use crate::policy::LogPos;
-use crate::record::Record;
+use crate::record::{Kept, Record};
 use crate::shard::Pending;
 use crate::stripe::Accepted;
+use crate::sync::atomic::AtomicBool;
 
 /// First chunk of content whose length is not known.
 const FIRST_CHUNK: usize = 4 << 10;
@@ -374,7 +374,7 @@ fn pending(
         content_bytes,
     );
     Arc::new(Pending {
-        record: Arc::new(Record {
+        record: Kept::alone(Record {
             fields,
             name: name.clone(),
             metadata,

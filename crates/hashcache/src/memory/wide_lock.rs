@@ -1,0 +1,204 @@
+//! Locks that any number of readers take without getting into each other's way.
+//!
+//! With an ordinary lock readers share it, but write to one cache line to say so, and on two
+//! processors that costs them what the second one adds. Here a reader takes the lock of its lane,
+//! and a writer takes those of all lanes, in their order.
+//!
+//! Invariant: who writes holds the lock in every lane, who reads holds it in one; so there is never
+//! a reader beside a writer. `cargo xtask loom` tries it (`models`).
+//! Cost: to read, as one lock; to write, as [`lanes::count`] of them.
+#![expect(
+    unsafe_code,
+    reason = "what several locks guard together lies outside of all of them"
+)]
+
+use std::ops::{Deref, DerefMut};
+
+use crate::lanes::{LANES_MAX, Lanes};
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(all(test, loom))]
+use loom::cell::{ConstPtr, MutPtr, UnsafeCell};
+#[cfg(not(all(test, loom)))]
+use plain::{ConstPtr, MutPtr, UnsafeCell};
+
+/// `N` values, each with a lock.
+pub(crate) struct WideLocks<T, const N: usize> {
+    lanes: Lanes<[RwLock<()>; N]>,
+    values: Box<[Value<T>]>,
+}
+
+/// On cache lines of its own: else who writes one takes its neighbours from those who read them.
+#[repr(align(128))]
+struct Value<T>(UnsafeCell<T>);
+
+// SAFETY: a `&T` is given only to holders of a lock in one lane, a `&mut T` only to those of the
+// lock in all lanes, which excludes every other; so this is as shareable as an `RwLock<T>`.
+unsafe impl<T: Send + Sync, const N: usize> Sync for WideLocks<T, N> {}
+// SAFETY: it owns its values, and nothing in it belongs to a thread.
+unsafe impl<T: Send, const N: usize> Send for WideLocks<T, N> {}
+
+impl<T, const N: usize> WideLocks<T, N> {
+    /// Of exactly `N` values.
+    pub(crate) fn new(values: impl IntoIterator<Item = T>) -> Self {
+        let values: Box<[_]> = values
+            .into_iter()
+            .map(|it| Value(UnsafeCell::new(it)))
+            .collect();
+        assert_eq!(values.len(), N);
+        Self {
+            lanes: Lanes::new(|| std::array::from_fn(|_| RwLock::new(()))),
+            values,
+        }
+    }
+
+    /// Waits until nobody writes value `n`.
+    pub(crate) fn read(&self, n: usize) -> ReadLocked<'_, T> {
+        let lock = self.lanes.own()[n].read();
+        ReadLocked {
+            value: self.values[n].0.get(),
+            _lock: lock.expect("no holder of this lock panics"),
+        }
+    }
+
+    /// Waits until nobody reads or writes value `n`.
+    pub(crate) fn write(&self, n: usize) -> WriteLocked<'_, T> {
+        let mut locks = [const { None }; LANES_MAX];
+        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
+            *held = Some(lane[n].write().expect("no holder of this lock panics"));
+        }
+        WriteLocked {
+            value: self.values[n].0.get_mut(),
+            _locks: locks,
+        }
+    }
+
+    /// Value `n`, unless someone reads or writes it.
+    pub(crate) fn try_write(&self, n: usize) -> Option<WriteLocked<'_, T>> {
+        let mut locks = [const { None }; LANES_MAX];
+        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
+            *held = Some(lane[n].try_write().ok()?);
+        }
+        Some(WriteLocked {
+            value: self.values[n].0.get_mut(),
+            _locks: locks,
+        })
+    }
+}
+
+/// A value that is read.
+pub(crate) struct ReadLocked<'a, T> {
+    // Before the lock, because what is declared first is dropped first.
+    value: ConstPtr<T>,
+    _lock: RwLockReadGuard<'a, ()>,
+}
+
+impl<T> Deref for ReadLocked<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the value lives as long as `'a`, and nobody writes it while this lane's lock is
+        // held.
+        unsafe { self.value.deref() }
+    }
+}
+
+/// A value that is written.
+pub(crate) struct WriteLocked<'a, T> {
+    // Before the locks, as above.
+    value: MutPtr<T>,
+    _locks: [Option<RwLockWriteGuard<'a, ()>>; LANES_MAX],
+}
+
+impl<T> Deref for WriteLocked<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the value lives as long as `'a`, and the lock is held in all lanes.
+        unsafe { self.value.deref() }
+    }
+}
+
+impl<T> DerefMut for WriteLocked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `&mut self` makes this the only reference.
+        unsafe { self.value.deref() }
+    }
+}
+
+/// What loom's cell does, without watching.
+#[cfg(not(all(test, loom)))]
+mod plain {
+    pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+    pub(super) struct ConstPtr<T>(*const T);
+    pub(super) struct MutPtr<T>(*mut T);
+
+    impl<T> UnsafeCell<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        pub(super) fn get(&self) -> ConstPtr<T> {
+            ConstPtr(self.0.get())
+        }
+
+        pub(super) fn get_mut(&self) -> MutPtr<T> {
+            MutPtr(self.0.get())
+        }
+    }
+
+    impl<T> ConstPtr<T> {
+        /// SAFETY: the caller sees to it that nobody writes the value meanwhile.
+        pub(super) unsafe fn deref(&self) -> &T {
+            // SAFETY: as the caller says.
+            unsafe { &*self.0 }
+        }
+    }
+
+    impl<T> MutPtr<T> {
+        /// SAFETY: the caller sees to it that this is the only reference.
+        #[expect(clippy::mut_from_ref, reason = "the face of loom's own type")]
+        pub(super) unsafe fn deref(&self) -> &mut T {
+            // SAFETY: as the caller says.
+            unsafe { &mut *self.0 }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reader_sees_what_one_writer_wrote_whole() {
+        let locks = WideLocks::<[u64; 8], 2>::new([[0; 8], [0; 8]]);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for n in 0..2_000 {
+                        if n % 8 == 0 {
+                            locks.write(1).iter_mut().for_each(|it| *it += 1);
+                        }
+                        let seen = *locks.read(1);
+                        assert!(seen.iter().all(|it| *it == seen[0]), "{seen:?}");
+                    }
+                });
+            }
+        });
+        assert_eq!((locks.read(0)[0], locks.read(1)[0]), (0, 1_000));
+    }
+
+    #[test]
+    fn what_is_read_or_written_is_not_tried() {
+        let locks = WideLocks::<u8, 2>::new([1, 2]);
+        let reader = locks.read(0);
+        assert!(locks.try_write(0).is_none());
+        // What it had taken of the other lanes is given back.
+        assert_eq!(*locks.read(0), 1);
+        drop(reader);
+        let writer = locks.try_write(0).unwrap();
+        assert!(locks.try_write(0).is_none());
+        assert_eq!(*locks.try_write(1).unwrap(), 2);
+        drop(writer);
+        assert!(locks.try_write(0).is_some());
+    }
+}

@@ -1,0 +1,338 @@
+//! What threads do to one stripe at the same time, in every order that a few preemptions allow.
+//!
+//! The stripe, its shards, hot objects and log, and who writes for them are the real ones, without
+//! their threads: a model's threads do what theirs would. `cargo xtask loom` runs them.
+//!
+//! Invariant: what a model does depends on nothing but the order that loom chooses. Reference
+//! counts and the queue are not among what it watches.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use loom::future::block_on;
+use loom::thread;
+
+use crate::assemble;
+use crate::completion::{Outcome, promise};
+use crate::config::{Config, PolicyKind};
+use crate::device::MemoryDevice;
+use crate::flush::Scribe;
+use crate::format::{Fields, Kind, record_bytes};
+use crate::key::KeyHash;
+use crate::lanes;
+use crate::memory::WideLocks;
+use crate::object::Version;
+use crate::record::{Kept, Record};
+use crate::shard::{Begun, Pending};
+use crate::stripe::{Accepted, Lookup, Stripe, Wanted};
+use crate::sync::atomic::AtomicBool;
+
+/// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
+/// another number): one fault that was made on purpose needs as many as that.
+fn try_all(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+// -- what the models do -----------------------------------------------------------------------
+
+struct Store {
+    stripe: Arc<Stripe>,
+    scribe: Scribe,
+}
+
+/// A store whose log is begun, so that the next batch opens no segment.
+fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
+    let config = Config {
+        policy,
+        hot_bytes_max,
+        // One set a shard.
+        held_share: Some(1),
+        memory_bytes: 32 << 20,
+        segment_bytes: Some(1 << 20),
+        ..Config::on_device(Arc::new(MemoryDevice::new(32 << 20)))
+    };
+    let (stripe, scribe) = assemble::without_threads(&config).unwrap();
+    let mut store = Store { stripe, scribe };
+    put(&store.stripe, "the first");
+    store.scribe.write_pending();
+    store
+}
+
+fn key(stripe: &Stripe, name: &str) -> KeyHash {
+    stripe.secret.name(name.as_bytes())
+}
+
+fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
+    let key = key(stripe, name);
+    let mut shard = stripe.shard(key);
+    shard.begin(key, stripe.draw_version(), false)
+}
+
+fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
+    let key = key(stripe, name);
+    let fields = Fields {
+        kind: Kind::Head,
+        key,
+        version: begun.version,
+        revision: 0,
+        span: 0,
+        incomplete: false,
+        total: Some(0),
+        span_pages: 4,
+        mark: 0,
+        group: 0,
+        useless_after: 0,
+        labels: Vec::new(),
+    };
+    let record = Record {
+        fields,
+        name: bytes::Bytes::copy_from_slice(name.as_bytes()),
+        metadata: bytes::Bytes::new(),
+        content: Vec::new(),
+        at: None,
+    };
+    let pending = Arc::new(Pending {
+        record_bytes: record_bytes(name.len(), 0, 0, 0),
+        record: Kept::alone(record),
+        replaces: None,
+        copies: None,
+        dead: AtomicBool::new(false),
+        asked_for: AtomicBool::new(false),
+        _reservations: Arc::default(),
+    });
+    let accepted = stripe.put_head(&pending, begun);
+    stripe.shard(key).end(key, begun);
+    accepted
+}
+
+/// Puts an object without content. Returns its version.
+fn put(stripe: &Stripe, name: &str) -> Version {
+    let begun = begin(stripe, name);
+    assert_eq!(commit(stripe, name, &begun), Accepted::Yes);
+    begun.version
+}
+
+/// Looks for an object, and reads what has to be read. Returns its version.
+fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
+    let key = key(stripe, name);
+    if let Some(hot) = stripe.hot_head(key, name.as_bytes()) {
+        return Some(hot.fields.version);
+    }
+    let lookup = stripe.lookup(Wanted {
+        key,
+        name: bytes::Bytes::copy_from_slice(name.as_bytes()),
+        span: None,
+        expect: 0,
+    });
+    let found = match lookup {
+        Lookup::Found(record) => Some(record),
+        Lookup::Nothing => None,
+        Lookup::Asked(outcome) => {
+            stripe.pool.run_waiting();
+            outcome.wait()
+        }
+    };
+    found.map(|record| record.fields.version)
+}
+
+const NO_HOT: u64 = 0;
+const HOT: u64 = u64::MAX;
+
+// -- the models -------------------------------------------------------------------------------
+
+#[test]
+fn a_committed_object_is_found_while_it_is_written() {
+    for hot in [NO_HOT, HOT] {
+        try_all(move || {
+            let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
+            let version = put(&stripe, "a");
+            let writer = thread::spawn(move || scribe.write_pending());
+            assert_eq!(get(&stripe, "a"), Some(version));
+            writer.join().unwrap();
+            assert_eq!(get(&stripe, "a"), Some(version));
+        });
+    }
+}
+
+#[test]
+fn a_removed_object_is_never_found_again_although_it_is_being_written() {
+    try_all(|| {
+        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        put(&stripe, "a");
+        let writer = thread::spawn(move || scribe.write_pending());
+        stripe.remove(key(&stripe, "a"));
+        assert_eq!(get(&stripe, "a"), None);
+        writer.join().unwrap();
+        assert_eq!(get(&stripe, "a"), None);
+    });
+}
+
+#[test]
+fn a_removed_object_is_never_found_again_although_it_is_being_read() {
+    try_all(|| {
+        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let version = put(&stripe, "a");
+        scribe.write_pending();
+        stripe.hot.remove(key(&stripe, "a"));
+        let reader = {
+            let stripe = Arc::clone(&stripe);
+            thread::spawn(move || get(&stripe, "a"))
+        };
+        stripe.remove(key(&stripe, "a"));
+        assert_eq!(get(&stripe, "a"), None);
+        let read = reader.join().unwrap();
+        assert!(read.is_none_or(|it| it == version));
+        assert_eq!(get(&stripe, "a"), None);
+    });
+}
+
+#[test]
+fn a_put_that_began_before_a_remove_is_not_found_after_it() {
+    try_all(|| {
+        let Store { stripe, .. } = store(PolicyKind::Log, HOT);
+        let begun = begin(&stripe, "a");
+        let putter = {
+            let stripe = Arc::clone(&stripe);
+            thread::spawn(move || commit(&stripe, "a", &begun))
+        };
+        stripe.remove(key(&stripe, "a"));
+        assert_eq!(get(&stripe, "a"), None);
+        putter.join().unwrap();
+        assert_eq!(get(&stripe, "a"), None);
+    });
+}
+
+#[test]
+fn what_was_read_late_does_not_hide_what_was_put_since() {
+    try_all(|| {
+        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let old = put(&stripe, "a");
+        scribe.write_pending();
+        stripe.hot.remove(key(&stripe, "a"));
+        let reader = {
+            let stripe = Arc::clone(&stripe);
+            thread::spawn(move || get(&stripe, "a"))
+        };
+        let new = put(&stripe, "a");
+        assert_eq!(get(&stripe, "a"), Some(new));
+        let read = reader.join().unwrap();
+        assert!(read == Some(old) || read == Some(new), "{read:?}");
+        assert_eq!(get(&stripe, "a"), Some(new));
+    });
+}
+
+#[test]
+fn who_asks_for_what_is_being_read_gets_it_too() {
+    try_all(|| {
+        let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
+        let version = put(&stripe, "a");
+        scribe.write_pending();
+        let before = stripe.counters.reads.value();
+        let reader = {
+            let stripe = Arc::clone(&stripe);
+            thread::spawn(move || get(&stripe, "a"))
+        };
+        assert_eq!(get(&stripe, "a"), Some(version));
+        assert_eq!(reader.join().unwrap(), Some(version));
+        let reads = stripe.counters.reads.value() - before;
+        let joined = stripe.counters.joined_reads.value();
+        assert_eq!(reads + joined, 2, "{reads} reads, {joined} joined");
+    });
+}
+
+#[test]
+fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
+    try_all(|| {
+        let Store { stripe, mut scribe } = store(PolicyKind::SetMemLru, NO_HOT);
+        let set = |name: &str| key(&stripe, name).set(stripe.geometry.sets);
+        let shard = |name: &str| key(&stripe, name).shard();
+        let mut names = (0..).map(|n| format!("b{n}"));
+        let neighbour = names.find(|name| set(name) == set("a")).unwrap();
+        let other = |name: &String| shard(name) == shard("a") && set(name) != set("a");
+        let other = names.find(other).unwrap();
+        let old = put(&stripe, "a");
+        scribe.write_pending();
+        // Memory holds this set instead.
+        let third = put(&stripe, &other);
+        scribe.write_pending();
+        let reader = {
+            let stripe = Arc::clone(&stripe);
+            thread::spawn(move || get(&stripe, "a"))
+        };
+        let new = put(&stripe, &neighbour);
+        scribe.write_pending();
+        // And again: then only who reads it knows what is in it.
+        assert_eq!(get(&stripe, &other), Some(third));
+        assert_eq!(get(&stripe, &neighbour), Some(new));
+        assert_eq!(reader.join().unwrap(), Some(old));
+        assert_eq!(get(&stripe, &neighbour), Some(new));
+        assert_eq!(get(&stripe, "a"), Some(old));
+    });
+}
+
+#[test]
+fn whoever_waits_gets_the_value_and_nobody_waits_for_ever() {
+    try_all(|| {
+        let (promise, outcome) = promise::<Option<u32>>();
+        let waits = |outcome: &Outcome<Option<u32>>| {
+            let outcome = outcome.clone();
+            thread::spawn(move || outcome.wait())
+        };
+        let waiter = waits(&outcome);
+        let task = {
+            let outcome = outcome.clone();
+            thread::spawn(move || block_on(outcome))
+        };
+        promise.set(Some(7));
+        assert_eq!(waiter.join().unwrap(), Some(7));
+        assert_eq!(task.join().unwrap(), Some(7));
+        let mut outcome = outcome;
+        let polled = std::pin::Pin::new(&mut outcome);
+        let polled = polled.poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(polled, Poll::Ready(Some(7)));
+    });
+    try_all(|| {
+        let (promise, outcome) = promise::<Option<u32>>();
+        let task = thread::spawn(move || block_on(outcome));
+        drop(promise);
+        assert_eq!(task.join().unwrap(), None);
+    });
+}
+
+#[test]
+fn nobody_reads_what_is_being_written_whatever_the_lane() {
+    try_all(|| {
+        let locks = Arc::new(WideLocks::<[u32; 2], 1>::new([[0; 2]]));
+        let reads = |lane| {
+            let locks = Arc::clone(&locks);
+            thread::spawn(move || {
+                lanes::take(lane);
+                let seen = *locks.read(0);
+                assert_eq!(seen[0], seen[1]);
+            })
+        };
+        let readers = [reads(0), reads(1)];
+        let tries = {
+            let locks = Arc::clone(&locks);
+            thread::spawn(move || {
+                if let Some(mut both) = locks.try_write(0) {
+                    both[0] += 1;
+                    both[1] += 1;
+                }
+            })
+        };
+        {
+            let mut both = locks.write(0);
+            both[0] += 1;
+            both[1] += 1;
+        }
+        readers.into_iter().for_each(|it| it.join().unwrap());
+        tries.join().unwrap();
+        let both = *locks.read(0);
+        assert!(both[0] == both[1] && (1..=2).contains(&both[0]));
+    });
+}

@@ -1,0 +1,42 @@
+//! `cargo xtask loom`: the engine's models of what threads do at the same time, each in every order
+//! of steps that a few preemptions allow.
+//!
+//! They are in `crates/hashcache/src/models.rs`. Built apart, because `--cfg loom` changes every
+//! lock.
+//!
+//! Cost: a build of some crates, then some seconds.
+
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use crate::root;
+
+/// Arguments of `loom`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Preemptions at most in one order of steps
+    #[arg(long, default_value_t = 3)]
+    preemptions: u32,
+    /// Only models whose names contain this
+    model: Option<String>,
+}
+
+/// Builds and runs the models.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let target = root().join(target).join("loom");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(root())
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", target)
+        .env("LOOM_MAX_PREEMPTIONS", args.preemptions.to_string())
+        .args(["test", "--locked", "-p", "hashcache", "--lib"])
+        .arg(args.model.as_deref().unwrap_or("models::"));
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("a model failed: it says which, and `LOOM_LOG=trace` its steps");
+    }
+    Ok(())
+}
