@@ -125,7 +125,7 @@ pub struct SettingArgs {
     /// Address to accept clients on [default: 127.0.0.1:3128]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Stand in front of this origin (http://…) instead of being a forward proxy
+    /// Stand in front of this origin (http://… or https://…) instead of being a forward proxy
     #[arg(long, value_name = "URL")]
     accelerate: Option<String>,
     /// Name that the accelerated site goes by; requests for others get 421 [default: any]
@@ -163,6 +163,9 @@ pub struct SettingArgs {
     /// Also allow clients of this network (by default: this machine and private networks)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_client: Vec<String>,
+    /// File with certificates of authorities to believe beside those of the platform (PEM)
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Vec<String>,
     /// Port, or range of ports, that CONNECT may go to [default: 443]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
@@ -226,6 +229,7 @@ impl SettingArgs {
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
+            ("upstream-ca", many(&self.upstream_ca)),
             ("allow-connect-port", many(&self.allow_connect_port)),
             ("admin", one(&self.admin)),
             ("access-log", one(&self.access_log)),

@@ -113,6 +113,9 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         RunError::AccessLog { .. } => {
             "its directory must be there and the user we run as must be able to write to it"
         }
+        RunError::Authorities(_) => {
+            "`--upstream-ca` names a file with certificates of authorities, in PEM"
+        }
         _ => return error.into(),
     };
     let source = std::error::Error::source(&error)

@@ -33,3 +33,4 @@ mod page;
 pub use server::{RunError, run};
 pub use settings::{AccessLog, Limits, LogFormat, Mode, Settings};
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
+pub use upstream::tls::AuthoritiesError;

@@ -17,7 +17,7 @@ pub enum Mode {
     Forward,
     /// A reverse proxy in front of one origin.
     Accelerate {
-        /// Scheme and authority of the origin, `http` only.
+        /// Scheme and authority of the origin.
         origin: hashcache_http::Origin,
         /// The names it goes by: whoever asks for another host gets 421. Empty: any will do, for
         /// there is one site, and the cache key names the site and not the host.
@@ -75,6 +75,8 @@ pub struct Settings {
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
+    /// Files with certificates of authorities to be believed beside those of the platform.
+    pub upstream_ca: Vec<PathBuf>,
     /// Ports `CONNECT` may go to.
     pub allow_connect_port: Vec<ConnectPort>,
     /// Where the access log goes.

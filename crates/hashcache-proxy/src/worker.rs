@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashcache::Cache;
 use hashcache_http::{
-    Authority, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space, StoreOptions, UnixTime,
+    Authority, Host, Origin, Pseudonym, ReuseOptions, Space, StoreOptions, Target, UnixTime,
 };
 
 use crate::access_log::WorkerLog;
@@ -203,8 +203,8 @@ impl Worker {
         Rc::clone(&upstream.1)
     }
 
-    /// The authority as it stands in a Host field.
-    pub(crate) fn host_field(authority: &Authority) -> String {
-        authority.display(Scheme::Http).to_string()
+    /// The authority of `target` as it stands in a Host field.
+    pub(crate) fn host_field(target: &Target) -> String {
+        target.authority.display(target.scheme).to_string()
     }
 }

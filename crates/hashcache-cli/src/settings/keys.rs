@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hashcache::{PolicyKind, Rows};
-use hashcache_http::{Host, Origin, Scheme, TargetError};
+use hashcache_http::{Host, Origin, TargetError};
 use hashcache_proxy::{AccessLog, LogFormat};
 
 use super::suggest;
@@ -139,6 +139,23 @@ macro_rules! many {
     };
 }
 
+/// A row that takes a list of paths.
+macro_rules! paths {
+    ($name:literal, $field:ident) => {
+        Key {
+            name: $name,
+            form: Form::Many(|values, words| {
+                values.$field = words
+                    .iter()
+                    .map(|word| path(word))
+                    .collect::<Result<_, _>>()?;
+                Ok(())
+            }),
+            show: |values| Shown::List(values.$field.iter().map(|path| show_path(path)).collect()),
+        }
+    };
+}
+
 /// All keys, in the order in which `config show` shows them: tables last, as TOML needs it.
 pub static KEYS: &[Key] = &[
     many!("listen", listen, address),
@@ -147,17 +164,7 @@ pub static KEYS: &[Key] = &[
     one!("admin", admin, address_or_none, show_admin),
     one!("name", name, name, show_name),
     one!("workers", workers, workers, show_count),
-    Key {
-        name: "cache",
-        form: Form::Many(|values, words| {
-            values.cache = words
-                .iter()
-                .map(|word| path(word))
-                .collect::<Result<_, _>>()?;
-            Ok(())
-        }),
-        show: |values| Shown::List(values.cache.iter().map(|path| show_path(path)).collect()),
-    },
+    paths!("cache", cache),
     one!("cache_size", cache_size, positive_size, show_bytes),
     one!("memory", memory, positive_size, show_bytes),
     one!("policy", policy, policy, show_policy),
@@ -188,6 +195,7 @@ pub static KEYS: &[Key] = &[
     many!("allow_client", allow_client, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
+    paths!("upstream_ca", upstream_ca),
     many!("allow_connect_port", allow_connect_port, itself),
     one!("access_log", access_log, access_log, show_access_log),
     one!("log_format", log_format, log_format, show_format),
@@ -342,9 +350,7 @@ fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {
 
 fn origin(word: &str) -> Result<Option<Origin>, Fault> {
     let why = match word.parse::<Origin>() {
-        Ok(origin) if origin.scheme == Scheme::Http => return Ok(Some(origin)),
-        // Asked in clear on the port for TLS, it would answer nobody.
-        Ok(_) => "this version speaks no TLS to it".to_owned(),
+        Ok(origin) => return Ok(Some(origin)),
         Err(_) if !word.contains("://") => "it begins with no scheme".to_owned(),
         Err(TargetError::Path) => "it has a path, and what clients ask for has its own".to_owned(),
         Err(error) => error.to_string(),

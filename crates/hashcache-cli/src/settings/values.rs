@@ -61,6 +61,8 @@ pub struct Values {
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
+    /// Files with certificates of authorities believed beside those of the platform.
+    pub upstream_ca: Vec<PathBuf>,
     /// Ports `CONNECT` may go to.
     pub allow_connect_port: Vec<ConnectPort>,
     /// Where the access log goes.
@@ -103,6 +105,7 @@ impl Values {
             allow_client: vec![],
             allow_destination: vec![],
             deny_destination: vec![],
+            upstream_ca: vec![],
             allow_connect_port: vec![ConnectPort::new(443..=443)],
             access_log: AccessLog::None,
             log_format: LogFormat::Squid,
@@ -136,6 +139,7 @@ impl Values {
             allow_client: self.allow_client.clone(),
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),
+            upstream_ca: self.upstream_ca.clone(),
             allow_connect_port: self.allow_connect_port.clone(),
             access_log: self.access_log.clone(),
             log_format: self.log_format,

@@ -51,6 +51,7 @@ fn start(cache: &Cache) -> SocketAddr {
         allow_client: vec![],
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
         deny_destination: vec![],
+        upstream_ca: vec![],
         allow_connect_port: vec![],
         access_log: AccessLog::None,
         log_format: LogFormat::Squid,

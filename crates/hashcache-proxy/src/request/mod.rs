@@ -139,11 +139,6 @@ async fn serve(
             reason,
         });
     }
-    if target.scheme == Scheme::Https {
-        return Err(Failure::NotImplemented(
-            "https goes through CONNECT, not in plain text",
-        ));
-    }
     if let Some(answer) = max_forwards(&mut request, note) {
         return answer;
     }
@@ -216,7 +211,7 @@ fn target_failure(error: TargetError) -> Failure {
         reason,
     };
     match error {
-        TargetError::Scheme => Failure::NotImplemented("schemes other than http"),
+        TargetError::Scheme => Failure::NotImplemented("schemes other than http and https"),
         TargetError::NoHost => refused("the request names no host"),
         TargetError::Host => refused("the host is no name and no address in its usual spelling"),
         TargetError::Port => refused("the port is not a number from 1 to 65535"),
@@ -402,6 +397,7 @@ fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
     Endpoint {
         authority: target.authority.clone(),
         purpose,
+        scheme: target.scheme,
     }
 }
 

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use hashcache_http::Target;
+use hashcache_http::{Scheme, Target};
 use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
 use hyper::body::Incoming;
@@ -28,6 +28,7 @@ pub(super) struct Note {
     client: SocketAddr,
     method: Method,
     version: Version,
+    scheme: Scheme,
     authority: String,
     path: Box<str>,
     outcome: Outcome,
@@ -53,6 +54,7 @@ impl Note {
             client: connection.client,
             method: request.method().clone(),
             version,
+            scheme: Scheme::Http,
             authority: String::new(),
             path: "".into(),
             outcome: Outcome::Own,
@@ -78,7 +80,8 @@ impl Note {
     }
 
     pub(super) fn set_target(&mut self, target: &Target) {
-        self.authority = Worker::host_field(&target.authority);
+        self.authority = Worker::host_field(target);
+        self.scheme = target.scheme;
         self.path = target.path_and_query.clone();
     }
 
@@ -126,6 +129,7 @@ impl Note {
             } else {
                 101
             },
+            scheme: self.scheme,
             authority: self.authority.clone(),
             path: self.path.clone(),
             upstream: self.upstream,
@@ -150,7 +154,7 @@ impl Note {
                 first_byte: Some(first_byte),
                 client: self.client,
                 method: self.method.as_str(),
-                scheme: "http",
+                scheme: self.scheme.as_str(),
                 authority: &self.authority,
                 path: &self.path,
                 version: self.version,
@@ -181,6 +185,7 @@ pub(super) struct TunnelNote {
     version: Version,
     method: Method,
     status: u16,
+    scheme: Scheme,
     authority: String,
     path: Box<str>,
     upstream: Option<SocketAddr>,
@@ -197,7 +202,7 @@ impl TunnelNote {
             first_byte: None,
             client: self.client,
             method: self.method.as_str(),
-            scheme: "http",
+            scheme: self.scheme.as_str(),
             authority: &self.authority,
             path: &self.path,
             version: self.version,

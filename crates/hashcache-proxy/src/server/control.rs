@@ -21,6 +21,8 @@ use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::metrics::{Metrics, Reload};
 use crate::settings::Settings;
+use crate::upstream;
+use crate::upstream::tls::Trust;
 use crate::worker::{Common, Live};
 
 /// The thread that minds the others.
@@ -85,13 +87,22 @@ impl Control {
                 return;
             }
         };
+        let trust = match Trust::load(&settings.upstream_ca, Arc::clone(&self.common.clock)) {
+            Ok(trust) => trust,
+            Err(error) => {
+                self.metrics.config_reloaded(Reload::Kept);
+                let cause = std::error::Error::source(&error);
+                let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+                error!("configuration not reloaded, the old one holds: {error}{cause}");
+                return;
+            }
+        };
         let old = self.common.live.load_full();
-        let live = Live::new(
-            &settings,
-            old.generation + 1,
-            &self.common.own,
-            old.upstream.clone(),
-        );
+        let upstream = upstream::Shared {
+            trust,
+            ..old.upstream.clone()
+        };
+        let live = Live::new(&settings, old.generation + 1, &self.common.own, upstream);
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -106,6 +117,7 @@ impl Control {
             allow_client: settings.allow_client,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
+            upstream_ca: settings.upstream_ca,
             allow_connect_port: settings.allow_connect_port,
             max_object_size: settings.max_object_size,
             ..self.settings.clone()

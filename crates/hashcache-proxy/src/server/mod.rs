@@ -41,6 +41,7 @@ use crate::related::Related;
 use crate::settings::{Mode, Settings};
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::tls::{AuthoritiesError, Trust};
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
 
@@ -70,6 +71,9 @@ pub enum RunError {
         /// The name.
         name: String,
     },
+    /// Certificates of authorities could not be read.
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
     /// Threads, signals or a runtime could not be had.
     #[error("the system refused {what}")]
     System {
@@ -122,6 +126,7 @@ pub fn run<E: std::fmt::Display>(
     let log = Arc::new(log);
     let clock = Arc::new(Clock::start(state_path));
     let metrics = Metrics::new(settings.workers);
+    let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
     let limits = Arc::new(settings.limits.clone());
     let names = Names::new(NameServers::System, settings.limits.dns_time);
@@ -129,6 +134,7 @@ pub fn run<E: std::fmt::Display>(
         names,
         Destinations::new(&[], &[], own.clone()),
         own.clone(),
+        trust,
         limits,
     );
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);

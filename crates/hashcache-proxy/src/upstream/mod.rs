@@ -2,7 +2,7 @@
 //!
 //! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `limit` gives a place,
 //! `pool` an idle connection or `connect` a new one (`dns` finds the addresses, `address` judges
-//! them, `interfaces` knows our own), hyper writes the request (`request_body`) and reads the head
+//! them, `interfaces` knows our own; `tls` makes a stream of it for https), hyper writes the request (`request_body`) and reads the head
 //! (`meter` counts below it), `framing` judges it, and `response_body` carries the content.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
@@ -12,6 +12,7 @@
 //! connection used before, and not a byte came back. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
+mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
 mod exchange;
@@ -22,6 +23,7 @@ mod meter;
 mod pool;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
+pub(crate) mod tls;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -38,12 +40,14 @@ use hyper::client::conn::http1::Builder;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::timeout;
 
+use self::channel::Channel;
 use self::connect::Connector;
 use self::dns::{Names, Resolver};
 use self::interfaces::OwnAddresses;
 use self::limit::{Place, Places};
 use self::meter::Memory;
 use self::pool::{Line, Pool};
+use self::tls::Trust;
 use crate::failure::Failure;
 use crate::settings::Limits;
 
@@ -61,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
+    /// Whose certificates are good.
+    pub(crate) trust: Trust,
     /// Places for busy connections.
     pub(crate) places: Places,
     /// Bounds on time and memory.
@@ -70,6 +76,7 @@ pub(crate) struct Shared {
 /// Sends requests to origins, from one core.
 pub(crate) struct Upstream {
     connector: Connector,
+    trust: Trust,
     places: Places,
     pool: Rc<Pool>,
     limits: Arc<Limits>,
@@ -129,6 +136,7 @@ impl Shared {
         names: Names,
         destinations: Destinations,
         own: OwnAddresses,
+        trust: Trust,
         limits: Arc<Limits>,
     ) -> Self {
         let places = Places::new(limits.upstream_per_origin, limits.upstream);
@@ -136,6 +144,7 @@ impl Shared {
             names,
             destinations,
             own,
+            trust,
             places,
             limits,
         }
@@ -150,6 +159,7 @@ impl Upstream {
             names,
             destinations,
             own,
+            trust,
             places,
             limits,
         } = shared.clone();
@@ -170,6 +180,7 @@ impl Upstream {
         let pool = Pool::new(limits.upstream_idle_time, places.clone());
         Self {
             connector,
+            trust,
             places,
             pool,
             limits,
@@ -239,13 +250,36 @@ impl Upstream {
             (request, place) = (again, stumble.place);
         }
         let memory = match &self.memory {
-            Some(cache) => Some(Memory::narrow(cache).ok_or(Failure::UpstreamLimit)?),
+            Some(cache) => Some(Memory::narrow(cache, to.scheme).ok_or(Failure::UpstreamLimit)?),
             None => None,
         };
         let (stream, peer) = self.connector.connect(to).await?;
+        let stream = self
+            .secure(stream, to)
+            .await
+            .map_err(|failure| SendFailure {
+                peer: Some(peer),
+                ..failure.into()
+            })?;
         let line = Line::new(&self.http, stream, peer, memory).await?;
         let sent = self.exchange(line, to, request, place, &options).await;
         sent.map_err(|stumble| stumble.failed)
+    }
+}
+
+impl Upstream {
+    /// What a socket to an origin becomes before the first request: TLS, if that is its scheme.
+    async fn secure(
+        &self,
+        socket: tokio::net::TcpStream,
+        to: &Endpoint,
+    ) -> Result<Channel, Failure> {
+        if to.scheme == Scheme::Http {
+            return Ok(Channel::Plain(socket));
+        }
+        let limit = self.limits.connect_time;
+        let handshake = self.trust.handshake(&to.authority.host, socket, limit);
+        Ok(Channel::Tls(Box::new(handshake.await?)))
     }
 }
 
@@ -259,7 +293,7 @@ fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody>
     };
     head.uri = Uri::from(target);
     if !head.headers.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::try_from(to.authority.display(Scheme::Http).to_string())
+        && let Ok(host) = HeaderValue::try_from(to.authority.display(to.scheme).to_string())
     {
         head.headers.insert(header::HOST, host);
     }

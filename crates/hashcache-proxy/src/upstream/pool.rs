@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::channel::Channel;
 use super::connect::Endpoint;
 use super::limit::{CountedIdle, Places};
 use super::meter::{Memory, Meter, Metered};
@@ -39,7 +39,7 @@ impl Line {
     /// Makes a line of a connected socket.
     pub(super) async fn new(
         http: &Builder,
-        stream: TcpStream,
+        stream: Channel,
         peer: SocketAddr,
         memory: Option<Memory>,
     ) -> Result<Self, Failure> {
