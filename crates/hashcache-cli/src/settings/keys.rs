@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, TargetError};
-use hashcache_proxy::{AccessLog, LogFormat};
+use hashcache_proxy::{AccessLog, Listen, LogFormat};
 
 use super::suggest;
 use super::values::Values;
@@ -158,7 +158,9 @@ macro_rules! paths {
 
 /// All keys, in the order in which `config show` shows them: tables last, as TOML needs it.
 pub static KEYS: &[Key] = &[
-    many!("listen", listen, address),
+    many!("listen", listen, listen),
+    paths!("tls_cert", tls_cert),
+    paths!("tls_key", tls_key),
     one!("accelerate", accelerate, origin, show_origin),
     many!("accelerate_host", accelerate_host, host),
     one!("admin", admin, address_or_none, show_admin),
@@ -204,6 +206,8 @@ pub static KEYS: &[Key] = &[
     one!("default_rules", default_rules, truth, show_truth),
     limit!(clients, count, show_count),
     limit!(clients_per_address, count, show_count),
+    limit!(streams, count, show_count),
+    limit!(frames, count, show_count),
     limit!(head_bytes, memory_size, show_memory),
     limit!(head_fields, count, show_count),
     limit!(target_bytes, memory_size, show_memory),
@@ -338,6 +342,18 @@ fn address(word: &str) -> Result<SocketAddr, Fault> {
             Err(_) => fault.hint("write it as 127.0.0.1:3128 or [::1]:3128"),
         }
     })
+}
+
+/// An address, which may say what is spoken there.
+fn listen(word: &str) -> Result<Listen, Fault> {
+    match word.parse() {
+        Ok(listen) => Ok(listen),
+        Err(_) => {
+            let known = ["http://", "h2c://", "https://"];
+            let bare = known.iter().find_map(|word_| word.strip_prefix(word_));
+            address(bare.unwrap_or(word)).map(Listen::from)
+        }
+    }
 }
 
 fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
-use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
+use hashcache_proxy::{
+    AccessLog, CertificateFiles, ConnectPort, Limits, Listen, LogFormat, Mode, Prefix, Settings,
+};
 
 use super::environment::Environment;
 
@@ -22,7 +24,11 @@ const OBJECTS_PER_CACHE: u64 = 8;
 #[derive(Clone, Debug)]
 pub struct Values {
     /// Addresses to accept clients on.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
+    /// Files with certificates to show to clients.
+    pub tls_cert: Vec<PathBuf>,
+    /// Files with their keys, in the same order.
+    pub tls_key: Vec<PathBuf>,
     /// The origin in front of which we stand, if any.
     pub accelerate: Option<Origin>,
     /// The names it goes by; any, when there are none.
@@ -85,7 +91,9 @@ impl Values {
     /// What holds in `environment` when nobody says anything.
     pub fn defaults(environment: &Environment) -> Self {
         Self {
-            listen: vec![LISTEN],
+            listen: vec![LISTEN.into()],
+            tls_cert: vec![],
+            tls_key: vec![],
             accelerate: None,
             accelerate_host: vec![],
             admin: Some(ADMIN),
@@ -123,6 +131,17 @@ impl Values {
             .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
     }
 
+    fn tls(&self) -> Vec<CertificateFiles> {
+        let pairs = self
+            .tls_cert
+            .iter()
+            .cloned()
+            .zip(self.tls_key.iter().cloned());
+        pairs
+            .map(|(certificate, key)| CertificateFiles { certificate, key })
+            .collect()
+    }
+
     /// The proxy's share.
     pub fn for_proxy(&self) -> Settings {
         Settings {
@@ -134,6 +153,7 @@ impl Values {
                 None => Mode::Forward,
             },
             listen: self.listen.clone(),
+            tls: self.tls(),
             admin: self.admin,
             name: self.name.clone(),
             allow_client: self.allow_client.clone(),

@@ -45,7 +45,8 @@ async fn origin() -> Origin {
 fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
         mode: Mode::Forward,
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+        tls: vec![],
         admin: None,
         name: "hashcache".into(),
         allow_client: vec![],

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use hashcache_http::{Scheme, Target};
 use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::Connection;
@@ -17,7 +16,7 @@ use crate::access_log::{Entry, Outcome, RequestId};
 use crate::clock::UnixMillis;
 use crate::failure::Failure;
 use crate::fetch;
-use crate::wire::{Head, Sent};
+use crate::wire::{ClientBody, Head, Sent};
 use crate::worker::Worker;
 
 /// The beginnings of a log entry.
@@ -42,7 +41,7 @@ pub(super) struct Note {
 }
 
 impl Note {
-    pub(super) fn new(connection: &Connection, request: &Request<Incoming>, head: &Head) -> Self {
+    pub(super) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
         let (received, version) = match head {
             Head::Accepted(info) => (info.received, info.version),
             Head::Refused(_) => (Instant::now(), Version::HTTP_11),
@@ -54,7 +53,7 @@ impl Note {
             client: connection.client,
             method: request.method().clone(),
             version,
-            scheme: Scheme::Http,
+            scheme: connection.scheme,
             authority: String::new(),
             path: "".into(),
             outcome: Outcome::Own,
@@ -79,9 +78,10 @@ impl Note {
         self.authority = authority;
     }
 
-    pub(super) fn set_target(&mut self, target: &Target) {
+    /// Notes what is asked for; `scheme` is that of the URL the client has in mind.
+    pub(super) fn set_target(&mut self, target: &Target, scheme: Scheme) {
         self.authority = Worker::host_field(target);
-        self.scheme = target.scheme;
+        self.scheme = scheme;
         self.path = target.path_and_query.clone();
     }
 

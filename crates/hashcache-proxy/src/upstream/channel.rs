@@ -18,6 +18,16 @@ pub(super) enum Channel {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+impl Channel {
+    /// Whether ALPN chose HTTP/2.
+    pub(super) fn is_http_2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+}
+
 impl AsyncRead for Channel {
     fn poll_read(
         self: Pin<&mut Self>,

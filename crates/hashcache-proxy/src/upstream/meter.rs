@@ -64,7 +64,7 @@ impl Meter {
         self.0.wide.load(Ordering::Relaxed)
     }
 
-    fn note_received(&self, bytes: usize) {
+    pub(super) fn note_received(&self, bytes: usize) {
         self.0
             .received
             .fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -61,7 +61,20 @@ pub enum AuthoritiesError {
 
 /// Whom we believe; one for all cores, made anew by a reload.
 #[derive(Clone)]
-pub(crate) struct Trust(Arc<ClientConfig>);
+pub(crate) struct Trust {
+    /// Offers HTTP/2 as well.
+    both: Arc<ClientConfig>,
+    http_1: Arc<ClientConfig>,
+}
+
+/// Which versions are offered in ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// HTTP/2, or else HTTP/1.1.
+    Both,
+    /// HTTP/1.1 only.
+    Http1,
+}
 
 impl Trust {
     /// The roots of the platform and those in the files `more`, at the time of `clock`.
@@ -85,7 +98,12 @@ impl Trust {
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
         config.resumption = Resumption::in_memory_sessions(ORIGINS_REMEMBERED);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self(Arc::new(config))
+        let mut both = config.clone();
+        both.alpn_protocols.insert(0, b"h2".to_vec());
+        Self {
+            both: Arc::new(both),
+            http_1: Arc::new(config),
+        }
     }
 
     /// Makes a stream to `host` of a connected socket, within `limit`.
@@ -93,10 +111,14 @@ impl Trust {
         &self,
         host: &Host,
         socket: TcpStream,
+        offer: Offer,
         limit: Duration,
     ) -> Result<TlsStream<TcpStream>, Failure> {
         let name = server_name(host)?;
-        let connector = TlsConnector::from(Arc::clone(&self.0));
+        let connector = TlsConnector::from(Arc::clone(match offer {
+            Offer::Both => &self.both,
+            Offer::Http1 => &self.http_1,
+        }));
         match tokio::time::timeout(limit, connector.connect(name, socket)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(failure_of(&error)),
@@ -191,7 +213,7 @@ impl fmt::Debug for Trust {
 
 /// The time by which certificates are judged.
 #[derive(Debug)]
-struct OurTime(Arc<Clock>);
+pub(crate) struct OurTime(pub(crate) Arc<Clock>);
 
 impl TimeProvider for OurTime {
     fn current_time(&self) -> Option<UnixTime> {
@@ -203,5 +225,7 @@ impl TimeProvider for OurTime {
 /// Origins whose sessions are remembered, each with up to eight tickets of about 1 KiB.
 const ORIGINS_REMEMBERED: usize = 256;
 
+#[cfg(test)]
+mod http2_tests;
 #[cfg(test)]
 pub(crate) mod tests;

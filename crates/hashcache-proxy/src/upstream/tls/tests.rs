@@ -1,3 +1,5 @@
+//! Origins with certificates of the tests' own, good and bad, over real sockets.
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -76,6 +78,15 @@ impl Authorities {
     }
 }
 
+pub(super) fn server_config(leaf: Leaf) -> ServerConfig {
+    ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.certificate], leaf.key)
+        .unwrap()
+}
+
 /// What an origin does at the end of its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Close {
@@ -93,12 +104,7 @@ struct Origin {
 
 /// An origin that answers every connection's first request with `answer` and closes.
 async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.certificate], leaf.key)
-        .unwrap();
+    let mut config = server_config(leaf);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -139,7 +145,7 @@ async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
     Origin { to, heard, resumed }
 }
 
-fn upstream(trust: Trust) -> Upstream {
+pub(super) fn upstream(trust: Trust) -> Upstream {
     let own = OwnAddresses::fixed(&[], &[]);
     let destinations = Destinations::new(&[], &[], own.clone());
     let limits = Limits::default();
@@ -153,14 +159,14 @@ fn upstream(trust: Trust) -> Upstream {
     ))
 }
 
-async fn send(upstream: &Upstream, to: &Endpoint) -> Result<Exchange, SendFailure> {
+pub(super) async fn send(upstream: &Upstream, to: &Endpoint) -> Result<Exchange, SendFailure> {
     let request = http::Request::get("/page")
         .body(RequestBody::empty())
         .unwrap();
     upstream.send(to, request, SendOptions::default()).await
 }
 
-async fn locally<T>(test: impl Future<Output = T>) -> T {
+pub(super) async fn locally<T>(test: impl Future<Output = T>) -> T {
     LocalSet::new().run_until(test).await
 }
 
