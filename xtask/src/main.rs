@@ -6,6 +6,7 @@
 mod check;
 mod cpu;
 mod followers;
+mod h2spec;
 mod memory_limit;
 mod memory_pressure;
 mod models;
@@ -50,6 +51,8 @@ enum Command {
     Followers(followers::Args),
     /// Ask for random ranges of one object: each byte is to be fetched once
     RangeStorm(range_storm::Args),
+    /// Hold HTTP/2 to clients against every case of h2spec
+    H2spec(h2spec::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
     /// Hold random operations on every policy against a map
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::NeverWrong(args) => never_wrong::run(&args),
         Command::Followers(args) => followers::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
+        Command::H2spec(args) => h2spec::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
