@@ -44,6 +44,9 @@ impl Note {
     pub(super) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
         let (received, version) = match head {
             Head::Accepted(info) => (info.received, info.version),
+            Head::Refused(_) if request.version() == Version::HTTP_2 => {
+                (Instant::now(), Version::HTTP_2)
+            }
             Head::Refused(_) => (Instant::now(), Version::HTTP_11),
         };
         Self {

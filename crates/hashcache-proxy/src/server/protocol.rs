@@ -86,3 +86,63 @@ async fn handshake(socket: Socket, identity: &Identity) -> io::Result<(Socket, P
 
 /// The largest content of one record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is made of a client that sends these pieces and, at the end, nothing more.
+    async fn settled(pieces: &[&[u8]]) -> (Protocol, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        let (mut client, server) = (client.unwrap(), accepted.unwrap().0);
+        client.set_nodelay(true).unwrap();
+        let limit = Duration::from_secs(10);
+        let settling = settle(server, Speaks::H2c, None, limit);
+        let sending = async {
+            for piece in pieces {
+                client.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            client.shutdown().await.unwrap();
+        };
+        let (settled, ()) = tokio::join!(settling, sending);
+        let (mut socket, protocol) = settled.unwrap();
+        let mut read = Vec::new();
+        socket.read_to_end(&mut read).await.unwrap();
+        (protocol, read)
+    }
+
+    #[tokio::test]
+    async fn the_preface_tells_http_2_and_is_read_again_by_whoever_serves() {
+        let request = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n";
+        for (pieces, expected) in [
+            (&[&PREFACE[..], b"frames"][..], Protocol::Http2),
+            (
+                &[&PREFACE[..3], &PREFACE[3..20], &PREFACE[20..]],
+                Protocol::Http2,
+            ),
+            (&[&request[..]], Protocol::Http1),
+            (&[&PREFACE[..16], b"Host: a.test\r\n\r\n"], Protocol::Http1),
+            (&[&PREFACE[..5]], Protocol::Http1),
+            (&[], Protocol::Http1),
+        ] {
+            let (protocol, read) = settled(pieces).await;
+            assert_eq!((protocol, read), (expected, pieces.concat()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_not_waited_for_longer_than_for_a_head() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (_client, accepted) = tokio::join!(client, listener.accept());
+        let server = accepted.unwrap().0;
+        let settled = settle(server, Speaks::H2c, None, Duration::from_secs(10)).await;
+        assert!(matches!(settled, Err(NotServed::Late)));
+    }
+}

@@ -201,6 +201,10 @@ fn why_refused(why: &CertificateError) -> &'static str {
         Why::BadEncoding => "damaged",
         Why::BadSignature => "with a wrong signature",
         Why::UnhandledCriticalExtension => "with an extension nobody knows",
+        // What `openssl req -x509` makes, unless told otherwise; there is no variant for it.
+        Why::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "of an authority, and not of a site"
+        }
         _ => "not acceptable",
     }
 }

@@ -207,7 +207,14 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
         let not_yet = |params: &mut CertificateParams| {
             params.not_before = rcgen::date_time_ymd(4000, 1, 1);
         };
+        let authority = |params: &mut CertificateParams| {
+            params.is_ca = rcgen::IsCa::Ca(BasicConstraints::Unconstrained);
+        };
         for (leaf, why) in [
+            (
+                authorities.leaf("127.0.0.1", authority),
+                "of an authority, and not of a site",
+            ),
             (authorities.leaf("127.0.0.1", long_ago), "expired"),
             (authorities.leaf("127.0.0.1", not_yet), "not valid yet"),
             (authorities.leaf("127.0.0.2", |_| ()), "for another name"),
