@@ -8,6 +8,7 @@ mod cpu;
 mod device_speed;
 mod followers;
 mod fuzz;
+mod h2spec;
 mod loom;
 mod memory_limit;
 mod memory_pressure;
@@ -53,6 +54,8 @@ enum Command {
     Followers(followers::Args),
     /// Ask for random ranges of one object: each byte is to be fetched once
     RangeStorm(range_storm::Args),
+    /// Hold HTTP/2 to clients against every case of h2spec
+    H2spec(h2spec::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
     /// Feed made-up bytes to whatever reads them
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::NeverWrong(args) => never_wrong::run(&args),
         Command::Followers(args) => followers::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
+        Command::H2spec(args) => h2spec::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Models(args) => models::models(&args),

@@ -171,6 +171,11 @@ impl ProxyProcess {
         self.addresses[0]
     }
 
+    /// All places where it listens, in the order of the flags.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
     /// `http://address`, as clients take it in `http_proxy`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
@@ -283,7 +288,7 @@ fn listen_to(source: impl Read + Send + 'static, said: Said, greetings: mpsc::Se
         {
             let text = String::from_utf8_lossy(&line);
             said.push(&text);
-            if text.starts_with("hashcache: ") && text.contains(" on http://") {
+            if text.starts_with("hashcache: ") && text.contains(" on http") {
                 // Nobody waits for a second greeting.
                 let _ = greetings.send(text.into_owned());
             }
@@ -305,6 +310,7 @@ fn read_greeting(greeting: &str) -> anyhow::Result<(Vec<SocketAddr>, Option<Sock
         .with_context(|| format!("no listeners in {greeting:?}"))?;
     let address = |url: &str| {
         url.strip_prefix("http://")
+            .or(url.strip_prefix("https://"))
             .and_then(|address| address.parse().ok())
             .with_context(|| format!("`{url}` is no address in {greeting:?}"))
     };
@@ -434,6 +440,9 @@ mod tests {
         let (listen, admin) = read_greeting(greeting).unwrap();
         assert_eq!(listen, ["127.0.0.1:1".parse().unwrap()]);
         assert_eq!(admin, None);
+        let greeting = "hashcache: in front of https://a on https://127.0.0.1:1, no admin; cache";
+        let (listen, _) = read_greeting(greeting).unwrap();
+        assert_eq!(listen, ["127.0.0.1:1".parse().unwrap()]);
         assert!(read_greeting("hashcache: cannot open\n").is_err());
     }
 

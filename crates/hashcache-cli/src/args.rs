@@ -122,15 +122,22 @@ pub struct SettingArgs {
     /// Configuration file (TOML) [default: hashcache/hashcache.toml in ~/.config or /etc, if there]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address to accept clients on [default: 127.0.0.1:3128]
+    /// Address to accept clients on, after http://, h2c:// or https:// if need be [default:
+    /// 127.0.0.1:3128]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Stand in front of this origin (http://…) instead of being a forward proxy
+    /// Stand in front of this origin (http://… or https://…) instead of being a forward proxy
     #[arg(long, value_name = "URL")]
     accelerate: Option<String>,
     /// Name that the accelerated site goes by; requests for others get 421 [default: any]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     accelerate_host: Vec<String>,
+    /// Certificate of the accelerated site, with its chain (PEM); read anew on HUP
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Vec<String>,
+    /// Its key (PEM); several pairs are told apart by the names in the certificates
+    #[arg(long, value_name = "FILE")]
+    tls_key: Vec<String>,
     /// Cache file or device [default: hashcache/cache.img in ~/.cache, for root in /var/cache]
     #[arg(long, value_name = "PATH")]
     cache: Vec<String>,
@@ -170,6 +177,9 @@ pub struct SettingArgs {
     /// Also allow clients of this network (by default: this machine and private networks)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_client: Vec<String>,
+    /// File with certificates of authorities to believe beside those of the platform (PEM)
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Vec<String>,
     /// Port, or range of ports, that CONNECT may go to [default: 443]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
@@ -223,6 +233,8 @@ impl SettingArgs {
             ("listen", many(&self.listen)),
             ("accelerate", one(&self.accelerate)),
             ("accelerate-host", many(&self.accelerate_host)),
+            ("tls-cert", many(&self.tls_cert)),
+            ("tls-key", many(&self.tls_key)),
             ("cache", many(&self.cache)),
             ("cache-size", one(&self.cache_size)),
             ("memory", one(&self.memory)),
@@ -235,6 +247,7 @@ impl SettingArgs {
             ("allow-destination", many(&self.allow_destination)),
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
+            ("upstream-ca", many(&self.upstream_ca)),
             ("allow-connect-port", many(&self.allow_connect_port)),
             ("admin", one(&self.admin)),
             ("access-log", one(&self.access_log)),

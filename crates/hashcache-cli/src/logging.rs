@@ -28,13 +28,18 @@ pub fn start(environment: &Environment) -> Result<(), Fault> {
 
 /// Lines of level *info* and above, unless `text` says otherwise.
 fn filter(text: &str) -> Result<EnvFilter, Fault> {
-    EnvFilter::builder()
+    let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .parse(text)
         .map_err(|error| {
             Fault::new(format!("{RUST_LOG}: {error}"))
                 .hint("write it as `debug` or `hashcache_proxy=trace,info`")
-        })
+        })?;
+    if text.contains("h2=") {
+        return Ok(filter);
+    }
+    // It warns of what clients do wrong, as often as they like to.
+    Ok(filter.add_directive("h2=off".parse().expect("a target and a level")))
 }
 
 #[cfg(test)]
@@ -51,6 +56,13 @@ mod tests {
             filter("debug").unwrap().max_level_hint(),
             Some(LevelFilter::DEBUG)
         );
+    }
+
+    #[test]
+    fn the_library_below_http_2_is_heard_only_if_it_is_named() {
+        let shown = |text| filter(text).unwrap().to_string();
+        assert!(shown("debug").contains("h2=off"));
+        assert!(!shown("h2=trace,info").contains("h2=off"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use hashcache::{Cache, Config, PolicyKind};
-use hashcache_proxy::{AccessLog, RunError};
+use hashcache_proxy::{AccessLog, RunError, Speaks};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -113,6 +113,13 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         }
         RunError::AccessLog { .. } => {
             "its directory must be there and the user we run as must be able to write to it"
+        }
+        RunError::Identity(_) => {
+            "`--tls-cert` names a file with the certificate and its chain, `--tls-key` one with \
+             its key, both in PEM"
+        }
+        RunError::Authorities(_) => {
+            "`--upstream-ca` names a file with certificates of authorities, in PEM"
         }
         _ => return error.into(),
     };
@@ -250,9 +257,19 @@ fn greeting(
     admin: Option<SocketAddr>,
 ) -> String {
     let values = &effective.values;
-    let addresses: Vec<String> = listen
+    let settings = values.for_proxy();
+    let scheme = |at: usize| match settings.listen.get(at).map(|it| settings.speaks(it)) {
+        Some(Speaks::Tls) => "https",
+        Some(Speaks::Http | Speaks::H2c) | None => "http",
+    };
+    let urls: Vec<(&str, SocketAddr)> = listen
         .iter()
-        .map(|address| format!("http://{address}"))
+        .enumerate()
+        .map(|(at, address)| (scheme(at), *address))
+        .collect();
+    let addresses: Vec<String> = urls
+        .iter()
+        .map(|(scheme, address)| format!("{scheme}://{address}"))
         .collect();
     let caches: Vec<String> = values
         .cache
@@ -263,9 +280,11 @@ fn greeting(
         || "no admin".to_owned(),
         |at| format!("admin on http://{at}"),
     );
-    let next = match (&values.accelerate, listen.first()) {
-        (Some(_), Some(address)) => format!("curl http://{}/", reachable(*address)),
-        (None, Some(address)) => format!("export http_proxy=http://{}", reachable(*address)),
+    let next = match (&values.accelerate, urls.first()) {
+        (Some(_), Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
+        (None, Some((scheme, address))) => {
+            format!("export http_proxy={scheme}://{}", reachable(*address))
+        }
         (_, None) => String::new(),
     };
     let in_all = if caches.len() > 1 { " in all" } else { "" };
@@ -393,6 +412,17 @@ mod tests {
             "{line}"
         );
         assert!(line.ends_with("next: curl http://[::1]:81/\n"), "{line}");
+        let effective = self::effective(&[
+            "--accelerate=http://a",
+            "--tls-cert=c",
+            "--tls-key=k",
+            "--listen=0.0.0.0:443,h2c://127.0.0.1:81",
+        ]);
+        let line = greeting(&effective, 1 << 30, &listen, None);
+        let told = "on https://0.0.0.0:3128 http://[::1]:81, no admin";
+        assert!(line.contains(told), "{line}");
+        let next = "next: curl https://127.0.0.1:3128/\n";
+        assert!(line.ends_with(next), "{line}");
         let effective = self::effective(&["--cache=/a", "--cache=/b"]);
         let line = greeting(&effective, 3 << 30, &listen, None);
         let told = "cache /a /b (3GiB in all, policy log)";

@@ -46,6 +46,12 @@ pub(crate) enum Failure {
     ConnectionRefused,
     /// No connection in time.
     ConnectTimeout(Duration),
+    /// The origin's certificate was not accepted.
+    TlsCertificate(&'static str),
+    /// The origin broke off the handshake, and said why.
+    TlsAlert(&'static str),
+    /// The handshake failed for another reason.
+    TlsProtocol(&'static str),
     /// The connection broke before the response head was complete.
     ConnectionTerminated,
     /// No first byte in time.
@@ -68,7 +74,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 21] = [
+    pub(crate) const SLUGS: [&'static str; 24] = [
         "refused",
         "client-denied",
         "client-limit",
@@ -81,6 +87,9 @@ impl Failure {
         "unreachable",
         "connection-refused",
         "connect-timeout",
+        "tls-certificate",
+        "tls-alert",
+        "tls-protocol",
         "connection-terminated",
         "first-byte-timeout",
         "read-timeout",
@@ -129,6 +138,9 @@ impl Failure {
             Self::Unreachable => ProxyError::DestinationIpUnroutable,
             Self::ConnectionRefused => ProxyError::ConnectionRefused,
             Self::ConnectTimeout(_) => ProxyError::ConnectionTimeout,
+            Self::TlsCertificate(_) => ProxyError::TlsCertificateError,
+            Self::TlsAlert(_) => ProxyError::TlsAlertReceived,
+            Self::TlsProtocol(_) => ProxyError::TlsProtocolError,
             Self::ConnectionTerminated => ProxyError::ConnectionTerminated,
             // Not `http_response_timeout`: that is about the whole response, this about silence.
             Self::FirstByteTimeout(_) | Self::ReadTimeout(_) => ProxyError::ConnectionReadTimeout,
@@ -150,6 +162,9 @@ impl Failure {
             details: match self {
                 Self::Refused { reason, .. }
                 | Self::ResponseMalformed(reason)
+                | Self::TlsCertificate(reason)
+                | Self::TlsAlert(reason)
+                | Self::TlsProtocol(reason)
                 | Self::NotImplemented(reason) => Some(reason),
                 _ => None,
             },
@@ -173,6 +188,9 @@ impl Failure {
             Self::Unreachable => "unreachable",
             Self::ConnectionRefused => "connection-refused",
             Self::ConnectTimeout(_) => "connect-timeout",
+            Self::TlsCertificate(_) => "tls-certificate",
+            Self::TlsAlert(_) => "tls-alert",
+            Self::TlsProtocol(_) => "tls-protocol",
             Self::ConnectionTerminated => "connection-terminated",
             Self::FirstByteTimeout(_) => "first-byte-timeout",
             Self::ReadTimeout(_) => "read-timeout",
@@ -215,6 +233,9 @@ impl fmt::Display for Failure {
             Self::Unreachable => f.write_str("no address of the destination can be reached"),
             Self::ConnectionRefused => f.write_str("the destination refuses connections"),
             Self::ConnectTimeout(waited) => write!(f, "no connection in {waited:?}"),
+            Self::TlsCertificate(why) => write!(f, "the origin's certificate is {why}"),
+            Self::TlsAlert(alert) => write!(f, "the origin refused TLS: {alert}"),
+            Self::TlsProtocol(why) => write!(f, "no TLS with the origin: {why}"),
             Self::ConnectionTerminated => f.write_str("the connection broke before the response"),
             Self::FirstByteTimeout(waited) => write!(f, "no first byte in {waited:?}"),
             Self::ReadTimeout(waited) => write!(f, "no further byte in {waited:?}"),
@@ -255,6 +276,9 @@ impl Failure {
             Failure::Unreachable,
             Failure::ConnectionRefused,
             Failure::ConnectTimeout(second),
+            Failure::TlsCertificate("expired"),
+            Failure::TlsAlert("UnrecognisedName"),
+            Failure::TlsProtocol("what came is no TLS"),
             Failure::ConnectionTerminated,
             Failure::FirstByteTimeout(second),
             Failure::ReadTimeout(second),

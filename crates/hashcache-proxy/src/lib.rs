@@ -30,6 +30,9 @@ mod clock;
 mod metrics;
 mod page;
 
-pub use server::{RunError, run};
-pub use settings::{AccessLog, GroupBy, Limits, LogFormat, Mode, Settings};
+pub use server::{IdentityError, RunError, run};
+pub use settings::{
+    AccessLog, CertificateFiles, GroupBy, Limits, Listen, LogFormat, Mode, Settings, Speaks,
+};
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
+pub use upstream::tls::AuthoritiesError;

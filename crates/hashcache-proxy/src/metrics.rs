@@ -201,6 +201,8 @@ pub(crate) enum Limit {
     Clients,
     ClientsPerAddress,
     Memory,
+    Streams,
+    Frames,
     HeadBytes,
     HeadFields,
     TargetBytes,
@@ -223,10 +225,12 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// All, in the order of their numbers, with their names.
-    const ALL: [(Self, &'static str); 21] = [
+    const ALL: [(Self, &'static str); 23] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
         (Self::Memory, "memory"),
+        (Self::Streams, "streams"),
+        (Self::Frames, "frames"),
         (Self::HeadBytes, "head_bytes"),
         (Self::HeadFields, "head_fields"),
         (Self::TargetBytes, "target_bytes"),

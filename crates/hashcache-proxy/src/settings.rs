@@ -4,8 +4,9 @@
 //! Invariant: a `Settings` that exists is consistent; nothing here is a raw string of the user's.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::upstream::address::{ConnectPort, Prefix};
@@ -17,12 +18,82 @@ pub enum Mode {
     Forward,
     /// A reverse proxy in front of one origin.
     Accelerate {
-        /// Scheme and authority of the origin, `http` only.
+        /// Scheme and authority of the origin.
         origin: hashcache_http::Origin,
         /// The names it goes by: whoever asks for another host gets 421. Empty: any will do, for
         /// there is one site, and the cache key names the site and not the host.
         hosts: Vec<hashcache_http::Host>,
     },
+}
+
+/// An address to accept clients on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The address.
+    pub address: SocketAddr,
+    /// What is spoken there; `None`: TLS where there are certificates, else HTTP/1.1 in the clear.
+    pub speaks: Option<Speaks>,
+}
+
+/// What is spoken on a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// HTTP/1.1 in the clear.
+    Http,
+    /// The same, and HTTP/2 with clients that begin with its preface (RFC 9113, section 3.3).
+    H2c,
+    /// TLS, within it HTTP/2 or HTTP/1.1 as ALPN says.
+    Tls,
+}
+
+impl Speaks {
+    const WORDS: [(Self, &'static str); 3] = [
+        (Self::Http, "http://"),
+        (Self::H2c, "h2c://"),
+        (Self::Tls, "https://"),
+    ];
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Self {
+        let speaks = None;
+        Self { address, speaks }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        for (speaks, word) in Speaks::WORDS {
+            if let Some(address) = text.strip_prefix(word) {
+                return Ok(Self {
+                    address: address.parse()?,
+                    speaks: Some(speaks),
+                });
+            }
+        }
+        Ok(text.parse::<SocketAddr>()?.into())
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Speaks::WORDS
+            .iter()
+            .find(|(speaks, _)| Some(*speaks) == self.speaks);
+        let word = known.map_or("", |(_, word)| word);
+        write!(f, "{word}{}", self.address)
+    }
+}
+
+/// Where a certificate and its key are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The chain, our own certificate first (PEM).
+    pub certificate: PathBuf,
+    /// The key (PEM).
+    pub key: PathBuf,
 }
 
 /// Where the access log goes.
@@ -74,7 +145,9 @@ pub struct Settings {
     /// Forward or accelerate; one mode for all of `listen`.
     pub mode: Mode,
     /// Addresses to accept clients on.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
+    /// Certificates to show to clients, with their keys; the first is for whoever names no other.
+    pub tls: Vec<CertificateFiles>,
     /// Where metrics and health are served, if anywhere.
     pub admin: Option<SocketAddr>,
     /// Name of this proxy in `Via`, `Cache-Status` and `Proxy-Status`.
@@ -85,6 +158,8 @@ pub struct Settings {
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
+    /// Files with certificates of authorities to be believed beside those of the platform.
+    pub upstream_ca: Vec<PathBuf>,
     /// Ports `CONNECT` may go to.
     pub allow_connect_port: Vec<ConnectPort>,
     /// Where the access log goes.
@@ -114,6 +189,12 @@ pub struct Limits {
     pub clients: usize,
     /// Connections from one address.
     pub clients_per_address: usize,
+    /// Requests under way at once on a connection in HTTP/2.
+    pub streams: usize,
+    /// Frames of HTTP/2 that ask for nothing (PING, SETTINGS, RST_STREAM and the like) that a
+    /// client may send at once; a sixteenth of them is added each second, and one for each KiB
+    /// that was sent to the client.
+    pub frames: usize,
     /// Request head, bytes.
     pub head_bytes: usize,
     /// Fields in a head.
@@ -150,11 +231,25 @@ pub struct Limits {
     pub read_ahead: u64,
 }
 
+impl Settings {
+    /// What is spoken on `listen`.
+    pub fn speaks(&self, listen: &Listen) -> Speaks {
+        let usual = match self.tls.is_empty() {
+            true => Speaks::Http,
+            false => Speaks::Tls,
+        };
+        listen.speaks.unwrap_or(usual)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             clients: 4096,
             clients_per_address: 256,
+            streams: 100,
+            // A browser that leaves a page takes back some hundred requests.
+            frames: 2048,
             head_bytes: 64 << 10,
             head_fields: 256,
             target_bytes: 16 << 10,
@@ -181,6 +276,21 @@ impl Default for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_is_written_as_it_is_read() {
+        for text in [
+            "127.0.0.1:1",
+            "http://127.0.0.1:1",
+            "h2c://[::1]:1",
+            "https://0.0.0.0:443",
+        ] {
+            let listen: Listen = text.parse().unwrap();
+            assert_eq!(listen.to_string(), text);
+        }
+        assert!("ftp://127.0.0.1:1".parse::<Listen>().is_err());
+        assert!("https://127.0.0.1".parse::<Listen>().is_err());
+    }
 
     #[test]
     fn every_client_of_one_address_may_have_a_connection_to_one_origin() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashcache::Cache;
 use hashcache_http::{
-    Authority, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space, StoreOptions, UnixTime,
+    Authority, Host, Origin, Pseudonym, ReuseOptions, Space, StoreOptions, Target, UnixTime,
 };
 
 use crate::access_log::WorkerLog;
@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{Exposition, WorkerMetrics};
 use crate::related::Related;
+use crate::server::identity::Identity;
 use crate::settings::{Limits, Mode, Settings};
 use crate::upstream::address::{Clients, ConnectPort};
 use crate::upstream::interfaces::OwnAddresses;
@@ -52,6 +53,8 @@ pub(crate) struct Live {
     pub(crate) connect_ports: Vec<ConnectPort>,
     pub(crate) clients: Clients,
     pub(crate) upstream: upstream::Shared,
+    /// What is shown to clients that speak TLS.
+    pub(crate) identity: Option<Identity>,
 }
 
 impl Live {
@@ -61,6 +64,7 @@ impl Live {
         generation: u64,
         own: &OwnAddresses,
         upstream: upstream::Shared,
+        identity: Option<Identity>,
     ) -> Self {
         let destinations = Destinations::new(
             &settings.allow_destination,
@@ -81,6 +85,7 @@ impl Live {
                 destinations,
                 ..upstream
             },
+            identity,
         }
     }
 }
@@ -203,8 +208,8 @@ impl Worker {
         Rc::clone(&upstream.1)
     }
 
-    /// The authority as it stands in a Host field.
-    pub(crate) fn host_field(authority: &Authority) -> String {
-        authority.display(Scheme::Http).to_string()
+    /// The authority of `target` as it stands in a Host field.
+    pub(crate) fn host_field(target: &Target) -> String {
+        target.authority.display(target.scheme).to_string()
     }
 }

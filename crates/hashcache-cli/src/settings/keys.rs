@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{Host, Origin, Scheme, TargetError};
-use hashcache_proxy::{AccessLog, GroupBy, LogFormat};
+use hashcache_http::{Host, Origin, TargetError};
+use hashcache_proxy::{AccessLog, GroupBy, Listen, LogFormat};
 
 use super::suggest;
 use super::values::Values;
@@ -139,25 +139,34 @@ macro_rules! many {
     };
 }
 
+/// A row that takes a list of paths.
+macro_rules! paths {
+    ($name:literal, $field:ident) => {
+        Key {
+            name: $name,
+            form: Form::Many(|values, words| {
+                values.$field = words
+                    .iter()
+                    .map(|word| path(word))
+                    .collect::<Result<_, _>>()?;
+                Ok(())
+            }),
+            show: |values| Shown::List(values.$field.iter().map(|path| show_path(path)).collect()),
+        }
+    };
+}
+
 /// All keys, in the order in which `config show` shows them: tables last, as TOML needs it.
 pub static KEYS: &[Key] = &[
-    many!("listen", listen, address),
+    many!("listen", listen, listen),
+    paths!("tls_cert", tls_cert),
+    paths!("tls_key", tls_key),
     one!("accelerate", accelerate, origin, show_origin),
     many!("accelerate_host", accelerate_host, host),
     one!("admin", admin, address_or_none, show_admin),
     one!("name", name, name, show_name),
     one!("workers", workers, workers, show_count),
-    Key {
-        name: "cache",
-        form: Form::Many(|values, words| {
-            values.cache = words
-                .iter()
-                .map(|word| path(word))
-                .collect::<Result<_, _>>()?;
-            Ok(())
-        }),
-        show: |values| Shown::List(values.cache.iter().map(|path| show_path(path)).collect()),
-    },
+    paths!("cache", cache),
     one!("cache_size", cache_size, positive_size, show_bytes),
     one!("memory", memory, positive_size, show_bytes),
     one!("policy", policy, policy, show_policy),
@@ -190,6 +199,7 @@ pub static KEYS: &[Key] = &[
     many!("allow_client", allow_client, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
+    paths!("upstream_ca", upstream_ca),
     many!("allow_connect_port", allow_connect_port, itself),
     one!("access_log", access_log, access_log, show_access_log),
     one!("log_format", log_format, log_format, show_format),
@@ -198,6 +208,8 @@ pub static KEYS: &[Key] = &[
     one!("default_rules", default_rules, truth, show_truth),
     limit!(clients, count, show_count),
     limit!(clients_per_address, count, show_count),
+    limit!(streams, count, show_count),
+    limit!(frames, count, show_count),
     limit!(head_bytes, memory_size, show_memory),
     limit!(head_fields, count, show_count),
     limit!(target_bytes, memory_size, show_memory),
@@ -350,6 +362,18 @@ fn address(word: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
+/// An address, which may say what is spoken there.
+fn listen(word: &str) -> Result<Listen, Fault> {
+    match word.parse() {
+        Ok(listen) => Ok(listen),
+        Err(_) => {
+            let known = ["http://", "h2c://", "https://"];
+            let bare = known.iter().find_map(|word_| word.strip_prefix(word_));
+            address(bare.unwrap_or(word)).map(Listen::from)
+        }
+    }
+}
+
 fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {
     if word == "none" {
         Ok(None)
@@ -360,9 +384,7 @@ fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {
 
 fn origin(word: &str) -> Result<Option<Origin>, Fault> {
     let why = match word.parse::<Origin>() {
-        Ok(origin) if origin.scheme == Scheme::Http => return Ok(Some(origin)),
-        // Asked in clear on the port for TLS, it would answer nobody.
-        Ok(_) => "this version speaks no TLS to it".to_owned(),
+        Ok(origin) => return Ok(Some(origin)),
         Err(_) if !word.contains("://") => "it begins with no scheme".to_owned(),
         Err(TargetError::Path) => "it has a path, and what clients ask for has its own".to_owned(),
         Err(error) => error.to_string(),

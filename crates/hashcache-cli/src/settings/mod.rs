@@ -24,6 +24,7 @@ pub use keys::{
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
+use hashcache_proxy::Speaks;
 
 use crate::fault::{Fault, Faults};
 use crate::units::show_size;
@@ -219,6 +220,34 @@ fn said_twice(layer: &[Given]) -> Vec<Fault> {
     faults
 }
 
+/// The same of certificates.
+fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
+    let values = &effective.values;
+    let mut faults = vec![];
+    let (certificates, keys) = (values.tls_cert.len(), values.tls_key.len());
+    if certificates != keys {
+        let fault = Fault::new(format!(
+            "`tls_cert` names {certificates} files and `tls_key` {keys}"
+        ));
+        let fault = fault.hint("each certificate needs its key, in the same order");
+        faults.push(fault.at(effective.source("tls_cert")));
+    }
+    if values.accelerate.is_none() && certificates > 0 {
+        let fault = Fault::new("`tls_cert` is for a site, and `accelerate` names none");
+        faults.push(fault.at(effective.source("tls_cert")));
+    }
+    let tls = values
+        .listen
+        .iter()
+        .find(|listen| listen.speaks == Some(Speaks::Tls));
+    if let Some(listen) = tls.filter(|_| certificates == 0) {
+        let fault = Fault::new(format!("{listen} speaks TLS, and there is no certificate"));
+        let fault = fault.hint("name one with `--tls-cert FILE` and `--tls-key FILE`");
+        faults.push(fault.at(effective.source("listen")));
+    }
+    faults
+}
+
 /// Values that are right alone but not together.
 fn contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
@@ -229,16 +258,19 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     }
     for (at, listen) in values.listen.iter().enumerate() {
         // Port 0 lets the system choose, a different port each time.
-        if listen.port() != 0 && values.listen[..at].contains(listen) {
+        let port = listen.address.port();
+        let earlier = &values.listen[..at];
+        if port != 0 && earlier.iter().any(|it| it.address == listen.address) {
             faults.push(
                 Fault::new(format!("{listen} is listed twice")).at(effective.source("listen")),
             );
         }
-        if listen.port() != 0 && values.admin == Some(*listen) {
+        if port != 0 && values.admin == Some(listen.address) {
             let fault = Fault::new(format!("{listen} is given to clients and to `admin`"));
             faults.push(fault.hint("admin pages are for operators only: give them another port"));
         }
     }
+    faults.extend(tls_contradictions(effective));
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
         let fault = Fault::new("`accelerate_host` names hosts of a site, and `accelerate` no site");
         faults.push(fault.at(effective.source("accelerate_host")));

@@ -215,6 +215,22 @@ fn what_contradicts_itself_is_refused() {
             "listen = [\"127.0.0.1:1\", \"127.0.0.1:1\"]",
             "a.toml:1: 127.0.0.1:1 is listed twice",
         ),
+        (
+            "accelerate = \"http://a\"\ntls_cert = \"c\"",
+            "a.toml:2: `tls_cert` names 1 files and `tls_key` 0",
+        ),
+        (
+            "tls_cert = \"c\"\ntls_key = \"k\"",
+            "a.toml:1: `tls_cert` is for a site, and `accelerate` names none",
+        ),
+        (
+            "listen = \"https://127.0.0.1:1\"",
+            "a.toml:1: https://127.0.0.1:1 speaks TLS, and there is no certificate",
+        ),
+        (
+            "listen = [\"127.0.0.1:1\", \"h2c://127.0.0.1:1\"]",
+            "a.toml:1: h2c://127.0.0.1:1 is listed twice",
+        ),
         ("cache = []", "a.toml:1: `cache` names no file"),
         (
             "cache = [\"/a\", \"/b\", \"/a\"]",
@@ -257,7 +273,8 @@ fn values_out_of_their_range_are_refused_where_they_stand() {
         "allow_connect_port = [0]",
         "allow_connect_port = [\"99999\"]",
         "accelerate = \"ftp://x\"",
-        "accelerate = \"https://x\"",
+        "listen = \"ftp://127.0.0.1:1\"",
+        "listen = \"https://3128\"",
         "accelerate = \"x:80\"",
         "accelerate = \"http://x/path\"",
         "access_log = \"\"",

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
-use hashcache_proxy::{AccessLog, ConnectPort, GroupBy, Limits, LogFormat, Mode, Prefix, Settings};
+use hashcache_proxy::{
+    AccessLog, CertificateFiles, ConnectPort, GroupBy, Limits, Listen, LogFormat, Mode, Prefix,
+    Settings,
+};
 
 use super::environment::Environment;
 
@@ -22,7 +25,11 @@ const OBJECTS_PER_CACHE: u64 = 8;
 #[derive(Clone, Debug)]
 pub struct Values {
     /// Addresses to accept clients on.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
+    /// Files with certificates to show to clients.
+    pub tls_cert: Vec<PathBuf>,
+    /// Files with their keys, in the same order.
+    pub tls_key: Vec<PathBuf>,
     /// The origin in front of which we stand, if any.
     pub accelerate: Option<Origin>,
     /// The names it goes by; any, when there are none.
@@ -65,6 +72,8 @@ pub struct Values {
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
+    /// Files with certificates of authorities believed beside those of the platform.
+    pub upstream_ca: Vec<PathBuf>,
     /// Ports `CONNECT` may go to.
     pub allow_connect_port: Vec<ConnectPort>,
     /// Where the access log goes.
@@ -87,7 +96,9 @@ impl Values {
     /// What holds in `environment` when nobody says anything.
     pub fn defaults(environment: &Environment) -> Self {
         Self {
-            listen: vec![LISTEN],
+            listen: vec![LISTEN.into()],
+            tls_cert: vec![],
+            tls_key: vec![],
             accelerate: None,
             accelerate_host: vec![],
             admin: Some(ADMIN),
@@ -109,6 +120,7 @@ impl Values {
             allow_client: vec![],
             allow_destination: vec![],
             deny_destination: vec![],
+            upstream_ca: vec![],
             allow_connect_port: vec![ConnectPort::new(443..=443)],
             access_log: AccessLog::None,
             log_format: LogFormat::Squid,
@@ -126,6 +138,17 @@ impl Values {
             .unwrap_or(self.cache_size / OBJECTS_PER_CACHE)
     }
 
+    fn tls(&self) -> Vec<CertificateFiles> {
+        let pairs = self
+            .tls_cert
+            .iter()
+            .cloned()
+            .zip(self.tls_key.iter().cloned());
+        pairs
+            .map(|(certificate, key)| CertificateFiles { certificate, key })
+            .collect()
+    }
+
     /// The proxy's share.
     pub fn for_proxy(&self) -> Settings {
         Settings {
@@ -137,11 +160,13 @@ impl Values {
                 None => Mode::Forward,
             },
             listen: self.listen.clone(),
+            tls: self.tls(),
             admin: self.admin,
             name: self.name.clone(),
             allow_client: self.allow_client.clone(),
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),
+            upstream_ca: self.upstream_ca.clone(),
             allow_connect_port: self.allow_connect_port.clone(),
             access_log: self.access_log.clone(),
             log_format: self.log_format,

@@ -13,6 +13,7 @@ mod proxy_groups;
 mod proxy_never_wrong;
 mod proxy_ranges;
 mod proxy_smuggling;
+mod proxy_tls;
 
 use std::fs;
 use std::path::{Path, PathBuf};

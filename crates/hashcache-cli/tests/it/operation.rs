@@ -161,15 +161,15 @@ fn several_caches_are_one_store_and_a_stranger_is_refused() {
 }
 
 /// A proxy whose every word is listened to.
-struct Running {
+pub struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
-    listen: SocketAddr,
+    pub listen: SocketAddr,
     admin: SocketAddr,
 }
 
 impl Running {
-    fn start(home: &Home, flags: &[&str]) -> Self {
+    pub fn start(home: &Home, flags: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
             .args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"])
             .args(["--cache=c.img", "--cache-size=32MiB"])
@@ -191,7 +191,7 @@ impl Running {
             "{greeting:?} {read:?}"
         );
         let (_, places) = greeting.split_once(" on ").expect("places");
-        let mut addresses = places.split("http://").skip(1).map(|rest| {
+        let mut addresses = places.split("://").skip(1).map(|rest| {
             let end = rest.find([' ', ',', ';']).unwrap_or(rest.len());
             rest[..end].parse().expect("an address")
         });
@@ -206,17 +206,17 @@ impl Running {
     }
 
     /// The next of its lines that has `part` in it.
-    fn says(&mut self, part: &str) -> String {
+    pub fn says(&mut self, part: &str) -> String {
         line_with(&mut self.said, part)
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("a process has a number"), signal).expect("a process that runs");
     }
 
     /// Ends it well, so that everything is written.
-    fn end(mut self) {
+    pub fn end(mut self) {
         self.signal(Signal::TERM);
         assert!(self.child.wait().expect("a child").success());
     }

@@ -45,12 +45,14 @@ async fn origin() -> Origin {
 fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
         mode: Mode::Forward,
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+        tls: vec![],
         admin: None,
         name: "hashcache".into(),
         allow_client: vec![],
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
         deny_destination: vec![],
+        upstream_ca: vec![],
         allow_connect_port: vec![],
         access_log: AccessLog::None,
         log_format: LogFormat::Squid,

@@ -120,6 +120,28 @@ impl Failure {
                 format!("No connection to {site} within {}.", Seconds(*waited)).into(),
                 "The site or the line may be down or busy. Try again later.".into(),
             ),
+            Self::TlsCertificate(why) => (
+                "The site cannot prove who it is",
+                format!("The certificate of {site} is {why}. Nothing was sent there.").into(),
+                "Do not enter anything secret there by another way. If it is a site of your own \
+                 with a certificate of your own authority, ask whoever runs the proxy to start it \
+                 with --upstream-ca FILE; if many sites fail, its clock may be wrong."
+                    .into(),
+            ),
+            Self::TlsAlert(alert) => (
+                "The site refuses a secure connection",
+                format!("{} broke the handshake off: {alert}.", Capital(&site)).into(),
+                "Check the name in the address; trying again is unlikely to help. Those who run \
+                 the site can say what it asks for."
+                    .into(),
+            ),
+            Self::TlsProtocol(why) => (
+                "No secure connection to the site",
+                format!("The handshake with {site} failed: {why}.").into(),
+                "Check whether the address means http:// or another port. An old device may have \
+                 to be reached without this proxy."
+                    .into(),
+            ),
             Self::ConnectionTerminated => (
                 "The site hung up",
                 format!("The connection to {site} broke before an answer came.").into(),

@@ -135,7 +135,7 @@ pub(crate) fn upstream_fields(
         // `wire` refuses such requests; if one comes another way, its options are not followed.
         fields.remove(CONNECTION);
     }
-    let host = Worker::host_field(&target.authority);
+    let host = Worker::host_field(target);
     if let Ok(host) = HeaderValue::from_str(&host) {
         fields.insert(HOST, host);
     }

@@ -4,7 +4,7 @@
 use std::io::Cursor;
 use std::rc::Rc;
 
-use hashcache_http::Authority;
+use hashcache_http::{Authority, Scheme};
 use http::Response;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -32,6 +32,8 @@ pub(super) async fn tunnel(
     let endpoint = Endpoint {
         authority,
         purpose: Purpose::Forward,
+        // Whatever is spoken inside is the client's.
+        scheme: Scheme::Http,
     };
     let (upstream, peer) = worker.upstream().connect(&endpoint).await?;
     note.upstream(Some(peer));

@@ -11,7 +11,6 @@ use hashcache_http::{
 };
 use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -24,7 +23,7 @@ use crate::failure::Failure;
 use crate::fetch::{self, Extent, Fetched, Known};
 use crate::store::StoredResponse;
 use crate::upstream::{Informational, RequestBody, SendFailure, SendOptions};
-use crate::wire::{Content, HeadInfo};
+use crate::wire::{ClientBody, Content, HeadInfo};
 
 /// What a client asked for.
 pub(super) struct Order {
@@ -33,7 +32,7 @@ pub(super) struct Order {
     /// As they came.
     pub(super) fields: HeaderMap,
     pub(super) version: Version,
-    pub(super) body: Option<Incoming>,
+    pub(super) body: Option<ClientBody>,
     /// Times that what was stored for it could not be completed.
     pub(super) tries: u8,
 }
@@ -42,7 +41,7 @@ impl Order {
     pub(super) fn new(
         _connection: &Connection,
         target: Target,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         info: &HeadInfo,
     ) -> Self {
         let (head, body) = request.into_parts();

@@ -32,7 +32,6 @@ use hashcache_http::{
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use self::body::{Body, Tally};
@@ -45,15 +44,18 @@ use crate::related::Asked;
 use crate::store::StoredResponse;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
-use crate::wire::{Cell, Head, HeadInfo};
+use crate::wire::{Cell, ClientBody, Head, HeadInfo};
 use crate::worker::Worker;
 
-/// One client's connection, as far as its requests must know of it.
+/// One client's connection, as far as its requests must know of it; in HTTP/2, one stream of it.
+#[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) cell: Rc<Cell>,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// What the client speaks: https where there is TLS.
+    pub(crate) scheme: Scheme,
     /// Why this client is served nothing, if it is.
     pub(crate) denied: Option<Failure>,
     /// Tells tunnels that the time to end has come.
@@ -66,7 +68,7 @@ type Answer = Result<Response<Body>, Failure>;
 /// Answers one request.
 pub(crate) async fn handle(
     connection: Rc<Connection>,
-    request: Request<Incoming>,
+    request: Request<ClientBody>,
 ) -> Result<Response<Body>, Infallible> {
     let head = connection.cell.next_head();
     let mut note = Note::new(&connection, &request, &head);
@@ -102,7 +104,7 @@ fn failed(
 
 async fn serve(
     connection: &Rc<Connection>,
-    mut request: Request<Incoming>,
+    mut request: Request<ClientBody>,
     info: &HeadInfo,
     note: &mut Note,
 ) -> Answer {
@@ -125,7 +127,11 @@ async fn serve(
         }
         RequestTarget::Resource(target) => target,
     };
-    note.set_target(&target);
+    let scheme = match common.accelerated() {
+        Some(_) => connection.scheme,
+        None => target.scheme,
+    };
+    note.set_target(&target, scheme);
     if common.accelerated().is_none() {
         not_admin(connection, &target.authority)?;
     }
@@ -138,11 +144,6 @@ async fn serve(
             status: StatusCode::BAD_REQUEST,
             reason,
         });
-    }
-    if target.scheme == Scheme::Https {
-        return Err(Failure::NotImplemented(
-            "https goes through CONNECT, not in plain text",
-        ));
     }
     if let Some(answer) = max_forwards(&mut request, note) {
         return answer;
@@ -172,7 +173,7 @@ fn not_admin(connection: &Connection, authority: &Authority) -> Result<(), Failu
 /// What the request is about. Errors are the client's.
 fn parse(
     connection: &Connection,
-    request: &Request<Incoming>,
+    request: &Request<ClientBody>,
     info: &HeadInfo,
 ) -> Result<RequestTarget, Failure> {
     let refused = |reason| Failure::Refused {
@@ -207,7 +208,7 @@ fn parse(
             other => other,
         });
     }
-    parse_target(request.method(), text, host, Scheme::Http).map_err(target_failure)
+    parse_target(request.method(), text, host, connection.scheme).map_err(target_failure)
 }
 
 fn target_failure(error: TargetError) -> Failure {
@@ -216,7 +217,7 @@ fn target_failure(error: TargetError) -> Failure {
         reason,
     };
     match error {
-        TargetError::Scheme => Failure::NotImplemented("schemes other than http"),
+        TargetError::Scheme => Failure::NotImplemented("schemes other than http and https"),
         TargetError::NoHost => refused("the request names no host"),
         TargetError::Host => refused("the host is no name and no address in its usual spelling"),
         TargetError::Port => refused("the port is not a number from 1 to 65535"),
@@ -227,7 +228,7 @@ fn target_failure(error: TargetError) -> Failure {
 }
 
 /// OPTIONS and TRACE count the proxies they may pass (RFC 9110 7.6.2).
-fn max_forwards(request: &mut Request<Incoming>, note: &mut Note) -> Option<Answer> {
+fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<Answer> {
     if !matches!(*request.method(), Method::OPTIONS | Method::TRACE) {
         return None;
     }
@@ -402,6 +403,7 @@ fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
     Endpoint {
         authority: target.authority.clone(),
         purpose,
+        scheme: target.scheme,
     }
 }
 

@@ -5,10 +5,9 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use hashcache_http::Target;
+use hashcache_http::{Scheme, Target};
 use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::Connection;
@@ -17,7 +16,7 @@ use crate::access_log::{Entry, Outcome, RequestId};
 use crate::clock::UnixMillis;
 use crate::failure::Failure;
 use crate::fetch;
-use crate::wire::{Head, Sent};
+use crate::wire::{ClientBody, Head, Sent};
 use crate::worker::Worker;
 
 /// The beginnings of a log entry.
@@ -28,6 +27,7 @@ pub(super) struct Note {
     client: SocketAddr,
     method: Method,
     version: Version,
+    scheme: Scheme,
     authority: String,
     path: Box<str>,
     outcome: Outcome,
@@ -41,9 +41,12 @@ pub(super) struct Note {
 }
 
 impl Note {
-    pub(super) fn new(connection: &Connection, request: &Request<Incoming>, head: &Head) -> Self {
+    pub(super) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
         let (received, version) = match head {
             Head::Accepted(info) => (info.received, info.version),
+            Head::Refused(_) if request.version() == Version::HTTP_2 => {
+                (Instant::now(), Version::HTTP_2)
+            }
             Head::Refused(_) => (Instant::now(), Version::HTTP_11),
         };
         Self {
@@ -53,6 +56,7 @@ impl Note {
             client: connection.client,
             method: request.method().clone(),
             version,
+            scheme: connection.scheme,
             authority: String::new(),
             path: "".into(),
             outcome: Outcome::Own,
@@ -77,8 +81,10 @@ impl Note {
         self.authority = authority;
     }
 
-    pub(super) fn set_target(&mut self, target: &Target) {
-        self.authority = Worker::host_field(&target.authority);
+    /// Notes what is asked for; `scheme` is that of the URL the client has in mind.
+    pub(super) fn set_target(&mut self, target: &Target, scheme: Scheme) {
+        self.authority = Worker::host_field(target);
+        self.scheme = scheme;
         self.path = target.path_and_query.clone();
     }
 
@@ -126,6 +132,7 @@ impl Note {
             } else {
                 101
             },
+            scheme: self.scheme,
             authority: self.authority.clone(),
             path: self.path.clone(),
             upstream: self.upstream,
@@ -150,7 +157,7 @@ impl Note {
                 first_byte: Some(first_byte),
                 client: self.client,
                 method: self.method.as_str(),
-                scheme: "http",
+                scheme: self.scheme.as_str(),
                 authority: &self.authority,
                 path: &self.path,
                 version: self.version,
@@ -181,6 +188,7 @@ pub(super) struct TunnelNote {
     version: Version,
     method: Method,
     status: u16,
+    scheme: Scheme,
     authority: String,
     path: Box<str>,
     upstream: Option<SocketAddr>,
@@ -197,7 +205,7 @@ impl TunnelNote {
             first_byte: None,
             client: self.client,
             method: self.method.as_str(),
-            scheme: "http",
+            scheme: self.scheme.as_str(),
             authority: &self.authority,
             path: &self.path,
             version: self.version,

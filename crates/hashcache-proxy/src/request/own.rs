@@ -3,7 +3,6 @@
 use hashcache_http::Target;
 use http::header::{ALLOW, HOST};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 
 use super::body::Body;
 use super::note::Note;
@@ -11,11 +10,12 @@ use super::{Answer, Connection, text};
 use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::page::{self, Landing, Reader};
+use crate::wire::ClientBody;
 
 /// The page at a path of this proxy itself.
 pub(super) fn page(
     connection: &Connection,
-    request: &Request<Incoming>,
+    request: &Request<ClientBody>,
     target: &Target,
     note: &mut Note,
 ) -> Answer {

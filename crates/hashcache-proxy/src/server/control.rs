@@ -16,11 +16,14 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::cores::Counts;
+use super::identity::Identity;
 use super::{DRAIN_STEP, OVER_TIME, Stage};
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::metrics::{Metrics, Reload};
 use crate::settings::Settings;
+use crate::upstream;
+use crate::upstream::tls::Trust;
 use crate::worker::{Common, Live};
 
 /// The thread that minds the others.
@@ -85,13 +88,33 @@ impl Control {
                 return;
             }
         };
+        let clock = &self.common.clock;
+        let read = Identity::load(&settings.tls, clock)
+            .map_err(|error| told(&error))
+            .and_then(|identity| {
+                let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
+                Ok((identity, trust.map_err(|error| told(&error))?))
+            });
+        let (mut identity, trust) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.metrics.config_reloaded(Reload::Kept);
+                error!("configuration not reloaded, the old one holds: {error}");
+                return;
+            }
+        };
         let old = self.common.live.load_full();
-        let live = Live::new(
-            &settings,
-            old.generation + 1,
-            &self.common.own,
-            old.upstream.clone(),
-        );
+        // What a listener speaks is settled at the start.
+        let settled = identity.is_some() == old.identity.is_some();
+        if !settled {
+            identity.clone_from(&old.identity);
+        }
+        let upstream = upstream::Shared {
+            trust,
+            ..old.upstream.clone()
+        };
+        let own = &self.common.own;
+        let live = Live::new(&settings, old.generation + 1, own, upstream, identity);
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -106,12 +129,26 @@ impl Control {
             allow_client: settings.allow_client,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
+            upstream_ca: settings.upstream_ca,
+            tls: if settled {
+                settings.tls
+            } else {
+                self.settings.tls.clone()
+            },
             allow_connect_port: settings.allow_connect_port,
             max_object_size: settings.max_object_size,
             ..self.settings.clone()
         };
         self.metrics.config_reloaded(Reload::Taken);
         info!("configuration reloaded");
+    }
+}
+
+/// An error with its cause, in one line.
+fn told(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 
@@ -140,6 +177,7 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         ("accelerate", old.mode != new.mode),
         ("listen", old.listen != new.listen),
         ("admin", old.admin != new.admin),
+        ("tls_cert", old.tls.is_empty() != new.tls.is_empty()),
         ("name", old.name != new.name),
         ("access_log", old.access_log != new.access_log),
         ("log_format", old.log_format != new.log_format),

@@ -13,26 +13,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use hashcache::{Cache, Reservation};
-use http::StatusCode;
+use hashcache_http::Scheme;
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
+use super::protocol::{NotServed, Protocol, settle};
 use super::{DRAIN_STEP, RunError, Stage};
 use crate::access_log::{RequestId, WorkerLog};
 use crate::failure::Failure;
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, Reader};
 use crate::request::{self, Connection};
-use crate::settings::{Limits, Settings};
-use crate::wire::{self, Ending};
+use crate::settings::{Limits, Settings, Speaks};
+use crate::wire::{self, ClientBody, Ending, Socket};
 use crate::worker::{Common, Worker};
 
 /// What a client's connection at rest takes of memory: its task, which is 2 KiB, its state, up to
 /// 4 KiB read ahead. What it takes beyond that while a request is under way, `wire` sets aside.
 const CONNECTION_BYTES: u64 = 8 << 10;
+
+/// What TLS takes beside: its state, 9 KiB by measurement, and a record on its way out.
+const TLS_BYTES: u64 = 24 << 10;
+/// What HTTP/2 takes beside: hyper's state, its buffers and tables of fields; of 200 connections at
+/// rest each took 23 KiB more than the first of these, with TLS 30.
+const HTTP_2_BYTES: u64 = 28 << 10;
 
 /// What a core's thread starts with.
 pub(super) struct Core {
@@ -46,11 +55,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn start(
-        self,
-        number: usize,
-        listeners: Vec<StdListener>,
-    ) -> Result<JoinHandle<()>, RunError> {
+    pub(super) fn start(self, number: usize, doors: Vec<Door>) -> Result<JoinHandle<()>, RunError> {
         std::thread::Builder::new()
             .name(format!("hc-core-{number}"))
             .spawn(move || {
@@ -58,7 +63,7 @@ impl Core {
                     .enable_all()
                     .build_local(LocalOptions::default());
                 match runtime {
-                    Ok(runtime) => runtime.block_on(self.serve(listeners)),
+                    Ok(runtime) => runtime.block_on(self.serve(doors)),
                     Err(error) => error!(%error, "core not started"),
                 }
             })
@@ -68,7 +73,7 @@ impl Core {
             })
     }
 
-    async fn serve(self, listeners: Vec<StdListener>) {
+    async fn serve(self, doors: Vec<Door>) {
         let worker = Worker::new(
             Arc::clone(&self.common),
             self.cache.clone(),
@@ -79,12 +84,12 @@ impl Core {
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when all are gone, the core is done.
         let (alive, mut done) = tokio::sync::mpsc::channel::<()>(1);
-        for listener in listeners {
+        for Door { listener, speaks } in doors {
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
                     let (core, worker, alive) =
                         (Rc::clone(&core), Rc::clone(&worker), alive.clone());
-                    tokio::task::spawn_local(core.accept(listener, worker, alive));
+                    tokio::task::spawn_local(core.accept(listener, speaks, worker, alive));
                 }
                 Err(error) => error!(%error, "listener not taken over"),
             }
@@ -103,6 +108,7 @@ impl Core {
     async fn accept(
         self: Rc<Self>,
         listener: TcpListener,
+        speaks: Speaks,
         worker: Rc<Worker>,
         alive: tokio::sync::mpsc::Sender<()>,
     ) {
@@ -116,8 +122,9 @@ impl Core {
                 Ok((socket, client)) => {
                     // No block around it: that would take its size once more.
                     let core = Rc::clone(&self);
+                    let place = Place { client, speaks };
                     let connection =
-                        core.connection(socket, client, Rc::clone(&worker), alive.clone());
+                        core.connection(socket, place, Rc::clone(&worker), alive.clone());
                     tokio::task::spawn_local(connection);
                 }
                 // Out of files, or a client that left at once: neither is a reason to spin.
@@ -132,7 +139,7 @@ impl Core {
     async fn connection(
         self: Rc<Self>,
         socket: TcpStream,
-        client: SocketAddr,
+        Place { client, speaks }: Place,
         worker: Rc<Worker>,
         _alive: tokio::sync::mpsc::Sender<()>,
     ) {
@@ -140,37 +147,62 @@ impl Core {
         let Ok(local) = socket.local_addr() else {
             return;
         };
-        let _counted = match self
-            .counts
-            .admit(client.ip(), &self.settings.limits, &self.cache)
-        {
-            Ok(counted) => counted,
-            Err(limit) => {
-                worker.metrics.limit(limit);
-                // Best effort: whoever cannot take it at once gets nothing.
-                let _ = socket.try_write(&refusal(&self.common, client, limit));
-                return;
+        let _counted =
+            match self
+                .counts
+                .admit(client.ip(), speaks, &self.settings.limits, &self.cache)
+            {
+                Ok(counted) => counted,
+                Err(limit) => {
+                    worker.metrics.limit(limit);
+                    // Best effort: whoever cannot take it at once gets nothing.
+                    if speaks != Speaks::Tls {
+                        let _ = socket.try_write(&refusal(&self.common, client, limit));
+                    }
+                    return;
+                }
+            };
+        let _open = worker.metrics.connection();
+        let mut stage = self.stopping.clone();
+        let identity = match speaks {
+            Speaks::Tls => self.common.live().identity.clone(),
+            Speaks::Http | Speaks::H2c => None,
+        };
+        let settled = match speaks {
+            Speaks::Http => Ok((Socket::from(socket), Protocol::Http1)),
+            Speaks::H2c | Speaks::Tls => {
+                // On the heap, for it is large and soon over.
+                let limit = worker.limits.head_time;
+                let settling = Box::pin(settle(socket, speaks, identity, limit));
+                tokio::select! {
+                    settled = settling => settled,
+                    _ = stage.wait_for(|stage| *stage == Stage::Over) => return,
+                }
             }
         };
-        let _open = worker.metrics.connection();
-        let cell = wire::Cell::within(&self.cache);
+        let (socket, protocol) = match settled {
+            Ok(settled) => settled,
+            Err(NotServed::Late) => return worker.metrics.limit(Limit::HeadTime),
+            Err(NotServed::Broken(error)) => {
+                return debug!(client = %client, %error, "connection not served");
+            }
+        };
         let (stop, stopping) = watch::channel(false);
         let (over, drained) = watch::channel(false);
-        let connection = Rc::new(Connection {
+        let connection = Connection {
             denied: self.common.live().clients.check(client.ip()).err(),
             worker: Rc::clone(&worker),
-            cell: Rc::clone(&cell),
+            cell: wire::Cell::within(&self.cache),
+            scheme: match speaks {
+                Speaks::Http | Speaks::H2c => Scheme::Http,
+                Speaks::Tls => Scheme::Https,
+            },
             client,
             local,
             drained,
-        });
-        let service = {
-            let connection = Rc::clone(&connection);
-            service_fn(move |request| request::handle(Rc::clone(&connection), request))
         };
-        let serving = wire::serve_connection(socket, &worker.limits, &cell, service, stopping);
+        let serving = serve(socket, protocol, connection, stopping);
         tokio::pin!(serving);
-        let mut stage = self.stopping.clone();
         let ending = loop {
             tokio::select! {
                 biased;
@@ -182,10 +214,10 @@ impl Core {
                 },
             }
         };
-        drop(connection);
         match ending {
             Ending::Idle => worker.metrics.limit(Limit::IdleTime),
             Ending::SlowHead => worker.metrics.limit(Limit::HeadTime),
+            Ending::Flood => worker.metrics.limit(Limit::Frames),
             Ending::NoMemory => worker.metrics.limit(Limit::Memory),
             Ending::SlowWrite => worker.metrics.limit(Limit::ProgressTime),
             Ending::Upgraded => self.follow_tunnel(over, stage).await,
@@ -203,6 +235,55 @@ impl Core {
             }
         }
     }
+}
+
+/// Serves a stream of bytes in one of both protocols, whatever it comes through: the requests on it
+/// are those of `connection`.
+async fn serve(
+    socket: Socket,
+    protocol: Protocol,
+    connection: Connection,
+    stopping: watch::Receiver<bool>,
+) -> Ending {
+    let worker = Rc::clone(&connection.worker);
+    match protocol {
+        Protocol::Http1 => {
+            let cell = Rc::clone(&connection.cell);
+            let connection = Rc::new(connection);
+            let service = service_fn(move |request: Request<Incoming>| {
+                request::handle(Rc::clone(&connection), request.map(ClientBody::plain))
+            });
+            let limits = &worker.limits;
+            // On the heap, or its size would be taken again by each future around it.
+            Box::pin(wire::serve_connection(
+                socket, limits, &cell, service, stopping,
+            ))
+            .await
+        }
+        Protocol::Http2 => {
+            let service = move |cell, request| {
+                let stream = Connection {
+                    cell,
+                    ..connection.clone()
+                };
+                request::handle(Rc::new(stream), request)
+            };
+            let (limits, cache) = (&worker.limits, Some(&worker.cache));
+            Box::pin(wire::serve_http2(socket, limits, cache, service, stopping)).await
+        }
+    }
+}
+
+/// A listening socket, and what is spoken there.
+pub(super) struct Door {
+    pub(super) listener: StdListener,
+    pub(super) speaks: Speaks,
+}
+
+/// Who came, and where.
+struct Place {
+    client: SocketAddr,
+    speaks: Speaks,
 }
 
 /// Connections there are, in all and by address.
@@ -224,10 +305,16 @@ impl Counts {
     fn admit(
         self: &Arc<Self>,
         address: IpAddr,
+        speaks: Speaks,
         limits: &Limits,
         cache: &Cache,
     ) -> Result<Counted, Limit> {
-        let memory = cache.reserve(CONNECTION_BYTES).ok_or(Limit::Memory)?;
+        let bytes = match speaks {
+            Speaks::Http => CONNECTION_BYTES,
+            Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
+            Speaks::Tls => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
+        };
+        let memory = cache.reserve(bytes).ok_or(Limit::Memory)?;
         let mut by_address = self
             .by_address
             .lock()

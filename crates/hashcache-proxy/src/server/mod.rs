@@ -15,6 +15,10 @@
 
 mod control;
 mod cores;
+pub(crate) mod identity;
+mod protocol;
+
+pub use self::identity::IdentityError;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -31,7 +35,8 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use self::control::{Control, Signals};
-use self::cores::{Core, Counts};
+use self::cores::{Core, Counts, Door};
+use self::identity::Identity;
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -41,6 +46,7 @@ use crate::related::Related;
 use crate::settings::{Mode, Settings};
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::tls::{AuthoritiesError, Trust};
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
 
@@ -70,6 +76,12 @@ pub enum RunError {
         /// The name.
         name: String,
     },
+    /// Our own certificates could not be read.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Certificates of authorities could not be read.
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
     /// Threads, signals or a runtime could not be had.
     #[error("the system refused {what}")]
     System {
@@ -107,7 +119,7 @@ pub fn run<E: std::fmt::Display>(
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
-        .map(|address| bind(*address))
+        .map(|listen| bind(listen.address))
         .collect::<Result<_, _>>()?;
     let admin_listener = settings.admin.map(bind).transpose()?;
     let admin_address = admin_listener.as_ref().and_then(|it| it.local_addr().ok());
@@ -122,6 +134,8 @@ pub fn run<E: std::fmt::Display>(
     let log = Arc::new(log);
     let clock = Arc::new(Clock::start(state_path));
     let metrics = Metrics::new(settings.workers);
+    let identity = Identity::load(&settings.tls, &clock)?;
+    let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
     let limits = Arc::new(settings.limits.clone());
     let names = Names::new(NameServers::System, settings.limits.dns_time);
@@ -129,10 +143,11 @@ pub fn run<E: std::fmt::Display>(
         names,
         Destinations::new(&[], &[], own.clone()),
         own.clone(),
+        trust,
         limits,
     );
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
-    let live = Live::new(&settings, 0, &own, shared);
+    let live = Live::new(&settings, 0, &own, shared, identity);
     let site = match &settings.mode {
         Mode::Forward => None,
         Mode::Accelerate { origin, .. } => Some(origin.clone()),
@@ -169,11 +184,16 @@ pub fn run<E: std::fmt::Display>(
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
             };
-            let listeners = listeners
+            let doors = listeners
                 .iter()
-                .map(StdListener::try_clone)
-                .collect::<Result<_, _>>();
-            core.start(number, listeners.map_err(system("a listener's copy"))?)
+                .zip(&settings.listen)
+                .map(|(listener, listen)| {
+                    let listener = listener.try_clone()?;
+                    let speaks = settings.speaks(listen);
+                    Ok(Door { listener, speaks })
+                });
+            let doors = doors.collect::<Result<_, _>>();
+            core.start(number, doors.map_err(system("a listener's copy"))?)
         })
         .collect::<Result<Vec<_>, RunError>>()?;
     // The cores have copies, which they close when a drain begins: from then on clients are refused

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use hashcache_http::{Authority, Host};
+use hashcache_http::{Authority, Host, Scheme};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -31,6 +31,8 @@ pub(crate) struct Endpoint {
     pub(crate) authority: Authority,
     /// Whose choice this is; decides which addresses may be reached.
     pub(crate) purpose: Purpose,
+    /// Whether TLS is spoken there.
+    pub(crate) scheme: Scheme,
 }
 
 /// Opens connections on one core.
@@ -187,6 +189,7 @@ mod tests {
         Endpoint {
             authority: Authority { host, port },
             purpose: Purpose::Forward,
+            scheme: Scheme::Http,
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{self, HeaderMap};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::upgrade::OnUpgrade;
@@ -22,11 +22,12 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::connect::Endpoint;
-use super::framing;
+use super::framing::{self, Framing};
 use super::limit::Place;
-use super::pool::Line;
+use super::pool::{Line, Sender};
 use super::request_body::{RequestBody, Watch};
 use super::response_body::{Lease, ResponseBody};
+use super::trunk::{self, Refused};
 use super::{Exchange, SendFailure, SendOptions, Upgrade, Upstream};
 use crate::failure::Failure;
 use crate::settings::Limits;
@@ -36,6 +37,8 @@ pub(super) struct Stumble {
     pub(super) failed: SendFailure,
     /// The request, if nothing of it was sent.
     pub(super) unsent: Option<Box<Request<RequestBody>>>,
+    /// What the origin did with it.
+    pub(super) refused: Refused,
     pub(super) place: Place,
 }
 
@@ -57,30 +60,43 @@ impl Upstream {
         }
         let interim = Interim::listen(&mut request);
         let (received_before, begun) = (line.meter.received(), Instant::now());
-        let sending = line.sender.try_send_request(request);
-        let patience = Patience {
-            limits: &self.limits,
-            line: &line,
-            watch: &watch,
-            since: begun,
-            received: received_before,
-            extended: false,
+        let response = match &mut line.sender {
+            Sender::Http1(sender) => {
+                let sending = sender.try_send_request(request);
+                let patience = Patience::new(&self.limits, &line, &watch, begun);
+                head(sending, &interim, patience, options).await
+            }
+            Sender::Http2(stream) => {
+                // Nobody can say 100 to us.
+                watch.let_go();
+                trunk::convert(&mut request, to);
+                let sending = stream.sender.try_send_request(request);
+                let patience = Patience::new(&self.limits, &line, &watch, begun);
+                head(sending, &interim, patience, options).await
+            }
         };
-        let response = head(sending, &interim, patience, options).await;
         let judged = response.and_then(|response| {
             let (mut head, incoming) = response.into_parts();
             let stream = head.extensions.remove::<OnUpgrade>();
             if stream.is_some() && !may_upgrade {
                 let failure = Failure::ResponseMalformed("unasked change of protocol");
-                return Err((failure, None));
+                return Err(failure.into());
             }
-            let judged = framing::judge(&mut head, &method).map_err(|failure| (failure, None))?;
+            let mut judged = framing::judge(&mut head, &method)?;
+            if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
+                // The stream has an end of its own.
+                judged.framing = Framing::Chunked;
+            }
             Ok((head, incoming, stream, judged))
         });
         let peer = line.peer;
         let (head, incoming, stream, judged) = match judged {
             Ok(judged) => judged,
-            Err((failure, unsent)) => {
+            Err(NoHead {
+                failure,
+                unsent,
+                refused,
+            }) => {
                 let origin_bytes = line.meter.received() - received_before;
                 let failed = SendFailure {
                     failure,
@@ -90,11 +106,16 @@ impl Upstream {
                 return Err(Stumble {
                     failed,
                     unsent,
+                    refused,
                     place,
                 });
             }
         };
-        let reused = received_before > 0;
+        let reused = match line.stream() {
+            Some(stream) => stream.answered(),
+            None => received_before > 0,
+        };
+        line.note_content(head_size(&head.headers));
         let head_time = begun.elapsed();
         let (body, upgrade) = if let Some(stream) = stream {
             line.detach();
@@ -131,7 +152,31 @@ impl Upstream {
 }
 
 type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
-type NoHead = (Failure, Option<Box<Request<RequestBody>>>);
+
+/// No head came.
+struct NoHead {
+    failure: Failure,
+    unsent: Option<Box<Request<RequestBody>>>,
+    refused: Refused,
+}
+
+impl From<Failure> for NoHead {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            unsent: None,
+            refused: Refused::No,
+        }
+    }
+}
+
+/// About what the fields of a head take, bytes.
+fn head_size(fields: &HeaderMap) -> usize {
+    let sizes = fields
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    sizes.sum()
+}
 
 async fn head(
     sending: impl Future<Output = Sent>,
@@ -146,19 +191,21 @@ async fn head(
             biased;
             sent = &mut sending => {
                 // Those that came in one piece with the final head are still to be passed on.
-                interim.pass_on(&mut patience, options).map_err(|failure| (failure, None))?;
-                return sent.map_err(|mut error| {
-                    (failure_of(error.error()), error.take_message().map(Box::new))
+                interim.pass_on(&mut patience, options)?;
+                return sent.map_err(|mut error| NoHead {
+                    failure: failure_of(error.error()),
+                    refused: Refused::of(error.error()),
+                    unsent: error.take_message().map(Box::new),
                 });
             }
             () = interim.arrived.notified() => {
-                interim.pass_on(&mut patience, options).map_err(|failure| (failure, None))?;
+                interim.pass_on(&mut patience, options)?;
             }
             () = sleep_until(let_go_at), if patience.watch.is_held() => patience.watch.let_go(),
             () = sleep_until(patience.ends_at()) => {
                 if patience.is_over() {
                     let failure = Failure::FirstByteTimeout(patience.limits.first_byte_time);
-                    return Err((failure, None));
+                    return Err(failure.into());
                 }
             }
         }
@@ -178,9 +225,20 @@ struct Patience<'a> {
     extended: bool,
 }
 
-impl Patience<'_> {
+impl<'a> Patience<'a> {
+    fn new(limits: &'a Limits, line: &'a Line, watch: &'a Watch, since: Instant) -> Self {
+        Self {
+            limits,
+            line,
+            watch,
+            since,
+            received: line.meter.received(),
+            extended: false,
+        }
+    }
+
     fn ends_at(&self) -> Instant {
-        let mut ends_at = self.since.max(self.line.meter.last_sent()) + self.limits.first_byte_time;
+        let mut ends_at = self.since.max(self.line.last_sent()) + self.limits.first_byte_time;
         if self.watch.is_starved() {
             // Not the origin is silent but the client; it has its own limit, which comes first.
             ends_at += self.limits.progress_time;

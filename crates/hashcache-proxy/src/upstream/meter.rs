@@ -19,9 +19,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hashcache::{Cache, Reservation};
+use hashcache_http::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
+
+use super::channel::Channel;
 
 /// What one connection has carried so far. `Send` because a connection may be handed over to the
 /// tunnel of an upgrade; it never leaves its core in fact.
@@ -62,7 +64,7 @@ impl Meter {
         self.0.wide.load(Ordering::Relaxed)
     }
 
-    fn note_received(&self, bytes: usize) {
+    pub(super) fn note_received(&self, bytes: usize) {
         self.0
             .received
             .fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -82,8 +84,12 @@ pub(super) struct Memory {
 
 impl Memory {
     /// For a connection that reads as little at once as can be; `None` when there is none.
-    pub(super) fn narrow(cache: &Cache) -> Option<Self> {
-        let bytes = BESIDE_BYTES + buffered(READ_MIN);
+    pub(super) fn narrow(cache: &Cache, scheme: Scheme) -> Option<Self> {
+        let below = match scheme {
+            Scheme::Http => 0,
+            Scheme::Https => TLS_BYTES,
+        };
+        let bytes = BESIDE_BYTES + below + buffered(READ_MIN);
         let held = cache.reserve_bulk(bytes).or_else(|| cache.reserve(bytes))?;
         Some(Self {
             cache: cache.clone(),
@@ -112,7 +118,7 @@ fn buffered(read: usize) -> u64 {
 
 /// A socket with its meter.
 pub(super) struct Metered {
-    stream: TcpStream,
+    stream: Channel,
     meter: Meter,
     /// Most that is read at once, bytes.
     read_max: usize,
@@ -123,7 +129,7 @@ pub(super) struct Metered {
 }
 
 impl Metered {
-    pub(super) fn new(stream: TcpStream, meter: Meter, memory: Option<Memory>) -> Self {
+    pub(super) fn new(stream: Channel, meter: Meter, memory: Option<Memory>) -> Self {
         Self {
             stream,
             meter,
@@ -238,13 +244,15 @@ const READ_MIN: usize = (8 << 10) - 1;
 const READ_MAX: usize = (64 << 10) - 1;
 /// What a connection takes beside: hyper's state, a task, the head of the answer.
 const BESIDE_BYTES: u64 = 8 << 10;
+/// What TLS takes below it: its state, a record on its way in and one on its way out.
+const TLS_BYTES: u64 = 40 << 10;
 
 #[cfg(test)]
 mod tests {
     use hashcache::Config;
     use hashcache::device::MemoryDevice;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -261,7 +269,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());
-        let mut metered = Metered::new(stream.unwrap(), Meter::new(), memory);
+        let mut metered = Metered::new(Channel::Plain(stream.unwrap()), Meter::new(), memory);
         let mut origin = accepted.unwrap().0;
         let sending = tokio::spawn(async move { origin.write_all(&[1; 4 << 20]).await });
         let (mut all, mut largest) = (0, 0);
@@ -281,12 +289,12 @@ mod tests {
     async fn reads_grow_only_with_memory_that_is_set_aside_and_comes_back() {
         let cache = cache();
         let before = cache.stats().memory_used_bytes;
-        let roomy = largest_read(Memory::narrow(&cache)).await;
+        let roomy = largest_read(Memory::narrow(&cache, Scheme::Http)).await;
         assert!(roomy > READ_MIN && roomy <= READ_MAX, "{roomy}");
         assert_eq!(cache.stats().memory_used_bytes, before);
         let limit = cache.stats().memory_limit_bytes;
         let _held = cache.reserve(limit / 8 * 5).unwrap();
-        assert!(largest_read(Memory::narrow(&cache)).await <= READ_MIN);
+        assert!(largest_read(Memory::narrow(&cache, Scheme::Http)).await <= READ_MIN);
         assert!(largest_read(None).await <= READ_MIN);
     }
 
@@ -297,8 +305,8 @@ mod tests {
         while let Some(reservation) = cache.reserve(16 << 10) {
             held.push(reservation);
         }
-        assert!(Memory::narrow(&cache).is_none());
+        assert!(Memory::narrow(&cache, Scheme::Http).is_none());
         drop(held);
-        assert!(Memory::narrow(&cache).is_some());
+        assert!(Memory::narrow(&cache, Scheme::Http).is_some());
     }
 }

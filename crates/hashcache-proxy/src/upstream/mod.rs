@@ -2,16 +2,19 @@
 //!
 //! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `limit` gives a place,
 //! `pool` an idle connection or `connect` a new one (`dns` finds the addresses, `address` judges
-//! them, `interfaces` knows our own), hyper writes the request (`request_body`) and reads the head
-//! (`meter` counts below it), `framing` judges it, and `response_body` carries the content.
+//! them, `interfaces` knows our own; for https `tls` shakes hands), hyper writes the request
+//! (`request_body`) and reads the head (`meter` counts below it), `framing` judges it, and
+//! `response_body` carries the content. Where HTTP/2 is offered, `trunk` keeps the connection.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
 //! and the verdict on destinations are shared through [`Shared`].
 //!
 //! Invariant: a request is sent twice only if it has no content, is idempotent, went out on a
-//! connection used before, and not a byte came back. Cost: no allocation that grows with content.
+//! connection used before, and not a byte came back; or if the origin said that it did not look at
+//! it. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
+mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
 mod exchange;
@@ -22,6 +25,8 @@ mod meter;
 mod pool;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
+pub(crate) mod tls;
+mod trunk;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -38,12 +43,15 @@ use hyper::client::conn::http1::Builder;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::timeout;
 
+use self::channel::Channel;
 use self::connect::Connector;
 use self::dns::{Names, Resolver};
 use self::interfaces::OwnAddresses;
 use self::limit::{Place, Places};
 use self::meter::Memory;
 use self::pool::{Line, Pool};
+use self::tls::{Offer, Trust};
+use self::trunk::{Refused, Trunk, Trunks};
 use crate::failure::Failure;
 use crate::settings::Limits;
 
@@ -61,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
+    /// Whose certificates are good.
+    pub(crate) trust: Trust,
     /// Places for busy connections.
     pub(crate) places: Places,
     /// Bounds on time and memory.
@@ -70,8 +80,10 @@ pub(crate) struct Shared {
 /// Sends requests to origins, from one core.
 pub(crate) struct Upstream {
     connector: Connector,
+    trust: Trust,
     places: Places,
     pool: Rc<Pool>,
+    trunks: Rc<Trunks>,
     limits: Arc<Limits>,
     http: Builder,
     /// Out of whose budget buffers are set aside; none in tests of this module.
@@ -129,6 +141,7 @@ impl Shared {
         names: Names,
         destinations: Destinations,
         own: OwnAddresses,
+        trust: Trust,
         limits: Arc<Limits>,
     ) -> Self {
         let places = Places::new(limits.upstream_per_origin, limits.upstream);
@@ -136,6 +149,7 @@ impl Shared {
             names,
             destinations,
             own,
+            trust,
             places,
             limits,
         }
@@ -150,6 +164,7 @@ impl Upstream {
             names,
             destinations,
             own,
+            trust,
             places,
             limits,
         } = shared.clone();
@@ -170,8 +185,10 @@ impl Upstream {
         let pool = Pool::new(limits.upstream_idle_time, places.clone());
         Self {
             connector,
+            trust,
             places,
             pool,
+            trunks: Rc::default(),
             limits,
             http,
             memory: None,
@@ -211,10 +228,7 @@ impl Upstream {
         options: SendOptions,
     ) -> Result<Exchange, SendFailure> {
         let mut request = prepare(request, to);
-        let patience = self.limits.connect_time;
-        let mut place = timeout(patience, self.places.take(&to.authority))
-            .await
-            .unwrap_or(Err(Failure::UpstreamLimit))?;
+        let mut place = self.place(to).await?;
         let repeatable = request.body().is_empty() && request.method().is_idempotent();
         // What cannot be repeated takes a connection used a moment ago or a new one: the longer one
         // lies idle, the likelier its other end is about to close it.
@@ -223,29 +237,155 @@ impl Upstream {
         } else {
             SURELY_OPEN
         };
-        if let Some(line) = self.pool.take(to, max_idle) {
+        let mut used = match self.version(to, &request) {
+            Version::HTTP_2 => self.trunks.stream(to, max_idle).map(Line::on),
+            _ => None,
+        };
+        used = used.or_else(|| self.pool.take(to, max_idle));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let is_used = used.is_some();
+            let line = match used.take() {
+                Some(line) => line,
+                None => self.open(to, self.version(to, &request)).await?,
+            };
             let copy = repeatable.then(|| copy_of(&request));
-            let stumble = match self.exchange(line, to, request, place, &options).await {
-                Ok(exchange) => return Ok(exchange),
-                Err(stumble) => stumble,
+            let sent = self.exchange(line, to, request, place, &options).await;
+            if tries > 1 {
+                return sent.map_err(|stumble| stumble.failed);
+            }
+            (request, place) = match sent {
+                Ok(exchange) => match copy.filter(|_| is_used && exchange.is_misdirected()) {
+                    // By a connection of its own it may find the right server (RFC 9110, 15.5.20).
+                    Some(copy) => {
+                        self.trunks.forget(to);
+                        drop(exchange);
+                        (copy, self.place(to).await?)
+                    }
+                    None => return Ok(exchange),
+                },
+                Err(stumble) => {
+                    let unseen = stumble.refused != Refused::No;
+                    let stale = is_used && stumble.failed.is_stale_connection();
+                    if unseen || stale {
+                        self.trunks.forget(to);
+                    }
+                    if stumble.refused == Refused::NeedsHttp1 {
+                        self.trunks.note_plain(to);
+                    }
+                    let again = match stumble.unsent {
+                        Some(unsent) if is_used || unseen => Some(*unsent),
+                        _ => copy.filter(|_| stale || unseen),
+                    };
+                    match again {
+                        // What was made for the one version fits the other after this.
+                        Some(again) => (prepare(again, to), stumble.place),
+                        None => return Err(stumble.failed),
+                    }
+                }
             };
-            let again = match stumble.unsent {
-                Some(unsent) => Some(*unsent),
-                None => copy.filter(|_| stumble.failed.is_stale_connection()),
-            };
-            let Some(again) = again else {
-                return Err(stumble.failed);
-            };
-            (request, place) = (again, stumble.place);
+        }
+    }
+
+    async fn place(&self, to: &Endpoint) -> Result<Place, Failure> {
+        timeout(self.limits.connect_time, self.places.take(&to.authority))
+            .await
+            .unwrap_or(Err(Failure::UpstreamLimit))
+    }
+
+    /// What to speak with `to`, if it speaks it too.
+    fn version(&self, to: &Endpoint, request: &Request<RequestBody>) -> Version {
+        // Another protocol can be changed to from HTTP/1.1 only.
+        let may_upgrade = request.headers().contains_key(header::UPGRADE);
+        match to.scheme {
+            Scheme::Https if !may_upgrade && !self.trunks.is_plain(to) => Version::HTTP_2,
+            _ => Version::HTTP_11,
+        }
+    }
+
+    /// A new connection, or one that somebody else opens meanwhile.
+    async fn open(&self, to: &Endpoint, version: Version) -> Result<Line, SendFailure> {
+        if version != Version::HTTP_2 {
+            return self.open_own(to).await;
+        }
+        let gate = self.trunks.opening(to);
+        let turn = timeout(self.limits.connect_time, gate.lock()).await;
+        let _turn = turn.map_err(|_| Failure::ConnectTimeout(self.limits.connect_time))?;
+        if let Some(stream) = self.trunks.stream(to, Duration::MAX) {
+            return Ok(Line::on(stream));
+        }
+        if self.trunks.is_plain(to) {
+            return self.open_own(to).await;
         }
         let memory = match &self.memory {
-            Some(cache) => Some(Memory::narrow(cache).ok_or(Failure::UpstreamLimit)?),
+            Some(cache) => match Trunk::reserve(cache) {
+                Some(memory) => Some(memory),
+                None => return self.open_own(to).await,
+            },
             None => None,
         };
-        let (stream, peer) = self.connector.connect(to).await?;
-        let line = Line::new(&self.http, stream, peer, memory).await?;
-        let sent = self.exchange(line, to, request, place, &options).await;
-        sent.map_err(|stumble| stumble.failed)
+        let (socket, peer) = self.connector.connect(to).await?;
+        let told = |failure: Failure| SendFailure {
+            peer: Some(peer),
+            ..failure.into()
+        };
+        let secured = self.secure(socket, to, Offer::Both).await.map_err(told)?;
+        if !secured.is_http_2() {
+            self.trunks.note_plain(to);
+            drop(memory);
+            let memory = self.narrow(to)?;
+            return Ok(Line::new(&self.http, secured, peer, memory).await?);
+        }
+        let trunk = Trunk::new(secured, peer, &self.limits, memory).await;
+        let idle_time = self.limits.upstream_idle_time;
+        let stream = self.trunks.keep(to, trunk.map_err(told)?, idle_time);
+        Ok(Line::on(stream))
+    }
+
+    /// A new connection in HTTP/1.1.
+    async fn open_own(&self, to: &Endpoint) -> Result<Line, SendFailure> {
+        let memory = self.narrow(to)?;
+        let (socket, peer) = self.connector.connect(to).await?;
+        let secured = self.secure(socket, to, Offer::Http1).await;
+        let secured = secured.map_err(|failure| SendFailure {
+            peer: Some(peer),
+            ..failure.into()
+        })?;
+        Ok(Line::new(&self.http, secured, peer, memory).await?)
+    }
+
+    /// Memory for a connection in HTTP/1.1 that has read nothing yet.
+    fn narrow(&self, to: &Endpoint) -> Result<Option<Memory>, Failure> {
+        let Some(cache) = &self.memory else {
+            return Ok(None);
+        };
+        let memory = Memory::narrow(cache, to.scheme);
+        memory.map(Some).ok_or(Failure::UpstreamLimit)
+    }
+
+    /// What a socket to an origin becomes before the first request: TLS, if that is its scheme.
+    async fn secure(
+        &self,
+        socket: tokio::net::TcpStream,
+        to: &Endpoint,
+        offer: Offer,
+    ) -> Result<Channel, Failure> {
+        if to.scheme == Scheme::Http {
+            return Ok(Channel::Plain(socket));
+        }
+        let limit = self.limits.connect_time;
+        let handshake = self
+            .trust
+            .handshake(&to.authority.host, socket, offer, limit);
+        Ok(Channel::Tls(Box::new(handshake.await?)))
+    }
+}
+
+impl Exchange {
+    /// Whether the origin says that this connection is not for that authority.
+    fn is_misdirected(&self) -> bool {
+        self.response.status() == StatusCode::MISDIRECTED_REQUEST
     }
 }
 
@@ -259,7 +399,7 @@ fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody>
     };
     head.uri = Uri::from(target);
     if !head.headers.contains_key(header::HOST)
-        && let Ok(host) = HeaderValue::try_from(to.authority.display(Scheme::Http).to_string())
+        && let Ok(host) = HeaderValue::try_from(to.authority.display(to.scheme).to_string())
     {
         head.headers.insert(header::HOST, host);
     }

@@ -17,29 +17,37 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::channel::Channel;
 use super::connect::Endpoint;
 use super::limit::{CountedIdle, Places};
 use super::meter::{Memory, Meter, Metered};
 use super::request_body::RequestBody;
+use super::trunk::Stream;
 use crate::failure::Failure;
 
-/// One connection, driven by a task of its own on this core.
+/// One connection, driven by a task of its own on this core, or a share of one in HTTP/2.
 pub(super) struct Line {
-    pub(super) sender: SendRequest<RequestBody>,
+    pub(super) sender: Sender,
+    /// Of a share: what came for its request alone.
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
     task: Option<AbortHandle>,
+}
+
+/// Where requests go in.
+pub(super) enum Sender {
+    Http1(SendRequest<RequestBody>),
+    Http2(Stream),
 }
 
 impl Line {
     /// Makes a line of a connected socket.
     pub(super) async fn new(
         http: &Builder,
-        stream: TcpStream,
+        stream: Channel,
         peer: SocketAddr,
         memory: Option<Memory>,
     ) -> Result<Self, Failure> {
@@ -54,11 +62,51 @@ impl Line {
             let _ = connection.with_upgrades().await;
         });
         Ok(Self {
-            sender,
+            sender: Sender::Http1(sender),
             meter,
             peer,
             task: Some(task.abort_handle()),
         })
+    }
+
+    /// A line for one request in HTTP/2.
+    pub(super) fn on(stream: Stream) -> Self {
+        let peer = stream.peer();
+        Self {
+            sender: Sender::Http2(stream),
+            meter: Meter::new(),
+            peer,
+            task: None,
+        }
+    }
+
+    /// The share of a connection this is.
+    pub(super) fn stream(&self) -> Option<&Stream> {
+        match &self.sender {
+            Sender::Http1(_) => None,
+            Sender::Http2(stream) => Some(stream),
+        }
+    }
+
+    /// When bytes were last sent.
+    pub(super) fn last_sent(&self) -> Instant {
+        let own = self.meter.last_sent();
+        self.stream()
+            .map_or(own, |stream| stream.last_sent().max(own))
+    }
+
+    /// Counts content in HTTP/2, where the bytes below are of many requests.
+    pub(super) fn note_content(&self, bytes: usize) {
+        if self.stream().is_some() {
+            self.meter.note_received(bytes);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match &self.sender {
+            Sender::Http1(sender) => sender.is_ready(),
+            Sender::Http2(_) => false,
+        }
     }
 
     /// Leaves the connection to the upgrade that goes on with it.
@@ -128,15 +176,22 @@ impl Pool {
 
     /// Puts a line back whose last exchange is complete.
     pub(super) fn put(self: &Rc<Self>, to: Endpoint, line: Line) {
-        if line.sender.is_ready() {
+        let Sender::Http1(sender) = &line.sender else {
+            // Its connection is shared, and kept elsewhere.
+            return;
+        };
+        if sender.is_ready() {
             self.keep(to, line);
-        } else if !line.sender.is_closed() {
+        } else if !sender.is_closed() {
             // hyper has yet to see that both sides are done, or to write out the end of the
             // request.
             let pool = Rc::downgrade(self);
             spawn_local(async move {
                 let mut line = line;
-                let ready = timeout(SETTLE, line.sender.ready()).await;
+                let Sender::Http1(sender) = &mut line.sender else {
+                    return;
+                };
+                let ready = timeout(SETTLE, sender.ready()).await;
                 if let (Ok(Ok(())), Some(pool)) = (ready, pool.upgrade()) {
                     pool.keep(to, line);
                 }
@@ -177,7 +232,7 @@ impl Pool {
 
 impl Idle {
     fn is_usable(&self, now: Instant, max_idle: Duration) -> bool {
-        self.line.sender.is_ready() && now.duration_since(self.since) < max_idle
+        self.line.is_ready() && now.duration_since(self.since) < max_idle
     }
 }
 

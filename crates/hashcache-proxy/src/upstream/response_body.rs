@@ -176,6 +176,9 @@ impl Body for ResponseBody {
             }
             Poll::Ready(Some(Ok(mut frame))) => {
                 this.waiting = false;
+                if let Some((lease, data)) = this.lease.as_ref().zip(frame.data_ref()) {
+                    lease.line.note_content(data.len());
+                }
                 if let Some(trailers) = frame.trailers_mut() {
                     filter_trailers(trailers);
                 }

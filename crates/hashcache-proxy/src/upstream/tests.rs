@@ -61,6 +61,7 @@ impl Origin {
             to: Endpoint {
                 authority: Authority { host, port },
                 purpose: Purpose::Forward,
+                scheme: Scheme::Http,
             },
             heard,
         }
@@ -138,7 +139,14 @@ fn upstream_with(limits: Limits) -> Upstream {
     let allow = ["127.0.0.0/8".parse().unwrap()];
     let destinations = Destinations::new(&allow, &[], own.clone());
     let names = Names::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
-    Upstream::new(&Shared::new(names, destinations, own, Arc::new(limits)))
+    let trust = Trust::of_test(&[]);
+    Upstream::new(&Shared::new(
+        names,
+        destinations,
+        own,
+        trust,
+        Arc::new(limits),
+    ))
 }
 
 fn upstream() -> Upstream {
@@ -885,7 +893,13 @@ async fn a_destination_that_is_denied_is_told_as_such() {
         let own = OwnAddresses::fixed(&[], &[]);
         let names = Names::new(NameServers::Fixed(Arc::new([])), Duration::from_secs(5));
         let destinations = Destinations::new(&[], &[], own.clone());
-        let shared = Shared::new(names, destinations, own, Arc::new(Limits::default()));
+        let shared = Shared::new(
+            names,
+            destinations,
+            own,
+            Trust::of_test(&[]),
+            Arc::new(Limits::default()),
+        );
         let origin = Origin::start(&[&[Get, OK]]).await;
         let failed = send(&Upstream::new(&shared), &origin, "/")
             .await

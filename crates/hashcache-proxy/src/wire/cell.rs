@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::head::{Content, Form, Refusal};
+use super::http2::Judged;
 use super::socket::Socket;
 use crate::failure::Failure;
 
@@ -44,7 +45,7 @@ pub(crate) struct HeadInfo {
     pub(crate) target: Bytes,
     /// Its form.
     pub(crate) form: Form,
-    /// HTTP/1.0 or HTTP/1.1.
+    /// HTTP/1.0, HTTP/1.1 or HTTP/2.
     pub(crate) version: Version,
     /// Whether content follows, and how it is framed.
     pub(crate) content: Content,
@@ -109,6 +110,8 @@ pub(super) struct Asked {
     pub(super) http_10: bool,
     pub(super) head_only: bool,
     pub(super) connect: bool,
+    /// In HTTP/2, where nobody can send 1xx for us.
+    pub(super) http_2: bool,
     /// The answer must be the last: the request was refused.
     pub(super) last: bool,
 }
@@ -185,6 +188,31 @@ impl Cell {
         })
     }
 
+    /// State of one stream of HTTP/2, whose head is there.
+    pub(super) fn of_stream(memory: Option<Cache>, judged: Judged) -> Rc<Self> {
+        let cell = Self {
+            memory,
+            ..Self::default()
+        };
+        cell.traffic.set(Traffic {
+            read: judged.size,
+            written: 0,
+        });
+        cell.ask(judged.head, judged.asked);
+        Rc::new(cell)
+    }
+
+    /// Sets memory aside for a stream; without it, the service is told to refuse the request.
+    pub(super) fn reserve_stream(&self, bytes: usize) -> Option<Reservation> {
+        match self.reserve(bytes).or_else(|_| self.reserve_last(bytes)) {
+            Ok(memory) => memory,
+            Err(NoMemory) => {
+                *self.head.borrow_mut() = Some(Head::Refused(NO_MEMORY.into()));
+                None
+            }
+        }
+    }
+
     /// The head of the request the service was just called with; to be called once a request.
     pub(crate) fn next_head(&self) -> Head {
         let none = || Head::Refused(Failure::Internal("a request was called for twice"));
@@ -192,14 +220,15 @@ impl Cell {
     }
 
     /// Sends a 1xx before the answer to the current request. Returns whether it will be sent: not
-    /// to HTTP/1.0 clients, not once the answer has begun, not while the client does not take what
-    /// it was sent before. 100 is never sent from here: hyper sends it when the request's body is
-    /// first polled, and would send it again. 101 is an answer, not an interim response.
+    /// to HTTP/1.0 and HTTP/2 clients, not once the answer has begun, not while the client does not
+    /// take what it was sent before. 100 is never sent from here: hyper sends it when the request's
+    /// body is first polled, and would send it again. 101 is an answer, not an interim response.
     pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         let mut interim = self.interim.borrow_mut();
         let in_time = self.exchange.get() == Exchange::Asked && !self.signals.write_partial.get();
         if !in_time
             || self.asked.get().http_10
+            || self.asked.get().http_2
             || !status.is_informational()
             || matches!(
                 status,
@@ -438,6 +467,12 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
 /// The budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
+
+/// What a stream is told for which there is no memory.
+const NO_MEMORY: Refusal = Refusal {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory for the request",
+};
 
 /// What may wait to be written of 1xx responses: one head of the size we accept ourselves.
 const INTERIM_MAX: usize = 64 << 10;

@@ -30,6 +30,8 @@ mod stream;
 
 mod serve;
 
+mod http2;
+
 #[cfg(test)]
 mod cuts;
 #[cfg(test)]
@@ -37,6 +39,6 @@ mod tests;
 
 pub(crate) use cell::{Cell, Head, HeadInfo, Sent};
 pub(crate) use head::{Content, Form};
+pub(crate) use http2::{ClientBody, PREFACE, serve_http2};
 pub(crate) use serve::{Ending, serve_connection};
-#[cfg(test)]
-use socket::Socket;
+pub(crate) use socket::Socket;

@@ -45,6 +45,8 @@ pub(crate) enum Ending {
     SlowHead,
     /// The client took nothing for `progress_time`.
     SlowWrite,
+    /// In HTTP/2: more frames that ask for nothing than a client may send.
+    Flood,
     /// There was no memory to serve a request.
     NoMemory,
     /// [`Cell::abort`], or an answer that broke and could only be ended so.
@@ -393,7 +395,7 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
             }
         }
         Ending::Aborted | Ending::SlowWrite => stream.reset_on_drop(),
-        Ending::Closed | Ending::Broken | Ending::Idle | Ending::SlowHead => {
+        Ending::Closed | Ending::Broken | Ending::Idle | Ending::SlowHead | Ending::Flood => {
             if let Some((socket, peer)) = stream.into_closing() {
                 linger(socket, peer).await;
             }
@@ -411,7 +413,7 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
 
 /// Closes so that the client can read all that was sent: closing with input unread is answered with
 /// a RST, which makes many clients throw away what they have not read yet (RFC 9112, 9.6).
-async fn linger(mut socket: Socket, peer: Peer) {
+pub(super) async fn linger(mut socket: Socket, peer: Peer) {
     if socket.shutdown().await.is_err() || peer == Peer::Finished {
         return;
     }
@@ -449,4 +451,4 @@ const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close
     Retry-After: 5\r\nContent-Length: 0\r\n\r\n";
 
 const LINGER_BYTES: usize = 64 << 10;
-const LINGER_TIME: Duration = Duration::from_secs(1);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);

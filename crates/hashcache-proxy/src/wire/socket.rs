@@ -1,62 +1,96 @@
 //! The client's socket: what every stream can do, and what only a TCP socket can.
 //!
-//! Called by `stream` and `serve`; a `Socket` is also what a tunnel gets when the framing ends.
+//! Called by `stream`, `http2` and `serve`; a `Socket` is also what a tunnel gets when the framing
+//! ends.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 #[cfg(test)]
 use tokio::io::DuplexStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 /// A connection from a client.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub(crate) struct Socket {
+    /// Read from the channel already, by somebody who wanted to know what comes.
+    begun: Bytes,
+    channel: Channel,
+}
+
+#[derive(Debug)]
+enum Channel {
     /// The real thing.
     Tcp(TcpStream),
+    /// The same through TLS, which may itself lie on a socket that was read from.
+    Tls(Box<TlsStream<Socket>>),
     /// A pipe in memory, for tests.
     #[cfg(test)]
     Memory(DuplexStream),
 }
 
 impl Socket {
+    /// The same socket with `bytes`, which were read from it, to be read again.
+    pub(crate) fn begun_with(mut self, bytes: Bytes) -> Self {
+        debug_assert!(self.begun.is_empty());
+        self.begun = bytes;
+        self
+    }
+
     /// Whether the drop of this socket is a RST, so that what was sent cannot pass for all there
     /// is.
     pub(super) fn reset_on_drop(&self, reset: bool) {
-        match self {
+        match &self.channel {
             // Fails only on a socket that is broken already, which the client notices as well.
-            Self::Tcp(socket) => {
+            Channel::Tcp(socket) => {
                 let linger = reset.then_some(Duration::ZERO);
                 drop(socket2::SockRef::from(socket).set_linger(linger));
             }
+            Channel::Tls(stream) => stream.get_ref().0.reset_on_drop(reset),
             #[cfg(test)]
-            Self::Memory(_) => {}
+            Channel::Memory(_) => {}
         }
     }
 
     /// Small writes go out at once: a proxy's pauses must not add up with Nagle's.
     pub(super) fn prepare(&self) {
-        match self {
-            Self::Tcp(socket) => drop(socket.set_nodelay(true)),
+        match &self.channel {
+            Channel::Tcp(socket) => drop(socket.set_nodelay(true)),
+            Channel::Tls(stream) => stream.get_ref().0.prepare(),
             #[cfg(test)]
-            Self::Memory(_) => {}
+            Channel::Memory(_) => {}
         }
+    }
+}
+
+impl From<Channel> for Socket {
+    fn from(channel: Channel) -> Self {
+        let begun = Bytes::new();
+        Self { begun, channel }
     }
 }
 
 impl From<TcpStream> for Socket {
     fn from(socket: TcpStream) -> Self {
-        Self::Tcp(socket)
+        Channel::Tcp(socket).into()
+    }
+}
+
+impl From<TlsStream<Socket>> for Socket {
+    fn from(stream: TlsStream<Socket>) -> Self {
+        Channel::Tls(Box::new(stream)).into()
     }
 }
 
 #[cfg(test)]
 impl From<DuplexStream> for Socket {
     fn from(pipe: DuplexStream) -> Self {
-        Self::Memory(pipe)
+        Channel::Memory(pipe).into()
     }
 }
 
@@ -66,10 +100,21 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
+        let this = self.get_mut();
+        if !this.begun.is_empty() {
+            let fits = this.begun.len().min(buf.remaining());
+            buf.put_slice(&this.begun[..fits]);
+            this.begun.advance(fits);
+            if this.begun.is_empty() {
+                this.begun = Bytes::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
+        match &mut this.channel {
+            Channel::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
+            Channel::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
             #[cfg(test)]
-            Self::Memory(pipe) => Pin::new(pipe).poll_read(cx, buf),
+            Channel::Memory(pipe) => Pin::new(pipe).poll_read(cx, buf),
         }
     }
 }
@@ -80,10 +125,11 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, buf),
+        match &mut self.get_mut().channel {
+            Channel::Tcp(socket) => Pin::new(socket).poll_write(cx, buf),
+            Channel::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             #[cfg(test)]
-            Self::Memory(pipe) => Pin::new(pipe).poll_write(cx, buf),
+            Channel::Memory(pipe) => Pin::new(pipe).poll_write(cx, buf),
         }
     }
 
@@ -92,34 +138,38 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+        match &mut self.get_mut().channel {
+            Channel::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+            Channel::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             #[cfg(test)]
-            Self::Memory(pipe) => Pin::new(pipe).poll_write_vectored(cx, bufs),
+            Channel::Memory(pipe) => Pin::new(pipe).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Tcp(socket) => socket.is_write_vectored(),
+        match &self.channel {
+            Channel::Tcp(socket) => socket.is_write_vectored(),
+            Channel::Tls(stream) => stream.is_write_vectored(),
             #[cfg(test)]
-            Self::Memory(pipe) => pipe.is_write_vectored(),
+            Channel::Memory(pipe) => pipe.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
+        match &mut self.get_mut().channel {
+            Channel::Tcp(socket) => Pin::new(socket).poll_flush(cx),
+            Channel::Tls(stream) => Pin::new(stream).poll_flush(cx),
             #[cfg(test)]
-            Self::Memory(pipe) => Pin::new(pipe).poll_flush(cx),
+            Channel::Memory(pipe) => Pin::new(pipe).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+        match &mut self.get_mut().channel {
+            Channel::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+            Channel::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             #[cfg(test)]
-            Self::Memory(pipe) => Pin::new(pipe).poll_shutdown(cx),
+            Channel::Memory(pipe) => Pin::new(pipe).poll_shutdown(cx),
         }
     }
 }

@@ -202,6 +202,7 @@ impl Stream {
             http_10: checked.version == Version::HTTP_10,
             head_only: method == b"HEAD",
             connect: checked.form == Form::Authority,
+            http_2: false,
             last: false,
         };
         self.cell.ask(Head::Accepted(info), asked);
@@ -224,6 +225,7 @@ impl Stream {
             http_10,
             head_only,
             connect: false,
+            http_2: false,
             last: true,
         };
         self.received = None;

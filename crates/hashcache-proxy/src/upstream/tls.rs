@@ -1,0 +1,235 @@
+//! TLS to origins: whom we believe, and what is said when we do not.
+//!
+//! `Upstream` hands every socket to an `https` origin to [`Trust::handshake`]. Certificates are
+//! judged by the roots of the platform and those the operator added, at the time of our own clock:
+//! a board without a battery starts in 1970, and would refuse every site there is.
+//!
+//! Invariant: no byte of a request leaves before the origin's certificate was found good for the
+//! name in the URL. The end of a stream without close_notify is an error of the reader, so content
+//! that ends with the connection is whole only if the origin said so. Cost: one handshake, or a
+//! shorter one when the origin is known from before (256 of them are remembered, for all cores).
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashcache_http::Host;
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::time_provider::TimeProvider;
+use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tracing::warn;
+
+use crate::clock::Clock;
+use crate::failure::Failure;
+
+/// Certificates of authorities that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthoritiesError {
+    /// The file could not be read, or holds what is no PEM.
+    #[error("cannot read certificates from {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// There is no certificate in the file.
+    #[error("no certificate in {}", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A certificate cannot stand for an authority.
+    #[error("a certificate in {} is not one of an authority", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TlsError,
+    },
+}
+
+/// Whom we believe; one for all cores, made anew by a reload.
+#[derive(Clone)]
+pub(crate) struct Trust {
+    /// Offers HTTP/2 as well.
+    both: Arc<ClientConfig>,
+    http_1: Arc<ClientConfig>,
+}
+
+/// Which versions are offered in ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// HTTP/2, or else HTTP/1.1.
+    Both,
+    /// HTTP/1.1 only.
+    Http1,
+}
+
+impl Trust {
+    /// The roots of the platform and those in the files `more`, at the time of `clock`.
+    pub(crate) fn load(more: &[PathBuf], clock: Arc<Clock>) -> Result<Self, AuthoritiesError> {
+        let mut roots = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        let (taken, _) = roots.add_parsable_certificates(found.certs);
+        for path in more {
+            add(&mut roots, path)?;
+        }
+        if taken == 0 {
+            warn!("this system has no certificates of authorities: https origins are refused");
+        }
+        Ok(Self::of(roots, Arc::new(OurTime(clock))))
+    }
+
+    fn of(roots: RootCertStore, time: Arc<dyn TimeProvider>) -> Self {
+        let config = ClientConfig::builder_with_details(provider(), time)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites of both versions");
+        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        config.resumption = Resumption::in_memory_sessions(ORIGINS_REMEMBERED);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut both = config.clone();
+        both.alpn_protocols.insert(0, b"h2".to_vec());
+        Self {
+            both: Arc::new(both),
+            http_1: Arc::new(config),
+        }
+    }
+
+    /// Makes a stream to `host` of a connected socket, within `limit`.
+    pub(super) async fn handshake(
+        &self,
+        host: &Host,
+        socket: TcpStream,
+        offer: Offer,
+        limit: Duration,
+    ) -> Result<TlsStream<TcpStream>, Failure> {
+        let name = server_name(host)?;
+        let connector = TlsConnector::from(Arc::clone(match offer {
+            Offer::Both => &self.both,
+            Offer::Http1 => &self.http_1,
+        }));
+        match tokio::time::timeout(limit, connector.connect(name, socket)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(failure_of(&error)),
+            Err(_) => Err(Failure::ConnectTimeout(limit)),
+        }
+    }
+}
+
+/// The algorithms of both sides of the proxy.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(default_provider())
+}
+
+fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
+    let path = path.to_owned();
+    let read = CertificateDer::pem_file_iter(&path).and_then(Iterator::collect);
+    let certificates: Vec<CertificateDer<'static>> = match read {
+        Ok(certificates) => certificates,
+        Err(source) => return Err(AuthoritiesError::Read { path, source }),
+    };
+    if certificates.is_empty() {
+        return Err(AuthoritiesError::Empty { path });
+    }
+    for certificate in certificates {
+        if let Err(source) = roots.add(certificate) {
+            return Err(AuthoritiesError::Certificate { path, source });
+        }
+    }
+    Ok(())
+}
+
+/// The name as it is asked for and looked for in the certificate: DNS knows a dot at the end,
+/// certificates do not (RFC 6066, section 3).
+fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
+    match host {
+        Host::Name(name) => {
+            let name = name.strip_suffix('.').unwrap_or(name).to_owned();
+            ServerName::try_from(name)
+                .map_err(|_| Failure::TlsCertificate("no certificate can bear this name"))
+        }
+        Host::V4(address) => Ok(ServerName::from(std::net::IpAddr::V4(*address))),
+        Host::V6(address) => Ok(ServerName::from(std::net::IpAddr::V6(*address))),
+    }
+}
+
+/// What a handshake that failed is told as.
+fn failure_of(error: &io::Error) -> Failure {
+    let cause = error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<TlsError>());
+    match cause {
+        Some(TlsError::InvalidCertificate(why)) => Failure::TlsCertificate(why_refused(why)),
+        Some(TlsError::NoCertificatesPresented) => {
+            Failure::TlsCertificate("no certificate was shown")
+        }
+        Some(TlsError::AlertReceived(alert)) => {
+            Failure::TlsAlert(alert.as_str().unwrap_or("of no known kind"))
+        }
+        Some(TlsError::InvalidMessage(_)) => {
+            Failure::TlsProtocol("what came is no TLS, or too old")
+        }
+        Some(TlsError::PeerIncompatible(_)) => {
+            Failure::TlsProtocol("no version or suite in common: TLS 1.2 is the oldest spoken")
+        }
+        Some(TlsError::NoApplicationProtocol) => Failure::TlsProtocol("no HTTP version in common"),
+        Some(_) => Failure::TlsProtocol("the handshake failed"),
+        None => Failure::ConnectionTerminated,
+    }
+}
+
+fn why_refused(why: &CertificateError) -> &'static str {
+    use CertificateError as Why;
+    match why {
+        Why::Expired | Why::ExpiredContext { .. } => "expired",
+        Why::NotValidYet | Why::NotValidYetContext { .. } => "not valid yet",
+        Why::Revoked => "revoked",
+        Why::UnknownIssuer => "of an unknown issuer",
+        Why::NotValidForName | Why::NotValidForNameContext { .. } => "for another name",
+        Why::InvalidPurpose | Why::InvalidPurposeContext { .. } => "not for servers",
+        Why::BadEncoding => "damaged",
+        Why::BadSignature => "with a wrong signature",
+        Why::UnhandledCriticalExtension => "with an extension nobody knows",
+        // What `openssl req -x509` makes, unless told otherwise; there is no variant for it.
+        Why::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "of an authority, and not of a site"
+        }
+        _ => "not acceptable",
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Trust").finish()
+    }
+}
+
+/// The time by which certificates are judged.
+#[derive(Debug)]
+pub(crate) struct OurTime(pub(crate) Arc<Clock>);
+
+impl TimeProvider for OurTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.now().seconds();
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
+/// Origins whose sessions are remembered, each with up to eight tickets of about 1 KiB.
+const ORIGINS_REMEMBERED: usize = 256;
+
+#[cfg(test)]
+mod http2_tests;
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,340 @@
+//! Origins with certificates of the tests' own, good and bad, over real sockets.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use hashcache_http::{Authority, Scheme};
+use http_body_util::BodyExt as _;
+use rcgen::{BasicConstraints, CertificateParams, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::time_provider::DefaultTimeProvider;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
+use tokio_rustls::TlsAcceptor;
+
+use super::super::address::Purpose;
+use super::super::dns::{NameServers, Names};
+use super::super::interfaces::OwnAddresses;
+use super::super::{
+    Destinations, Endpoint, Exchange, RequestBody, SendFailure, SendOptions, Shared, Upstream,
+};
+use super::*;
+use crate::settings::Limits;
+
+impl Trust {
+    /// Trust in these authorities alone, at the time of this machine.
+    pub(crate) fn of_test(authorities: &[CertificateDer<'static>]) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(authorities.iter().cloned());
+        Self::of(roots, Arc::new(DefaultTimeProvider))
+    }
+}
+
+/// An authority of a test's own.
+pub(crate) struct Authorities {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key, ready for a server.
+pub(crate) struct Leaf {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) certificate_pem: String,
+    pub(crate) key_pem: String,
+}
+
+impl Authorities {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let name = format!("Authorities {:x}", fastrand::u64(..));
+        let names = &mut params.distinguished_name;
+        names.push(rcgen::DnType::CommonName, name);
+        params.is_ca = rcgen::IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        Self {
+            certificate: certificate.der().clone(),
+            pem: certificate.pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// A certificate for `name`, changed by `change` before it is signed.
+    pub(crate) fn leaf(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Leaf {
+            certificate: certificate.der().clone(),
+            key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        }
+    }
+}
+
+pub(super) fn server_config(leaf: Leaf) -> ServerConfig {
+    ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.certificate], leaf.key)
+        .unwrap()
+}
+
+/// What an origin does at the end of its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Close {
+    /// Says that it is the end.
+    Notified,
+    /// Closes the socket below.
+    Cut,
+}
+
+struct Origin {
+    to: Endpoint,
+    heard: Rc<RefCell<String>>,
+    resumed: Rc<Cell<usize>>,
+}
+
+/// An origin that answers every connection's first request with `answer` and closes.
+async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
+    let mut config = server_config(leaf);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (heard, resumed) = (Rc::new(RefCell::new(String::new())), Rc::new(Cell::new(0)));
+    let (all, count) = (Rc::clone(&heard), Rc::clone(&resumed));
+    spawn_local(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(socket).await else {
+                continue;
+            };
+            if stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed) {
+                count.set(count.get() + 1);
+            }
+            while !all.borrow().ends_with("\r\n\r\n") {
+                let mut page = [0; 1024];
+                let read = stream.read(&mut page).await.unwrap();
+                assert!(read > 0);
+                let text = std::str::from_utf8(&page[..read]).unwrap();
+                all.borrow_mut().push_str(text);
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            match close {
+                Close::Notified => stream.shutdown().await.unwrap(),
+                Close::Cut => stream.get_mut().0.shutdown().await.unwrap(),
+            }
+            all.borrow_mut().push('|');
+        }
+    });
+    let host = Host::V4([127, 0, 0, 1].into());
+    let to = Endpoint {
+        authority: Authority { host, port },
+        purpose: Purpose::Configured,
+        scheme: Scheme::Https,
+    };
+    Origin { to, heard, resumed }
+}
+
+pub(super) fn upstream(trust: Trust) -> Upstream {
+    let own = OwnAddresses::fixed(&[], &[]);
+    let destinations = Destinations::new(&[], &[], own.clone());
+    let limits = Limits::default();
+    let names = Names::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
+    Upstream::new(&Shared::new(
+        names,
+        destinations,
+        own,
+        trust,
+        Arc::new(limits),
+    ))
+}
+
+pub(super) async fn send(upstream: &Upstream, to: &Endpoint) -> Result<Exchange, SendFailure> {
+    let request = http::Request::get("/page")
+        .body(RequestBody::empty())
+        .unwrap();
+    upstream.send(to, request, SendOptions::default()).await
+}
+
+pub(super) async fn locally<T>(test: impl Future<Output = T>) -> T {
+    LocalSet::new().run_until(test).await
+}
+
+const WHOLE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+const UNTIL_CLOSE: &str = "HTTP/1.1 200 OK\r\n\r\nhello";
+
+#[tokio::test]
+async fn an_origin_with_a_good_certificate_is_asked_and_the_next_handshake_is_short() {
+    locally(async {
+        let authorities = Authorities::new();
+        let leaf = authorities.leaf("127.0.0.1", |_| ());
+        let origin = origin(leaf, WHOLE, Close::Notified).await;
+        let upstream = upstream(Trust::of_test(std::slice::from_ref(
+            &authorities.certificate,
+        )));
+        for round in 0..2 {
+            let exchange = send(&upstream, &origin.to).await.unwrap();
+            let content = exchange.response.into_body().collect().await.unwrap();
+            assert_eq!(content.to_bytes(), "hello");
+            assert_eq!(origin.resumed.get(), round);
+        }
+        let heard = origin.heard.borrow();
+        let host = format!("Host: 127.0.0.1:{}\r\n", origin.to.authority.port);
+        assert!(heard.starts_with("GET /page HTTP/1.1\r\n"), "{heard}");
+        assert!(heard.contains(&host), "{heard}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent() {
+    locally(async {
+        let authorities = Authorities::new();
+        let strangers = Authorities::new();
+        let long_ago = |params: &mut CertificateParams| {
+            params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        };
+        let not_yet = |params: &mut CertificateParams| {
+            params.not_before = rcgen::date_time_ymd(4000, 1, 1);
+        };
+        let authority = |params: &mut CertificateParams| {
+            params.is_ca = rcgen::IsCa::Ca(BasicConstraints::Unconstrained);
+        };
+        for (leaf, why) in [
+            (
+                authorities.leaf("127.0.0.1", authority),
+                "of an authority, and not of a site",
+            ),
+            (authorities.leaf("127.0.0.1", long_ago), "expired"),
+            (authorities.leaf("127.0.0.1", not_yet), "not valid yet"),
+            (authorities.leaf("127.0.0.2", |_| ()), "for another name"),
+            (strangers.leaf("127.0.0.1", |_| ()), "of an unknown issuer"),
+        ] {
+            let origin = origin(leaf, WHOLE, Close::Notified).await;
+            let upstream = upstream(Trust::of_test(std::slice::from_ref(
+                &authorities.certificate,
+            )));
+            let failed = send(&upstream, &origin.to).await.unwrap_err();
+            assert_eq!(failed.failure, Failure::TlsCertificate(why));
+            assert!(failed.peer.is_some());
+            assert_eq!(*origin.heard.borrow(), "");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn content_that_ends_with_the_connection_is_whole_only_with_close_notify() {
+    locally(async {
+        for (close, expected) in [
+            (Close::Notified, Ok(())),
+            (Close::Cut, Err(Failure::ResponseIncomplete)),
+        ] {
+            let authorities = Authorities::new();
+            let leaf = authorities.leaf("127.0.0.1", |_| ());
+            let origin = origin(leaf, UNTIL_CLOSE, close).await;
+            let upstream = upstream(Trust::of_test(std::slice::from_ref(
+                &authorities.certificate,
+            )));
+            let exchange = send(&upstream, &origin.to).await.unwrap();
+            let content = exchange.response.into_body().collect().await;
+            assert_eq!(content.map(|_| ()), expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_speaks_no_tls_or_refuses_ours_is_told_apart_from_who_hangs_up() {
+    locally(async {
+        for (says, expected) in [
+            (
+                &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+                Failure::TlsProtocol("what came is no TLS, or too old"),
+            ),
+            (
+                &[0x15, 3, 3, 0, 2, 2, 0x70],
+                Failure::TlsAlert("UnrecognisedName"),
+            ),
+            (&[], Failure::ConnectionTerminated),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            spawn_local(async move {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let mut page = [0; 4096];
+                assert!(socket.read(&mut page).await.unwrap() > 0);
+                socket.write_all(says).await.unwrap();
+                socket.shutdown().await.unwrap();
+                while socket.read(&mut page).await.is_ok_and(|read| read > 0) {}
+            });
+            let to = Endpoint {
+                authority: Authority {
+                    host: Host::V4([127, 0, 0, 1].into()),
+                    port,
+                },
+                purpose: Purpose::Configured,
+                scheme: Scheme::Https,
+            };
+            let failed = send(&upstream(Trust::of_test(&[])), &to).await.unwrap_err();
+            assert_eq!(failed.failure, expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_that_never_ends_has_the_time_of_a_connection() {
+    locally(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = Endpoint {
+            authority: Authority {
+                host: Host::V4([127, 0, 0, 1].into()),
+                port: listener.local_addr().unwrap().port(),
+            },
+            purpose: Purpose::Configured,
+            scheme: Scheme::Https,
+        };
+        let failed = send(&upstream(Trust::of_test(&[])), &to).await.unwrap_err();
+        assert_eq!(
+            failed.failure,
+            Failure::ConnectTimeout(Limits::default().connect_time)
+        );
+    })
+    .await;
+}
+
+#[test]
+fn files_of_authorities_that_hold_none_are_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = |text: &str| {
+        let path = directory.path().join("authorities.pem");
+        std::fs::write(&path, text).unwrap();
+        Trust::load(&[path], Arc::new(Clock::start(None))).map(|_| ())
+    };
+    assert!(load(&Authorities::new().pem).is_ok());
+    assert!(matches!(
+        load("Dear Sir or Madam"),
+        Err(AuthoritiesError::Empty { .. })
+    ));
+    let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+    assert!(matches!(load(broken), Err(AuthoritiesError::Read { .. })));
+    let nothing = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(matches!(
+        load(nothing),
+        Err(AuthoritiesError::Certificate { .. })
+    ));
+    let missing = [directory.path().join("none")];
+    let missing = Trust::load(&missing, Arc::new(Clock::start(None)));
+    assert!(matches!(missing, Err(AuthoritiesError::Read { .. })));
+}

@@ -1,0 +1,298 @@
+//! Content of requests and of answers, watched on its way.
+//!
+//! Made by `http2` for each stream, and by `server` for requests in HTTP/1.1, whose content `wire`
+//! watches below hyper.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hashcache::Reservation;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::super::cell::Cell;
+use super::super::head::{Refusal, refuse};
+use super::flow::{Flow, Turn, Wanted};
+use super::head::fields_size;
+
+/// The content of a client's request.
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    /// What was read of it before anybody asked.
+    gathered: VecDeque<Frame<Bytes>>,
+    /// Nothing follows on that.
+    ended: bool,
+    /// None in HTTP/1.1.
+    watched: Option<Watched>,
+}
+
+struct Watched {
+    wanted: Option<Wanted>,
+    flow: Rc<Flow>,
+    cell: Option<Rc<Cell>>,
+    timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+}
+
+impl ClientBody {
+    /// Content in HTTP/1.1.
+    pub(crate) fn plain(incoming: Incoming) -> Self {
+        Self {
+            incoming,
+            gathered: VecDeque::new(),
+            ended: false,
+            watched: None,
+        }
+    }
+
+    /// Content of a stream.
+    pub(super) fn counted(incoming: Incoming, flow: Rc<Flow>) -> Self {
+        let wanted = (!incoming.is_end_stream()).then(|| flow.want_content());
+        let watched = Some(Watched {
+            wanted,
+            flow,
+            cell: None,
+            timer: None,
+            waiting: false,
+        });
+        Self {
+            incoming,
+            gathered: VecDeque::new(),
+            ended: false,
+            watched,
+        }
+    }
+
+    /// Reads it to its end, or up to [`GATHERED_MAX`] of it, before anybody asks; an error when it
+    /// stops coming.
+    pub(super) async fn gather(&mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let mut bytes = 0;
+        while !self.ended && bytes < GATHERED_MAX {
+            match poll_fn(|cx| self.poll_more(cx)).await {
+                Some(frame) => {
+                    let frame = frame?;
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    bytes += length;
+                    if length > 0 || frame.is_trailers() {
+                        self.gathered.push_back(frame);
+                    }
+                    self.ended = self.incoming.is_end_stream();
+                }
+                None => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells `cell` of what is read, and of what was read so far.
+    pub(super) fn tell(&mut self, cell: &Rc<Cell>) {
+        let lengths = self
+            .gathered
+            .iter()
+            .filter_map(Frame::data_ref)
+            .map(Bytes::len);
+        cell.count_read(lengths.sum());
+        if let Some(watched) = &mut self.watched {
+            watched.cell = Some(Rc::clone(cell));
+        }
+    }
+
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+        if let Some(watched) = &mut self.watched {
+            match &polled {
+                Poll::Ready(Some(Ok(frame))) => watched.read(Some(frame)),
+                Poll::Ready(_) => watched.read(None),
+                Poll::Pending if watched.poll_late(cx).is_ready() => {
+                    if let Some(cell) = &watched.cell {
+                        cell.fail_body(STOPPED);
+                    }
+                    return Poll::Ready(Some(Err(STOPPED.reason.into())));
+                }
+                Poll::Pending => {}
+            }
+        }
+        polled.map_err(Into::into)
+    }
+}
+
+impl Watched {
+    fn read(&mut self, frame: Option<&Frame<Bytes>>) {
+        self.waiting = false;
+        match frame.and_then(Frame::data_ref) {
+            Some(data) => {
+                if let Some(cell) = &self.cell {
+                    cell.count_read(data.len());
+                }
+                if let Some(wanted) = &self.wanted {
+                    wanted.read(data.len());
+                }
+            }
+            None => self.wanted = None,
+        }
+    }
+
+    /// Ready when nothing has come for too long.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let time = self.flow.limits().progress_time;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(time)));
+        if !std::mem::replace(&mut self.waiting, true) {
+            timer.as_mut().reset(Instant::now() + time);
+        }
+        timer.as_mut().poll(cx)
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+        let this = self.get_mut();
+        if let Some(frame) = this.gathered.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        this.poll_more(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.gathered.is_empty() && (self.ended || self.incoming.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.gathered.is_empty() && !self.ended {
+            return self.incoming.size_hint();
+        }
+        let lengths = self
+            .gathered
+            .iter()
+            .filter_map(Frame::data_ref)
+            .map(Bytes::len);
+        let gathered = lengths.sum::<usize>() as u64;
+        match self.ended {
+            true => SizeHint::with_exact(gathered),
+            false => SizeHint::default(),
+        }
+    }
+}
+
+type Polled = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
+
+/// The content of an answer on its way to hyper.
+pub(super) struct Sending<B: Body> {
+    body: B,
+    cell: Rc<Cell>,
+    turn: Rc<Turn>,
+    /// The answer has no content, whatever the service made.
+    bodiless: bool,
+    complete: bool,
+    broken: bool,
+    _memory: Option<Reservation>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
+    /// Notes that the answer begins.
+    pub(super) fn begin(
+        mut response: Response<B>,
+        cell: Rc<Cell>,
+        turn: Rc<Turn>,
+        memory: Option<Reservation>,
+    ) -> Response<Self> {
+        let asked = cell.answer();
+        let status = response.status();
+        let bodiless =
+            asked.head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let length = response.body().size_hint().exact();
+        if let Some(length) = length.filter(|length| asked.head_only && *length > 0) {
+            let fields: &mut HeaderMap = response.headers_mut();
+            fields
+                .entry(CONTENT_LENGTH)
+                .or_insert(HeaderValue::from(length));
+        }
+        let size = fields_size(response.headers());
+        cell.count_written(usize::try_from(size).unwrap_or(usize::MAX));
+        response.map(|body| Self {
+            body,
+            cell,
+            turn,
+            bodiless,
+            complete: bodiless,
+            broken: false,
+            _memory: memory,
+        })
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.get_mut();
+        if this.bodiless {
+            return Poll::Ready(None);
+        }
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        // hyper comes again when the client has room for more.
+        let waits = matches!(&polled, Poll::Ready(Some(Ok(_))));
+        let since = waits.then(Instant::now);
+        this.turn.waits_since.set(since);
+        match &polled {
+            Poll::Ready(None) => this.complete = true,
+            Poll::Ready(Some(Ok(frame))) => {
+                let data = frame.data_ref().map_or(0, Bytes::len);
+                this.cell.count_written(FRAME_HEAD + data);
+            }
+            Poll::Ready(Some(Err(_))) => this.broken = true,
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bodiless || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.bodiless {
+            true => SizeHint::with_exact(0),
+            false => self.body.size_hint(),
+        }
+    }
+}
+
+impl<B: Body> Drop for Sending<B> {
+    fn drop(&mut self) {
+        self.turn.waits_since.set(None);
+        if !self.broken && (self.complete || self.body.is_end_stream()) {
+            self.cell.body_ended();
+            self.cell.flushed();
+        } else {
+            self.cell.ended();
+        }
+    }
+}
+
+/// What the client is told whose content stopped.
+pub(super) const STOPPED: Refusal =
+    refuse(StatusCode::BAD_REQUEST, "request content stopped coming");
+
+/// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
+const GATHERED_MAX: usize = 8 << 10;
+
+/// What each piece of content takes beside itself.
+const FRAME_HEAD: usize = 9;

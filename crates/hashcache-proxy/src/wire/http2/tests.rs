@@ -1,0 +1,495 @@
+//! Both sides of a pipe: hyper as a client where it plays by the rules, bare frames where nobody
+//! may. Time is paused.
+
+use std::collections::VecDeque;
+
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::task::{JoinHandle, LocalSet};
+
+use super::super::cell::Sent;
+use super::*;
+
+/// What an answer is made of.
+#[derive(Default)]
+struct Answer {
+    frames: VecDeque<Result<Frame<Bytes>, &'static str>>,
+    /// Nothing ends it.
+    endless: bool,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        if self.endless {
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[7; 16 << 10])))));
+        }
+        Poll::Ready(self.frames.pop_front())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.frames.is_empty() && !self.endless
+    }
+}
+
+fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
+    Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+}
+
+/// Answers by the path; tells what was sent of each answer.
+async fn service(
+    cell: Rc<Cell>,
+    request: Request<ClientBody>,
+    told: Rc<RefCell<Vec<Sent>>>,
+) -> Result<Response<Answer>, Infallible> {
+    let mut answer = Answer::default();
+    let mut response = Response::new(());
+    let info = match cell.next_head() {
+        Head::Accepted(info) => info,
+        Head::Refused(failure) => {
+            *response.status_mut() = failure.status();
+            return Ok(response.map(|()| answer));
+        }
+    };
+    assert!(!cell.send_interim(StatusCode::EARLY_HINTS, &HeaderMap::new()));
+    let target = std::str::from_utf8(&info.target).unwrap();
+    match target.rsplit('/').next().unwrap() {
+        "hello" => answer.frames.push_back(data("hello")),
+        "broken" => answer
+            .frames
+            .extend([data("hel"), Err("the origin hung up")]),
+        "endless" => answer.endless = true,
+        "slow" => tokio::time::sleep(Duration::from_secs(5)).await,
+        "length" => {
+            let fields = response.headers_mut();
+            fields.insert(CONTENT_LENGTH, HeaderValue::from(5));
+            answer.frames.push_back(data("hello"));
+        }
+        "trailers" => {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-sum", HeaderValue::from_static("7"));
+            answer.frames.push_back(data("hello"));
+            answer.frames.push_back(Ok(Frame::trailers(trailers)));
+        }
+        "echo" => match request.into_body().collect().await {
+            Ok(content) => answer.frames.push_back(Ok(Frame::data(content.to_bytes()))),
+            Err(_) => {
+                let failure = cell.body_failure().expect("the client is to blame");
+                *response.status_mut() = failure.status();
+            }
+        },
+        _ => *response.status_mut() = StatusCode::NOT_FOUND,
+    }
+    cell.on_sent(move |sent| told.borrow_mut().push(sent));
+    Ok(response.map(|()| answer))
+}
+
+/// A connection being served.
+struct Served {
+    ending: JoinHandle<Ending>,
+    stop: watch::Sender<bool>,
+    told: Rc<RefCell<Vec<Sent>>>,
+}
+
+fn serve(limits: Limits) -> (DuplexStream, Served) {
+    let (client, server) = tokio::io::duplex(64 << 10);
+    let (stop, stopping) = watch::channel(false);
+    let told = Rc::new(RefCell::new(Vec::new()));
+    let all = Rc::clone(&told);
+    let service = move |cell, request| service(cell, request, Rc::clone(&all));
+    let ending =
+        spawn_local(
+            async move { serve_http2(server, &Rc::new(limits), None, service, stopping).await },
+        );
+    (client, Served { ending, stop, told })
+}
+
+type Client = SendRequest<Full<Bytes>>;
+
+/// A client of hyper's; the task ends with the connection.
+async fn client(pipe: DuplexStream) -> (Client, JoinHandle<hyper::Result<()>>) {
+    let builder = hyper::client::conn::http2::Builder::new(LocalTasks);
+    let (sender, connection) = builder.handshake(TokioIo::new(pipe)).await.unwrap();
+    (sender, spawn_local(connection))
+}
+
+#[derive(Clone)]
+struct LocalTasks;
+
+impl<T: Future<Output = ()> + 'static> Executor<T> for LocalTasks {
+    fn execute(&self, task: T) {
+        spawn_local(task);
+    }
+}
+
+fn get(path: &str) -> Request<Full<Bytes>> {
+    let url = format!("https://a.test/{path}");
+    Request::get(url).body(Full::default()).unwrap()
+}
+
+async fn content(sender: &mut Client, path: &str) -> (StatusCode, hyper::Result<Bytes>) {
+    let response = sender.send_request(get(path)).await.unwrap();
+    let status = response.status();
+    let content = response.into_body().collect().await;
+    (status, content.map(|content| content.to_bytes()))
+}
+
+async fn locally<T>(test: impl Future<Output = T>) -> T {
+    LocalSet::new().run_until(test).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_at_once_are_answered_apart() {
+    locally(async {
+        let (pipe, served) = serve(Limits::default());
+        let (sender, _connection) = client(pipe).await;
+        let (mut first, mut second) = (sender.clone(), sender);
+        let (slow, fast) = tokio::join!(content(&mut first, "slow"), content(&mut second, "hello"));
+        assert_eq!(slow.1.unwrap(), "");
+        assert_eq!(fast.1.unwrap(), "hello");
+        let told = served.told.borrow();
+        assert_eq!(told.len(), 2);
+        assert!(told.iter().all(|sent| sent.complete && sent.bytes_read > 0));
+        assert!(told[0].bytes_written > 5, "{told:?}");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_breaks_is_never_ended_cleanly() {
+    locally(async {
+        let (pipe, served) = serve(Limits::default());
+        let (mut sender, _connection) = client(pipe).await;
+        // The reset may overtake the head of the answer.
+        if let Ok(response) = sender.send_request(get("broken")).await {
+            response.into_body().collect().await.unwrap_err();
+        }
+        assert!(!served.told.borrow()[0].complete);
+        // The others of the connection do not suffer.
+        assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn head_answers_have_a_length_and_no_content_and_trailers_pass() {
+    locally(async {
+        let (pipe, _served) = serve(Limits::default());
+        let (mut sender, _connection) = client(pipe).await;
+        let mut request = get("length");
+        *request.method_mut() = Method::HEAD;
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.headers()[CONTENT_LENGTH], "5");
+        assert!(
+            response
+                .into_body()
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes()
+                .is_empty()
+        );
+        let response = sender.send_request(get("trailers")).await.unwrap();
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["x-sum"], "7");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_answers_end_and_takes_no_more_requests() {
+    locally(async {
+        let (pipe, served) = serve(Limits::default());
+        let (mut sender, connection) = client(pipe).await;
+        let mut late = sender.clone();
+        let slow = spawn_local(async move { content(&mut sender, "slow").await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        served.stop.send_replace(true);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        late.send_request(get("hello")).await.unwrap_err();
+        assert_eq!(slow.await.unwrap().1.unwrap(), "");
+        drop(late);
+        connection.await.unwrap().unwrap();
+        assert_eq!(served.ending.await.unwrap(), Ending::Closed);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_streams_ends_after_the_idle_time_and_says_so() {
+    locally(async {
+        let limits = Limits::default();
+        let idle = limits.idle_time;
+        let (pipe, served) = serve(limits);
+        let (mut sender, connection) = client(pipe).await;
+        assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
+        let since = Instant::now();
+        // A GOAWAY ends it for the client, and no error does.
+        connection.await.unwrap().unwrap();
+        assert_eq!(served.ending.await.unwrap(), Ending::Idle);
+        assert!(since.elapsed() >= idle && since.elapsed() < idle + 2 * LINGER_TIME);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_that_stops_coming_is_the_clients_fault() {
+    locally(async {
+        let (mut pipe, _served) = serve(Limits::default());
+        pipe.write_all(&opening()).await.unwrap();
+        pipe.write_all(&frame(1, 4, 1, &fields("POST", "/echo")))
+            .await
+            .unwrap();
+        pipe.write_all(&frame(0, 0, 1, b"hel")).await.unwrap();
+        let status = first_status(&mut pipe).await;
+        assert_eq!(status, Some(StatusCode::BAD_REQUEST));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_get_is_answered_when_its_stream_has_ended() {
+    locally(async {
+        let (mut pipe, _served) = serve(Limits::default());
+        pipe.write_all(&opening()).await.unwrap();
+        pipe.write_all(&frame(1, 4, 1, &fields("GET", "/hello")))
+            .await
+            .unwrap();
+        pipe.write_all(&frame(0, 0, 1, b"for nobody"))
+            .await
+            .unwrap();
+        // A second head that does not end the stream is no trailer section.
+        pipe.write_all(&frame(1, 4, 1, &fields("GET", "/hello")))
+            .await
+            .unwrap();
+        let reset = next_of(&mut pipe, 3).await.expect("RST_STREAM");
+        assert_eq!(reset.payload, [0, 0, 0, 1], "PROTOCOL_ERROR");
+        pipe.write_all(&frame(1, 4, 3, &fields("GET", "/hello")))
+            .await
+            .unwrap();
+        pipe.write_all(&frame(0, 1, 3, b"for nobody"))
+            .await
+            .unwrap();
+        assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_client_takes_nothing_is_reset() {
+    locally(async {
+        let limits = Limits::default();
+        let time = limits.progress_time;
+        let (mut pipe, served) = serve(limits);
+        pipe.write_all(&opening()).await.unwrap();
+        pipe.write_all(&frame(1, 5, 1, &fields("GET", "/endless")))
+            .await
+            .unwrap();
+        let since = Instant::now();
+        let reset = next_of(&mut pipe, 3).await;
+        assert!(reset.is_some(), "RST_STREAM");
+        assert!(since.elapsed() >= time && since.elapsed() < time + LINGER_TIME);
+        assert!(!served.told.borrow()[0].complete);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_preface_or_a_head_that_is_never_complete_has_its_time() {
+    locally(async {
+        let half = frame(1, 0, 1, &fields("GET", "/hello"));
+        for sent in [PREFACE[..9].to_vec(), [opening(), half].concat()] {
+            let limits = Limits::default();
+            let time = limits.head_time;
+            let (mut pipe, served) = serve(limits);
+            pipe.write_all(&sent).await.unwrap();
+            let since = Instant::now();
+            let reading = spawn_local(async move { pipe.read_to_end(&mut Vec::new()).await });
+            assert_eq!(served.ending.await.unwrap(), Ending::SlowHead);
+            assert!(since.elapsed() >= time && since.elapsed() <= time + 2 * LINGER_TIME);
+            reading.abort();
+        }
+    })
+    .await;
+}
+
+/// What becomes of a client that sends `frames` again and again.
+async fn flooded(frames: impl Fn(u32) -> Vec<u8>) -> Ending {
+    let (pipe, served) = serve(Limits::default());
+    let (mut read, mut write) = tokio::io::split(pipe);
+    let reading = spawn_local(async move {
+        let mut page = vec![0; 64 << 10];
+        while read.read(&mut page).await.is_ok_and(|read| read > 0) {}
+    });
+    write.write_all(&opening()).await.unwrap();
+    for round in 0..100_000 {
+        if write.write_all(&frames(round)).await.is_err() || served.ending.is_finished() {
+            break;
+        }
+    }
+    reading.abort();
+    drop(write);
+    served.ending.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn floods_of_frames_that_ask_for_nothing_end_the_connection() {
+    locally(async {
+        let get = |round: u32| frame(1, 5, 2 * round + 1, &fields("GET", "/slow"));
+        for (what, ending) in [
+            ("PING", flooded(|_| frame(6, 0, 0, &[0; 8])).await),
+            ("SETTINGS", flooded(|_| frame(4, 0, 0, &[])).await),
+            (
+                "WINDOW_UPDATE",
+                flooded(|_| frame(8, 0, 0, &[0, 0, 0, 1])).await,
+            ),
+            (
+                "PRIORITY",
+                flooded(|_| frame(2, 0, 1, &[0, 0, 0, 0, 9])).await,
+            ),
+            (
+                "RST_STREAM",
+                flooded(|round| {
+                    let reset = frame(3, 0, 2 * round + 1, &[0, 0, 0, 8]);
+                    [get(round), reset].concat()
+                })
+                .await,
+            ),
+        ] {
+            assert!(
+                matches!(ending, Ending::Flood | Ending::Broken),
+                "{what}: {ending:?}"
+            );
+        }
+        // hyper gives up first, before a table of fields has grown.
+        let continued = flooded(|round| match round {
+            0 => frame(1, 1, 1, &fields("GET", "/hello")),
+            _ => frame(9, 0, 1, &[0x40, 1, b'a', 1, b'b']),
+        });
+        assert!(matches!(continued.await, Ending::Flood | Ending::Broken));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_beyond_the_limits_is_refused() {
+    locally(async {
+        let (pipe, _served) = serve(Limits::default());
+        let (mut sender, _connection) = client(pipe).await;
+        for (fields, length) in [(300, 1), (2, 40 << 10)] {
+            let mut request = get("hello");
+            for n in 0..fields {
+                let name = http::HeaderName::try_from(format!("x-{n}")).unwrap();
+                let value = HeaderValue::try_from("y".repeat(length)).unwrap();
+                request.headers_mut().insert(name, value);
+            }
+            // One that is larger than what we have said we take is not even sent.
+            match sender.send_request(request).await {
+                Ok(response) => {
+                    assert_eq!(
+                        response.status(),
+                        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+                    );
+                }
+                Err(error) => assert!(error.is_user(), "{error:?}"),
+            }
+        }
+        assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_streams_than_allowed_are_served_at_once() {
+    locally(async {
+        let limits = Limits {
+            streams: 3,
+            ..Limits::default()
+        };
+        let (mut pipe, _served) = serve(limits);
+        pipe.write_all(&opening()).await.unwrap();
+        for stream in 0..4 {
+            let request = frame(1, 5, 2 * stream + 1, &fields("GET", "/slow"));
+            pipe.write_all(&request).await.unwrap();
+        }
+        let reset = next_of(&mut pipe, 3).await.expect("RST_STREAM");
+        assert_eq!(reset.stream, 7);
+        assert_eq!(reset.payload, [0, 0, 0, 7], "REFUSED_STREAM");
+    })
+    .await;
+}
+
+fn opening() -> Vec<u8> {
+    [&PREFACE[..], &frame(4, 0, 0, &[])].concat()
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// A request's fields in HPACK, none of them indexed.
+fn fields(method: &str, path: &str) -> Vec<u8> {
+    let mut block = vec![0x86]; // :scheme http
+    for (name, value) in [(2, method), (4, path), (1, "a.test")] {
+        block.extend([name, u8::try_from(value.len()).unwrap()]);
+        block.extend(value.as_bytes());
+    }
+    block
+}
+
+struct Raw {
+    kind: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+async fn next(pipe: &mut DuplexStream) -> Option<Raw> {
+    let mut head = [0; 9];
+    pipe.read_exact(&mut head).await.ok()?;
+    let [a, b, c, kind, _, stream @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    pipe.read_exact(&mut payload).await.ok()?;
+    Some(Raw {
+        kind,
+        stream: u32::from_be_bytes(stream),
+        payload,
+    })
+}
+
+/// The next frame of a kind.
+async fn next_of(pipe: &mut DuplexStream, kind: u8) -> Option<Raw> {
+    loop {
+        let raw = next(pipe).await?;
+        if raw.kind == kind {
+            return Some(raw);
+        }
+    }
+}
+
+/// The status that the first answer begins with.
+async fn first_status(pipe: &mut DuplexStream) -> Option<StatusCode> {
+    let head = next_of(pipe, 1).await?;
+    // Static entries of HPACK (RFC 7541, appendix A).
+    let status = match head.payload.first()? {
+        0x88 => 200,
+        0x8c => 400,
+        0x8d => 404,
+        _ => return None,
+    };
+    StatusCode::from_u16(status).ok()
+}
