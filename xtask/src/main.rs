@@ -4,6 +4,7 @@
 //! `Command` whose doc comment is its help, and an arm in `main`.
 
 mod check;
+mod conformance;
 mod cpu;
 mod followers;
 mod memory_limit;
@@ -52,6 +53,8 @@ enum Command {
     RangeStorm(range_storm::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
+    /// Run the public suite of HTTP caching tests in both modes
+    Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
     Models(models::ModelArgs),
     /// Have many threads do everything at once on every policy, contents checked
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Followers(args) => followers::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
         Command::PaperFigure(args) => paper_figure::run(&args),
