@@ -145,7 +145,8 @@ fn of(seconds: Seconds, source: LifetimeSource) -> Lifetime {
     Lifetime { seconds, source }
 }
 
-/// What the origin states. Beside targeted directives Expires does not count (RFC 9213 2.2). Of Expires lines that differ none is believed.
+/// What the origin states. Beside targeted directives Expires does not count (RFC 9213 2.2). Of
+/// Expires lines that differ none is believed.
 fn explicit_lifetime(
     response: &HeaderMap,
     directives: &ResponseDirectives,

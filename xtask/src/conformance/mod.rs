@@ -1,5 +1,5 @@
-//! `cargo xtask conformance`: the public suite of HTTP caching tests against the proxy, as a forward
-//! proxy and in front of an origin.
+//! `cargo xtask conformance`: the public suite of HTTP caching tests against the proxy, as a
+//! forward proxy and in front of an origin.
 //!
 //! The suite (github.com/http-tests/cache-tests) is no part of this repository: get a checkout with
 //! its dependencies (`npm install`) and name it. Its origin and client run under Node.js, the proxy

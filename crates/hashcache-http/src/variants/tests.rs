@@ -1,3 +1,5 @@
+//! Tables: what is found in them, what is kept, and what is asked by them.
+
 use super::*;
 
 fn names(list: &[&'static str]) -> Vec<HeaderName> {

@@ -3,8 +3,8 @@
 //! A task of its own, because the client that caused it may leave at any time and others may have
 //! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
 //! done), or when upstream fails and cannot be resumed. `judge` says what becomes of a response,
-//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `piece` fetches
-//! a stretch of a response of which other parts are stored.
+//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `piece`
+//! fetches a stretch of a response of which other parts are stored.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
 //!
