@@ -22,9 +22,12 @@ async fn origin_of(answers: Vec<Script>) -> Origin {
 }
 
 async fn ask(proxy: &Proxy, method: &str, url: &str, fields: &[(&str, &str)]) -> Response {
-    let mut client = Client::connect(proxy.address()).await.unwrap();
-    client.request(method, url, fields).await.unwrap();
-    client.read_response(method).await.unwrap()
+    let client = Client::connect(proxy.address()).await;
+    let mut client = client.expect("the proxy accepts");
+    let sent = client.request(method, url, fields).await;
+    sent.expect("the proxy reads");
+    let response = client.read_response(method).await;
+    response.expect("the proxy answers")
 }
 
 /// Waits for the store, of which a client may be ahead.

@@ -34,7 +34,8 @@ async fn polyglot() -> Origin {
 }
 
 async fn ask(proxy: &Proxy, url: &str, fields: &[(&str, &str)]) -> Response {
-    let mut client = Client::connect(proxy.address()).await.unwrap();
+    let client = Client::connect(proxy.address()).await;
+    let mut client = client.expect("the proxy accepts");
     let response = client.get(url, fields).await.expect("the proxy answers");
     assert_eq!(response.end, BodyEnd::Complete);
     response
@@ -57,8 +58,8 @@ fn assert_told(response: &Response, body: &str, cache_status: &str) {
         (response.status, &response.body[..]),
         (200, body.as_bytes())
     );
-    let status = response.field("cache-status").unwrap();
-    let told = status.strip_prefix("hashcache; ").unwrap();
+    let status = response.field("cache-status").expect("we tell");
+    let told = status.strip_prefix("hashcache; ").expect("our name");
     assert!(told.starts_with(cache_status), "{status}");
 }
 

@@ -243,7 +243,9 @@ pub(crate) async fn fetch(
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
         Judged::Pass(why) => {
-            if let Some(flight) = flight {
+            // An error instead of a validation says nothing about what the next one brings.
+            let validated = order.known.is_some() && is_error(status);
+            if let Some(flight) = flight.filter(|_| !validated) {
                 flight.not_shared(&origin, Instant::now());
             }
             if is_withdrawn(why) && order.replaces.is_some() {
