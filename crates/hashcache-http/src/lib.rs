@@ -34,10 +34,10 @@
 //! The story, in the order of a request. What is asked for: [`parse_target`], [`cache_key`]; what
 //! belongs to its connection: [`strip_request`]. Does a stored response answer it:
 //! [`VariantTable`], [`VaryRow`], [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. If
-//! upstream must be asked: [`set_validators`], and for a 304 [`not_modified_confirms`] and [`freshen`]. What comes of the
-//! answer: [`storable`], which asks [`Rules`] and [`lifetime`], and [`fields_to_store`]; after an
-//! unsafe method [`invalidated`]. What others are told: [`Pseudonym`], [`CacheStatus`],
-//! [`ProxyStatus`].
+//! upstream must be asked: [`set_validators`], and for a 304 [`not_modified_confirms`] and
+//! [`freshen`]. What comes of the answer: [`storable`], which asks [`Rules`] and [`lifetime`], and
+//! [`fields_to_store`]; after an unsafe method [`invalidated`]. What others are told:
+//! [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`].
 //!
 //! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
 //! sooner is taken; each module's head says which.
