@@ -4,6 +4,7 @@
 //! `Command` whose doc comment is its help, and an arm in `main`.
 
 mod check;
+mod conformance;
 mod cpu;
 mod device_speed;
 mod followers;
@@ -60,6 +61,8 @@ enum Command {
     Smuggling(smuggling::Args),
     /// Feed made-up bytes to whatever reads them
     Fuzz(fuzz::Args),
+    /// Run the public suite of HTTP caching tests in both modes
+    Conformance(conformance::Args),
     /// Hold random operations on every policy against a map
     Models(models::ModelArgs),
     /// Have many threads do everything at once on every policy, contents checked
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::H2spec(args) => h2spec::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
         Command::Loom(args) => loom::run(&args),

@@ -55,6 +55,8 @@ pub struct ResponseDirectives {
     pub stale_while_revalidate: Option<Seconds>,
     /// How long past its lifetime it may stand in for an error (RFC 5861).
     pub stale_if_error: Option<Seconds>,
+    /// They are from a field that speaks to this kind of cache (RFC 9213): Expires does not count.
+    pub targeted: bool,
 }
 
 /// What a directive covers that may carry field names.
@@ -114,7 +116,8 @@ impl ResponseDirectives {
         out
     }
 
-    fn add(&mut self, name: &[u8], value: &Value<'_>) {
+    /// Takes over one directive.
+    pub(crate) fn add(&mut self, name: &[u8], value: &Value<'_>) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("max-age") {
             self.max_age.get_or_insert(value.lifetime());
@@ -225,7 +228,8 @@ struct Directive<'a> {
     value: Value<'a>,
 }
 
-enum Value<'a> {
+/// What stands behind a directive's `=`.
+pub(crate) enum Value<'a> {
     None,
     /// A token, or the inside of a quoted string.
     Text(Cow<'a, [u8]>),

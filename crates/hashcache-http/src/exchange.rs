@@ -7,7 +7,7 @@
 //! takes any out: Authorization and the fields that `Vary` names decide by what the client sent.
 //! Cost: borrows, no copies.
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 
 use crate::date::{Seconds, UnixTime};
 use crate::freshness::Heuristic;
@@ -44,17 +44,23 @@ pub struct StoreOptions {
     pub negative: Seconds,
     /// The lifetime of what a rule calls immutable.
     pub immutable: Seconds,
+    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    pub adaptive: bool,
+    /// Fields that speak to this kind of cache before Cache-Control does (RFC 9213).
+    pub targets: Vec<HeaderName>,
 }
 
 impl Default for StoreOptions {
     /// The shipped rules; 10 % of the age at most a day; one minute for what is not there; a year
-    /// for what does not change.
+    /// for what does not change; no targeted fields.
     fn default() -> StoreOptions {
         StoreOptions {
             rules: Rules::shipped(),
             heuristic: Heuristic::default(),
             negative: Seconds::new(60),
             immutable: Seconds::YEAR,
+            adaptive: false,
+            targets: Vec::new(),
         }
     }
 }

@@ -107,11 +107,46 @@ pub fn lifetime(
     }
 }
 
+/// The lifetime of a response that a validation has shown to be unchanged, given the one it had.
+///
+/// With `adaptive` a guess doubles each time, from [`ADAPTIVE_FIRST`] on and up to the bound of
+/// guesses (Chankhunthod et al., A Hierarchical Internet Object Cache, 1996, section 4: binary
+/// exponential backoff). What the origin states is never lengthened, and where no guess is
+/// allowed none is made.
+pub fn confirmed_lifetime(
+    exchange: &Exchange<'_>,
+    before: Lifetime,
+    now: Lifetime,
+    options: &StoreOptions,
+) -> Lifetime {
+    let guessed = |lifetime: Lifetime| {
+        matches!(
+            lifetime.source,
+            LifetimeSource::None | LifetimeSource::Heuristic
+        )
+    };
+    let may = options.adaptive
+        && guessed(before)
+        && guessed(now)
+        && is_heuristically_cacheable(exchange.status)
+        && may_guess(exchange);
+    if !may {
+        return now;
+    }
+    let doubled = before.seconds.plus(before.seconds).max(ADAPTIVE_FIRST);
+    let seconds = doubled.min(options.heuristic.max).max(now.seconds);
+    of(seconds, LifetimeSource::Heuristic)
+}
+
+/// The first lifetime of what was confirmed once and had none.
+pub const ADAPTIVE_FIRST: Seconds = Seconds::new(60);
+
 fn of(seconds: Seconds, source: LifetimeSource) -> Lifetime {
     Lifetime { seconds, source }
 }
 
-/// What the origin states. Of Expires lines that differ none is believed.
+/// What the origin states. Beside targeted directives Expires does not count (RFC 9213 2.2). Of
+/// Expires lines that differ none is believed.
 fn explicit_lifetime(
     response: &HeaderMap,
     directives: &ResponseDirectives,
@@ -123,6 +158,9 @@ fn explicit_lifetime(
     }
     if let Some(seconds) = directives.max_age {
         return Some(of(seconds, LifetimeSource::MaxAge));
+    }
+    if directives.targeted {
+        return None;
     }
     let expires = match single(response, EXPIRES) {
         Single::Absent => return None,

@@ -1,7 +1,7 @@
 //! HTTP caching rules for a shared cache: bytes and a time in, a decision out.
 //!
 //! Is this response stored, is it fresh, does it answer that request? RFC 9110, 9111, 5861, 8246,
-//! 9209 and 9211 as pure functions: no clock, no I/O, no runtime.
+//! 9209, 9211, 9213, 9530 and 9875 as pure functions: no clock, no I/O, no runtime.
 //!
 //! ```
 //! use hashcache_http::*;
@@ -32,12 +32,12 @@
 //! ```
 //!
 //! The story, in the order of a request. What is asked for: [`parse_target`], [`cache_key`]; what
-//! belongs to its connection: [`strip_request`]. Does a stored response answer it: [`VaryRow`],
-//! [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. If upstream must be asked:
-//! [`set_validators`], and for a 304 [`not_modified_confirms`] and [`freshen`]. What comes of the
-//! answer: [`storable`], which asks [`Rules`] and [`lifetime`], and [`fields_to_store`]; after an
-//! unsafe method [`invalidated`]. What others are told: [`Pseudonym`], [`CacheStatus`],
-//! [`ProxyStatus`].
+//! belongs to its connection: [`strip_request`]. Does a stored response answer it:
+//! [`VariantTable`], [`VaryRow`], [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. If
+//! upstream must be asked: [`set_validators`], and for a 304 [`not_modified_confirms`] and
+//! [`freshen`]. What comes of the answer: [`storable`], which asks [`Rules`] and [`lifetime`], and
+//! [`fields_to_store`]; after an unsafe method [`invalidated`]. What others are told:
+//! [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`].
 //!
 //! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
 //! sooner is taken; each module's head says which.
@@ -46,6 +46,8 @@
 mod date;
 mod entity_tag;
 mod fields;
+mod sha256;
+mod structured;
 
 // What is asked for.
 mod authority;
@@ -59,16 +61,20 @@ mod range;
 mod reuse;
 mod stored_facts;
 mod validate;
+mod variants;
 mod vary;
 
 // What comes of a response?
 mod age;
 mod cache_control;
+mod digest;
 mod exchange;
 mod freshness;
+mod groups;
 mod invalidate;
 mod rules;
 mod storable;
+mod targeted;
 
 // What others are told.
 mod cache_status;
@@ -98,15 +104,22 @@ pub use validate::{
     ConditionOutcome, ensure_date, evaluate_conditions, freshen, not_modified_confirms,
     not_modified_fields, set_validators,
 };
+pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable};
 pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
 
 pub use age::{Arrival, age_field, current_age};
 pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};
+pub use digest::ContentDigest;
 pub use exchange::{Exchange, StoreOptions};
-pub use freshness::{Heuristic, Lifetime, LifetimeSource, is_heuristically_cacheable, lifetime};
+pub use freshness::{
+    ADAPTIVE_FIRST, Heuristic, Lifetime, LifetimeSource, confirmed_lifetime,
+    is_heuristically_cacheable, lifetime,
+};
+pub use groups::cache_groups;
 pub use invalidate::{invalidated, is_unsafe, resolve};
 pub use rules::{RuleAction, RuleError, RuleSpec, Rules};
 pub use storable::{NotStored, Storable, storable};
+pub use targeted::CDN_CACHE_CONTROL;
 
 pub use cache_status::{CacheStatus, Forward, Handling};
 pub use proxy_status::{PROXY_STATUS, ProxyError, ProxyStatus};

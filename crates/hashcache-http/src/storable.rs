@@ -125,7 +125,7 @@ pub fn storable(exchange: &Exchange<'_>, options: &StoreOptions) -> Storable {
 }
 
 fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, NotStored> {
-    let directives = ResponseDirectives::parse(exchange.response);
+    let directives = ResponseDirectives::for_targets(exchange.response, &options.targets);
     request_allows(exchange)?;
     status_allows(exchange.status, &directives)?;
     if is_for_this_request(exchange.status, exchange.request) {

@@ -82,9 +82,7 @@ fn none_match_names(request: &HeaderMap, etag: Option<EntityTag<'_>>) -> bool {
 /// stored Last-Modified; with neither it carries the stored Date. A response without all three is
 /// asked for anew, unconditionally.
 pub fn set_validators(request: &mut HeaderMap, facts: &StoredFacts, stored: &HeaderMap) {
-    for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_RANGE, RANGE] {
-        request.remove(name);
-    }
+    remove_conditions(request);
     if let Some(etag) = stored.get(ETAG) {
         request.insert(IF_NONE_MATCH, etag.clone());
     }
@@ -92,6 +90,13 @@ pub fn set_validators(request: &mut HeaderMap, facts: &StoredFacts, stored: &Hea
         request.insert(IF_MODIFIED_SINCE, http_date(last_modified));
     } else if !facts.has_validator() && stored.contains_key(DATE) {
         request.insert(IF_MODIFIED_SINCE, http_date(facts.date));
+    }
+}
+
+/// Takes the client's own conditions and its Range out of a request.
+pub(crate) fn remove_conditions(request: &mut HeaderMap) {
+    for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_RANGE, RANGE] {
+        request.remove(name);
     }
 }
 

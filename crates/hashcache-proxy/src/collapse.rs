@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::pieces::Pieces;
 use crate::store::StoredResponse;
 
 const SHARDS: usize = 32;
+/// Sets the hashes of nonces apart from those of keys.
+const NONCE: &str = "variants";
 const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// For an origin not met before: a satellite line takes most of a second.
@@ -118,6 +120,10 @@ pub(crate) struct Collapse {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     next: AtomicU64,
+    /// Held by who reads the head of a stored response and writes it back changed.
+    heads: [tokio::sync::Mutex<()>; SHARDS],
+    /// Validations under way that nobody waits for.
+    background: AtomicUsize,
     /// Parts of stored responses that are being fetched.
     pub(crate) pieces: Arc<Pieces>,
 }
@@ -128,10 +134,24 @@ impl Collapse {
     }
 
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
-        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
-        self.shards[index]
+        self.shards[self.index(key)]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else changes the head stored under `name`, or one of a thirty-second of
+    /// all others.
+    pub(crate) async fn head(&self, name: &[u8]) -> tokio::sync::MutexGuard<'_, ()> {
+        self.heads[self.index(name)].lock().await
+    }
+
+    /// A number that nobody outside can know, for the variant table of `version`.
+    pub(crate) fn nonce(&self, version: u64) -> u64 {
+        self.hasher.hash_one((NONCE, version))
+    }
+
+    fn index(&self, key: &[u8]) -> usize {
+        usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0)
     }
 
     /// Joins the fetch of `key`, or begins it.
@@ -163,6 +183,16 @@ impl Collapse {
     /// What is under way for `key` is out of date: nobody may join it any more.
     pub(crate) fn forget(&self, key: &[u8]) {
         self.shard(key).flights.remove(key);
+    }
+
+    /// Counts a validation that nobody waits for, until what is returned is dropped; `None` when
+    /// there are `most` already.
+    pub(crate) fn in_background(self: &Arc<Self>, most: usize) -> Option<Background> {
+        let one_more = |under_way| (under_way < most).then_some(under_way + 1);
+        let counted = self
+            .background
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        counted.ok().map(|_| Background(Arc::clone(self)))
     }
 
     /// Whether a revalidation of `key` failed a moment ago.
@@ -208,6 +238,15 @@ fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant)
         table.clear();
     }
     table.insert(key.into(), until);
+}
+
+/// A validation under way that nobody waits for.
+pub(crate) struct Background(Arc<Collapse>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.background.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A fetch in progress, in the hands of who fetches.

@@ -174,6 +174,12 @@ pub struct Settings {
     pub group_by: GroupBy,
     /// Freshness rules, shipped ones included unless turned off.
     pub rules: hashcache_http::Rules,
+    /// What a client's reload does to a fresh response.
+    pub client_reload: hashcache_http::ClientReload,
+    /// Lifetime of 404 and 410 that state none.
+    pub negative_lifetime: hashcache_http::Seconds,
+    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    pub adaptive_lifetime: bool,
     /// Largest object to be stored, bytes.
     pub max_object_size: u64,
     /// Number of runtimes (one thread each) that serve clients.

@@ -4,7 +4,7 @@
 //!
 //! Invariant: what a reload may change lies in [`Live`] and is read anew by each request.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashcache::Cache;
 use hashcache_http::{
-    Authority, Host, Origin, Pseudonym, ReuseOptions, Space, StoreOptions, Target, UnixTime,
+    Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Space, StoreOptions,
+    Target, UnixTime,
 };
 
 use crate::access_log::WorkerLog;
@@ -75,9 +76,19 @@ impl Live {
             generation,
             store: StoreOptions {
                 rules: settings.rules.clone(),
+                negative: settings.negative_lifetime,
+                adaptive: settings.adaptive_lifetime,
+                targets: match settings.mode {
+                    Mode::Forward => Vec::new(),
+                    // The origin has put us there.
+                    Mode::Accelerate { .. } => vec![CDN_CACHE_CONTROL],
+                },
                 ..StoreOptions::default()
             },
-            reuse: ReuseOptions::default(),
+            reuse: ReuseOptions {
+                client_reload: settings.client_reload,
+                ..ReuseOptions::default()
+            },
             max_object_size: settings.max_object_size,
             connect_ports: settings.allow_connect_port.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
@@ -163,8 +174,6 @@ pub(crate) struct Worker {
     pub(crate) limits: Rc<Limits>,
     pub(crate) log: WorkerLog,
     pub(crate) metrics: Arc<WorkerMetrics>,
-    /// Validations under way that nobody waits for.
-    pub(crate) background: Cell<u32>,
     upstream: RefCell<(u64, Rc<Upstream>)>,
 }
 
@@ -183,14 +192,13 @@ impl Worker {
         );
         drop(live);
         let limits = Rc::new(limits.clone());
-        let (background, upstream) = (Cell::new(0), RefCell::new(upstream));
+        let upstream = RefCell::new(upstream);
         Rc::new(Self {
             common,
             cache,
             limits,
             log,
             metrics,
-            background,
             upstream,
         })
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{Host, Origin, TargetError};
+use hashcache_http::{ClientReload, Host, Origin, Seconds, TargetError};
 use hashcache_proxy::{AccessLog, GroupBy, Listen, LogFormat};
 
 use super::suggest;
@@ -206,6 +206,14 @@ pub static KEYS: &[Key] = &[
     one!("log_strip_query", log_strip_query, truth, show_truth),
     one!("log_anonymize", log_anonymize, truth, show_truth),
     one!("default_rules", default_rules, truth, show_truth),
+    one!("client_reload", client_reload, reload, show_reload),
+    one!(
+        "negative_lifetime",
+        negative_lifetime,
+        parse_time,
+        show_duration
+    ),
+    one!("adaptive_lifetime", adaptive_lifetime, truth, show_truth),
     limit!(clients, count, show_count),
     limit!(clients_per_address, count, show_count),
     limit!(streams, count, show_count),
@@ -339,6 +347,19 @@ fn io(word: &str) -> Result<Io, Fault> {
 
 fn log_format(word: &str) -> Result<LogFormat, Fault> {
     one_of(&FORMATS, word)
+}
+
+/// `validate`, or the time within which reloads are ignored.
+fn reload(word: &str) -> Result<ClientReload, Fault> {
+    match word {
+        "validate" => Ok(ClientReload::Validate),
+        _ => parse_time(word)
+            .map(|time| ClientReload::IgnoreWithin(Seconds::new(time.as_secs())))
+            .map_err(|_| {
+                Fault::new(format!("`{word}` is neither `validate` nor a time"))
+                    .hint("write `10s` to ignore reloads of what is no older than that")
+            }),
+    }
 }
 
 fn truth(word: &str) -> Result<bool, Fault> {
@@ -552,6 +573,15 @@ fn show_bytes(&bytes: &u64) -> Shown {
 
 fn show_memory(&bytes: &usize) -> Shown {
     show_bytes(&(bytes as u64))
+}
+
+fn show_reload(&reload: &ClientReload) -> Shown {
+    match reload {
+        ClientReload::Validate => Shown::Text("validate".to_owned()),
+        ClientReload::IgnoreWithin(span) => {
+            show_duration(&std::time::Duration::from_secs(span.get().into()))
+        }
+    }
 }
 
 fn show_truth(&yes: &bool) -> Shown {

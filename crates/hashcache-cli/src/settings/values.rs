@@ -4,9 +4,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{Host, Origin, Rules};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, ConnectPort, GroupBy, Limits, Listen, LogFormat, Mode, Prefix,
     Settings,
@@ -88,6 +89,12 @@ pub struct Values {
     pub default_rules: bool,
     /// Freshness rules: the operator's own, then those.
     pub rules: Rules,
+    /// What a client's reload does to a fresh response.
+    pub client_reload: ClientReload,
+    /// Lifetime of 404 and 410 that state none.
+    pub negative_lifetime: Duration,
+    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    pub adaptive_lifetime: bool,
     /// Bounds on what one client or origin may take.
     pub limits: Limits,
 }
@@ -128,6 +135,9 @@ impl Values {
             log_anonymize: false,
             default_rules: true,
             rules: Rules::none(),
+            client_reload: ClientReload::Validate,
+            negative_lifetime: Duration::from_mins(1),
+            adaptive_lifetime: false,
             limits: Limits::default(),
         }
     }
@@ -174,6 +184,9 @@ impl Values {
             log_anonymize: self.log_anonymize,
             group_by: self.group_by,
             rules: self.rules.clone(),
+            client_reload: self.client_reload,
+            negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
+            adaptive_lifetime: self.adaptive_lifetime,
             max_object_size: self.max_object_size(),
             workers: self.workers,
             limits: self.limits.clone(),

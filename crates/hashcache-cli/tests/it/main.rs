@@ -12,8 +12,10 @@ mod proxy_followers;
 mod proxy_groups;
 mod proxy_never_wrong;
 mod proxy_ranges;
+mod proxy_rules;
 mod proxy_smuggling;
 mod proxy_tls;
+mod proxy_variants;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
-use hashcache_http::Rules;
+use hashcache_http::{ClientReload, Rules, Seconds};
 use hashcache_proxy::{AccessLog, GroupBy, Limits, LogFormat, Mode, Settings};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -60,6 +60,9 @@ fn start(cache: &Cache) -> SocketAddr {
         log_anonymize: false,
         group_by: GroupBy::Page,
         rules: Rules::none(),
+        client_reload: ClientReload::Validate,
+        negative_lifetime: Seconds::new(60),
+        adaptive_lifetime: false,
         max_object_size: 1 << 20,
         workers: 2,
         limits: Limits::default(),

@@ -43,6 +43,7 @@ fn every_response_directive_is_read_in_any_case() {
         immutable: true,
         stale_while_revalidate: Some(Seconds::new(3)),
         stale_if_error: Some(Seconds::new(4)),
+        targeted: false,
     };
     assert_eq!(read, expected);
 }

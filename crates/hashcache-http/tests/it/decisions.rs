@@ -207,3 +207,40 @@ fn a_response_from_the_future_is_validated() {
     let decision = reuse(&request, &facts, UnixTime(T - 1), &ReuseOptions::default());
     assert_eq!(decision, validate_stale());
 }
+
+#[test]
+fn a_guess_that_proves_right_doubles_if_asked_for() {
+    let guessed = response(&[("last-modified", &date(-1000)), ("etag", "\"a\"")]);
+    let confirmed = |case: &Case, before: u32, adaptive| {
+        let exchange = Exchange {
+            target: &Target::parse_url(case.url).unwrap(),
+            method: &Method::GET,
+            request: &case.request,
+            status: http::StatusCode::OK,
+            response: &case.response,
+            request_time: UnixTime(T),
+            response_time: UnixTime(T),
+        };
+        let options = StoreOptions {
+            adaptive,
+            ..case.options.clone()
+        };
+        let before = Lifetime {
+            seconds: Seconds::new(before.into()),
+            source: LifetimeSource::Heuristic,
+        };
+        confirmed_lifetime(&exchange, before, case.facts().lifetime, &options)
+            .seconds
+            .get()
+    };
+    assert_eq!(confirmed(&guessed, 100, false), 100);
+    for (before, after) in [(0, 100), (100, 200), (200, 400), (80_000, 86_400)] {
+        assert_eq!(confirmed(&guessed, before, true), after);
+    }
+    let bare = response(&[("etag", "\"a\"")]);
+    assert_eq!(confirmed(&bare, 0, true), ADAPTIVE_FIRST.get());
+    // Neither what the origin states nor what no guess is made for.
+    let stated = guessed.clone().and("cache-control", "max-age=5");
+    assert_eq!(confirmed(&stated, 100, true), 5);
+    assert_eq!(confirmed(&bare.url("http://h/x?q"), 100, true), 0);
+}

@@ -5,9 +5,12 @@
 )]
 
 mod decisions;
+mod oracle;
 mod properties;
 mod rfc5861;
 mod rfc8246;
 mod rfc9110;
 mod rfc9111;
+mod rfc9211;
+mod rfc9213;
 mod support;

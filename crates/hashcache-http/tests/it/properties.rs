@@ -6,12 +6,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// Fields that the rules read.
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 25] = [
     "accept-encoding",
     "accept-language",
     "age",
     "authorization",
     "cache-control",
+    "cache-groups",
+    "cdn-cache-control",
     "connection",
     "content-encoding",
     "content-range",
@@ -25,6 +27,7 @@ const NAMES: [&str; 22] = [
     "location",
     "pragma",
     "range",
+    "repr-digest",
     "set-cookie",
     "te",
     "vary",
@@ -153,13 +156,21 @@ proptest! {
             target: &target, method, request: &request, status, response: &response, request_time,
             response_time,
         };
-        let options = StoreOptions::default();
+        let options = StoreOptions {
+            targets: vec![CDN_CACHE_CONTROL],
+            ..StoreOptions::default()
+        };
+        cache_groups(&response);
+        if let Some(mut digest) = ContentDigest::promised(&response) {
+            digest.update(b"x");
+            digest.holds();
+        }
         if let Storable::Whole { facts, row } | Storable::Partial { facts, row, .. } =
             storable(&exchange, &options)
         {
             prop_assert_eq!(StoredFacts::from_bytes(&facts.to_bytes()), Some(facts));
             prop_assert!(facts.age(now) >= facts.initial_age);
-            let directives = ResponseDirectives::parse(&response);
+            let directives = ResponseDirectives::for_targets(&response, &options.targets);
             prop_assert!(directives.must_understand || !directives.no_store);
             prop_assert!(!directives.private.is_response());
             if let Some(row) = row {
@@ -315,6 +326,34 @@ proptest! {
         if let Some(row) = VaryRow::from_bytes(&bytes) {
             row.matches(&HeaderMap::new());
         }
+    }
+
+    #[test]
+    fn any_bytes_are_a_table_or_none(bytes in vec(any::<u8>(), 0..80)) {
+        if let Some(table) = VariantTable::from_bytes(&bytes) {
+            prop_assert_eq!(table.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn tables_are_bounded_read_back_and_know_the_latest(
+        nonce in any::<u64>(),
+        names in vec("[a-z]{1,5}", 1..8),
+        rows in vec((0_u64..20, any::<bool>(), 0_u64..3, "[a-z]{0,300}"), 0..40),
+    ) {
+        let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
+        let mut table = VariantTable::new(nonce, &names);
+        for (values, here, version, etag) in rows {
+            let place = match here {
+                true => VariantPlace::Here,
+                false => VariantPlace::Derived(values),
+            };
+            let etag = Some(format!("\"{etag}\"").into_bytes().into());
+            table.set(Variant { values, place, version, alias: false, etag });
+            prop_assert_eq!(table.find(values).map(|row| row.version), Some(version));
+            prop_assert!(table.rows().len() <= VARIANTS_MAX);
+        }
+        prop_assert_eq!(VariantTable::from_bytes(&table.to_bytes()), Some(table));
     }
 
     #[test]

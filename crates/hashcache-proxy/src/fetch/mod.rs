@@ -2,63 +2,66 @@
 //!
 //! A task of its own, because the client that caused it may leave at any time and others may have
 //! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
-//! done), or when upstream fails and cannot be resumed. `pump` moves the content; `piece` fetches a
-//! stretch of a response of which other parts are stored.
+//! done), or when upstream fails and cannot be resumed. `judge` says what becomes of a response,
+//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `piece`
+//! fetches a stretch of a response of which other parts are stored.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
 //!
 //! Invariants: the version is drawn before the request is sent, so an answer never outlives an
 //! invalidation that came after the question; a response is committed only when its end was seen.
 
+pub(crate) mod background;
+pub(crate) mod confirm;
+mod judge;
 pub(crate) mod piece;
 mod pump;
+pub(crate) mod variant;
 
-use std::cell::Cell as StdCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use hashcache::{Follower, Hit, Intent, Keep, Put, Writer};
+use hashcache::{Follower, Hit};
 use hashcache_http::{
-    ByteRange, ContentRange, FactFlags, NotStored, RangeAnswer, ResponseDirectives, Storable,
-    StoredFacts, Target, UnixTime, Upgrading, VaryRow, answer_range, ensure_date, fields_to_store,
-    freshen, if_range_value, not_modified_confirms, parse_http_date, set_validators, storable,
-    strip_request, strip_response,
+    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, StoredFacts, Target,
+    UnixTime, Upgrading, Variant, VariantTable, answer_range, ensure_date, not_modified_confirms,
+    parse_http_date, set_validators, strip_request, strip_response,
 };
-use http::header::{
-    ACCEPT_RANGES, AGE, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, DATE, ETAG, HOST, IF_RANGE,
-    RANGE,
-};
+use http::header::{AGE, CONNECTION, DATE, ETAG, HOST, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use self::confirm::confirm;
+use self::judge::{Begun, BegunPart, Judged, judge};
 use self::pump::{RESUMES_MAX, Transfer};
+use self::variant::{Intents, add_row, chosen, spot};
 use crate::collapse::{Flight, SharedResponse};
-use crate::metrics::{Counted, Limit};
-use crate::pieces::{Awaited, Claim, WholeOnly};
-use crate::related::Asked;
+use crate::metrics::Counted;
+use crate::pieces::Awaited;
 use crate::request::body::{Tally, Trailers};
-use crate::store::StoredResponse;
+use crate::store::{Place, StoredResponse};
 use crate::upstream::{
     Endpoint, Exchange, Informational, RequestBody, ResponseBody, SendFailure, SendOptions,
 };
 use crate::worker::Worker;
 
-/// What fits into this is no smaller in parts: it is fetched whole, and a careless origin's word
-/// about a part of it answers nobody.
-const PAGE: u64 = hashcache::PAGE as u64;
-
 /// What is to be fetched, and for whom.
 pub(crate) struct Order {
     pub(crate) client: IpAddr,
     pub(crate) target: Target,
-    pub(crate) key: Vec<u8>,
+    /// Where the answer is stored, unless it turns out to be another variant.
+    pub(crate) place: Place,
     pub(crate) endpoint: Endpoint,
     /// The client's fields as they came.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
     /// What is stored and to be confirmed.
     pub(crate) known: Option<Known>,
+    /// Other variants that are stored: which of them, if any, is the answer?
+    pub(crate) choices: Option<VariantTable>,
+    /// What is known is good for if upstream answers with an error.
+    pub(crate) on_error: OnError,
     /// Something is stored under this key, whether or not it is to be confirmed.
     pub(crate) replaces: Option<Hit>,
     pub(crate) extent: Extent,
@@ -82,6 +85,9 @@ pub(crate) enum Extent {
 pub(crate) struct Known {
     pub(crate) hit: Hit,
     pub(crate) stored: StoredResponse,
+    pub(crate) place: Place,
+    /// The row by which it will answer for other values than those it was stored for.
+    pub(crate) alias: Option<Variant>,
 }
 
 /// What a fetch came to, for the request that caused it.
@@ -102,6 +108,7 @@ pub(crate) enum Fetched {
     Begun {
         hit: Hit,
         stored: Box<StoredResponse>,
+        place: Place,
         awaited: Awaited,
         peer: SocketAddr,
     },
@@ -114,10 +121,7 @@ pub(crate) enum Fetched {
         peer: SocketAddr,
     },
     /// What was stored is good again, with these fields.
-    Confirmed {
-        stored: StoredResponse,
-        peer: SocketAddr,
-    },
+    Confirmed { known: Box<Known>, peer: SocketAddr },
 }
 
 /// The answer to whoever ordered.
@@ -160,18 +164,17 @@ pub(crate) async fn fetch(
     reply: Reply,
     tally: Tally,
 ) {
-    let intent = worker.cache.intend(&order.key).ok();
-    let intent = match &order.replaces {
-        Some(hit) => intent.map(|intent| intent.replacing(hit)),
-        None => intent,
-    };
+    let intents = Intents::draw(&worker, &order);
     let asked = worker.common.now();
     let exchange = match ask(&worker, &order).await {
         Ok(exchange) => exchange,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
             tally.set(failure.origin_bytes);
-            worker.common.collapse.failed(&order.key, Instant::now());
+            worker
+                .common
+                .collapse
+                .failed(&order.place.name, Instant::now());
             let _ = reply.send(Err(failure));
             return;
         }
@@ -187,29 +190,36 @@ pub(crate) async fn fetch(
     let origin = order.endpoint.authority.to_string();
     worker.common.collapse.took(&origin, exchange.head_time);
     hint_clock(&worker, &origin, exchange.response.headers(), came);
-    if let Some(known) = order.known.take()
-        && exchange.response.status() == StatusCode::NOT_MODIFIED
-    {
-        if not_modified_confirms(&known.stored.fields, exchange.response.headers()) {
-            confirm(
-                &worker,
-                &order,
-                known,
-                exchange,
-                (asked, came),
-                flight,
-                reply,
-                &tally,
-            )
-            .await;
-        } else {
-            // It speaks of another response than ours: ask once more, without conditions.
-            drop(exchange);
-            Box::pin(fetch(worker, order, flight, reply, tally)).await;
+    let status = exchange.response.status();
+    if status == StatusCode::NOT_MODIFIED && (order.known.is_some() || order.choices.is_some()) {
+        match spoken_of(&worker, &mut order, exchange.response.headers()).await {
+            Some(known) => {
+                let times = (asked, came);
+                let tell = (flight, reply, &tally);
+                confirm(&worker, &order, known, exchange, times, tell).await;
+            }
+            None => {
+                // It speaks of another response than ours: ask once more, without conditions.
+                drop(exchange);
+                Box::pin(fetch(worker, order, flight, reply, tally)).await;
+            }
         }
         return;
     }
-    let outcome = judge(&worker, &order, &exchange, intent, (asked, came));
+    if is_error(status) {
+        worker
+            .common
+            .collapse
+            .failed(&order.place.name, Instant::now());
+    }
+    let outcome = match is_error(status) && order.on_error == OnError::ServeIfError {
+        // What is known is worth more than this.
+        true => Judged::Pass(NotStored::Status),
+        false => {
+            let spot = spot(&worker, &order, &exchange, intents, flight.is_some()).await;
+            judge(&worker, &order, &exchange, spot, (asked, came))
+        }
+    };
     match outcome {
         Judged::Store(begun) => store(worker, order, exchange, *begun, flight, reply, tally).await,
         Judged::Part(part) => {
@@ -233,11 +243,13 @@ pub(crate) async fn fetch(
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
         Judged::Pass(why) => {
-            if let Some(flight) = flight {
+            // An error instead of a validation says nothing about what the next one brings.
+            let validated = order.known.is_some() && is_error(status);
+            if let Some(flight) = flight.filter(|_| !validated) {
                 flight.not_shared(&origin, Instant::now());
             }
             if is_withdrawn(why) && order.replaces.is_some() {
-                worker.cache.invalidate(&order.key);
+                worker.cache.invalidate(&order.place.name);
             }
             let peer = exchange.peer;
             let response = passed_on(exchange.response, came, Upgrading::No);
@@ -248,6 +260,25 @@ pub(crate) async fn fetch(
             }));
         }
     }
+}
+
+/// The stored response that a 304 speaks of. What was asked about is not asked about again.
+async fn spoken_of(
+    worker: &Rc<Worker>,
+    order: &mut Order,
+    not_modified: &HeaderMap,
+) -> Option<Known> {
+    let (known, choices) = (order.known.take(), order.choices.take());
+    if let Some(known) = known {
+        let confirms = not_modified_confirms(&known.stored.fields, not_modified);
+        return confirms.then_some(known);
+    }
+    chosen(worker, order, &choices?, not_modified).await
+}
+
+/// Whether a stale response may stand in for an answer of this status (RFC 5861 4).
+pub(crate) fn is_error(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 500 | 502 | 503 | 504)
 }
 
 /// Whether an answer that is not stored for this reason also says that what is stored must go.
@@ -268,6 +299,8 @@ async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure
     );
     if let Some(known) = &order.known {
         set_validators(&mut fields, &known.stored.facts, &known.stored.fields);
+    } else if let Some(choices) = &order.choices {
+        choices.set_choices(&mut fields);
     }
     match &order.extent {
         Extent::AsAsked => {}
@@ -334,196 +367,6 @@ pub(crate) fn passed_on<B>(
     response
 }
 
-enum Judged {
-    Store(Box<Begun>),
-    Part(Box<BegunPart>),
-    /// Not worth being put together: fetch it whole.
-    Small,
-    NotInParts,
-    Pass(NotStored),
-}
-
-/// A put that has begun.
-struct Begun {
-    writer: Writer,
-    stored: StoredResponse,
-    length: Option<u64>,
-    came: UnixTime,
-}
-
-/// An object of which a part has come.
-struct BegunPart {
-    hit: Hit,
-    stored: StoredResponse,
-    claim: Claim,
-    awaited: Awaited,
-    /// Bytes of the content that lie before the claim.
-    skip: u64,
-}
-
-fn judge(
-    worker: &Worker,
-    order: &Order,
-    exchange: &Exchange,
-    intent: Option<Intent>,
-    (request_time, response_time): (UnixTime, UnixTime),
-) -> Judged {
-    let live = worker.common.live();
-    let pieces = &worker.common.collapse.pieces;
-    let response = &exchange.response;
-    let judged = storable(
-        &hashcache_http::Exchange {
-            target: &order.target,
-            method: &Method::GET,
-            request: &order.fields,
-            status: response.status(),
-            response: response.headers(),
-            request_time,
-            response_time,
-        },
-        &live.store,
-    );
-    let (facts, row) = match judged {
-        Storable::Whole { facts, row } => (facts, row),
-        Storable::Partial { facts, row, range } => {
-            pieces.note_whole_only(&order.key, WholeOnly::No, Instant::now());
-            match order.extent {
-                // Only what we have chosen ourselves begins and ends where it can be stored.
-                Extent::AsAsked => return Judged::Pass(NotStored::ContentRange),
-                Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
-                    return Judged::Small;
-                }
-                Extent::Around(_) => {}
-                Extent::Whole => return Judged::NotInParts,
-            }
-            let stored = stored_part(response.headers(), facts, row, response_time);
-            let part = intent
-                .and_then(|intent| begin_part(worker, intent, stored, range, live.max_object_size));
-            return match part {
-                Some(part) => Judged::Part(Box::new(part)),
-                None => Judged::NotInParts,
-            };
-        }
-        Storable::No(_)
-            if !matches!(order.extent, Extent::AsAsked)
-                && response.status() == StatusCode::PARTIAL_CONTENT =>
-        {
-            return Judged::NotInParts;
-        }
-        Storable::No(why) => return Judged::Pass(why),
-    };
-    let length = http_body::Body::size_hint(response.body()).exact();
-    if length.is_some_and(|length| length > live.max_object_size) {
-        worker.metrics.limit(Limit::MaxObjectSize);
-        return Judged::Pass(NotStored::TooLarge);
-    }
-    let directives = ResponseDirectives::parse(response.headers());
-    let mut fields = fields_to_store(response.headers(), &directives);
-    ensure_date(&mut fields, response_time);
-    let stored = StoredResponse { facts, row, fields };
-    if matches!(order.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
-        pieces.note_whole_only(&order.key, WholeOnly::Yes, Instant::now());
-    }
-    let in_parts = length.is_some()
-        && facts.status == StatusCode::OK
-        && !pieces.comes_whole_only(&order.key, Instant::now())
-        && if_range_value(&stored.facts, &stored.fields).is_some()
-        && !refuses_ranges(response.headers());
-    let asked = Asked {
-        client: order.client,
-        target: &order.target,
-        fields: &order.fields,
-    };
-    let related = &worker.common.related;
-    let group = related.group(&asked, response.headers(), Instant::now());
-    let put = stored.encode().map(|metadata| Put {
-        length,
-        group,
-        keep: match in_parts {
-            true => Keep::AtEnd,
-            false => Keep::Whole,
-        },
-        ..Put::metadata(metadata)
-    });
-    match intent
-        .zip(put)
-        .and_then(|(intent, put)| intent.writer(put).ok())
-    {
-        Some(writer) => Judged::Store(Box::new(Begun {
-            writer,
-            stored,
-            length,
-            came: response_time,
-        })),
-        None => Judged::Pass(NotStored::NoUse),
-    }
-}
-
-fn refuses_ranges(response: &HeaderMap) -> bool {
-    response
-        .get(ACCEPT_RANGES)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"none"))
-}
-
-/// The response of which a 206 holds a part, as an incomplete 200 (RFC 9111 3.3).
-fn stored_part(
-    response: &HeaderMap,
-    facts: StoredFacts,
-    row: Option<VaryRow>,
-    came: UnixTime,
-) -> StoredResponse {
-    let directives = ResponseDirectives::parse(response);
-    let mut fields = fields_to_store(response, &directives);
-    fields.remove(CONTENT_RANGE);
-    fields.remove(CONTENT_LENGTH);
-    ensure_date(&mut fields, came);
-    let facts = StoredFacts {
-        status: StatusCode::OK,
-        ..facts
-    };
-    StoredResponse { facts, row, fields }
-}
-
-/// Begins an object with the part that `range` tells; `None` when parts of it cannot be combined.
-fn begin_part(
-    worker: &Worker,
-    intent: Intent,
-    stored: StoredResponse,
-    range: ContentRange,
-    max_object_size: u64,
-) -> Option<BegunPart> {
-    let (range, length) = range.range.zip(range.complete)?;
-    if_range_value(&stored.facts, &stored.fields)?;
-    if length > max_object_size {
-        worker.metrics.limit(Limit::MaxObjectSize);
-        return None;
-    }
-    let start = range.first.checked_next_multiple_of(PAGE)?;
-    let end = match range.last + 1 == length {
-        true => length,
-        false => (range.last + 1) / PAGE * PAGE,
-    };
-    if start >= end {
-        return None;
-    }
-    let put = Put {
-        length: Some(length),
-        span_pages: 1,
-        ..Put::metadata(stored.encode()?)
-    };
-    let hit = intent.incomplete(put).ok()?;
-    let pieces = &worker.common.collapse.pieces;
-    let (claim, awaited) = pieces.begin(&hit, start..end).ok()?;
-    let skip = start - range.first;
-    Some(BegunPart {
-        hit,
-        stored,
-        claim,
-        awaited,
-        skip,
-    })
-}
-
 async fn store_part(
     worker: &Rc<Worker>,
     order: &Order,
@@ -539,8 +382,13 @@ async fn store_part(
         claim,
         awaited,
         skip,
+        row,
+        place,
     } = part;
     claim.ticket.comes();
+    if let Some(row) = row {
+        add_row(worker, &place.key, row).await;
+    }
     if let Some(flight) = flight {
         flight.again(&order.endpoint.authority.to_string());
     }
@@ -548,68 +396,12 @@ async fn store_part(
     let _ = reply.send(Ok(Fetched::Begun {
         hit,
         stored: Box::new(stored),
+        place,
         awaited,
         peer,
     }));
     let body = exchange.response.into_body();
     piece::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
-}
-
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the end of a fetch gathers all it began with"
-)]
-async fn confirm(
-    worker: &Rc<Worker>,
-    order: &Order,
-    known: Known,
-    exchange: Exchange,
-    (request_time, response_time): (UnixTime, UnixTime),
-    flight: Option<Flight>,
-    reply: Reply,
-    tally: &Tally,
-) {
-    let Known { hit, mut stored } = known;
-    let peer = exchange.peer;
-    let bytes = exchange.response.body().origin_bytes();
-    tally.set(bytes);
-    worker.metrics.fetched(bytes, 0);
-    freshen(
-        &mut stored.fields,
-        exchange.response.headers(),
-        response_time,
-    );
-    drop(exchange);
-    let judged = storable(
-        &hashcache_http::Exchange {
-            target: &order.target,
-            method: &Method::GET,
-            request: &order.fields,
-            status: stored.facts.status,
-            response: &stored.fields,
-            request_time,
-            response_time,
-        },
-        &worker.common.live().store,
-    );
-    match judged {
-        Storable::Whole { facts, row } => {
-            stored.facts = facts;
-            stored.row = row;
-            if let Some(metadata) = stored.encode() {
-                // Those who wait look again, so it must be there when they are told.
-                worker
-                    .cache
-                    .update_metadata(&order.key, hit.version(), metadata)
-                    .await;
-            }
-        }
-        Storable::Partial { .. } | Storable::No(_) => worker.cache.invalidate(&order.key),
-    }
-    if let Some(flight) = flight {
-        flight.again(&order.endpoint.authority.to_string());
-    }
-    let _ = reply.send(Ok(Fetched::Confirmed { stored, peer }));
 }
 
 /// What of a whole response the client asked for, if that is one range of it.
@@ -639,7 +431,12 @@ async fn store(
         stored,
         length,
         came,
+        row,
     } = begun;
+    // Before anyone is told: who asks after this answer finds it on its way.
+    if let Some(row) = row {
+        add_row(&worker, &order.place.key, row).await;
+    }
     // Before anyone is told: with a follower there is someone to fetch for.
     let part = wanted_part(&order, &stored, length, came);
     let follower = writer.follow(part.map_or(0, |part| part.first));
@@ -647,6 +444,7 @@ async fn store(
     let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
     let facts = stored.facts;
     let etag = stored.fields.get(ETAG).cloned();
+    let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
     let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
     if let Some(flight) = &flight {
         let shared = SharedResponse {
@@ -677,6 +475,7 @@ async fn store(
         length,
         earlier_bytes: 0,
         counted: Counted::default(),
+        digest,
         trailers,
         worker,
         order,
@@ -685,31 +484,3 @@ async fn store(
     transfer.run(writer, body).await;
     drop(flight);
 }
-
-/// A tally that starts at nothing.
-pub(crate) fn tally() -> Tally {
-    Rc::new(StdCell::new(0))
-}
-
-/// Begins a validation that nobody waits for, unless one is under way or failed a moment ago.
-pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, order: Order) {
-    let now = Instant::now();
-    let collapse = &worker.common.collapse;
-    if collapse.failed_lately(&order.key, now) || worker.background.get() >= BACKGROUND_MAX {
-        return;
-    }
-    let crate::collapse::Part::Leader(flight) = collapse.join(&order.key, now) else {
-        return;
-    };
-    let (reply, _) = oneshot::channel();
-    let worker = Rc::clone(worker);
-    worker.background.set(worker.background.get() + 1);
-    tokio::task::spawn_local(async move {
-        let counter = Rc::clone(&worker);
-        fetch(worker, order, Some(flight), reply, tally()).await;
-        counter.background.set(counter.background.get() - 1);
-    });
-}
-
-/// Validations without a client at once, on one core.
-const BACKGROUND_MAX: u32 = 16;

@@ -20,10 +20,10 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 
-use hashcache::{Hit, Lookup};
+use hashcache::Hit;
 use hashcache_http::{
-    NotStored, Storable, Target, UnixTime, Upgrading, continues_stored, freshen,
-    parse_content_range, parse_http_date, storable,
+    NotStored, Storable, Target, UnixTime, Upgrading, continues_stored, parse_content_range,
+    parse_http_date, storable,
 };
 use http::header::{
     DATE, EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
@@ -31,19 +31,22 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
+use super::confirm::freshened;
 use super::pump::{BYPASS_AHEAD, NEARLY_DONE, take};
+use super::variant::change;
 use super::{Endpoint, is_withdrawn, request, upstream_fields};
 use crate::metrics::Counted;
 use crate::pieces::{Claim, Ticket, WholeOnly};
 use crate::request::body::Tally;
-use crate::store::StoredResponse;
+use crate::store::{self, StoredResponse};
 use crate::upstream::{Exchange, ResponseBody, SendOptions};
 use crate::worker::Worker;
 
 /// Of which response a piece is, and for whom it is fetched.
 pub(crate) struct Whole {
     pub(crate) target: Target,
-    pub(crate) key: Vec<u8>,
+    /// The name of the object.
+    pub(crate) name: Vec<u8>,
     pub(crate) endpoint: Endpoint,
     /// The client's fields as they came.
     pub(crate) fields: HeaderMap,
@@ -100,7 +103,7 @@ pub(crate) async fn fetch_piece(worker: Rc<Worker>, whole: Rc<Whole>, claim: Cla
             tally.set(tally.get() + bytes);
             drop(exchange);
             if matches!(judged, Judged::Over) {
-                end_version(&worker, &whole.key, &hit).await;
+                end_version(&worker, &whole.name, &hit).await;
                 ticket.over();
             }
             // Only now do those who wait look again.
@@ -191,7 +194,7 @@ fn judge(
             return Judged::Over;
         }
         let pieces = &worker.common.collapse.pieces;
-        pieces.note_whole_only(&whole.key, WholeOnly::Yes, Instant::now());
+        pieces.note_whole_only(&whole.name, WholeOnly::Yes, Instant::now());
         return Judged::Comes(ticket.start());
     }
     let told = parse_content_range(response.headers());
@@ -210,21 +213,17 @@ fn judge(
     }
 }
 
-/// What is stored under the key, if it is still the version of `hit`.
-async fn stored_still(worker: &Worker, key: &[u8], hit: &Hit) -> Option<Hit> {
-    let found = match worker.cache.get(key) {
-        Lookup::Hit(found) => Some(found),
-        Lookup::Miss => None,
-        Lookup::Pending(pending) => pending.await,
-    };
+/// What is stored under a name, if it is still the version of `hit`.
+async fn stored_still(worker: &Worker, name: &[u8], hit: &Hit) -> Option<Hit> {
+    let found = store::find(&worker.cache, name).await;
     found.filter(|found| found.version() == hit.version())
 }
 
 /// Takes the version of `hit` out of the store, unless another has taken its place.
-async fn end_version(worker: &Worker, key: &[u8], hit: &Hit) {
-    if stored_still(worker, key, hit).await.is_some() {
+async fn end_version(worker: &Worker, name: &[u8], hit: &Hit) {
+    if stored_still(worker, name, hit).await.is_some() {
         tracing::debug!(version = hit.version().to_u64(), "stored version is over");
-        worker.cache.invalidate(key);
+        worker.cache.invalidate(name);
     }
 }
 
@@ -244,37 +243,13 @@ async fn freshen_stored(
     if date <= whole.stored.facts.date {
         return;
     }
-    let Some(found) = stored_still(worker, &whole.key, hit).await else {
-        return;
+    let asked = (&whole.target, &whole.fields);
+    let version = hit.version().to_u64();
+    let newer = |stored: &mut StoredResponse| {
+        let times = (request_time, response_time);
+        date > stored.facts.date && freshened(worker, asked, stored, part, times)
     };
-    let Some(mut stored) = StoredResponse::decode(found.metadata()) else {
-        return;
-    };
-    if date <= stored.facts.date {
-        return;
-    }
-    freshen(&mut stored.fields, part, response_time);
-    let judged = storable(
-        &hashcache_http::Exchange {
-            target: &whole.target,
-            method: &Method::GET,
-            request: &whole.fields,
-            status: stored.facts.status,
-            response: &stored.fields,
-            request_time,
-            response_time,
-        },
-        &worker.common.live().store,
-    );
-    let Storable::Whole { facts, row } = judged else {
-        return;
-    };
-    (stored.facts, stored.row) = (facts, row);
-    if let Some(metadata) = stored.encode() {
-        let version = hit.version();
-        let update = worker.cache.update_metadata(&whole.key, version, metadata);
-        update.await;
-    }
+    change(worker, &whole.name, Some(version), newer).await;
 }
 
 /// Writes the content of a 206 into the store: `skip` bytes of it lie before the piece.

@@ -4,13 +4,14 @@
 //! If-Range if the entity tag is strong; what cannot be taken up, or is given up because nobody
 //! reads it, is kept as an incomplete object where its validator lets the rest be added later.
 //!
-//! Invariant: a put is committed only when the end of the content was seen.
+//! Invariant: a put is committed only when the end of the content was seen, and the content is what
+//! its digest promised, if it has one.
 
 use std::future::poll_fn;
 use std::time::Duration;
 
 use hashcache::{PutError, Writer};
-use hashcache_http::{EntityTag, parse_content_range};
+use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 use tokio::time::{Instant, timeout};
@@ -47,6 +48,8 @@ pub(super) struct Transfer {
     /// Bytes from upstream by connections before this one.
     pub(super) earlier_bytes: u64,
     pub(super) counted: Counted,
+    /// What the response promises its content to be.
+    pub(super) digest: Option<ContentDigest>,
     /// Where the trailers go.
     pub(super) trailers: Trailers,
 }
@@ -75,6 +78,9 @@ impl Transfer {
                         }
                     };
                     let data = self.unskipped(&data);
+                    if !self.is_as_promised(data, writer.written()) {
+                        return self.broken_promise(&body, writer);
+                    }
                     if !take(&self.worker, &mut writer, data).await {
                         break;
                     }
@@ -83,6 +89,9 @@ impl Transfer {
                     metrics.fetching(&mut self.counted, all, writer.written());
                 }
                 None if body.is_complete() && self.is_whole(&writer) => {
+                    if self.digest.as_ref().is_some_and(|digest| !digest.holds()) {
+                        return self.broken_promise(&body, writer);
+                    }
                     self.count(&body, writer.written());
                     // An error here is a newer answer or a store that is gone; readers have it all.
                     if let Err(error) = writer.commit() {
@@ -108,6 +117,25 @@ impl Transfer {
             .min(usize::try_from(self.skip).unwrap_or(usize::MAX));
         self.skip -= skip as u64;
         &data[skip..]
+    }
+
+    /// Takes what comes into account; false if all has come with it and is not what was promised:
+    /// then it is not passed on either, for with its last byte a short lie becomes a whole one.
+    fn is_as_promised(&mut self, data: &[u8], written: u64) -> bool {
+        let Some(digest) = &mut self.digest else {
+            return true;
+        };
+        digest.update(data);
+        self.length != Some(written + data.len() as u64) || digest.holds()
+    }
+
+    /// Content that is not what its digest promised is not stored, and nobody is told that it was
+    /// whole (RFC 9530).
+    fn broken_promise(&mut self, body: &ResponseBody, writer: Writer) {
+        self.count(body, writer.written());
+        let host = self.order.endpoint.authority.to_string();
+        tracing::debug!(host, "content is not what its digest says");
+        drop(writer);
     }
 
     /// Whether all that is known to be coming has come.

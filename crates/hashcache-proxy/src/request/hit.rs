@@ -16,10 +16,11 @@ use hashcache_http::{
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 
+use super::Connection;
 use super::assembly::Part;
 use super::body::Body;
 use super::forward::Order;
-use super::{Connection, Source};
+use super::look_up::Source;
 use crate::access_log::Outcome;
 use crate::store::StoredResponse;
 

@@ -13,35 +13,39 @@
 pub(crate) mod assembly;
 pub(crate) mod body;
 mod connect;
+mod follow;
 mod forward;
 mod hit;
+mod look_up;
 mod note;
 mod own;
 mod partial;
 mod ranged;
+mod validate;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use hashcache::{Hit, Lookup};
 use hashcache_http::{
     Authority, RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
-    asks_for_upgrade, cache_key, if_range_value, parse_target, reuse,
+    asks_for_upgrade, cache_key, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::{Body, Tally};
-use self::forward::Order;
+use self::forward::{Order, Why};
+use self::look_up::{LookedUp, look_up};
 use self::note::Note;
 use crate::access_log::Outcome;
 use crate::failure::Failure;
+use crate::fetch::Known;
+use crate::fetch::variant::with_objects;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
-use crate::store::StoredResponse;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
 use crate::wire::{Cell, ClientBody, Head, HeadInfo};
@@ -274,57 +278,12 @@ async fn look_up_and_decide(
     note: &mut Note,
 ) -> Answer {
     let looked_up = look_up(connection, &key, &order.fields).await;
-    decide(connection, order, key, facts, looked_up, note).await
-}
-
-/// What the store has for a request.
-pub(super) enum LookedUp {
-    Found {
-        hit: Hit,
-        stored: StoredResponse,
-        from: Source,
-    },
-    /// Another variant.
-    VaryMiss(Hit),
-    Nothing,
-}
-
-/// Where the head of a stored response was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Memory,
-    Disk,
-}
-
-async fn look_up(connection: &Connection, key: &[u8], fields: &HeaderMap) -> LookedUp {
-    let (found, from) = match connection.worker.cache.get(key) {
-        Lookup::Hit(hit) => (Some(hit), Source::Memory),
-        Lookup::Miss => (None, Source::Memory),
-        Lookup::Pending(pending) => (pending.await, Source::Disk),
-    };
-    let Some(hit) = found else {
-        return LookedUp::Nothing;
-    };
-    let decoded = StoredResponse::decode(hit.metadata());
-    let Some((length, stored)) = hit.content_len().zip(decoded) else {
-        return LookedUp::Nothing;
-    };
-    if stored.row.as_ref().is_some_and(|row| !row.matches(fields)) {
-        return LookedUp::VaryMiss(hit);
-    }
-    // What is missing can be added only to what has a strong validator.
-    if if_range_value(&stored.facts, &stored.fields).is_none()
-        && !(hit.is_complete() && hit.holes(0..length).is_empty())
-    {
-        return LookedUp::Nothing;
-    }
-    LookedUp::Found { hit, stored, from }
+    decide(connection, order, facts, looked_up, note).await
 }
 
 async fn decide(
     connection: &Rc<Connection>,
     order: Order,
-    key: Vec<u8>,
     facts: &RequestFacts,
     looked_up: LookedUp,
     note: &mut Note,
@@ -332,23 +291,25 @@ async fn decide(
     use hashcache_http::Forward;
     let worker = &connection.worker;
     let now = worker.common.now();
-    let (hit, stored, from) = match looked_up {
-        LookedUp::Found { hit, stored, from } => (hit, stored, from),
-        LookedUp::VaryMiss(hit) => {
-            return forward::miss(
-                connection,
-                order,
-                key,
-                facts,
-                Forward::VaryMiss,
-                Some(hit),
-                note,
-            )
-            .await;
+    let (hit, stored, place, from) = match looked_up {
+        LookedUp::Found {
+            hit,
+            stored,
+            place,
+            from,
+        } => (hit, stored, place, from),
+        LookedUp::VaryMiss { place, table } => {
+            let choices = table.filter(|_| forward::may_share(&order, facts));
+            let choices = choices.map(|table| with_objects(worker, &place, table));
+            let why = Why {
+                choices,
+                ..Why::of(Forward::VaryMiss)
+            };
+            return forward::miss(connection, order, place, facts, why, note).await;
         }
-        LookedUp::Nothing => {
-            return forward::miss(connection, order, key, facts, Forward::UriMiss, None, note)
-                .await;
+        LookedUp::Nothing(place) => {
+            let why = Why::of(Forward::UriMiss);
+            return forward::miss(connection, order, place, facts, why, note).await;
         }
     };
     let decision = reuse(facts, &stored.facts, now, &worker.common.live().reuse);
@@ -361,7 +322,7 @@ async fn decide(
                 stored,
                 served,
             };
-            partial::answer(connection, order, key, facts, found, note).await
+            partial::answer(connection, order, place, facts, found, note).await
         }
         Reuse::Stale {
             age,
@@ -369,7 +330,7 @@ async fn decide(
             allowed_by,
         } => {
             if allowed_by == StaleAllowance::WhileRevalidating {
-                forward::revalidate(connection, &order, &key, &hit, &stored);
+                validate::revalidate(connection, &order, &place, &hit, &stored);
             }
             note.outcome(Outcome::StaleHit);
             let served = hit::Served::fresh(age, ttl);
@@ -378,17 +339,24 @@ async fn decide(
                 stored,
                 served,
             };
-            partial::answer(connection, order, key, facts, found, note).await
+            partial::answer(connection, order, place, facts, found, note).await
         }
         Reuse::Validate { forward, on_error } => {
-            let known = crate::fetch::Known { hit, stored };
-            forward::validate(
-                connection, order, key, facts, forward, known, on_error, note,
-            )
-            .await
+            let known = Known {
+                hit,
+                stored,
+                place,
+                alias: None,
+            };
+            let why = (forward, on_error);
+            validate::validate(connection, order, facts, why, known, note).await
         }
         Reuse::Miss { forward } => {
-            forward::pass_or_store(connection, order, key, forward, Some(hit), note).await
+            let why = Why {
+                replaces: Some(hit),
+                ..Why::of(forward)
+            };
+            forward::pass_or_store(connection, order, place, why, note).await
         }
         Reuse::Unsatisfiable => Err(Failure::NotCached),
     }

@@ -64,7 +64,7 @@ impl Note {
             upstream: None,
             user_agent: request.headers().get(USER_AGENT).cloned(),
             referer: request.headers().get(REFERER).cloned(),
-            tally: fetch::tally(),
+            tally: fetch::background::tally(),
             handed_over: false,
         }
     }

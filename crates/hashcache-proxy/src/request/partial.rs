@@ -16,14 +16,14 @@ use tokio::time::Instant;
 
 use super::assembly::{Assembly, Prepared};
 use super::body::Body;
-use super::forward::{self, Order};
+use super::forward::{self, Order, Why};
 use super::hit::{self, Served};
 use super::note::Note;
 use super::{Answer, Connection, endpoint};
 use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::fetch::piece::Whole;
-use crate::store::StoredResponse;
+use crate::store::{Place, StoredResponse};
 
 /// A stored response that satisfies a request, and what is known of its use.
 pub(super) struct Found<'a> {
@@ -36,7 +36,7 @@ pub(super) struct Found<'a> {
 pub(super) async fn answer(
     connection: &Rc<Connection>,
     order: Order,
-    key: Vec<u8>,
+    place: Place,
     facts: &RequestFacts,
     found: Found<'_>,
     note: &mut Note,
@@ -69,15 +69,18 @@ pub(super) async fn answer(
         return Err(Failure::NotCached);
     }
     let pieces = &worker.common.collapse.pieces;
-    if lacks && order.tries == 0 && pieces.comes_whole_only(&key, Instant::now()) {
+    if lacks && order.tries == 0 && pieces.comes_whole_only(&place.name, Instant::now()) {
         let order = Order { tries: 1, ..order };
-        let (forward, replaces) = (Forward::Partial, Some(hit.clone()));
-        let miss = forward::miss(connection, order, key, facts, forward, replaces, note);
+        let why = Why {
+            replaces: Some(hit.clone()),
+            ..Why::of(Forward::Partial)
+        };
+        let miss = forward::miss(connection, order, place, facts, why, note);
         return Box::pin(miss).await;
     }
     let whole = Whole {
         target: order.target.clone(),
-        key: key.clone(),
+        name: place.name.clone(),
         endpoint: endpoint(connection, &order.target),
         fields: order.fields.clone(),
         version: order.version,
@@ -97,7 +100,7 @@ pub(super) async fn answer(
             served.stored = true;
             served.collapsed |= prepared == Prepared::Joined;
         }
-        Err(_) => return Box::pin(anew(connection, order, key, facts, note)).await,
+        Err(_) => return Box::pin(anew(connection, order, place, facts, note)).await,
     }
     let body = Body::assembled(assembly, draft.length);
     Ok(draft.with(connection, body, served))
@@ -108,7 +111,7 @@ pub(super) async fn answer(
 async fn anew(
     connection: &Rc<Connection>,
     mut order: Order,
-    key: Vec<u8>,
+    place: Place,
     facts: &RequestFacts,
     note: &mut Note,
 ) -> Answer {
@@ -116,7 +119,7 @@ async fn anew(
     if order.tries >= TRIES_MAX {
         return forward::pass(connection, order, Forward::Partial, note).await;
     }
-    super::look_up_and_decide(connection, order, key, facts, note).await
+    super::look_up_and_decide(connection, order, place.key, facts, note).await
 }
 
 const TRIES_MAX: u8 = 3;

@@ -11,16 +11,17 @@
 
 use std::rc::Rc;
 
-use hashcache::Hit;
-use hashcache_http::{Forward, MethodKind, RangeSpec, RequestFacts, parse_range};
+use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
-use super::forward::{self, Order};
+use super::follow::follow;
+use super::forward::{self, Order, Why};
 use super::note::Note;
 use super::{Answer, Connection};
 use crate::collapse::{Part, Told, listen};
+use crate::store::Place;
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
@@ -58,54 +59,49 @@ pub(super) fn around(order: &Order, facts: &RequestFacts) -> Option<HeaderValue>
 pub(super) async fn miss(
     connection: &Rc<Connection>,
     order: Order,
-    key: Vec<u8>,
+    place: Place,
     facts: &RequestFacts,
-    (forward, replaces): (Forward, Option<Hit>),
+    why: Why,
     range: HeaderValue,
     note: &mut Note,
 ) -> Answer {
     let collapse = &connection.worker.common.collapse;
     let patience = collapse.patience(&order.target.authority.to_string());
     // A fetch of the whole brings this range too; an object of our own would take its place.
-    if let Some(told) = collapse.under_way(&key) {
+    if let Some(told) = collapse.under_way(&place.name) {
         match listen(told, patience).await {
             Told::Shared(shared) => {
-                if let Some(answer) = forward::follow(connection, &order, facts, &shared, note) {
+                if let Some(answer) = follow(connection, &order, facts, &shared, note) {
                     return answer;
                 }
             }
             Told::Again => {
-                return super::look_up_and_decide(connection, order, key, facts, note).await;
+                return super::look_up_and_decide(connection, order, place.key, facts, note).await;
             }
             Told::Alone | Told::Wait => {}
         }
-        return forward::pass_or_store(connection, order, key, forward, replaces, note).await;
+        return forward::pass_or_store(connection, order, place, why, note).await;
     }
-    let mut ranges_key = key.clone();
+    let mut ranges_key = place.name.clone();
     // No URL holds this byte.
     ranges_key.push(0);
     match collapse.join(&ranges_key, Instant::now()) {
         Part::Leader(flight) => {
-            let (why, flight) = ((forward, replaces), Some(flight));
-            forward::lead_range(connection, order, key, why, flight, Some(range), note).await
+            let flight = Some(flight);
+            forward::lead_range(connection, order, place, why, flight, Some(range), note).await
         }
         Part::Follower(told) => match listen(told, patience).await {
-            Told::Again => super::look_up_and_decide(connection, order, key, facts, note).await,
-            Told::Shared(shared) => {
-                match forward::follow(connection, &order, facts, &shared, note) {
-                    Some(answer) => answer,
-                    None => {
-                        forward::pass_or_store(connection, order, key, forward, replaces, note)
-                            .await
-                    }
-                }
+            Told::Again => {
+                super::look_up_and_decide(connection, order, place.key, facts, note).await
             }
+            Told::Shared(shared) => match follow(connection, &order, facts, &shared, note) {
+                Some(answer) => answer,
+                None => forward::pass_or_store(connection, order, place, why, note).await,
+            },
             Told::Alone | Told::Wait => {
-                forward::pass_or_store(connection, order, key, forward, replaces, note).await
+                forward::pass_or_store(connection, order, place, why, note).await
             }
         },
-        Part::Alone => {
-            forward::pass_or_store(connection, order, key, forward, replaces, note).await
-        }
+        Part::Alone => forward::pass_or_store(connection, order, place, why, note).await,
     }
 }

@@ -126,6 +126,9 @@ impl Control {
         // Those that need a restart stay as they are, so that the next reload names them again.
         self.settings = Settings {
             rules: settings.rules,
+            client_reload: settings.client_reload,
+            negative_lifetime: settings.negative_lifetime,
+            adaptive_lifetime: settings.adaptive_lifetime,
             allow_client: settings.allow_client,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,

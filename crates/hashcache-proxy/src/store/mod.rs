@@ -4,21 +4,38 @@
 //! reads numbers instead of parsing fields:
 //!
 //! ```text
-//! layout 1 | facts 48 | row length 2 | vary row | fields
+//! layout 1 | facts 48 | row length 2 | vary row | table length 2 | variant table | fields
 //! field: name length 2 | name | value length 2 | value
 //! ```
+//!
+//! The first response of a URL that varies lies under the cache key and holds the variant table;
+//! the others lie under names derived of it ([`Place`]).
 //!
 //! Called by `request` and `fetch`.
 //!
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.
 
+mod place;
+
 use bytes::Bytes;
-use hashcache_http::{FACTS_BYTES, StoredFacts, VaryRow};
+use hashcache::{Cache, Hit, Lookup};
+use hashcache_http::{FACTS_BYTES, StoredFacts, VariantTable, VaryRow};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-const LAYOUT: u8 = 1;
+pub(crate) use self::place::Place;
+
+const LAYOUT: u8 = 2;
+
+/// The object of this name, from memory or from the disk.
+pub(crate) async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
+    match cache.get(name) {
+        Lookup::Hit(hit) => Some(hit),
+        Lookup::Miss => None,
+        Lookup::Pending(pending) => pending.await,
+    }
+}
 
 /// A response without its content, as it is stored.
 #[derive(Clone, Debug)]
@@ -27,6 +44,8 @@ pub(crate) struct StoredResponse {
     pub(crate) facts: StoredFacts,
     /// The request values it was chosen by.
     pub(crate) row: Option<VaryRow>,
+    /// Where the other variants are; in what lies under the cache key alone.
+    pub(crate) table: Option<VariantTable>,
     /// Its fields, without those of the connection it came by.
     pub(crate) fields: HeaderMap,
 }
@@ -38,6 +57,8 @@ impl StoredResponse {
         out.push(LAYOUT);
         out.extend_from_slice(&self.facts.to_bytes());
         push(&mut out, self.row.as_ref().map_or(&[], VaryRow::as_bytes))?;
+        let table = self.table.as_ref().map(VariantTable::to_bytes);
+        push(&mut out, table.as_deref().unwrap_or_default())?;
         // The engine knows the length, and it is right.
         for (name, value) in self
             .fields
@@ -63,13 +84,24 @@ impl StoredResponse {
         } else {
             Some(VaryRow::from_bytes(&row)?)
         };
+        let table = take(&mut rest)?;
+        let table = if table.is_empty() {
+            None
+        } else {
+            Some(VariantTable::from_bytes(&table)?)
+        };
         let mut fields = HeaderMap::with_capacity(16);
         while !rest.is_empty() {
             let name = HeaderName::from_bytes(&take(&mut rest)?).ok()?;
             let value = HeaderValue::from_maybe_shared(take(&mut rest)?).ok()?;
             fields.append(name, value);
         }
-        Some(Self { facts, row, fields })
+        Some(Self {
+            facts,
+            row,
+            table,
+            fields,
+        })
     }
 }
 
@@ -93,7 +125,9 @@ fn take(rest: &mut Bytes) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use hashcache_http::{Exchange, Storable, StoreOptions, Target, UnixTime, storable};
+    use hashcache_http::{
+        Exchange, Storable, StoreOptions, Target, UnixTime, Variant, VariantPlace, storable,
+    };
     use http::{Method, StatusCode};
 
     use super::*;
@@ -123,7 +157,20 @@ mod tests {
         let Storable::Whole { facts, row } = storable(&exchange, &StoreOptions::default()) else {
             panic!("it is storable")
         };
-        StoredResponse { facts, row, fields }
+        let mut table = VariantTable::new(7, &[http::header::ACCEPT_LANGUAGE]);
+        table.set(Variant {
+            values: 1,
+            place: VariantPlace::Here,
+            version: 2,
+            alias: false,
+            etag: Some((*b"\"a\"").into()),
+        });
+        StoredResponse {
+            facts,
+            row,
+            table: Some(table),
+            fields,
+        }
     }
 
     #[test]
@@ -132,6 +179,7 @@ mod tests {
         let back = StoredResponse::decode(&response.encode().unwrap()).unwrap();
         assert_eq!(back.facts, response.facts);
         assert_eq!(back.row, response.row);
+        assert_eq!(back.table, response.table);
         assert_eq!(back.fields, response.fields);
         assert!(back.row.is_some());
     }

@@ -1,0 +1,327 @@
+//! The variant table: where the stored responses of one URL are that differ by request fields
+//! (RFC 9111 4.1).
+//!
+//! The response that came first lies under the cache key itself, the others under names derived of
+//! it; the table lies in the first one's metadata. The proxy asks it at every lookup that finds a
+//! table, and changes it when a response is stored or a 304 names a stored one.
+//!
+//! Invariants: two requests share a row only if the values of all fields of the table are the same
+//! in their one spelling (`vary`), but for a collision of hashes, which the nonce keeps from being
+//! made on purpose; whoever uses a row that is no alias compares the stored values all the same.
+//! Derived names hold the nonce, so that they are lost with the table.
+//! Cost: one hash over the values, a search among at most sixteen rows.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | nonce |
+//! | 1 | number of fields, then for each its length (1) and its name |
+//! | 1 | number of rows, oldest first, then for each: |
+//! | 8 | hash of the request's values |
+//! | 8 | version of the object |
+//! | 1 | place: 0 under the key, 1 derived; 2 more if the row is an alias |
+//! | 8 | derived: the hash in its name |
+//! | 1 | length of the entity tag, 0 for none, then the tag |
+//!
+//! Integers are little-endian.
+
+use std::hash::Hasher;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH};
+use siphasher::sip::SipHasher24;
+
+use crate::entity_tag::EntityTag;
+use crate::vary::{VARY_FIELDS_MAX, VaryRow};
+
+/// The most rows of a table.
+pub const VARIANTS_MAX: usize = 16;
+
+/// Where the variants of one URL are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariantTable {
+    nonce: u64,
+    /// Sorted.
+    names: Vec<HeaderName>,
+    /// The oldest first.
+    rows: Vec<Variant>,
+}
+
+/// One row: which object answers requests with certain values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The hash of the values.
+    pub values: u64,
+    /// Where the object is.
+    pub place: VariantPlace,
+    /// The object's version; of another one the row says nothing.
+    pub version: u64,
+    /// Whether upstream named the object by its entity tag for these values, though it was stored
+    /// for others.
+    pub alias: bool,
+    /// The object's entity tag, if it has one.
+    pub etag: Option<Box<[u8]>>,
+}
+
+/// Where an object of a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VariantPlace {
+    /// Under the key itself.
+    Here,
+    /// Under the name derived with this hash.
+    Derived(u64),
+}
+
+impl VariantTable {
+    /// A table without rows of responses that vary by `names`. The nonce is random and told to
+    /// nobody.
+    pub fn new(nonce: u64, names: &[HeaderName]) -> VariantTable {
+        let mut names = names.to_vec();
+        names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        let rows = Vec::new();
+        VariantTable { nonce, names, rows }
+    }
+
+    /// What tells this table from all others, also from later ones of the same key.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    /// The fields by whose values rows are found.
+    pub fn names(&self) -> &[HeaderName] {
+        &self.names
+    }
+
+    /// The rows, the oldest first.
+    pub fn rows(&self) -> &[Variant] {
+        &self.rows
+    }
+
+    /// Whether the table tells apart all that a response with these names in its Vary does.
+    pub fn covers(&self, names: &[HeaderName]) -> bool {
+        names.iter().all(|name| self.names.contains(name))
+    }
+
+    /// The fields of the table and `names`, for a table that covers both; `names` alone where both
+    /// together are too many.
+    pub fn widened(&self, names: &[HeaderName]) -> Vec<HeaderName> {
+        let more = names.iter().filter(|name| !self.names.contains(name));
+        let all: Vec<_> = self.names.iter().chain(more).cloned().collect();
+        match all.len() <= VARY_FIELDS_MAX {
+            true => all,
+            false => names.to_vec(),
+        }
+    }
+
+    /// The hash of a request's values; `None` when they exceed the bound of a row.
+    pub fn values(&self, request: &HeaderMap) -> Option<u64> {
+        let row = VaryRow::select(&self.names, request)?;
+        let mut hasher = SipHasher24::new_with_keys(self.nonce, HASH_KEY);
+        hasher.write(row.as_bytes());
+        Some(hasher.finish())
+    }
+
+    /// The row of these values.
+    pub fn find(&self, values: u64) -> Option<&Variant> {
+        self.rows.iter().find(|row| row.values == values)
+    }
+
+    /// Adds a row, or puts it in the place of the one with the same values. Aliases of another
+    /// version in the same place go. Beyond [`VARIANTS_MAX`] the oldest row goes, but for that of
+    /// the object under the key, which is read in any case.
+    pub fn set(&mut self, variant: Variant) {
+        let is_over = |row: &Variant| {
+            row.values == variant.values
+                || (row.place == variant.place && row.version != variant.version)
+        };
+        self.rows.retain(|row| !is_over(row));
+        if self.rows.len() >= VARIANTS_MAX {
+            let stays = |row: &Variant| row.place == VariantPlace::Here && !row.alias;
+            let oldest = self.rows.iter().position(|row| !stays(row));
+            self.rows.remove(oldest.unwrap_or(0));
+        }
+        let etag = variant.etag.filter(|etag| etag.len() <= ETAG_BYTES_MAX);
+        self.rows.push(Variant { etag, ..variant });
+    }
+
+    /// Drops the rows of an object that is gone.
+    pub fn forget(&mut self, place: VariantPlace) {
+        self.rows.retain(|row| row.place != place);
+    }
+
+    /// Keeps the rows that `keep` says yes to.
+    pub fn retain(&mut self, keep: impl FnMut(&Variant) -> bool) {
+        self.rows.retain(keep);
+    }
+
+    /// The name of the object with this hash beside `key`.
+    pub fn derived_name(&self, key: &[u8], hash: u64) -> Vec<u8> {
+        let mut name = Vec::with_capacity(key.len() + DERIVED_BYTES);
+        name.extend_from_slice(key);
+        // No key holds a zero byte behind its port, so no key equals a derived name.
+        name.extend_from_slice(b"\0v");
+        name.extend_from_slice(&self.nonce.to_le_bytes());
+        name.extend_from_slice(&hash.to_le_bytes());
+        name
+    }
+
+    /// Makes a request that no row answers ask which of the stored responses does (RFC 9111 4.3.1):
+    /// If-None-Match with the entity tags of all rows. False when there are none; the request is
+    /// then as it was.
+    pub fn set_choices(&self, request: &mut HeaderMap) -> bool {
+        let mut tags: Vec<&[u8]> = Vec::new();
+        for tag in self.rows.iter().filter_map(|row| row.etag.as_deref()) {
+            if EntityTag::parse(tag).is_well_formed() && !tags.contains(&tag) {
+                tags.push(tag);
+            }
+        }
+        let list = HeaderValue::from_bytes(&tags.join(&b", "[..]));
+        let (false, Ok(list)) = (tags.is_empty(), list) else {
+            return false;
+        };
+        crate::validate::remove_conditions(request);
+        request.insert(IF_NONE_MATCH, list);
+        true
+    }
+
+    /// Which object a 304 means that answers [`VariantTable::set_choices`]: the one whose entity
+    /// tag it names (RFC 9111 4.3.3), or the only one that was asked about.
+    pub fn chosen(&self, etag: Option<&HeaderValue>) -> Option<&Variant> {
+        let tag = |row: &Variant| row.etag.clone();
+        let mut asked = self.rows.iter().filter(|row| row.etag.is_some());
+        match etag {
+            Some(named) => {
+                let named = EntityTag::parse(named.as_bytes());
+                asked.rfind(|row| {
+                    let own = row.etag.as_deref().map(EntityTag::parse);
+                    own.is_some_and(|own| own.equals_weakly(&named))
+                })
+            }
+            None => {
+                let first = asked.next()?;
+                asked.all(|other| tag(other) == tag(first)).then_some(first)
+            }
+        }
+    }
+
+    /// The table as bytes, to be kept with the first response.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = self.nonce.to_le_bytes().to_vec();
+        out.push(count(self.names.len()));
+        for name in &self.names {
+            out.push(count(name.as_str().len()));
+            out.extend_from_slice(name.as_str().as_bytes());
+        }
+        out.push(count(self.rows.len()));
+        for row in &self.rows {
+            out.extend_from_slice(&row.values.to_le_bytes());
+            out.extend_from_slice(&row.version.to_le_bytes());
+            let alias = if row.alias { ALIAS } else { 0 };
+            match row.place {
+                VariantPlace::Here => out.push(alias),
+                VariantPlace::Derived(hash) => {
+                    out.push(DERIVED | alias);
+                    out.extend_from_slice(&hash.to_le_bytes());
+                }
+            }
+            let etag = row.etag.as_deref().unwrap_or_default();
+            out.push(count(etag.len()));
+            out.extend_from_slice(etag);
+        }
+        out
+    }
+
+    /// Reads a table back; `None` when the bytes are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<VariantTable> {
+        let mut reader = Reader(bytes);
+        let nonce = reader.number()?;
+        let fields = usize::from(reader.byte()?);
+        if fields > VARY_FIELDS_MAX {
+            return None;
+        }
+        let mut names: Vec<HeaderName> = Vec::with_capacity(fields);
+        for _ in 0..fields {
+            let length = usize::from(reader.byte()?);
+            let bytes = reader.take(length)?;
+            let name = HeaderName::from_bytes(bytes).ok()?;
+            if name.as_str().as_bytes() != bytes {
+                return None;
+            }
+            if names
+                .last()
+                .is_some_and(|last| last.as_str() >= name.as_str())
+            {
+                return None;
+            }
+            names.push(name);
+        }
+        let count = usize::from(reader.byte()?);
+        if count > VARIANTS_MAX {
+            return None;
+        }
+        let rows: Option<Vec<_>> = (0..count).map(|_| reader.row()).collect();
+        let rows = rows?;
+        reader
+            .0
+            .is_empty()
+            .then_some(VariantTable { nonce, names, rows })
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    fn row(&mut self) -> Option<Variant> {
+        let (values, version) = (self.number()?, self.number()?);
+        let kind = self.byte()?;
+        if kind & !(DERIVED | ALIAS) != 0 {
+            return None;
+        }
+        let place = match kind & DERIVED {
+            0 => VariantPlace::Here,
+            _ => VariantPlace::Derived(self.number()?),
+        };
+        let length = usize::from(self.byte()?);
+        let etag = self.take(length)?;
+        Some(Variant {
+            values,
+            place,
+            version,
+            alias: kind & ALIAS != 0,
+            etag: (!etag.is_empty()).then(|| etag.into()),
+        })
+    }
+}
+
+/// Names, rows and tags are kept below 256 by the bounds that let them in.
+fn count(length: usize) -> u8 {
+    u8::try_from(length).unwrap_or(u8::MAX)
+}
+
+const DERIVED: u8 = 1;
+const ALIAS: u8 = 2;
+
+/// A longer tag is not asked about.
+const ETAG_BYTES_MAX: usize = 255;
+
+/// Zero byte, `v`, nonce, hash.
+const DERIVED_BYTES: usize = 2 + 8 + 8;
+
+/// The second half of the hash's key; the first is the nonce.
+const HASH_KEY: u64 = 0x7661_7269_616e_7473;
+
+#[cfg(test)]
+mod tests;

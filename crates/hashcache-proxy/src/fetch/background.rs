@@ -1,0 +1,45 @@
+//! Validations that nobody waits for (RFC 5861 3).
+//!
+//! Called by `request` when it serves a stale response whose origin allows that meanwhile.
+//!
+//! Invariant: one for each key, [`BACKGROUND_MAX`] in all, none within ten seconds of a failure.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Order, fetch};
+use crate::collapse::Part;
+use crate::request::body::Tally;
+use crate::worker::Worker;
+
+/// A tally that starts at nothing.
+pub(crate) fn tally() -> Tally {
+    Rc::new(Cell::new(0))
+}
+
+/// Begins a validation that nobody waits for, unless one is under way or failed a moment ago.
+pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, order: Order) {
+    let now = Instant::now();
+    let collapse = &worker.common.collapse;
+    if collapse.failed_lately(&order.place.name, now) {
+        return;
+    }
+    let Some(counted) = collapse.in_background(BACKGROUND_MAX) else {
+        return;
+    };
+    let Part::Leader(flight) = collapse.join(&order.place.name, now) else {
+        return;
+    };
+    let (reply, _) = oneshot::channel();
+    let worker = Rc::clone(worker);
+    tokio::task::spawn_local(async move {
+        fetch(worker, order, Some(flight), reply, tally()).await;
+        drop(counted);
+    });
+}
+
+/// Validations without a client at once, on all cores.
+const BACKGROUND_MAX: usize = 32;

@@ -1,0 +1,246 @@
+//! What becomes of a response: stored whole or in part, passed on, or asked for otherwise.
+//!
+//! Called by `fetch` when the head of a response has come; asks `hashcache_http::storable` and
+//! begins the put.
+//!
+//! Invariant: a put is begun only for what the rules allow to be stored, at the place that
+//! `variant` names.
+
+use hashcache::{Hit, Keep, Put, Writer};
+use hashcache_http::{
+    ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
+    ensure_date, fields_to_store, if_range_value, storable,
+};
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use tokio::time::Instant;
+
+use super::variant::{NewRow, Spot};
+use super::{Extent, Order};
+use crate::metrics::Limit;
+use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::related::Asked;
+use crate::store::{Place, StoredResponse};
+use crate::upstream::Exchange;
+use crate::worker::Worker;
+
+/// What fits into this is no smaller in parts: it is fetched whole, and a careless origin's word
+/// about a part of it answers nobody.
+const PAGE: u64 = hashcache::PAGE as u64;
+
+/// What becomes of a response.
+pub(super) enum Judged {
+    Store(Box<Begun>),
+    Part(Box<BegunPart>),
+    /// Not worth being put together: fetch it whole.
+    Small,
+    NotInParts,
+    Pass(NotStored),
+}
+
+/// A put that has begun.
+pub(super) struct Begun {
+    pub(super) writer: Writer,
+    pub(super) stored: StoredResponse,
+    pub(super) length: Option<u64>,
+    pub(super) came: UnixTime,
+    pub(super) row: Option<NewRow>,
+}
+
+/// An object of which a part has come.
+pub(super) struct BegunPart {
+    pub(super) hit: Hit,
+    pub(super) stored: StoredResponse,
+    pub(super) claim: Claim,
+    pub(super) awaited: Awaited,
+    /// Bytes of the content that lie before the claim.
+    pub(super) skip: u64,
+    pub(super) row: Option<NewRow>,
+    pub(super) place: Place,
+}
+
+/// Judges the head of a response that would be stored at `spot`.
+pub(super) fn judge(
+    worker: &Worker,
+    order: &Order,
+    exchange: &Exchange,
+    spot: Spot,
+    (request_time, response_time): (UnixTime, UnixTime),
+) -> Judged {
+    let live = worker.common.live();
+    let pieces = &worker.common.collapse.pieces;
+    let response = &exchange.response;
+    let judged = storable(
+        &hashcache_http::Exchange {
+            target: &order.target,
+            method: &Method::GET,
+            request: &order.fields,
+            status: response.status(),
+            response: response.headers(),
+            request_time,
+            response_time,
+        },
+        &live.store,
+    );
+    let (facts, row) = match judged {
+        Storable::Whole { facts, row } => (facts, row),
+        Storable::Partial { facts, row, range } => {
+            pieces.note_whole_only(&spot.place.name, WholeOnly::No, Instant::now());
+            match order.extent {
+                // Only what we have chosen ourselves begins and ends where it can be stored.
+                Extent::AsAsked => return Judged::Pass(NotStored::ContentRange),
+                Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
+                    return Judged::Small;
+                }
+                Extent::Around(_) => {}
+                Extent::Whole => return Judged::NotInParts,
+            }
+            let stored = stored_part(
+                response.headers(),
+                facts,
+                &live.store.targets,
+                (row, &spot),
+                response_time,
+            );
+            let part = begin_part(worker, spot, stored, range, live.max_object_size);
+            return match part {
+                Some(part) => Judged::Part(Box::new(part)),
+                None => Judged::NotInParts,
+            };
+        }
+        Storable::No(_)
+            if !matches!(order.extent, Extent::AsAsked)
+                && response.status() == StatusCode::PARTIAL_CONTENT =>
+        {
+            return Judged::NotInParts;
+        }
+        Storable::No(why) => return Judged::Pass(why),
+    };
+    let length = http_body::Body::size_hint(response.body()).exact();
+    if length.is_some_and(|length| length > live.max_object_size) {
+        worker.metrics.limit(Limit::MaxObjectSize);
+        return Judged::Pass(NotStored::TooLarge);
+    }
+    let directives = ResponseDirectives::for_targets(response.headers(), &live.store.targets);
+    let mut fields = fields_to_store(response.headers(), &directives);
+    ensure_date(&mut fields, response_time);
+    let stored = StoredResponse {
+        facts,
+        row,
+        table: spot.table_with(&fields),
+        fields,
+    };
+    if matches!(order.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
+        pieces.note_whole_only(&spot.place.name, WholeOnly::Yes, Instant::now());
+    }
+    let in_parts = length.is_some()
+        && facts.status == StatusCode::OK
+        && !pieces.comes_whole_only(&spot.place.name, Instant::now())
+        && if_range_value(&stored.facts, &stored.fields).is_some()
+        && !refuses_ranges(response.headers());
+    let asked = Asked {
+        client: order.client,
+        target: &order.target,
+        fields: &order.fields,
+    };
+    let related = &worker.common.related;
+    let group = related.group(&asked, response.headers(), Instant::now());
+    let put = stored.encode().map(|metadata| Put {
+        length,
+        group,
+        keep: match in_parts {
+            true => Keep::AtEnd,
+            false => Keep::Whole,
+        },
+        ..Put::metadata(metadata)
+    });
+    let row = spot.new_row(&stored.fields);
+    match spot
+        .intent
+        .zip(put)
+        .and_then(|(intent, put)| intent.writer(put).ok())
+    {
+        Some(writer) => Judged::Store(Box::new(Begun {
+            writer,
+            stored,
+            length,
+            came: response_time,
+            row,
+        })),
+        None => Judged::Pass(NotStored::NoUse),
+    }
+}
+
+fn refuses_ranges(response: &HeaderMap) -> bool {
+    response
+        .get(ACCEPT_RANGES)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"none"))
+}
+
+/// The response of which a 206 holds a part, as an incomplete 200 (RFC 9111 3.3).
+fn stored_part(
+    response: &HeaderMap,
+    facts: StoredFacts,
+    targets: &[HeaderName],
+    (row, spot): (Option<VaryRow>, &Spot),
+    came: UnixTime,
+) -> StoredResponse {
+    let directives = ResponseDirectives::for_targets(response, targets);
+    let mut fields = fields_to_store(response, &directives);
+    fields.remove(CONTENT_RANGE);
+    fields.remove(CONTENT_LENGTH);
+    ensure_date(&mut fields, came);
+    let facts = StoredFacts {
+        status: StatusCode::OK,
+        ..facts
+    };
+    StoredResponse {
+        facts,
+        row,
+        table: spot.table_with(&fields),
+        fields,
+    }
+}
+
+/// Begins an object with the part that `range` tells; `None` when parts of it cannot be combined.
+fn begin_part(
+    worker: &Worker,
+    spot: Spot,
+    stored: StoredResponse,
+    range: ContentRange,
+    max_object_size: u64,
+) -> Option<BegunPart> {
+    let (range, length) = range.range.zip(range.complete)?;
+    if_range_value(&stored.facts, &stored.fields)?;
+    if length > max_object_size {
+        worker.metrics.limit(Limit::MaxObjectSize);
+        return None;
+    }
+    let start = range.first.checked_next_multiple_of(PAGE)?;
+    let end = match range.last + 1 == length {
+        true => length,
+        false => (range.last + 1) / PAGE * PAGE,
+    };
+    if start >= end {
+        return None;
+    }
+    let put = Put {
+        length: Some(length),
+        span_pages: 1,
+        ..Put::metadata(stored.encode()?)
+    };
+    let row = spot.new_row(&stored.fields);
+    let hit = spot.intent?.incomplete(put).ok()?;
+    let pieces = &worker.common.collapse.pieces;
+    let (claim, awaited) = pieces.begin(&hit, start..end).ok()?;
+    let skip = start - range.first;
+    Some(BegunPart {
+        hit,
+        stored,
+        claim,
+        awaited,
+        skip,
+        row,
+        place: spot.place,
+    })
+}

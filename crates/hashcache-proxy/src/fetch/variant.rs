@@ -1,0 +1,285 @@
+//! Which of several variants of a URL a response is: where it is stored, and what a 304 that
+//! names one of them means (RFC 9111 4.1, 4.3.3).
+//!
+//! Called by `fetch`. The rules of the table are `hashcache_http::VariantTable`'s.
+//!
+//! Invariants: a response is stored beside others only in a table that was there when it was asked
+//! for, so that none outlives an invalidation that came after the question; heads are changed one
+//! at a time for each name. Cost: a look-up of the key for each response with Vary that is stored
+//! beside others, and one rewritten head for each new row.
+
+use std::rc::Rc;
+
+use hashcache::{Hit, Intent, Updated};
+use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
+use http::header::{ETAG, HeaderMap};
+
+use super::{Known, Order};
+use crate::store::{self, Place, StoredResponse};
+use crate::upstream::Exchange;
+use crate::worker::Worker;
+
+/// The intents of a fetch, drawn before its request was sent.
+pub(super) struct Intents {
+    /// For what lies under the key.
+    key: Option<Intent>,
+    /// For the variant that was asked about, if that lies elsewhere.
+    variant: Option<Intent>,
+}
+
+impl Intents {
+    pub(super) fn draw(worker: &Worker, order: &Order) -> Self {
+        let place = &order.place;
+        let draw = |name: &[u8]| intend(worker, name, order.replaces.as_ref());
+        Self {
+            key: draw(&place.key),
+            variant: match place.is_under_key() {
+                true => None,
+                false => draw(&place.name),
+            },
+        }
+    }
+}
+
+fn intend(worker: &Worker, name: &[u8], replaces: Option<&Hit>) -> Option<Intent> {
+    let intent = worker.cache.intend(name).ok()?;
+    Some(match replaces {
+        Some(hit) => intent.replacing(hit),
+        None => intent,
+    })
+}
+
+/// Where a response is stored, should it be.
+pub(super) struct Spot {
+    pub(super) place: Place,
+    pub(super) intent: Option<Intent>,
+    /// The table to be stored with it, without its own row.
+    table: Option<VariantTable>,
+    /// The hash of the request's values, in that table or the one under the key.
+    values: u64,
+    /// Whether it takes a row in the table under the key.
+    beside: bool,
+}
+
+/// A row to be added to the table under a key.
+pub(super) struct NewRow {
+    nonce: u64,
+    row: Variant,
+}
+
+impl Spot {
+    fn under_key(place: Place, intent: Option<Intent>) -> Self {
+        Self {
+            place: Place::of(place.key),
+            intent,
+            table: None,
+            values: 0,
+            beside: false,
+        }
+    }
+
+    fn row(&self, fields: &HeaderMap, place: VariantPlace) -> Option<Variant> {
+        let etag = fields.get(ETAG).map(|etag| etag.as_bytes().into());
+        Some(Variant {
+            values: self.values,
+            place,
+            version: self.intent.as_ref()?.version().to_u64(),
+            alias: false,
+            etag,
+        })
+    }
+
+    /// The table for the metadata of a response with these fields.
+    pub(super) fn table_with(&self, fields: &HeaderMap) -> Option<VariantTable> {
+        let mut table = self.table.clone()?;
+        table.set(self.row(fields, VariantPlace::Here)?);
+        Some(table)
+    }
+
+    /// The row that a response with these fields takes in the table under the key.
+    pub(super) fn new_row(&self, fields: &HeaderMap) -> Option<NewRow> {
+        let nonce = self.place.nonce.filter(|_| self.beside)?;
+        let row = self.row(fields, VariantPlace::Derived(self.values))?;
+        Some(NewRow { nonce, row })
+    }
+}
+
+/// Decides where the response is to be stored: under the key, where no table is that it could be
+/// beside, else in a row of that. `shared`: others wait for this response; then nothing was there
+/// a moment ago.
+pub(super) async fn spot(
+    worker: &Worker,
+    order: &Order,
+    exchange: &Exchange,
+    intents: Intents,
+    shared: bool,
+) -> Spot {
+    let names = match Vary::parse(exchange.response.headers()) {
+        Vary::Fields(names) => names,
+        Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
+    };
+    let place = order.place.clone();
+    let may_be_there = place.nonce.is_some() || (!names.is_empty() && !shared);
+    let stored = match may_be_there {
+        true => under_key(worker, order, &intents).await,
+        false => None,
+    };
+    let Some((hit, first, table)) = stored else {
+        let mut spot = Spot::under_key(place, intents.key);
+        begin_table(worker, &mut spot, &names, order);
+        return spot;
+    };
+    let values = table.values(&order.fields).filter(|_| table.covers(&names));
+    let own = first.row.is_none_or(|row| row.matches(&order.fields));
+    let row = values.and_then(|values| table.find(values));
+    let is_first = own && row.is_some_and(|row| row.place == VariantPlace::Here);
+    match values {
+        Some(values) if !is_first => {
+            let seen = place.name.clone();
+            let place = place.within(&table, VariantPlace::Derived(values));
+            let intent = match intents.variant {
+                Some(intent) if place.name == seen => Some(intent),
+                _ => intend(worker, &place.name, order.replaces.as_ref()),
+            };
+            Spot {
+                place,
+                intent,
+                table: None,
+                values,
+                beside: true,
+            }
+        }
+        // What lies under the key is replaced. It goes on as the first of its variants, unless it
+        // does not vary any more, or by more than the table tells apart.
+        values => {
+            let intent = intents.key.map(|intent| intent.replacing(&hit));
+            let mut spot = Spot::under_key(place, intent);
+            match values {
+                Some(values) if !names.is_empty() => {
+                    (spot.table, spot.values) = (Some(table), values);
+                }
+                Some(_) => {}
+                None => begin_table(worker, &mut spot, &table.widened(&names), order),
+            }
+            spot
+        }
+    }
+}
+
+/// The table under the key, if a response to a question asked by these intents may be put beside
+/// what is there: it was there when they were drawn. A purge since then would have taken it away.
+async fn under_key(
+    worker: &Worker,
+    order: &Order,
+    intents: &Intents,
+) -> Option<(Hit, StoredResponse, VariantTable)> {
+    let hit = store::find(&worker.cache, &order.place.key).await?;
+    let mut stored = StoredResponse::decode(hit.metadata())?;
+    let table = stored.table.take()?;
+    let drawn = intents.key.as_ref()?.version();
+    let was_there = order.place.nonce == Some(table.nonce()) || hit.version() < drawn;
+    was_there.then_some((hit, stored, table))
+}
+
+fn begin_table(worker: &Worker, spot: &mut Spot, names: &[http::HeaderName], order: &Order) {
+    let Some(intent) = spot.intent.as_ref().filter(|_| !names.is_empty()) else {
+        return;
+    };
+    let nonce = worker.common.collapse.nonce(intent.version().to_u64());
+    let table = VariantTable::new(nonce, names);
+    let values = table.values(&order.fields);
+    (spot.table, spot.values) = (values.map(|_| table), values.unwrap_or(0));
+}
+
+/// Changes the head stored under `name`, if it is still this version; `None` when it is not, or
+/// `change` says no, or the store refuses.
+pub(super) async fn change(
+    worker: &Worker,
+    name: &[u8],
+    version: Option<u64>,
+    change: impl FnOnce(&mut StoredResponse) -> bool,
+) -> Option<StoredResponse> {
+    let _alone = worker.common.collapse.head(name).await;
+    let hit = store::find(&worker.cache, name).await?;
+    if version.is_some_and(|version| version != hit.version().to_u64()) {
+        return None;
+    }
+    let mut stored = StoredResponse::decode(hit.metadata())?;
+    if !change(&mut stored) {
+        return None;
+    }
+    let metadata = stored.encode()?;
+    let updated = worker.cache.update_metadata(name, hit.version(), metadata);
+    matches!(updated.await, Updated::Done).then_some(stored)
+}
+
+/// Adds a row to the table under a key, if that is still the one the row is meant for.
+pub(super) async fn add_row(worker: &Worker, key: &[u8], new: NewRow) {
+    let added = change(worker, key, None, |first| {
+        let table = first.table.as_mut();
+        let table = table.filter(|table| table.nonce() == new.nonce);
+        table.map(|table| table.set(new.row)).is_some()
+    });
+    if added.await.is_none() {
+        tracing::debug!("no row for another variant: what lay under the key is gone");
+    }
+}
+
+/// The rows whose objects are still there, as far as memory knows.
+pub(crate) fn with_objects(
+    worker: &Worker,
+    place: &Place,
+    mut table: VariantTable,
+) -> VariantTable {
+    let names = table.clone();
+    table.retain(|row| {
+        let at = place.clone().within(&names, row.place);
+        worker.cache.contains_hint(&at.name)
+    });
+    table
+}
+
+/// The stored response that a 304 to a question about all variants has named.
+pub(super) async fn chosen(
+    worker: &Rc<Worker>,
+    order: &Order,
+    choices: &VariantTable,
+    not_modified: &HeaderMap,
+) -> Option<Known> {
+    let row = choices.chosen(not_modified.get(ETAG))?;
+    let place = order.place.clone().within(choices, row.place);
+    let found = store::find(&worker.cache, &place.name).await;
+    let found = found.filter(|hit| hit.version().to_u64() == row.version && hit.is_complete());
+    let stored = found.and_then(|hit| Some((StoredResponse::decode(hit.metadata())?, hit)));
+    let Some((stored, hit)) = stored else {
+        let forget = |first: &mut StoredResponse| {
+            let table = first.table.as_mut();
+            let table = table.filter(|table| table.nonce() == choices.nonce());
+            table.map(|table| table.forget(row.place)).is_some()
+        };
+        change(worker, &place.key, None, forget).await;
+        return None;
+    };
+    if !not_modified_confirms(&stored.fields, not_modified) {
+        return None;
+    }
+    let alias = Variant {
+        values: choices.values(&order.fields)?,
+        alias: true,
+        ..row.clone()
+    };
+    Some(Known {
+        hit,
+        stored,
+        place,
+        alias: Some(alias),
+    })
+}
+
+impl Known {
+    /// The row by which this response answers requests like the one that confirmed it.
+    pub(super) fn new_row(&self) -> Option<NewRow> {
+        let (nonce, row) = (self.place.nonce?, self.alias.clone()?);
+        Some(NewRow { nonce, row })
+    }
+}

@@ -1,0 +1,99 @@
+//! Reading along with another request's fetch.
+//!
+//! Called by `forward` and `ranged` when a flight says that its response may be shared.
+//!
+//! Invariant: who follows could have had the response from the store: its row matches, and it is
+//! fresh.
+
+use hashcache::Follower;
+use hashcache_http::{
+    ByteRange, CacheStatus, ContentRange, Forward, Handling, RangeAnswer, RequestFacts, Reuse,
+    answer_range, reuse,
+};
+use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::body::Body;
+use super::forward::{Order, add_own};
+use super::note::Note;
+use super::{Answer, Connection};
+use crate::access_log::Outcome;
+use crate::collapse::SharedResponse;
+
+/// How far ahead of a fetch a part may begin that is waited for.
+const PART_AHEAD: u64 = 4 << 20;
+
+/// Reads along with another request's fetch, if its response answers this one too.
+pub(super) fn follow(
+    connection: &Connection,
+    order: &Order,
+    facts: &RequestFacts,
+    shared: &SharedResponse,
+    note: &mut Note,
+) -> Option<Answer> {
+    let stored = &shared.stored;
+    if stored
+        .row
+        .as_ref()
+        .is_some_and(|row| !row.matches(&order.fields))
+    {
+        return None;
+    }
+    let common = &connection.worker.common;
+    let Reuse::Fresh { age, ttl } = reuse(facts, &stored.facts, common.now(), &common.live().reuse)
+    else {
+        return None;
+    };
+    let part = match shared.length.filter(|_| facts.has_range) {
+        Some(length) => {
+            match answer_range(
+                &order.fields,
+                &stored.facts,
+                &stored.fields,
+                length,
+                common.now(),
+            ) {
+                RangeAnswer::Part(part) => Some(part),
+                RangeAnswer::Whole => None,
+                RangeAnswer::Parts(_) | RangeAnswer::NotSatisfiable => return None,
+            }
+        }
+        None => None,
+    };
+    let start = part.map_or(0, |part| part.first);
+    if !shared.ignores_range && start > shared.stream.written().saturating_add(PART_AHEAD) {
+        return None;
+    }
+    let follower = shared.stream.follow(start)?;
+    note.outcome(Outcome::Collapsed);
+    let mut response = Response::new(follower);
+    *response.status_mut() = stored.facts.status;
+    *response.headers_mut() = stored.fields.clone();
+    let fields = response.headers_mut();
+    fields.insert(AGE, HeaderValue::from(age.get()));
+    let status = CacheStatus {
+        ttl: Some(ttl),
+        collapsed: true,
+        ..CacheStatus::of(Handling::Forwarded(Forward::UriMiss))
+    };
+    add_own(connection, fields, status);
+    Some(Ok(following(response, part, shared.length)))
+}
+
+/// A response of `length` bytes that is being stored, or the part of it that the follower begins
+/// with.
+pub(super) fn following(
+    response: Response<Follower>,
+    part: Option<ByteRange>,
+    length: Option<u64>,
+) -> Response<Body> {
+    let Some((part, whole)) = part.zip(length) else {
+        return response.map(|follower| Body::following(follower, length));
+    };
+    let mut response = response.map(|follower| Body::following(follower, Some(part.length())));
+    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_LENGTH, HeaderValue::from(part.length()));
+    fields.insert(CONTENT_RANGE, ContentRange::of(part, whole).to_value());
+    response
+}
