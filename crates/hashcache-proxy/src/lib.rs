@@ -14,6 +14,7 @@ mod worker;
 // The life of a request.
 mod collapse;
 mod fetch;
+mod mirror;
 mod pieces;
 mod related;
 mod request;
@@ -30,6 +31,7 @@ mod clock;
 mod metrics;
 mod page;
 
+pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use server::{RunError, run};
-pub use settings::{AccessLog, Limits, LogFormat, Mode, Settings};
+pub use settings::{AccessLog, Fail, Limits, LogFormat, Mode, Settings};
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use hashcache::{PolicyKind, Rows};
 use hashcache_http::{Host, Origin, Rules};
-use hashcache_proxy::{AccessLog, ConnectPort, Limits, LogFormat, Mode, Prefix, Settings};
+use hashcache_proxy::{
+    AccessLog, ConnectPort, Fail, Limits, LogFormat, Mirror, Mode, Prefix, Settings,
+};
 
 use super::environment::Environment;
 
@@ -55,6 +57,12 @@ pub struct Values {
     pub block: u32,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
     pub max_object_size: Option<u64>,
+    /// Under which URL clients reach the proxy, if their requests do not tell.
+    pub public_url: Option<Origin>,
+    /// Registries under paths of the proxy.
+    pub mirror: Vec<Mirror>,
+    /// What `/proxy.pac` says of the time when the proxy is gone.
+    pub fail: Fail,
     /// Clients allowed beside the default ones.
     pub allow_client: Vec<Prefix>,
     /// Destinations allowed although refused by default.
@@ -100,6 +108,9 @@ impl Values {
             object_size: 8 << 10,
             block: 8 << 10,
             max_object_size: None,
+            public_url: None,
+            mirror: vec![],
+            fail: Fail::Open,
             allow_client: vec![],
             allow_destination: vec![],
             deny_destination: vec![],
@@ -133,6 +144,9 @@ impl Values {
             listen: self.listen.clone(),
             admin: self.admin,
             name: self.name.clone(),
+            public_url: self.public_url.clone(),
+            mirrors: self.mirror.clone(),
+            fail: self.fail,
             allow_client: self.allow_client.clone(),
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashcache::{Follower, Hit};
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, Forward, Handling, MethodKind, NotStored, OnError,
-    RangeAnswer, RequestFacts, Reuse, Target, Upgrading, answer_range, asks_for_upgrade,
+    RangeAnswer, RequestFacts, Reuse, Space, Target, Upgrading, answer_range, asks_for_upgrade,
     invalidated, is_unsafe, reuse,
 };
 use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE};
@@ -28,6 +28,8 @@ use crate::wire::{Content, HeadInfo};
 
 /// What a client asked for.
 pub(super) struct Order {
+    /// Whose resource it is.
+    pub(super) space: Space,
     pub(super) target: Target,
     pub(super) method: Method,
     /// As they came.
@@ -40,13 +42,14 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn new(
-        _connection: &Connection,
+        space: Space,
         target: Target,
         request: Request<Incoming>,
         info: &HeadInfo,
     ) -> Self {
         let (head, body) = request.into_parts();
         Self {
+            space,
             target,
             method: head.method,
             fields: head.headers,
@@ -74,7 +77,9 @@ pub(super) async fn pass(
 ) -> Answer {
     let worker = &connection.worker;
     note.outcome(outcome_of(forward));
+    let to = endpoint(&order);
     let Order {
+        space,
         target,
         method,
         fields,
@@ -102,7 +107,6 @@ pub(super) async fn pass(
     let options = SendOptions {
         informational: informational(connection),
     };
-    let to = endpoint(connection, &target);
     let sent = worker.upstream().send(&to, request, options).await;
     let exchange = sent.map_err(|failed| {
         connection
@@ -119,6 +123,7 @@ pub(super) async fn pass(
         let status = response.status();
         invalidate(
             connection,
+            space,
             &invalidated(&method, &target, status, response.headers()),
         );
     }
@@ -252,7 +257,7 @@ fn fetch_order(
 ) -> fetch::Order {
     fetch::Order {
         client: connection.client.ip(),
-        endpoint: endpoint(connection, &order.target),
+        endpoint: endpoint(order),
         target: order.target.clone(),
         key,
         fields: order.fields.clone(),

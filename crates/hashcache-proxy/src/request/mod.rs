@@ -15,6 +15,7 @@ pub(crate) mod body;
 mod connect;
 mod forward;
 mod hit;
+mod mirrored;
 mod note;
 mod own;
 mod partial;
@@ -27,8 +28,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::{Hit, Lookup};
 use hashcache_http::{
-    Authority, RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
-    asks_for_upgrade, cache_key, if_range_value, parse_target, reuse,
+    Authority, RequestFacts, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target,
+    TargetError, asks_for_upgrade, cache_key, if_range_value, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -130,9 +131,16 @@ async fn serve(
         not_admin(connection, &target.authority)?;
     }
     if common.accelerated().is_none() && common.is_us(&target.authority) {
-        return own::page(connection, &request, &target, note);
+        return match Box::pin(mirrored::serve(connection, request, info, &target, note)).await {
+            Ok(answer) => answer,
+            Err(request) => own::page(connection, &request, &target, note),
+        };
     }
     if common.accelerated().is_none() && info.form == crate::wire::Form::Origin {
+        // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
+        if own::is_pac(&target) {
+            return own::page(connection, &request, &target, note);
+        }
         let reason = "this is a proxy: name the whole URL, as clients do that know of it";
         return Err(Failure::Refused {
             status: StatusCode::BAD_REQUEST,
@@ -147,7 +155,7 @@ async fn serve(
     if let Some(answer) = max_forwards(&mut request, note) {
         return answer;
     }
-    let order = Order::new(connection, target, request, info);
+    let order = Order::new(common.space(), target, request, info);
     let asked = Asked {
         client: connection.client.ip(),
         target: &order.target,
@@ -258,7 +266,7 @@ async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> A
         let bypass = hashcache_http::Forward::Bypass;
         return forward::pass(connection, order, bypass, note).await;
     }
-    let Some(key) = cache_key(connection.worker.common.space(), &order.target) else {
+    let Some(key) = cache_key(order.space, &order.target) else {
         let bypass = hashcache_http::Forward::Bypass;
         return forward::pass(connection, order, bypass, note).await;
     };
@@ -393,23 +401,23 @@ async fn decide(
     }
 }
 
-/// Where a target is to be fetched from.
-fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
-    let purpose = match connection.worker.common.accelerated() {
-        Some(_) => Purpose::Configured,
-        None => Purpose::Forward,
+/// Where what is asked for is to be fetched from.
+fn endpoint(order: &Order) -> Endpoint {
+    let purpose = match order.space {
+        Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
+        Space::Own => Purpose::Forward,
     };
     Endpoint {
-        authority: target.authority.clone(),
+        authority: order.target.authority.clone(),
         purpose,
     }
 }
 
 /// Takes what an unsafe request may have changed out of the store, at once.
-fn invalidate(connection: &Connection, targets: &[Target]) {
+fn invalidate(connection: &Connection, space: Space, targets: &[Target]) {
     let common = &connection.worker.common;
     for target in targets {
-        if let Some(key) = cache_key(common.space(), target) {
+        if let Some(key) = cache_key(space, target) {
             connection.worker.cache.invalidate(&key);
             common.collapse.forget(&key);
         }

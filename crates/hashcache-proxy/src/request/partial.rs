@@ -78,7 +78,7 @@ pub(super) async fn answer(
     let whole = Whole {
         target: order.target.clone(),
         key: key.clone(),
-        endpoint: endpoint(connection, &order.target),
+        endpoint: endpoint(&order),
         fields: order.fields.clone(),
         version: order.version,
         validator,

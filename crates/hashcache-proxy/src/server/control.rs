@@ -103,6 +103,9 @@ impl Control {
         // Those that need a restart stay as they are, so that the next reload names them again.
         self.settings = Settings {
             rules: settings.rules,
+            public_url: settings.public_url,
+            mirrors: settings.mirrors,
+            fail: settings.fail,
             allow_client: settings.allow_client,
             allow_destination: settings.allow_destination,
             deny_destination: settings.deny_destination,
