@@ -80,8 +80,8 @@ pub struct Settings {
     pub admin: Option<SocketAddr>,
     /// Name of this proxy in `Via`, `Cache-Status` and `Proxy-Status`.
     pub name: String,
-    /// Under which URL clients reach this proxy, if that cannot be told by their requests: it stands
-    /// behind a forwarded port, or by a name of its own.
+    /// Under which URL clients reach this proxy, if that cannot be told by their requests: it
+    /// stands behind a forwarded port, or by a name of its own.
     pub public_url: Option<hashcache_http::Origin>,
     /// Registries under paths of this proxy.
     pub mirrors: Vec<Mirror>,

@@ -178,7 +178,8 @@ impl Reader<'_> {
     }
 }
 
-/// What is wrong with a table of an array, in the deserializer's words, which name the fields there are.
+/// What is wrong with a table of an array, in the deserializer's words, which name the fields there
+/// are.
 fn table_fault(message: &str) -> Fault {
     let fault = Fault::new(message.replace('\n', ", "));
     if !message.starts_with("unknown field ") {

@@ -11,8 +11,10 @@ use crate::proxy_process::Proxy;
 
 fn gzip(content: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(content.as_bytes()).unwrap();
-    encoder.finish().unwrap()
+    encoder
+        .write_all(content.as_bytes())
+        .expect("a vector takes all");
+    encoder.finish().expect("a vector takes all")
 }
 
 /// A proxy with these mirrors, whose own destinations are not allowed to anybody else.
@@ -31,16 +33,22 @@ async fn get(proxy: &Proxy, path: &str, fields: &[(&str, &str)]) -> Response {
 }
 
 async fn asked(proxy: &Proxy, method: &str, path: &str, fields: &[(&str, &str)]) -> Response {
-    let mut client = Client::connect(proxy.address()).await.unwrap();
-    client.request(method, path, fields).await.unwrap();
-    let response = client.read_response(method).await.unwrap();
+    let mut client = Client::connect(proxy.address())
+        .await
+        .expect("the proxy listens");
+    client
+        .request(method, path, fields)
+        .await
+        .expect("the proxy listens");
+    let response = client.read_response(method).await;
+    let response = response.expect("the proxy answers");
     assert_eq!(response.complaints, [""; 0]);
     response
 }
 
 fn body(response: &Response) -> &str {
     assert_eq!(response.end, BodyEnd::Complete, "{response:?}");
-    std::str::from_utf8(&response.body).unwrap()
+    std::str::from_utf8(&response.body).expect("a text")
 }
 
 /// What an origin answers to a conditional request for something with this tag.
@@ -279,6 +287,13 @@ async fn an_index_names_files_of_listed_hosts_through_us_and_others_as_they_are(
     proxy.kill_well();
 }
 
+const CARGO: [(&str, &str); 4] = [
+    ("Cache-Control", "max-age=0"),
+    ("Connection", "Upgrade, HTTP2-Settings"),
+    ("Upgrade", "h2c"),
+    ("HTTP2-Settings", "AAMAAABkAAQAoAAAAAIAAAAA"),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sparse_index_leads_to_downloads_through_us() {
     let home = Home::new();
@@ -323,9 +338,10 @@ async fn a_sparse_index_leads_to_downloads_through_us() {
     );
     let path = format!("/mirror/crates/files/{host}/c/serde/1.0.0.crate");
     for _ in 0..2 {
-        // Named by its version for good: not even asked for again, though it has no lifetime.
+        // Named by its version for good: not even asked for again, though it has no lifetime. cargo
+        // offers another protocol meanwhile.
         assert_eq!(
-            body(&get(&proxy, &path, &[("Cache-Control", "max-age=0")]).await),
+            body(&get(&proxy, &path, &CARGO).await),
             "/c/serde/1.0.0.crate"
         );
     }

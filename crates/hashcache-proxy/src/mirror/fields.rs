@@ -19,7 +19,7 @@ use hashcache_http::EntityTag;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_SECURITY_POLICY, COOKIE, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    LAST_MODIFIED, LOCATION, RANGE, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TRAILER,
+    LAST_MODIFIED, LOCATION, RANGE, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TRAILER, UPGRADE,
     X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -32,6 +32,8 @@ use crate::failure::Failure;
 /// Takes out of a request what is meant for this host and not for the registry.
 pub(crate) fn take_out_of_request(request: &mut HeaderMap) {
     request.remove(COOKIE);
+    // cargo offers HTTP/2 in clear with every request; taken up, nothing of it could be stored.
+    request.remove(UPGRADE);
 }
 
 /// Makes a request for a response with links one that all clients of a kind ask alike, in a coding

@@ -1,12 +1,13 @@
 //! Links in HTML, renamed while it passes.
 //!
-//! Looks at the `href` of every `a`, and at `base`, which says what links are relative to. Comments,
-//! scripts and styles pass unread; all but the value of a renamed `href` passes byte for byte.
+//! Looks at the `href` of every `a`, and at `base`, which says what links are relative to.
+//! Comments, scripts and styles pass unread; all but the value of a renamed `href` passes byte
+//! for byte.
 //!
 //! Called by `content` with one piece after another.
 //!
-//! Invariants: the output does not depend on how the input is cut; what is no HTML passes. Memory: a
-//! tag that is being read, at most [`LINK_BYTES_MAX`]; a longer one passes as it is.
+//! Invariants: the output does not depend on how the input is cut; what is no HTML passes. Memory:
+//! a tag that is being read, at most [`LINK_BYTES_MAX`]; a longer one passes as it is.
 
 use std::ops::Range;
 

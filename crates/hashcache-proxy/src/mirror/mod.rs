@@ -13,8 +13,8 @@
 //!
 //! Called by `request::mirrored`; knows no connection and no store.
 //!
-//! Invariant: only what lies under a base, or on a host that the operator has listed for it, is ever
-//! fetched; no part of a client's URL or of a response can name another one.
+//! Invariant: only what lies under a base, or on a host that the operator has listed for it, is
+//! ever fetched; no part of a client's URL or of a response can name another one.
 //! Cost: nothing for what has no links; else one pass over the content each time it is served.
 
 mod content;
@@ -124,8 +124,8 @@ pub enum MirrorError {
 }
 
 impl Mirror {
-    /// The registry at `url`, which is what its own clients would be told: the index with the simple
-    /// API, the npm registry, the sparse index without `sparse+`, the archive above `dists`.
+    /// The registry at `url`, which is what its own clients would be told: the index with the
+    /// simple API, the npm registry, the sparse index without `sparse+`, the archive above `dists`.
     /// `files` are the origins beside its own on which files lie that its index names.
     ///
     /// # Errors
@@ -324,9 +324,9 @@ pub(crate) struct Mirrors {
 }
 
 /// What a path below `/mirror/` leads to.
-pub(crate) enum Led<'a> {
+pub(crate) enum Led {
     /// To a resource of a mirror, under this space.
-    To(&'a Mirror, Space, Route),
+    To(Mirror, Space, Route),
     /// To a mirror, which has nothing of that name.
     Nowhere,
     /// There is no mirror of that name.
@@ -357,7 +357,7 @@ impl Mirrors {
     }
 
     /// Where a path and query leads; `None` when it is not below `/mirror/`.
-    pub(crate) fn lead(&self, path_and_query: &str) -> Option<Led<'_>> {
+    pub(crate) fn lead(&self, path_and_query: &str) -> Option<Led> {
         let below = path_and_query.strip_prefix(PREFIX)?;
         let end = below.find(['/', '?']).unwrap_or(below.len());
         let (name, rest) = below.split_at(end);
@@ -367,7 +367,7 @@ impl Mirrors {
         };
         let rest = rest.strip_prefix('/').unwrap_or(rest);
         Some(match mirror.route(rest) {
-            Some(route) => Led::To(mirror, Space::Mirror(*number), route),
+            Some(route) => Led::To(mirror.clone(), Space::Mirror(*number), route),
             None => Led::Nowhere,
         })
     }
@@ -378,7 +378,8 @@ fn name_number(name: &str) -> u16 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    ((hash >> 16) ^ (hash & 0xffff)) as u16
+    let [a, b, c, d] = hash.to_le_bytes();
+    u16::from_le_bytes([a ^ c, b ^ d])
 }
 
 /// Where all mirrors lie.

@@ -1,8 +1,8 @@
 //! Requests to a mirror: the ordinary life of a request, between two changes of its fields.
 //!
-//! What is asked of `/mirror/NAME/…` is looked up, fetched and stored as a resource of the registry,
-//! in a space of its own. Where the response holds links, the client's conditions are translated
-//! before and the content is rewritten after; nothing in between knows of it.
+//! What is asked of `/mirror/NAME/…` is looked up, fetched and stored as a resource of the
+//! registry, in a space of its own. Where the response holds links, the client's conditions
+//! are translated before and the content is rewritten after; nothing in between knows of it.
 //!
 //! Called by `request`. Invariant: what is stored is what the registry sent.
 
@@ -24,42 +24,39 @@ use crate::mirror::{
 };
 use crate::wire::HeadInfo;
 
-/// Answers a request for `target`, which is on this proxy, if it is below `/mirror/`.
+/// Where a request for `target`, which is on this proxy, leads; `None` if not below `/mirror/`.
+pub(super) fn lead(connection: &Connection, target: &Target) -> Option<Led> {
+    let live = connection.worker.common.live();
+    live.mirrors.lead(&target.path_and_query)
+}
+
+/// Answers a request for `target`, which leads to a mirror.
 pub(super) async fn serve(
     connection: &Rc<Connection>,
     request: Request<Incoming>,
     info: &HeadInfo,
-    target: &Target,
+    (target, led): (&Target, Led),
     note: &mut Note,
-) -> Result<Answer, Request<Incoming>> {
-    let live = connection.worker.common.live();
+) -> Answer {
     let not_found = |reason| {
         let status = StatusCode::NOT_FOUND;
-        Ok(Err(Failure::Refused { status, reason }))
+        Err(Failure::Refused { status, reason })
     };
-    let (mirror, space, route) = match live.mirrors.lead(&target.path_and_query) {
-        None => return Err(request),
-        Some(Led::NoMirror) => return not_found("there is no mirror of that name"),
-        Some(Led::Nowhere) => return not_found("that is no place below this mirror's registry"),
-        Some(Led::To(mirror, space, route)) => (mirror.clone(), space, route),
-    };
-    drop(live);
-    if !may_ask(&mirror, request.method(), &route) {
-        return Ok(Ok(own::not_allowed()));
+    match led {
+        Led::NoMirror => not_found("there is no mirror of that name"),
+        Led::Nowhere => not_found("that is no place below this mirror's registry"),
+        Led::To(mirror, _, route) if !may_ask(&mirror, request.method(), &route) => {
+            Ok(own::not_allowed())
+        }
+        Led::To(mirror, space, route) => {
+            let to = (mirror, space, route);
+            ask(connection, request, info, target, to, note).await
+        }
     }
-    Ok(ask(
-        connection,
-        request,
-        info,
-        target,
-        (mirror, space, route),
-        note,
-    )
-    .await)
 }
 
-/// Nothing is published through a mirror. npm asks with POST whether what it installs is known to be
-/// broken.
+/// Nothing is published through a mirror. npm asks with POST whether what it installs is known to
+/// be broken.
 fn may_ask(mirror: &Mirror, method: &Method, route: &Route) -> bool {
     match *method {
         Method::GET | Method::HEAD => true,

@@ -131,10 +131,11 @@ async fn serve(
         not_admin(connection, &target.authority)?;
     }
     if common.accelerated().is_none() && common.is_us(&target.authority) {
-        return match Box::pin(mirrored::serve(connection, request, info, &target, note)).await {
-            Ok(answer) => answer,
-            Err(request) => own::page(connection, &request, &target, note),
+        let Some(led) = mirrored::lead(connection, &target) else {
+            return own::page(connection, &request, &target, note);
         };
+        let mirrored = mirrored::serve(connection, request, info, (&target, led), note);
+        return Box::pin(mirrored).await;
     }
     if common.accelerated().is_none() && info.form == crate::wire::Form::Origin {
         // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.

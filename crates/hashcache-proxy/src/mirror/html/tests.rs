@@ -28,10 +28,8 @@ const FILES: &str = "http://box:3128/mirror/py/files/files.test";
 fn links_of_anchors_become_ours_and_all_else_stays() {
     for (before, after) in [
         (
-            r#"<a href="https://files.test/a.whl#sha256=ab" data-requires-python="&gt;=3.8">a.whl</a>"#,
-            format!(
-                r#"<a href="{FILES}/a.whl#sha256=ab" data-requires-python="&gt;=3.8">a.whl</a>"#
-            ),
+            r#"<a href="https://files.test/a.whl#sha256=ab" data-requires="&gt;=3.8">a.whl</a>"#,
+            format!(r#"<a href="{FILES}/a.whl#sha256=ab" data-requires="&gt;=3.8">a.whl</a>"#),
         ),
         (
             "<A data-x='<b>' HREF = 'https://files.test/a?b&amp;c'>",
@@ -94,7 +92,8 @@ fn what_only_looks_like_a_link_passes() {
 fn a_base_says_what_links_are_relative_to() {
     let html = "<base href=\"https://files.test/x/\"><a href=\"a.whl\"><a href=\"//evil.test/b\">";
     let expected = format!(
-        "<base href=\"https://files.test/x/\"><a href=\"{FILES}/x/a.whl\"><a href=\"https://evil.test/b\">"
+        "<base href=\"https://files.test/x/\"><a href=\"{FILES}/x/a.whl\">\
+         <a href=\"https://evil.test/b\">"
     );
     assert_eq!(text(html), expected);
 }

@@ -31,13 +31,16 @@ fn npm_rewritten(text: &str) -> String {
 fn tarballs_of_the_registry_become_ours() {
     let text = r#"{"name":"a", "versions" : {"1.0.0":{"dist":{"shasum":"ab","tarball" :
         "http:\/\/registry.test\/npm\/@s%2fa\/-\/a-1.0.0.tgz","x":[{"y":1}]}},
-        "2.0.0":{"dist":{"tarball":"http://registry.test/npm/a/-/a\u002d2.tgz"}}},"readme":"\"dist\""}"#;
+        "2.0.0":{"dist":{"tarball":"http://registry.test/npm/a/-/a\u002d2.tgz"}}},
+        "readme":"\"dist\""}"#;
     let expected = r#"{"name":"a", "versions" : {"1.0.0":{"dist":{"shasum":"ab","tarball" :
         "http://box:3128/mirror/npm/@s%2fa/-/a-1.0.0.tgz","x":[{"y":1}]}},
-        "2.0.0":{"dist":{"tarball":"http://box:3128/mirror/npm/a/-/a-2.tgz"}}},"readme":"\"dist\""}"#;
+        "2.0.0":{"dist":{"tarball":"http://box:3128/mirror/npm/a/-/a-2.tgz"}}},
+        "readme":"\"dist\""}"#;
     assert_eq!(npm_rewritten(text), expected);
-    let spelled = r#"{"\u0064ist":{"\u0074\u0061\u0072\u0062\u0061\u006c\u006C":"http://registry.test/npm/x"}}"#;
-    assert!(npm_rewritten(spelled).ends_with(r#":"http://box:3128/mirror/npm/x"}}"#));
+    let spelled = r#"{"\u0064ist":{"\u0074\u0061\u0072\u0062\u0061\u006c\u006C":
+        "http://registry.test/npm/x"}}"#;
+    assert!(npm_rewritten(spelled).ends_with(r#" "http://box:3128/mirror/npm/x"}}"#));
 }
 
 #[test]
@@ -62,11 +65,15 @@ fn strings_that_only_look_like_tarballs_pass() {
 fn files_of_a_project_become_ours() {
     let page = "https://index.test/simple/a/";
     let text = r#"{"meta":{"url":"https://files.test/m"},"files":[{"filename":"a.whl",
-        "url":"https://files.test/p/a.whl","hashes":{"url":"https://files.test/h"}},
-        {"url":"../../b.tar.gz"}],"url":"https://files.test/n"}"#;
+        "url":"https://files.test/p/a.whl",
+        "hashes":{"url":"https://files.test/h"}},
+        {"url":"../../b.tar.gz"}],
+        "url":"https://files.test/n"}"#;
     let expected = r#"{"meta":{"url":"https://files.test/m"},"files":[{"filename":"a.whl",
-        "url":"http://box:3128/mirror/py/files/files.test/p/a.whl","hashes":{"url":"https://files.test/h"}},
-        {"url":"http://box:3128/mirror/py/files/index.test/b.tar.gz"}],"url":"https://files.test/n"}"#;
+        "url":"http://box:3128/mirror/py/files/files.test/p/a.whl",
+        "hashes":{"url":"https://files.test/h"}},
+        {"url":"http://box:3128/mirror/py/files/index.test/b.tar.gz"}],
+        "url":"https://files.test/n"}"#;
     let out = rewritten(&pypi(), page, text.as_bytes(), &[]);
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
@@ -74,9 +81,11 @@ fn files_of_a_project_become_ours() {
 #[test]
 fn of_a_sparse_index_the_downloads_become_ours() {
     let page = "https://index.test/config.json";
-    let text = r#"{"dl":"https://static.test/{crate}/{version}.crate","api":"https:\/\/index.test",
+    let text = r#"{"dl":"https://static.test/{crate}-{version}",
+        "api":"https:\/\/index.test",
         "auth-required":false,"x":{"dl":"https://static.test/"}}"#;
-    let expected = r#"{"dl":"http://box:3128/mirror/crates/files/static.test/{crate}/{version}.crate","api":"http://box:3128/mirror/crates",
+    let expected = r#"{"dl":"http://box:3128/mirror/crates/files/static.test/{crate}-{version}",
+        "api":"http://box:3128/mirror/crates",
         "auth-required":false,"x":{"dl":"https://static.test/"}}"#;
     let out = rewritten(&crates(), page, text.as_bytes(), &[]);
     assert_eq!(String::from_utf8(out).unwrap(), expected);
@@ -172,7 +181,9 @@ proptest! {
     fn json_stays_json_and_only_links_change(name in "[a-z]{1,8}", link in "\\PC{0,20}") {
         let text = serde_json::json!({
             "name": &name,
-            "versions": {"1": {"dist": {"tarball": format!("http://registry.test/npm/{link}"), "x": &link}}},
+            "versions": {
+                "1": {"dist": {"tarball": format!("http://registry.test/npm/{link}"), "x": &link}},
+            },
         });
         let out = rewritten(&npm(), NPM_PAGE, text.to_string().as_bytes(), &[]);
         let mut read: serde_json::Value = serde_json::from_slice(&out).unwrap();
