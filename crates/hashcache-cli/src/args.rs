@@ -12,7 +12,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
-use crate::settings::{FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find};
+use crate::settings::{FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
 ///
@@ -67,6 +67,21 @@ pub enum Command {
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Print the settings of the programs that are to use a proxy
+    #[command(
+        long_about = "Print the settings of the programs that are to use a proxy. Takes the flags \
+        of `hashcache proxy`. The output is for a shell: eval \"$(hashcache env)\"; what cannot be \
+        said by variables stands in comments."
+    )]
+    #[command(after_help = SETTINGS_HELP)]
+    Env {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// The settings.
+        #[command(flatten)]
+        settings: Box<SettingArgs>,
+    },
     /// Print completions for a shell
     #[command(
         after_help = "For example: hashcache completions bash > /etc/bash_completion.d/hashcache"
@@ -138,6 +153,18 @@ pub struct SettingArgs {
     /// Its key (PEM); several pairs are told apart by the names in the certificates
     #[arg(long, value_name = "FILE")]
     tls_key: Vec<String>,
+    /// Mirror a registry under /mirror/NAME/: pypi=URL, npm=URL, crates=URL or apt=URL
+    ///
+    /// URL is what clients of the registry are told; behind it, and a blank, stand the other hosts
+    /// that its index says files are on. NAME is the kind if none is given.
+    #[arg(long, value_name = "KIND[:NAME]=URL", value_delimiter = ',')]
+    mirror: Vec<String>,
+    /// URL under which clients reach this proxy, where their requests do not tell
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
+    /// What browsers configured by /proxy.pac do when this proxy is gone [default: open]
+    #[arg(long, value_parser = words(&FAILS))]
+    fail: Option<String>,
     /// Cache file or device [default: hashcache/cache.img in ~/.cache, for root in /var/cache]
     #[arg(long, value_name = "PATH")]
     cache: Vec<String>,
@@ -235,6 +262,9 @@ impl SettingArgs {
             ("accelerate-host", many(&self.accelerate_host)),
             ("tls-cert", many(&self.tls_cert)),
             ("tls-key", many(&self.tls_key)),
+            ("mirror", many(&self.mirror)),
+            ("public-url", one(&self.public_url)),
+            ("fail", one(&self.fail)),
             ("cache", many(&self.cache)),
             ("cache-size", one(&self.cache_size)),
             ("memory", one(&self.memory)),
@@ -327,6 +357,7 @@ mod tests {
                 "rows" => format!("--{flag}=one"),
                 "group-by" => format!("--{flag}=origin"),
                 "io" => format!("--{flag}=threads"),
+                "fail" => format!("--{flag}=closed"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 _ => format!("--{flag}=7"),

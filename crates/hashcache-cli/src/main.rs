@@ -16,6 +16,7 @@ mod bench;
 mod check;
 mod completions;
 mod config;
+mod env;
 mod inspect;
 mod man;
 mod plan;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Config(command) => config::run(command, &environment),
+        Command::Env { json, settings } => env::run(json, &settings, &environment),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { directory } => man::run(directory.as_deref()),
     };

@@ -14,6 +14,7 @@ mod worker;
 // The life of a request.
 mod collapse;
 mod fetch;
+mod mirror;
 mod pieces;
 mod related;
 mod request;
@@ -30,9 +31,10 @@ mod clock;
 mod metrics;
 mod page;
 
+pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use server::{IdentityError, RunError, run};
 pub use settings::{
-    AccessLog, CertificateFiles, GroupBy, Limits, Listen, LogFormat, Mode, Settings, Speaks,
+    AccessLog, CertificateFiles, Fail, GroupBy, Limits, Listen, LogFormat, Mode, Settings, Speaks,
 };
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;

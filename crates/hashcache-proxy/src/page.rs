@@ -5,23 +5,25 @@
 //!
 //! Invariant: whatever came from outside is escaped before it is part of a page; a page needs
 //! nothing but itself (no script, no image, no font, no other host), is under 4 KiB but for the
-//! escaped host, and is never stored by anyone.
+//! escaped host and what is configured, and is never stored by anyone.
 
 mod frame;
+mod pac;
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
 use bytes::Bytes;
-use hashcache_http::PROXY_STATUS;
+use hashcache_http::{Origin, PROXY_STATUS};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use frame::Escaped;
 pub(crate) use frame::document;
+pub(crate) use pac::pac;
 
 use crate::access_log::RequestId;
 use crate::failure::Failure;
 use crate::metrics::{EngineFigures, Requests, StoreState};
+use crate::mirror::{Mirror, MirrorKind, Setup};
 
 /// Who is going to read a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,10 +127,10 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
 pub(crate) struct Landing<'a> {
     /// Our name.
     pub(crate) name: &'a str,
-    /// The authority by which the client found us.
-    pub(crate) authority: Option<&'a str>,
-    /// Our end of the client's connection, for want of a better authority.
-    pub(crate) local: SocketAddr,
+    /// The URL under which the client reaches us.
+    pub(crate) url: &'a Origin,
+    /// In the order in which they are shown.
+    pub(crate) mirrors: &'a [&'a Mirror],
     /// How much it helped so far.
     pub(crate) requests: Requests,
     /// How the store is, and what it holds.
@@ -139,17 +141,19 @@ pub(crate) struct Landing<'a> {
 
 /// The page at `/` of a forward listener.
 pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
-    // These lines are made to be copied into a shell: only what can be an address gets in.
-    let (address, local) = (landing.authority, landing.local.to_string());
-    let address = address
-        .filter(|address| is_plain_authority(address))
-        .unwrap_or(&local);
+    // These lines are made to be copied into a shell: a parsed host holds nothing that one minds.
+    let url = landing.url;
     let lines = format!(
-        "export http_proxy=http://{address}/\n\
-         export https_proxy=http://{address}/\n\
+        "export http_proxy={url}/\n\
+         export https_proxy={url}/\n\
          export no_proxy=localhost,127.0.0.1"
     );
-    let apt = format!("Acquire::http::Proxy \"http://{address}/\";");
+    let apt = format!("Acquire::http::Proxy \"{url}/\";");
+    let setups: Vec<(&Mirror, Setup)> = landing
+        .mirrors
+        .iter()
+        .map(|&mirror| (mirror, mirror.setup(url)))
+        .collect();
     let Requests { hits, all } = landing.requests;
     let EngineFigures {
         objects,
@@ -179,25 +183,43 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
     let name = printable(landing.name);
     let body = match landing.reader {
         Reader::Browser => {
-            let main = format!(
+            let mut main = format!(
                 "<p>This is {}, a web proxy that keeps what it fetches: what one has asked for, \
                  the next one gets at once. Pages of https:// sites pass through unread.</p>\
                  <p class=a>{facts}</p>\
                  <h2>In a terminal</h2><pre>{}</pre>\
                  <h2>For apt, in /etc/apt/apt.conf.d/30proxy</h2><pre>{}</pre>\
                  <h2>In a browser or a phone</h2><p>Set the proxy for HTTP and HTTPS to \
-                 <code>{}</code>.</p>",
+                 <code>{}</code>, or automatic configuration to <code>{url}/proxy.pac</code>.</p>",
                 Escaped(&name),
                 Escaped(&lines),
                 Escaped(&apt),
-                Escaped(address),
+                url.authority,
             );
+            for (mirror, setup) in &setups {
+                let lines = setup.lines.join("\n");
+                let _ = write!(
+                    main,
+                    "<h2>For {}, in {}</h2><pre>{}</pre>",
+                    client(mirror),
+                    Escaped(setup.file),
+                    Escaped(&lines)
+                );
+            }
             document("The cache is here", &main)
         }
-        Reader::Program => format!(
-            "This is {name}, a web proxy that keeps what it fetches.\n{facts}\n\n\
-             In a terminal:\n{lines}\n\nFor apt, in /etc/apt/apt.conf.d/30proxy:\n{apt}\n"
-        ),
+        Reader::Program => {
+            let mut text = format!(
+                "This is {name}, a web proxy that keeps what it fetches.\n{facts}\n\n\
+                 In a terminal:\n{lines}\n\nFor apt, in /etc/apt/apt.conf.d/30proxy:\n{apt}\n"
+            );
+            for (mirror, setup) in &setups {
+                let lines = setup.lines.join("\n");
+                let client = client(mirror);
+                let _ = write!(text, "\nFor {client}, in {}:\n{lines}\n", setup.file);
+            }
+            text
+        }
     };
     page(StatusCode::OK, landing.reader, body)
 }
@@ -239,12 +261,19 @@ fn printable(text: &str) -> String {
     printable
 }
 
-fn is_plain_authority(authority: &str) -> bool {
-    !authority.is_empty()
-        && authority.len() <= HOST_CHARS
-        && authority
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b))
+/// Whom a mirror serves, without any proxy setting.
+fn client(mirror: &Mirror) -> String {
+    let client = match mirror.kind() {
+        MirrorKind::Pypi => "pip",
+        MirrorKind::Npm => "npm",
+        MirrorKind::Crates => "cargo",
+        MirrorKind::Apt => "apt",
+    };
+    // Of several of a kind the names tell which is which.
+    match mirror.name() == mirror.kind().as_str() {
+        true => format!("{client} without a proxy"),
+        false => format!("{client} without a proxy ({})", mirror.name()),
+    }
 }
 
 /// A number with its thousands apart.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::mirror::Mirror;
 use crate::upstream::address::{ConnectPort, Prefix};
 
 /// What the listeners of this process do with a request.
@@ -139,6 +140,16 @@ pub enum GroupBy {
     Origin,
 }
 
+/// What browsers do that were configured by `/proxy.pac`, when this proxy does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fail {
+    /// They go without it.
+    #[default]
+    Open,
+    /// They go nowhere.
+    Closed,
+}
+
 /// Everything the proxy can be told.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -152,6 +163,13 @@ pub struct Settings {
     pub admin: Option<SocketAddr>,
     /// Name of this proxy in `Via`, `Cache-Status` and `Proxy-Status`.
     pub name: String,
+    /// Under which URL clients reach this proxy, if that cannot be told by their requests: it
+    /// stands behind a forwarded port, or by a name of its own.
+    pub public_url: Option<hashcache_http::Origin>,
+    /// Registries under paths of this proxy.
+    pub mirrors: Vec<Mirror>,
+    /// What `/proxy.pac` says of the time when this proxy is gone.
+    pub fail: Fail,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
     /// Destinations allowed although they would be refused by default.

@@ -12,17 +12,18 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashcache::Cache;
 use hashcache_http::{
-    Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Space, StoreOptions,
-    Target, UnixTime,
+    Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space,
+    StoreOptions, Target, UnixTime,
 };
 
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{Exposition, WorkerMetrics};
+use crate::mirror::Mirrors;
 use crate::related::Related;
 use crate::server::identity::Identity;
-use crate::settings::{Limits, Mode, Settings};
+use crate::settings::{Fail, Limits, Mode, Settings};
 use crate::upstream::address::{Clients, ConnectPort};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::{self, Destinations, Upstream};
@@ -53,6 +54,9 @@ pub(crate) struct Live {
     pub(crate) max_object_size: u64,
     pub(crate) connect_ports: Vec<ConnectPort>,
     pub(crate) clients: Clients,
+    pub(crate) public_url: Option<Origin>,
+    pub(crate) mirrors: Mirrors,
+    pub(crate) fail: Fail,
     pub(crate) upstream: upstream::Shared,
     /// What is shown to clients that speak TLS.
     pub(crate) identity: Option<Identity>,
@@ -92,6 +96,9 @@ impl Live {
             max_object_size: settings.max_object_size,
             connect_ports: settings.allow_connect_port.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
+            public_url: settings.public_url.clone(),
+            mirrors: Mirrors::new(&settings.mirrors),
+            fail: settings.fail,
             upstream: upstream::Shared {
                 destinations,
                 ..upstream
@@ -144,8 +151,33 @@ impl Common {
 
     /// Whether a request to `authority` is one to this proxy itself, not to be forwarded.
     pub(crate) fn is_us(&self, authority: &Authority) -> bool {
+        if self.is_public(authority) {
+            return true;
+        }
         let mut ports = self.listen.iter().map(SocketAddr::port);
         ports.any(|port| port == authority.port) && self.is_host(&authority.host)
+    }
+
+    /// Whether this is what the operator says clients know us by.
+    fn is_public(&self, authority: &Authority) -> bool {
+        let live = self.live();
+        live.public_url.as_ref().is_some_and(|url| {
+            let Authority { host, port } = &url.authority;
+            // Who ends TLS before us passes on a Host without a port, meaning that of https.
+            let is_port = authority.port == *port
+                || (authority.port == Scheme::Http.default_port()
+                    && *port == url.scheme.default_port());
+            is_port && authority.host == *host
+        })
+    }
+
+    /// Under which URL a client reaches us whose request names `authority`, one of ours.
+    pub(crate) fn base(&self, authority: &Authority) -> Origin {
+        let public = self.live().public_url.clone();
+        public.unwrap_or_else(|| Origin {
+            scheme: Scheme::Http,
+            authority: authority.clone(),
+        })
     }
 
     /// Whether this is the machine we run on.

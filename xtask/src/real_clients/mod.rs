@@ -13,6 +13,7 @@ mod apt;
 mod conditional;
 mod downloads;
 mod git;
+mod mirrors;
 mod tool;
 mod tunnels;
 
@@ -55,6 +56,8 @@ enum Part {
     Tunnels,
     /// git over HTTP
     Git,
+    /// Package tools through mirrors
+    Mirrors,
     /// curl and wget
     Downloads,
 }
@@ -102,6 +105,9 @@ async fn try_all(args: &Args) -> anyhow::Result<()> {
     }
     if wanted(Part::Tunnels) {
         tunnels::run(&mut bench, &content).await?;
+    }
+    if wanted(Part::Mirrors) {
+        mirrors::run(&mut bench, &binary).await?;
     }
     if wanted(Part::Apt) {
         apt::run(&mut bench).await?;

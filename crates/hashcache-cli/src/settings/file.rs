@@ -11,11 +11,15 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::keys::{self, Written};
+use super::mirror::MirrorTable;
 use super::{Given, Source};
 use crate::fault::Fault;
 
 /// Name of the array of tables that holds freshness rules.
 const RULE: &str = "rule";
+
+/// Name of the key that takes tables beside words: mirrors.
+const MIRROR: &str = "mirror";
 
 /// A file, taken apart.
 #[derive(Debug, Default)]
@@ -77,6 +81,9 @@ impl Reader<'_> {
                         self.rule(rule);
                     }
                 }
+                DeValue::Array(tables) if name == MIRROR && has_tables(value.get_ref()) => {
+                    self.mirrors(line, tables);
+                }
                 _ if name == RULE => {
                     let fault =
                         Fault::new("`rule` takes tables").hint("begin each with `[[rule]]`");
@@ -114,7 +121,7 @@ impl Reader<'_> {
             Ok(spec) => spec,
             Err(error) => {
                 let line = self.line(error.span().map_or(start, |span| span.start));
-                self.fault(line, rule_fault(error.message()).at(RULE));
+                self.fault(line, table_fault(error.message()).at(RULE));
                 return;
             }
         };
@@ -123,6 +130,36 @@ impl Reader<'_> {
             Ok(_) => self.rules.push(spec),
             Err(error) => self.fault(self.line(start), Fault::new(error.to_string())),
         }
+    }
+
+    /// Reads all `[[mirror]]`, as the words that a flag would give.
+    fn mirrors(&mut self, line: usize, tables: &[Spanned<DeValue<'_>>]) {
+        let mut words = vec![];
+        for table in tables {
+            let start = table.span().start;
+            let read = MirrorTable::deserialize(ValueDeserializer::from(table.clone()));
+            match read {
+                // Read at once and not only with the key, for there only the first line is known.
+                Ok(read) => match read.word() {
+                    Ok(word) => words.push(word),
+                    Err(fault) => self.fault(self.line(start), fault.at(MIRROR)),
+                },
+                Err(error) => {
+                    let line = self.line(error.span().map_or(start, |span| span.start));
+                    self.fault(line, table_fault(error.message()).at(MIRROR));
+                }
+            }
+        }
+        let found = keys::find(MIRROR).expect("a row of the table of keys");
+        let source = Source::File {
+            path: PathBuf::from(self.path),
+            line,
+        };
+        self.given.push(Given {
+            found,
+            written: Written::Many(words),
+            source,
+        });
     }
 
     fn fault(&mut self, line: usize, fault: Fault) {
@@ -141,8 +178,9 @@ impl Reader<'_> {
     }
 }
 
-/// What is wrong with a rule, in the deserializer's words, which name the fields there are.
-fn rule_fault(message: &str) -> Fault {
+/// What is wrong with a table of an array, in the deserializer's words, which name the fields there
+/// are.
+fn table_fault(message: &str) -> Fault {
     let fault = Fault::new(message.replace('\n', ", "));
     if !message.starts_with("unknown field ") {
         return fault;
@@ -155,6 +193,12 @@ fn rule_fault(message: &str) -> Fault {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault,
     }
+}
+
+fn has_tables(value: &DeValue<'_>) -> bool {
+    value
+        .as_array()
+        .is_some_and(|items| items.iter().any(|item| item.get_ref().is_table()))
 }
 
 fn is_tables(value: &DeValue<'_>) -> bool {

@@ -11,8 +11,9 @@ use std::str::FromStr;
 
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, TargetError};
-use hashcache_proxy::{AccessLog, GroupBy, Listen, LogFormat};
+use hashcache_proxy::{AccessLog, Fail, GroupBy, Listen, LogFormat};
 
+use super::mirror::{read_mirror, show_mirror};
 use super::suggest;
 use super::values::Values;
 use crate::fault::Fault;
@@ -196,6 +197,19 @@ pub static KEYS: &[Key] = &[
         }),
         show: |values| show_bytes(&values.max_object_size()),
     },
+    one!("public_url", public_url, public_url, show_origin),
+    Key {
+        name: "mirror",
+        form: Form::Many(|values, words| {
+            values.mirror = words
+                .iter()
+                .map(|word| read_mirror(word))
+                .collect::<Result<_, _>>()?;
+            Ok(())
+        }),
+        show: |values| Shown::List(values.mirror.iter().map(show_mirror).collect()),
+    },
+    one!("fail", fail, fail, show_fail),
     many!("allow_client", allow_client, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
@@ -266,6 +280,9 @@ pub const FORMATS: [(&str, LogFormat); 3] = [
     ("json", LogFormat::Json),
 ];
 
+/// See [`POLICIES`].
+pub const FAILS: [(&str, Fail); 2] = [("open", Fail::Open), ("closed", Fail::Closed)];
+
 /// The key called `name`; `-` and `_` are one letter here: flags have the one, files the other.
 pub fn find(name: &str) -> Option<Found> {
     let name = name.replace('-', "_");
@@ -314,7 +331,7 @@ fn itself<T: FromStr<Err: std::fmt::Display>>(word: &str) -> Result<T, Fault> {
         .map_err(|error| Fault::new(format!("`{word}`: {error}")))
 }
 
-fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
+pub(super) fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
     words
         .iter()
         .find(|(name, _)| *name == word)
@@ -414,6 +431,19 @@ fn origin(word: &str) -> Result<Option<Origin>, Fault> {
         "`{word}` is not an origin to stand in front of: {why}"
     ))
     .hint("write it as http://127.0.0.1:8080"))
+}
+
+fn public_url(word: &str) -> Result<Option<Origin>, Fault> {
+    word.parse().map(Some).map_err(|error: TargetError| {
+        Fault::new(format!(
+            "`{word}` is not a URL under which clients reach a proxy: {error}"
+        ))
+        .hint("write it as http://cache.lan:3128")
+    })
+}
+
+fn fail(word: &str) -> Result<Fail, Fault> {
+    one_of(&FAILS, word)
 }
 
 /// A host without a port: a site has its names by whatever port leads here.
@@ -602,6 +632,10 @@ fn show_io(io: &Io) -> Shown {
 
 fn show_policy(&policy: &PolicyKind) -> Shown {
     show_word(&POLICIES, policy)
+}
+
+fn show_fail(&fail: &Fail) -> Shown {
+    show_word(&FAILS, fail)
 }
 
 fn show_format(&format: &LogFormat) -> Shown {

@@ -9,6 +9,7 @@
 mod environment;
 mod file;
 mod keys;
+mod mirror;
 mod suggest;
 mod values;
 
@@ -19,8 +20,10 @@ use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
 pub use keys::{
-    FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
+    FAILS, FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
 };
+#[cfg(test)]
+pub use mirror::read_mirror;
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
@@ -274,6 +277,24 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
         let fault = Fault::new("`accelerate_host` names hosts of a site, and `accelerate` no site");
         faults.push(fault.at(effective.source("accelerate_host")));
+    }
+    if values.accelerate.is_some() && !values.mirror.is_empty() {
+        let fault =
+            Fault::new("`mirror` is for a forward proxy, and `accelerate` makes it another");
+        let fault = fault.hint("run two of them, each with a cache of its own");
+        faults.push(fault.at(effective.source("mirror")));
+    }
+    for (n, mirror) in values.mirror.iter().enumerate() {
+        let name = mirror.name();
+        if values.mirror[..n]
+            .iter()
+            .any(|earlier| earlier.name() == name)
+        {
+            let kind = mirror.kind();
+            let fault = Fault::new(format!("two mirrors are called `{name}`"));
+            let fault = fault.hint(format!("name one of them: {kind}:NAME={}", mirror.url()));
+            faults.push(fault.at(effective.source("mirror")));
+        }
     }
     if values.cache.is_empty() {
         let fault =

@@ -364,7 +364,8 @@ fn a_variable_names_the_file_unless_a_flag_does() {
 
 #[test]
 fn every_key_can_be_set_to_what_it_shows() {
-    let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30";
+    let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30\n\
+                public_url = \"http://box.test\"";
     let effective = assembled(file, &[], vec![]).unwrap();
     for (key, shown, _) in effective.shown() {
         let written = match shown {
@@ -383,4 +384,54 @@ fn every_key_can_be_set_to_what_it_shows() {
             key.name
         );
     }
+}
+
+#[test]
+fn mirrors_are_tables_or_words_and_shown_as_words() {
+    let tables = "[[mirror]]\nkind = \"npm\"\nurl = \"http://registry.test\"\n\
+                  [[mirror]]\nname = \"py\"\nkind = \"pypi\"\nurl = \"http://index.test/simple\"\n\
+                  files = [\"https://files.test\"]\n";
+    let words = [
+        "npm=http://registry.test/".to_owned(),
+        "pypi:py=http://index.test/simple/ https://files.test".to_owned(),
+    ];
+    let by_tables = assembled(tables, &[], vec![]).unwrap();
+    let shown = Shown::List(words.to_vec());
+    assert_eq!(row(&by_tables, "mirror"), (shown, "a.toml:1".into()));
+    // What is shown is itself a configuration.
+    let by_words = assembled(&format!("mirror = {words:?}"), &[], vec![]).unwrap();
+    assert_eq!(by_words.values.mirror, by_tables.values.mirror);
+    let variable = ("HASHCACHE_MIRROR", &words.join(",")[..]);
+    let by_variable = assembled("", &[variable], vec![]).unwrap();
+    assert_eq!(by_variable.values.mirror, by_tables.values.mirror);
+}
+
+#[test]
+fn a_wrong_mirror_names_its_line_and_two_of_a_name_are_refused() {
+    let fine = "[[mirror]]\nkind = \"npm\"\nurl = \"http://registry.test\"\n";
+    for (wrong, what) in [
+        (
+            "[[mirror]]\nkind = \"npm\"\n",
+            "a.toml:4: mirror: missing field `url`",
+        ),
+        (
+            "[[mirror]]\nkind = \"np\"\nurl = \"http://a.test\"\n",
+            "a.toml:4: mirror: `np` is none of pypi, npm, crates, apt",
+        ),
+        (
+            "[[mirror]]\nkind = \"npm\"\nurl = \"http://a.test\"\nfile = []\n",
+            "a.toml:7: mirror: unknown field `file`",
+        ),
+        (fine, "a.toml:1: two mirrors are called `npm`"),
+    ] {
+        let whats = whats(assembled(&format!("{fine}{wrong}"), &[], vec![]));
+        assert_eq!(whats.len(), 1, "{whats:?}");
+        assert!(whats[0].starts_with(what), "{whats:?}");
+    }
+    let both = format!("accelerate = \"http://site.test\"\n{fine}");
+    let refused = whats(assembled(&both, &[], vec![]));
+    assert!(
+        refused[0].contains("`mirror` is for a forward proxy"),
+        "{refused:?}"
+    );
 }

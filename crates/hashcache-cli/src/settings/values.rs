@@ -9,8 +9,8 @@ use std::time::Duration;
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, ConnectPort, GroupBy, Limits, Listen, LogFormat, Mode, Prefix,
-    Settings,
+    AccessLog, CertificateFiles, ConnectPort, Fail, GroupBy, Limits, Listen, LogFormat, Mirror,
+    Mode, Prefix, Settings,
 };
 
 use super::environment::Environment;
@@ -67,6 +67,12 @@ pub struct Values {
     pub block: u32,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
     pub max_object_size: Option<u64>,
+    /// Under which URL clients reach the proxy, if their requests do not tell.
+    pub public_url: Option<Origin>,
+    /// Registries under paths of the proxy.
+    pub mirror: Vec<Mirror>,
+    /// What `/proxy.pac` says of the time when the proxy is gone.
+    pub fail: Fail,
     /// Clients allowed beside the default ones.
     pub allow_client: Vec<Prefix>,
     /// Destinations allowed although refused by default.
@@ -124,6 +130,9 @@ impl Values {
             object_size: 8 << 10,
             block: 8 << 10,
             max_object_size: None,
+            public_url: None,
+            mirror: vec![],
+            fail: Fail::Open,
             allow_client: vec![],
             allow_destination: vec![],
             deny_destination: vec![],
@@ -173,6 +182,9 @@ impl Values {
             tls: self.tls(),
             admin: self.admin,
             name: self.name.clone(),
+            public_url: self.public_url.clone(),
+            mirrors: self.mirror.clone(),
+            fail: self.fail,
             allow_client: self.allow_client.clone(),
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),

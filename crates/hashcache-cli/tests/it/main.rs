@@ -3,6 +3,7 @@
 mod bench;
 mod command;
 mod configuration;
+mod environment;
 mod operation;
 mod plan;
 
@@ -10,6 +11,7 @@ mod proxy_process;
 
 mod proxy_followers;
 mod proxy_groups;
+mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_ranges;
 mod proxy_rules;

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
 use hashcache_http::{ClientReload, Rules, Seconds};
-use hashcache_proxy::{AccessLog, GroupBy, Limits, LogFormat, Mode, Settings};
+use hashcache_proxy::{AccessLog, Fail, GroupBy, Limits, LogFormat, Mode, Settings};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
 const PAGES: u64 = 150;
@@ -49,6 +49,9 @@ fn start(cache: &Cache) -> SocketAddr {
         tls: vec![],
         admin: None,
         name: "hashcache".into(),
+        public_url: None,
+        mirrors: vec![],
+        fail: Fail::Open,
         allow_client: vec![],
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
         deny_destination: vec![],

@@ -22,11 +22,15 @@ fn accept(fields: &[&'static str]) -> HeaderMap {
     fields.iter().map(accept).collect()
 }
 
-fn door(authority: Option<&'static str>, reader: Reader) -> Landing<'static> {
+fn url() -> Origin {
+    "http://box.lan:3128".parse().unwrap()
+}
+
+fn door(url: &Origin, reader: Reader) -> Landing<'_> {
     Landing {
         name: "hashcache",
-        authority,
-        local: ([192, 0, 2, 1], 3128).into(),
+        url,
+        mirrors: &[],
         requests: Requests {
             hits: 1_234_567,
             all: 2_000_000,
@@ -65,7 +69,8 @@ fn every_failure_has_a_page_of_its_status_with_all_a_person_needs() {
 
 #[test]
 fn pages_are_small_and_need_nothing_but_themselves() {
-    let door = landing(&door(None, Reader::Browser));
+    let url = url();
+    let door = landing(&door(&url, Reader::Browser));
     let pages = Failure::each()
         .into_iter()
         .map(|f| failure(&f, &context(Reader::Browser)));
@@ -197,7 +202,8 @@ fn a_page_without_a_host_says_nothing_about_one() {
 #[test]
 fn the_front_door_tells_how_to_use_the_proxy_by_the_name_it_was_found() {
     for reader in [Reader::Browser, Reader::Program] {
-        let response = landing(&door(Some("box.lan:3128"), reader));
+        let url = url();
+        let response = landing(&door(&url, reader));
         assert_eq!(response.status(), StatusCode::OK);
         let text = text(&response);
         assert!(text.contains("export http_proxy=http://box.lan:3128/\n"));
@@ -207,34 +213,76 @@ fn the_front_door_tells_how_to_use_the_proxy_by_the_name_it_was_found() {
 
 #[test]
 fn no_host_field_can_write_into_the_lines_that_people_copy() {
-    for evil in ["x;rm -rf /", "$(id)", "a.test`id`", "<b>", "", "a\nb"] {
-        let response = landing(&door(Some(evil), Reader::Program));
+    for evil in [
+        "x;rm -rf ",
+        "$(id)",
+        "a.test`id`",
+        "<b>",
+        "",
+        "a\nb",
+        "a&b",
+        "a'b",
+    ] {
         assert!(
-            text(&response).contains("export http_proxy=http://192.0.2.1:3128/\n"),
+            format!("http://{evil}").parse::<Origin>().is_err(),
             "{evil}"
         );
     }
 }
 
 #[test]
+fn the_front_page_tells_how_each_mirror_is_used() {
+    let mirrors = [
+        Mirror::new(
+            "pypi",
+            MirrorKind::Pypi,
+            "http://index.test/simple/",
+            vec![],
+        )
+        .unwrap(),
+        Mirror::new("two", MirrorKind::Npm, "http://registry.test/", vec![]).unwrap(),
+    ];
+    let url = url();
+    for reader in [Reader::Browser, Reader::Program] {
+        let response = landing(&Landing {
+            mirrors: &mirrors.each_ref(),
+            ..door(&url, reader)
+        });
+        let text = text(&response);
+        for part in [
+            "For pip without a proxy, in pip.conf",
+            "\nindex-url = http://box.lan:3128/mirror/pypi/simple/\ntrusted-host = box.lan:3128",
+            "For npm without a proxy (two), in .npmrc",
+            "registry=http://box.lan:3128/mirror/two/\nomit-lockfile-registry-resolved=true",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // The registries themselves are nobody's business.
+        assert!(!text.contains("registry.test"));
+    }
+}
+
+#[test]
 fn a_proxy_nobody_has_used_yet_boasts_of_nothing() {
+    let url = url();
     let door = Landing {
         requests: Requests::default(),
-        ..door(None, Reader::Program)
+        ..door(&url, Reader::Program)
     };
     assert!(text(&landing(&door)).contains("\n1,000 objects are stored.\n"));
 }
 
 #[test]
 fn an_estimate_is_not_told_as_a_count_nor_a_missing_store_as_an_empty_one() {
+    let url = url();
     let told = |engine: EngineFigures| {
         let page = landing(&Landing {
             engine,
-            ..door(None, Reader::Program)
+            ..door(&url, Reader::Program)
         });
         text(&page).to_owned()
     };
-    let engine = door(None, Reader::Program).engine;
+    let engine = door(&url, Reader::Program).engine;
     let estimate = EngineFigures {
         objects_exact: false,
         ..engine

@@ -4,18 +4,20 @@
 //! connection off, so that no client takes a part for the whole.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hashcache::{Follower, ReadError, Reader};
+use hashcache::{Follower, ReadError, Reader, Reservation};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
 use super::assembly::Assembly;
 use crate::failure::Failure;
 use crate::metrics::{Counted, STEP_BYTES, WorkerMetrics};
+use crate::mirror::Rewriting;
 use crate::upstream::ResponseBody;
 
 /// Bytes received from upstream on behalf of a request, counted while they come.
@@ -47,6 +49,7 @@ enum Source {
     Following(Box<Follower>, Option<Trailers>),
     Passed(Box<Passed>),
     Assembled(Assembled),
+    Rewritten(Box<Rewritten>),
 }
 
 /// An assembly, and what it waits for while it is polled.
@@ -76,6 +79,51 @@ impl Assembled {
         };
         *self = Self::Idle(assembly);
         Poll::Ready(piece)
+    }
+}
+
+/// Another body, rewritten as it is sent.
+struct Rewritten {
+    body: Body,
+    rewriting: Rewriting,
+    /// What came before the head was sent.
+    first: Option<Bytes>,
+    /// There was all of it.
+    has_ended: bool,
+    _memory: Reservation,
+}
+
+impl Rewritten {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        loop {
+            match self.rewriting.next() {
+                Ok(None) => {}
+                piece => return Poll::Ready(piece.transpose()),
+            }
+            if self.has_ended {
+                return Poll::Ready(None);
+            }
+            let frame = http_body::Body::poll_frame(Pin::new(&mut self.body), context);
+            let Poll::Ready(frame) = frame else {
+                return Poll::Pending;
+            };
+            match frame {
+                // Trailers speak of bytes that are not sent.
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.rewriting.take(data);
+                    }
+                }
+                Some(Err(failure)) => return Poll::Ready(Some(Err(failure))),
+                None => {
+                    self.has_ended = true;
+                    return Poll::Ready(self.rewriting.finish().transpose());
+                }
+            }
+        }
     }
 }
 
@@ -109,6 +157,25 @@ impl Body {
     pub(super) fn assembled(assembly: Assembly, length: u64) -> Self {
         let assembly = Assembled::Idle(Box::new(assembly));
         Self::of(Source::Assembled(assembly), Some(length))
+    }
+
+    /// The content of `body`, rewritten; its length shows when it has been. Waits for the first of
+    /// it, so that what is wrong from the beginning can still be told by a page of ours.
+    pub(super) async fn rewritten(
+        body: Body,
+        rewriting: Rewriting,
+        memory: Reservation,
+    ) -> Result<Self, Failure> {
+        let mut rewritten = Rewritten {
+            body,
+            rewriting,
+            first: None,
+            has_ended: false,
+            _memory: memory,
+        };
+        let first = poll_fn(|context| rewritten.poll_next(context)).await;
+        rewritten.first = first.transpose()?;
+        Ok(Self::of(Source::Rewritten(Box::new(rewritten)), None))
     }
 
     /// A response that is being fetched and stored: `length` bytes from where the follower is.
@@ -202,6 +269,10 @@ impl Body {
                 }
                 return frame;
             }
+            Source::Rewritten(rewritten) => {
+                let piece = rewritten.poll_next(context);
+                return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
+            }
             Source::Stored(reader) => reader.poll_next(context),
             Source::Following(..) if self.left == Some(0) => return Poll::Ready(None),
             Source::Following(follower, _) => follower.poll_next(context),
@@ -267,6 +338,8 @@ impl http_body::Body for Body {
         match &self.source {
             Source::Memory(bytes) => bytes.is_none(),
             Source::Passed(passed) => passed.body.is_end_stream(),
+            // Only the last poll tells.
+            Source::Rewritten(_) => false,
             Source::Stored(_) | Source::Following(..) | Source::Assembled(_) => {
                 self.left == Some(0)
             }

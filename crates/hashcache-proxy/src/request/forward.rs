@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashcache::Hit;
 use hashcache_http::{
-    CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Target, Upgrading,
+    CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Space, Target, Upgrading,
     VariantTable, asks_for_upgrade, cache_key, invalidated, is_unsafe,
 };
 use http::header::AUTHORIZATION;
@@ -30,6 +30,8 @@ use crate::wire::{ClientBody, Content, HeadInfo};
 
 /// What a client asked for.
 pub(super) struct Order {
+    /// Whose resource it is.
+    pub(super) space: Space,
     pub(super) target: Target,
     pub(super) method: Method,
     /// As they came.
@@ -42,13 +44,14 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn new(
-        _connection: &Connection,
+        space: Space,
         target: Target,
         request: Request<ClientBody>,
         info: &HeadInfo,
     ) -> Self {
         let (head, body) = request.into_parts();
         Self {
+            space,
             target,
             method: head.method,
             fields: head.headers,
@@ -61,6 +64,7 @@ impl Order {
     /// The same without content, for another try.
     pub(super) fn without_body(&self) -> Self {
         Self {
+            space: self.space,
             target: self.target.clone(),
             method: self.method.clone(),
             fields: self.fields.clone(),
@@ -107,7 +111,9 @@ pub(super) async fn pass(
 ) -> Answer {
     let worker = &connection.worker;
     note.outcome(outcome_of(forward));
+    let to = endpoint(&order);
     let Order {
+        space,
         target,
         method,
         fields,
@@ -136,7 +142,6 @@ pub(super) async fn pass(
     let options = SendOptions {
         informational: informational(connection),
     };
-    let to = endpoint(connection, &target);
     let asked = worker.common.now();
     let sent = worker.upstream().send(&to, request, options).await;
     let exchange = sent.map_err(|failed| {
@@ -154,13 +159,15 @@ pub(super) async fn pass(
         let status = response.status();
         invalidate(
             connection,
+            space,
             &invalidated(&method, &target, status, response.headers()),
         );
     }
     let (mut head, body) = response.into_parts();
     if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
         let times = (asked, worker.common.now());
-        head_came(connection, (&target, &fields), &head.headers, times).await;
+        let asked = (&target, &fields);
+        head_came(connection, space, asked, &head.headers, times).await;
     }
     add_own(
         connection,
@@ -174,11 +181,12 @@ pub(super) async fn pass(
 /// Has the answer to a HEAD confirm or end what is stored.
 async fn head_came(
     connection: &Connection,
+    space: Space,
     asked: (&Target, &HeaderMap),
     head: &HeaderMap,
     times: Times,
 ) {
-    let Some(key) = cache_key(connection.worker.common.space(), asked.0) else {
+    let Some(key) = cache_key(space, asked.0) else {
         return;
     };
     let found = look_up(connection, &key, asked.1).await;
@@ -292,7 +300,7 @@ pub(super) fn fetch_order(
 ) -> fetch::Order {
     fetch::Order {
         client: connection.client.ip(),
-        endpoint: endpoint(connection, &order.target),
+        endpoint: endpoint(order),
         target: order.target.clone(),
         place,
         fields: order.fields.clone(),

@@ -17,6 +17,7 @@ mod follow;
 mod forward;
 mod hit;
 mod look_up;
+mod mirrored;
 mod note;
 mod own;
 mod partial;
@@ -29,8 +30,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use hashcache_http::{
-    Authority, RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
-    asks_for_upgrade, cache_key, parse_target, reuse,
+    Authority, RequestFacts, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target,
+    TargetError, asks_for_upgrade, cache_key, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -140,9 +141,17 @@ async fn serve(
         not_admin(connection, &target.authority)?;
     }
     if common.accelerated().is_none() && common.is_us(&target.authority) {
-        return own::page(connection, &request, &target, note);
+        let Some(led) = mirrored::lead(connection, &target) else {
+            return own::page(connection, &request, &target, note);
+        };
+        let mirrored = mirrored::serve(connection, request, info, (&target, led), note);
+        return Box::pin(mirrored).await;
     }
     if common.accelerated().is_none() && info.form == crate::wire::Form::Origin {
+        // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
+        if own::is_pac(&target) {
+            return own::page(connection, &request, &target, note);
+        }
         let reason = "this is a proxy: name the whole URL, as clients do that know of it";
         return Err(Failure::Refused {
             status: StatusCode::BAD_REQUEST,
@@ -152,7 +161,7 @@ async fn serve(
     if let Some(answer) = max_forwards(&mut request, note) {
         return answer;
     }
-    let order = Order::new(connection, target, request, info);
+    let order = Order::new(common.space(), target, request, info);
     let asked = Asked {
         client: connection.client.ip(),
         target: &order.target,
@@ -263,7 +272,7 @@ async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> A
         let bypass = hashcache_http::Forward::Bypass;
         return forward::pass(connection, order, bypass, note).await;
     }
-    let Some(key) = cache_key(connection.worker.common.space(), &order.target) else {
+    let Some(key) = cache_key(order.space, &order.target) else {
         let bypass = hashcache_http::Forward::Bypass;
         return forward::pass(connection, order, bypass, note).await;
     };
@@ -362,24 +371,24 @@ async fn decide(
     }
 }
 
-/// Where a target is to be fetched from.
-fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
-    let purpose = match connection.worker.common.accelerated() {
-        Some(_) => Purpose::Configured,
-        None => Purpose::Forward,
+/// Where what is asked for is to be fetched from.
+fn endpoint(order: &Order) -> Endpoint {
+    let purpose = match order.space {
+        Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
+        Space::Own => Purpose::Forward,
     };
     Endpoint {
-        authority: target.authority.clone(),
+        authority: order.target.authority.clone(),
         purpose,
-        scheme: target.scheme,
+        scheme: order.target.scheme,
     }
 }
 
 /// Takes what an unsafe request may have changed out of the store, at once.
-fn invalidate(connection: &Connection, targets: &[Target]) {
+fn invalidate(connection: &Connection, space: Space, targets: &[Target]) {
     let common = &connection.worker.common;
     for target in targets {
-        if let Some(key) = cache_key(common.space(), target) {
+        if let Some(key) = cache_key(space, target) {
             connection.worker.cache.invalidate(&key);
             common.collapse.forget(&key);
         }

@@ -1,7 +1,9 @@
-//! What this proxy says of itself: its front page on a forward listener, and `OPTIONS *`.
+//! What this proxy says of itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
-use hashcache_http::Target;
-use http::header::{ALLOW, HOST};
+use std::net::IpAddr;
+
+use hashcache_http::{Authority, Host, Target};
+use http::header::ALLOW;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -9,6 +11,7 @@ use super::note::Note;
 use super::{Answer, Connection, text};
 use crate::access_log::Outcome;
 use crate::failure::Failure;
+use crate::mirror::Mirror;
 use crate::page::{self, Landing, Reader};
 use crate::wire::ClientBody;
 
@@ -23,6 +26,18 @@ pub(super) fn page(
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(not_allowed());
     }
+    let common = &connection.worker.common;
+    // An authority that is not ours is that of somebody who looks for a proxy: what is surely right
+    // is the address by which we were found.
+    let authority = match common.is_us(&target.authority) {
+        true => target.authority.clone(),
+        false => local(connection),
+    };
+    let url = common.base(&authority);
+    let live = common.live();
+    if is_pac(target) {
+        return Ok(page::pac(&url, live.fail).map(Body::full));
+    }
     if target.path() != "/" {
         let reason = "this proxy has no page of that name";
         return Err(Failure::Refused {
@@ -30,19 +45,31 @@ pub(super) fn page(
             reason,
         });
     }
-    let common = &connection.worker.common;
+    let mirrors: Vec<&Mirror> = live.mirrors.iter().collect();
     let landing = Landing {
         name: common.name.as_str(),
-        authority: request
-            .headers()
-            .get(HOST)
-            .and_then(|host| host.to_str().ok()),
-        local: connection.local,
+        url: &url,
+        mirrors: &mirrors,
         requests: common.exposition.requests(),
         engine: common.exposition.engine(),
         reader: Reader::of(request.headers()),
     };
     Ok(page::landing(&landing).map(Body::full))
+}
+
+/// Whether this is where browsers look for their settings.
+pub(super) fn is_pac(target: &Target) -> bool {
+    matches!(target.path(), "/proxy.pac" | "/wpad.dat")
+}
+
+/// Our end of the client's connection.
+fn local(connection: &Connection) -> Authority {
+    let host = match connection.local.ip().to_canonical() {
+        IpAddr::V4(address) => Host::V4(address),
+        IpAddr::V6(address) => Host::V6(address),
+    };
+    let port = connection.local.port();
+    Authority { host, port }
 }
 
 /// `OPTIONS` that ends here.
@@ -56,7 +83,7 @@ pub(super) fn options(note: &mut Note) -> Response<Body> {
     response
 }
 
-fn not_allowed() -> Response<Body> {
+pub(super) fn not_allowed() -> Response<Body> {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, bytes::Bytes::new());
     response
         .headers_mut()

@@ -81,7 +81,7 @@ pub(super) async fn answer(
     let whole = Whole {
         target: order.target.clone(),
         name: place.name.clone(),
-        endpoint: endpoint(connection, &order.target),
+        endpoint: endpoint(&order),
         fields: order.fields.clone(),
         version: order.version,
         validator,

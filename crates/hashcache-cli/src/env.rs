@@ -1,0 +1,214 @@
+//! `hashcache env`: the settings of the programs that are to use the proxy, for a shell to read.
+//!
+//! Invariant: a shell that reads the output sets variables and does nothing else, whatever is
+//! configured.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use hashcache_http::{Authority, Host, Origin, Scheme};
+use hashcache_proxy::{Mirror, Setup};
+use serde_json::{Map, Value, json};
+
+use crate::args::SettingArgs;
+use crate::fault::Fault;
+use crate::proxy::reachable;
+use crate::settings::{self, Environment, Values};
+
+/// Runs it.
+pub fn run(
+    as_json: bool,
+    args: &SettingArgs,
+    environment: &Environment,
+) -> anyhow::Result<ExitCode> {
+    let values = settings::load(args.config.as_deref(), args.given(), environment)?.values;
+    if let Some(origin) = &values.accelerate {
+        let fault = Fault::new(format!(
+            "a proxy in front of {origin} is no proxy to its clients"
+        ));
+        return Err(fault.hint("they ask it as they would ask the site").into());
+    }
+    let proxy = proxy_url(&values);
+    let told = Told::of(&proxy, &values.mirror);
+    let text = if as_json {
+        told.json(&proxy)
+    } else {
+        told.shell()
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where programs of this machine, or those who are told it, reach the proxy.
+fn proxy_url(values: &Values) -> Origin {
+    let listen = values
+        .listen
+        .first()
+        .map(|listen| reachable(listen.address));
+    values.public_url.clone().unwrap_or_else(|| Origin {
+        scheme: Scheme::Http,
+        authority: match listen {
+            Some(address) => Authority {
+                host: match address.ip() {
+                    std::net::IpAddr::V4(address) => Host::V4(address),
+                    std::net::IpAddr::V6(address) => Host::V6(address),
+                },
+                port: address.port(),
+            },
+            // `settings` refuses a list without an address.
+            None => Authority {
+                host: Host::V4(std::net::Ipv4Addr::LOCALHOST),
+                port: 3128,
+            },
+        },
+    })
+}
+
+/// All that programs are told.
+struct Told<'a> {
+    variables: Vec<(&'static str, String)>,
+    mirrors: Vec<(&'a Mirror, Setup)>,
+}
+
+impl<'a> Told<'a> {
+    fn of(proxy: &Origin, mirrors: &'a [Mirror]) -> Self {
+        let url = format!("{proxy}/");
+        // Without its port: few programs look at one here.
+        let own = match &proxy.authority.host {
+            Host::V6(address) => address.to_string(),
+            host => host.to_string(),
+        };
+        let mut direct = vec![
+            "localhost".to_owned(),
+            "127.0.0.1".to_owned(),
+            "::1".to_owned(),
+        ];
+        if !direct.contains(&own) {
+            direct.push(own);
+        }
+        let mut variables = vec![
+            ("http_proxy", url.clone()),
+            ("https_proxy", url.clone()),
+            // Some programs know only these spellings; none takes HTTP_PROXY, which a client of a
+            // CGI program can set.
+            ("HTTPS_PROXY", url),
+            ("no_proxy", direct.join(",")),
+            ("NO_PROXY", direct.join(",")),
+        ];
+        let mirrors: Vec<(&Mirror, Setup)> = mirrors
+            .iter()
+            .map(|mirror| (mirror, mirror.setup(proxy)))
+            .collect();
+        // Of several of a kind the first one is set; the others stand beside it as lines of a file.
+        let mut taken = BTreeSet::new();
+        for (mirror, setup) in &mirrors {
+            if taken.insert(mirror.kind().as_str()) {
+                variables.extend(setup.variables.iter().cloned());
+            }
+        }
+        Self { variables, mirrors }
+    }
+
+    fn shell(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.variables {
+            text.push_str(&format!("export {name}={}\n", quoted(value)));
+        }
+        for (mirror, setup) in &self.mirrors {
+            let (name, kind, url) = (mirror.name(), mirror.kind(), mirror.url());
+            text.push_str(&format!(
+                "\n# mirror {name} ({kind}) of {url}, in {}:\n",
+                setup.file
+            ));
+            for line in &setup.lines {
+                text.push_str(&format!("#   {line}\n"));
+            }
+        }
+        text
+    }
+
+    fn json(&self, proxy: &Origin) -> String {
+        let variables: Map<String, Value> = self
+            .variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect();
+        let mirrors: Vec<Value> = self
+            .mirrors
+            .iter()
+            .map(|(mirror, setup)| {
+                let variables: Map<String, Value> = setup
+                    .variables
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), json!(value)))
+                    .collect();
+                json!({
+                    "name": mirror.name(),
+                    "kind": mirror.kind().as_str(),
+                    "url": mirror.url(),
+                    "variables": variables,
+                    "file": setup.file,
+                    "lines": setup.lines,
+                })
+            })
+            .collect();
+        let all = json!({
+            "proxy": proxy.to_string(),
+            "pac": format!("{proxy}/proxy.pac"),
+            "variables": variables,
+            "mirrors": mirrors,
+        });
+        format!("{all:#}\n")
+    }
+}
+
+/// A word as every POSIX shell reads it back.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_back_what_was_quoted() {
+        for word in [
+            "http://a.test/",
+            "",
+            "it's",
+            "$(id) `id` \\ \"x\" *",
+            "a\nb",
+        ] {
+            let script = format!("printf %s {}", quoted(word));
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(output.stdout, word.as_bytes(), "{script}");
+        }
+    }
+
+    #[test]
+    fn of_several_mirrors_of_a_kind_the_first_is_set_and_all_are_told() {
+        let proxy: Origin = "http://cache.lan:3128".parse().unwrap();
+        let mirrors = ["npm=http://one.test/", "npm:two=http://two.test/"]
+            .map(|word| settings::read_mirror(word).unwrap());
+        let told = Told::of(&proxy, &mirrors);
+        let text = told.shell();
+        let set = "export npm_config_registry='http://cache.lan:3128/mirror/npm/'\n";
+        assert!(text.contains(set), "{text}");
+        assert_eq!(text.matches("export npm_config_registry").count(), 1);
+        assert!(
+            text.contains("#   registry=http://cache.lan:3128/mirror/two/\n"),
+            "{text}"
+        );
+        assert!(text.contains("export no_proxy='localhost,127.0.0.1,::1,cache.lan'\n"));
+        let bare =
+            |line: &str| line.is_empty() || line.starts_with("# ") || line.starts_with("#   ");
+        let odd = text
+            .lines()
+            .find(|line| !bare(line) && !line.starts_with("export "));
+        assert_eq!(odd, None);
+    }
+}

@@ -1,0 +1,148 @@
+//! Mirrors as they are written: `KIND[:NAME]=URL [FILES…]` in a word, or a `[[mirror]]` of a file.
+//!
+//! Called by `keys` and `file`. A table is turned into the word, so that there is one reader.
+
+use hashcache_http::Origin;
+use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
+use serde::Deserialize;
+
+use super::keys::one_of;
+use crate::fault::Fault;
+
+/// Reads a mirror. No URL holds a blank, so blanks stand between them.
+pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
+    let example = "write it as pypi=URL, or pypi:NAME=URL where there are several of a kind";
+    let mut urls = word.split_ascii_whitespace();
+    let first = urls.next().unwrap_or_default();
+    let Some((place, url)) = first.split_once('=') else {
+        return Err(Fault::new(format!("`{word}` is not a mirror")).hint(example));
+    };
+    let (kind, name) = match place.split_once(':') {
+        Some((kind, name)) => (kind, name),
+        None => (place, place),
+    };
+    let kind = one_of(&MirrorKind::ALL, kind)?;
+    let files: Vec<Origin> = urls
+        .map(|url| {
+            url.parse().map_err(|error| {
+                Fault::new(format!("`{url}` is not a host of files: {error}"))
+                    .hint("write it as https://files.example.org, without a path")
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    Mirror::new(name, kind, url, files).map_err(mirror_fault)
+}
+
+fn mirror_fault(error: MirrorError) -> Fault {
+    let cause = std::error::Error::source(&error).map(|source| format!(": {source}"));
+    let fault = Fault::new(format!("{error}{}", cause.unwrap_or_default()));
+    match error {
+        MirrorError::Name { .. } => fault.hint("a letter or digit, then also `-`, `_` and `.`"),
+        MirrorError::Url { .. } => fault.hint("it begins with http:// or https://"),
+        MirrorError::Files { .. } => fault.hint("leave them out"),
+        _ => fault,
+    }
+}
+
+/// The word that [`read_mirror`] reads as this mirror.
+pub fn show_mirror(mirror: &Mirror) -> String {
+    let (kind, name) = (mirror.kind(), mirror.name());
+    let mut word = match name == kind.as_str() {
+        true => format!("{kind}={}", mirror.url()),
+        false => format!("{kind}:{name}={}", mirror.url()),
+    };
+    for origin in mirror.files() {
+        word.push_str(&format!(" {origin}"));
+    }
+    word
+}
+
+/// One `[[mirror]]` as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MirrorTable {
+    kind: String,
+    name: Option<String>,
+    url: String,
+    #[serde(default)]
+    files: Vec<String>,
+}
+
+impl MirrorTable {
+    /// The word for it, which has been read.
+    pub fn word(&self) -> Result<String, Fault> {
+        let parts = self.files.iter().chain([&self.url, &self.kind]);
+        for part in parts.chain(&self.name) {
+            if part.is_empty() || part.contains(|c: char| c.is_ascii_whitespace()) {
+                return Err(Fault::new(format!("`{part}` is empty or holds a blank")));
+            }
+        }
+        let name = self.name.as_ref().map(|name| format!(":{name}"));
+        let mut word = format!("{}{}={}", self.kind, name.unwrap_or_default(), self.url);
+        for url in &self.files {
+            word.push_str(&format!(" {url}"));
+        }
+        read_mirror(&word).map(|_| word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mirror_is_shown_as_it_is_read() {
+        for word in [
+            "npm=http://registry.test/",
+            "apt:security=http://archive.test/debian-security/",
+            "pypi=https://index.test/simple/ https://files.test http://more.test:81",
+        ] {
+            assert_eq!(show_mirror(&read_mirror(word).unwrap()), word);
+        }
+        let mirror = read_mirror("crates:a=http://INDEX.test:80").unwrap();
+        assert_eq!(show_mirror(&mirror), "crates:a=http://index.test/");
+    }
+
+    #[test]
+    fn what_is_no_mirror_says_why() {
+        for (word, what) in [
+            ("http://a.test/", "`http://a.test/` is not a mirror"),
+            (
+                "pipy=http://a.test/",
+                "`pipy` is none of pypi, npm, crates, apt",
+            ),
+            ("npm:=http://a.test/", "`` is not a name for a mirror"),
+            ("npm:a/b=http://a.test/", "`a/b` is not a name for a mirror"),
+            (
+                "npm=ftp://a.test/",
+                "`ftp://a.test/` is not a URL of a registry: scheme",
+            ),
+            ("npm=http://a.test/?x", "`http://a.test/?x` has a query"),
+            (
+                "npm=http://a.test/ http://b.test",
+                "an index of npm names no files of other hosts",
+            ),
+            (
+                "pypi=http://a.test/ http://b.test/x",
+                "`http://b.test/x` is not a host of files: path",
+            ),
+            ("", "`` is not a mirror"),
+        ] {
+            let fault = read_mirror(word).unwrap_err();
+            assert!(fault.what.starts_with(what), "{word}: {}", fault.what);
+        }
+    }
+
+    #[test]
+    fn a_table_cannot_say_more_than_a_word() {
+        let table = |url: &str| MirrorTable {
+            kind: "pypi".into(),
+            name: Some("x".into()),
+            url: url.into(),
+            files: vec!["http://b.test".into()],
+        };
+        let word = table("http://a.test/").word().unwrap();
+        assert_eq!(word, "pypi:x=http://a.test/ http://b.test");
+        assert!(table("http://a.test/ http://c.test").word().is_err());
+    }
+}

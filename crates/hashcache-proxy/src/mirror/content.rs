@@ -1,0 +1,170 @@
+//! The content of a response on its way to a client, decoded and with its links renamed.
+//!
+//! Made by `request::mirrored`, read by the body of the answer.
+//!
+//! Invariants: what the origin broke off ends in an error here too; what is no JSON or HTML passes
+//! as it came; what is not coded as it says is an error, for nobody could tell what was lost.
+//! Memory: [`REWRITING_BYTES`], whatever comes; a piece of input is not let go of before it is used
+//! up, and the next one is not asked for before.
+
+use std::io::Write as _;
+use std::mem;
+
+use bytes::Bytes;
+use flate2::write::MultiGzDecoder;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+
+use super::html::HtmlRewriter;
+use super::json::JsonRewriter;
+use super::links::Links;
+use super::{LINK_BYTES_MAX, MirrorKind};
+use crate::failure::Failure;
+
+/// What is done to the content of one response.
+pub(crate) struct Rewriting {
+    coding: Coded,
+    rewriter: Rewriter,
+    links: Links,
+    /// What has come and is not used up.
+    input: Bytes,
+}
+
+/// How content is coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Identity,
+    Gzip,
+}
+
+enum Coded {
+    Identity,
+    Gzip {
+        /// Writes what it has decoded into the vector, a little at each call.
+        decoder: Box<MultiGzDecoder<Vec<u8>>>,
+        /// Nothing has come yet: no content is no gzip either, and no mistake.
+        is_new: bool,
+    },
+}
+
+enum Rewriter {
+    Json(JsonRewriter),
+    Html(HtmlRewriter),
+    None,
+}
+
+impl Rewriting {
+    /// For a response with these fields.
+    pub(crate) fn new(links: Links, coding: Coding, response: &HeaderMap) -> Self {
+        let rewriter = rewriter(links.kind(), response);
+        let coding = match coding {
+            Coding::Identity => Coded::Identity,
+            Coding::Gzip => Coded::Gzip {
+                decoder: Box::new(MultiGzDecoder::new(Vec::new())),
+                is_new: true,
+            },
+        };
+        Self {
+            coding,
+            rewriter,
+            links,
+            input: Bytes::new(),
+        }
+    }
+
+    /// Takes what has come; only once [`Self::next`] gives nothing more.
+    pub(crate) fn take(&mut self, input: Bytes) {
+        debug_assert!(self.input.is_empty(), "the piece before is used up");
+        self.input = input;
+    }
+
+    /// The next piece of what has come, not much more than [`OUTPUT_BYTES`]; `None` when another
+    /// piece of input is needed.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        let mut out = Vec::new();
+        while !self.input.is_empty() && out.len() < OUTPUT_BYTES {
+            let step = self.input.len().min(INPUT_STEP_BYTES);
+            let used = match &mut self.coding {
+                Coded::Identity => {
+                    let piece = self.input.slice(..step);
+                    self.rewriter.push(&piece, &mut self.links, &mut out);
+                    step
+                }
+                Coded::Gzip { decoder, is_new } => {
+                    *is_new = false;
+                    let used = decoder.write(&self.input[..step]).map_err(|_| MISCODED)?;
+                    if used == 0 {
+                        return Err(MISCODED);
+                    }
+                    let decoded = mem::take(decoder.get_mut());
+                    self.rewriter.push(&decoded, &mut self.links, &mut out);
+                    used
+                }
+            };
+            self.input = self.input.slice(used..);
+        }
+        Ok((!out.is_empty()).then(|| out.into()))
+    }
+
+    /// What was held back, at the end of the content.
+    pub(crate) fn finish(&mut self) -> Result<Option<Bytes>, Failure> {
+        let mut out = Vec::new();
+        if let Coded::Gzip { decoder, is_new } = &mut self.coding
+            && !*is_new
+        {
+            decoder.try_finish().map_err(|_| MISCODED)?;
+            let decoded = mem::take(decoder.get_mut());
+            self.rewriter.push(&decoded, &mut self.links, &mut out);
+        }
+        match &mut self.rewriter {
+            Rewriter::Json(json) => json.finish(&mut out),
+            Rewriter::Html(html) => html.finish(&mut out),
+            Rewriter::None => {}
+        }
+        Ok((!out.is_empty()).then(|| out.into()))
+    }
+}
+
+impl Rewriter {
+    fn push(&mut self, input: &[u8], links: &mut Links, out: &mut Vec<u8>) {
+        match self {
+            Self::Json(json) => json.push(input, links, out),
+            Self::Html(html) => html.push(input, links, out),
+            Self::None => out.extend_from_slice(input),
+        }
+    }
+}
+
+/// What content of this type needs. Registries of npm and crates speak JSON whatever they call it;
+/// for them a wrong type costs a look at each byte and changes nothing.
+fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
+    let content_type = response.get(CONTENT_TYPE).map(|value| value.as_bytes());
+    let essence = content_type
+        .and_then(|value| value.split(|&byte| byte == b';').next())
+        .map(|essence| essence.trim_ascii().to_ascii_lowercase());
+    match kind {
+        MirrorKind::Npm | MirrorKind::Crates => Rewriter::Json(JsonRewriter::new(kind)),
+        MirrorKind::Apt => Rewriter::None,
+        MirrorKind::Pypi => match essence.as_deref() {
+            Some(essence) if essence.ends_with(b"json") => Rewriter::Json(JsonRewriter::new(kind)),
+            // The first indexes were directories without a type.
+            None => Rewriter::Html(HtmlRewriter::new()),
+            Some(essence) if essence.ends_with(b"html") => Rewriter::Html(HtmlRewriter::new()),
+            Some(_) => Rewriter::None,
+        },
+    }
+}
+
+const MISCODED: Failure = Failure::ResponseMalformed("the content is not coded as it says");
+/// What is given out at once, about.
+const OUTPUT_BYTES: usize = 32 << 10;
+/// What is taken at once: each byte can become a link of a few hundred.
+const INPUT_STEP_BYTES: usize = 1 << 10;
+
+/// What a response may take of memory while it is rewritten: a piece of input and one of output, a
+/// link, and for gzip its window with what was decoded last.
+pub(crate) const REWRITING_BYTES: u64 =
+    (64 << 10) + (2 * OUTPUT_BYTES + LINK_BYTES_MAX) as u64 + (96 << 10);
+
+#[cfg(test)]
+mod tests;

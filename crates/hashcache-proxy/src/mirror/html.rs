@@ -1,0 +1,330 @@
+//! Links in HTML, renamed while it passes.
+//!
+//! Looks at the `href` of every `a`, and at `base`, which says what links are relative to.
+//! Comments, scripts and styles pass unread; all but the value of a renamed `href` passes byte
+//! for byte.
+//!
+//! Called by `content` with one piece after another.
+//!
+//! Invariants: the output does not depend on how the input is cut; what is no HTML passes. Memory:
+//! a tag that is being read, at most [`LINK_BYTES_MAX`]; a longer one passes as it is.
+
+use std::ops::Range;
+
+use super::LINK_BYTES_MAX;
+use super::links::Links;
+
+/// What of an HTML text has come.
+#[derive(Debug)]
+pub(super) struct HtmlRewriter {
+    at: At,
+    /// The tag that is being read, from its `<` on.
+    held: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Text,
+    /// In a tag that is held back.
+    Tag(Attribute),
+    /// In a tag that passes.
+    OtherTag(Attribute),
+    /// In a comment; so many bytes of its end have come.
+    Comment(usize),
+    /// In the text of an element that holds no tags but its own end; so many bytes of that have
+    /// come.
+    Raw(&'static [u8], usize),
+}
+
+/// Where in a tag a byte stands: a `>` in quotes does not end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attribute {
+    Name,
+    /// Behind `=`.
+    Equals,
+    Unquoted,
+    Quoted(u8),
+}
+
+impl Attribute {
+    /// Behind `byte`, which does not end the tag.
+    fn after(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Self::Quoted(quote), _) if byte != quote => self,
+            (Self::Quoted(_), _) => Self::Name,
+            (Self::Equals, b'"' | b'\'') => Self::Quoted(byte),
+            (Self::Equals, _) if byte.is_ascii_whitespace() => self,
+            (Self::Equals, _) => Self::Unquoted,
+            (Self::Unquoted, _) if !byte.is_ascii_whitespace() => self,
+            (Self::Name, b'=') => Self::Equals,
+            (Self::Unquoted | Self::Name, _) => Self::Name,
+        }
+    }
+
+    fn ends_with(self, byte: u8) -> bool {
+        byte == b'>' && !matches!(self, Self::Quoted(_))
+    }
+}
+
+impl HtmlRewriter {
+    pub(super) fn new() -> Self {
+        Self {
+            at: At::Text,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes the next piece and appends what comes of it to `out`.
+    pub(super) fn push(&mut self, mut input: &[u8], links: &mut Links, out: &mut Vec<u8>) {
+        while let Some((&byte, rest)) = input.split_first() {
+            match self.at {
+                At::Text => {
+                    let at = input.iter().position(|&byte| byte == b'<');
+                    let (text, tag) = input.split_at(at.unwrap_or(input.len()));
+                    out.extend_from_slice(text);
+                    input = tag;
+                    if let Some((&byte, rest)) = tag.split_first() {
+                        self.held.clear();
+                        self.held.push(byte);
+                        self.at = At::Tag(Attribute::Name);
+                        input = rest;
+                    }
+                    continue;
+                }
+                At::Tag(attribute) => self.tag(byte, attribute, links, out),
+                At::OtherTag(attribute) => {
+                    out.push(byte);
+                    self.at = match attribute.ends_with(byte) {
+                        true => At::Text,
+                        false => At::OtherTag(attribute.after(byte)),
+                    };
+                }
+                At::Comment(dashes) => {
+                    out.push(byte);
+                    self.at = match byte {
+                        b'>' if dashes >= 2 => At::Text,
+                        b'-' => At::Comment(dashes + 1),
+                        _ => At::Comment(0),
+                    };
+                }
+                At::Raw(end, matched) => {
+                    out.push(byte);
+                    self.at = match byte.to_ascii_lowercase() {
+                        byte if byte == end[matched] && matched + 1 == end.len() => {
+                            At::OtherTag(Attribute::Name)
+                        }
+                        byte if byte == end[matched] => At::Raw(end, matched + 1),
+                        // It stands nowhere else in the end.
+                        b'<' => At::Raw(end, 1),
+                        _ => At::Raw(end, 0),
+                    };
+                }
+            }
+            input = rest;
+        }
+    }
+
+    /// Ends the text: what was held back is given out.
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
+        if matches!(self.at, At::Tag(_)) {
+            out.append(&mut self.held);
+        }
+    }
+
+    /// Takes a byte of a tag that is held back.
+    fn tag(&mut self, byte: u8, attribute: Attribute, links: &mut Links, out: &mut Vec<u8>) {
+        // `a < b` is text.
+        if self.held.len() == 1 && !(byte.is_ascii_alphabetic() || b"!/?".contains(&byte)) {
+            out.append(&mut self.held);
+            if byte == b'<' {
+                self.held.push(byte);
+            } else {
+                out.push(byte);
+                self.at = At::Text;
+            }
+            return;
+        }
+        self.held.push(byte);
+        if self.held == b"<!--" {
+            out.append(&mut self.held);
+            // `<!-->` is a comment and its end.
+            self.at = At::Comment(2);
+        } else if attribute.ends_with(byte) {
+            self.end_tag(links, out);
+        } else if self.held.len() > LINK_BYTES_MAX {
+            out.append(&mut self.held);
+            self.at = At::OtherTag(attribute.after(byte));
+        } else {
+            self.at = At::Tag(attribute.after(byte));
+        }
+    }
+
+    fn end_tag(&mut self, links: &mut Links, out: &mut Vec<u8>) {
+        let tag = &self.held[..];
+        let name_end = tag
+            .iter()
+            .position(|byte| byte.is_ascii_whitespace() || b"/>".contains(byte));
+        let name = tag[1..name_end.unwrap_or(1).max(1)].to_ascii_lowercase();
+        self.at = At::Text;
+        match &name[..] {
+            b"a" => match href(tag).and_then(|value| renamed(tag, value, links)) {
+                Some((before, value, after)) => {
+                    out.extend_from_slice(before);
+                    out.extend_from_slice(value.as_bytes());
+                    out.extend_from_slice(after);
+                }
+                None => out.extend_from_slice(tag),
+            },
+            b"base" => {
+                let reference = href(tag).and_then(|value| unescape(&tag[value.range()]));
+                if let Some(reference) = reference {
+                    links.rebase(reference.trim());
+                }
+                out.extend_from_slice(tag);
+            }
+            name => {
+                out.extend_from_slice(tag);
+                let end = RAW.iter().find(|end| end[2..] == *name);
+                if let Some(end) = end {
+                    self.at = At::Raw(end, 0);
+                }
+            }
+        }
+        self.held.clear();
+    }
+}
+
+/// A value of an attribute in a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Value {
+    start: usize,
+    end: usize,
+    is_quoted: bool,
+}
+
+impl Value {
+    fn range(self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+/// The value of the first `href` of a tag.
+fn href(tag: &[u8]) -> Option<Value> {
+    let is_space = |byte: &u8| byte.is_ascii_whitespace();
+    let past = |from: usize, skip: &dyn Fn(&u8) -> bool| {
+        let length = tag[from..].iter().take_while(|byte| skip(byte)).count();
+        from + length
+    };
+    let mut at = past(1, &|byte| !is_space(byte) && *byte != b'/');
+    loop {
+        at = past(at, &|byte| is_space(byte) || *byte == b'/');
+        let name_start = at;
+        at = past(at, &|byte| !is_space(byte) && !b"=/>".contains(byte));
+        // A lone `=` would else be met again and again.
+        at = at.max(name_start + usize::from(tag.get(name_start) == Some(&b'=')));
+        let name = tag.get(name_start..at)?;
+        if name.is_empty() {
+            return None;
+        }
+        let equals = past(at, &is_space);
+        if tag.get(equals) != Some(&b'=') {
+            continue;
+        }
+        let start = past(equals + 1, &is_space);
+        let value = match tag.get(start)? {
+            quote @ (b'"' | b'\'') => {
+                let end = past(start + 1, &|byte| byte != quote);
+                at = end + 1;
+                Value {
+                    start: start + 1,
+                    end,
+                    is_quoted: true,
+                }
+            }
+            _ => {
+                let end = past(start, &|byte| !is_space(byte) && *byte != b'>');
+                at = end;
+                Value {
+                    start,
+                    end,
+                    is_quoted: false,
+                }
+            }
+        };
+        if name.eq_ignore_ascii_case(b"href") {
+            return Some(value);
+        }
+        if at >= tag.len() {
+            return None;
+        }
+    }
+}
+
+/// The tag with its link renamed: what stands before it, the value, what stands behind.
+fn renamed<'a>(tag: &'a [u8], value: Value, links: &Links) -> Option<(&'a [u8], String, &'a [u8])> {
+    let reference = unescape(&tag[value.range()])?;
+    let renamed = links.rename(reference.trim())?;
+    let mut text = String::with_capacity(renamed.len() + 2);
+    for c in renamed.chars() {
+        match c {
+            '&' => text.push_str("&amp;"),
+            '"' => text.push_str("&quot;"),
+            '\'' => text.push_str("&#39;"),
+            '<' => text.push_str("&lt;"),
+            '>' => text.push_str("&gt;"),
+            c => text.push(c),
+        }
+    }
+    if !value.is_quoted {
+        text = format!("\"{text}\"");
+    }
+    Some((&tag[..value.start], text, &tag[value.end..]))
+}
+
+/// Text without the character references that URLs are written with; `None` if it is no UTF-8.
+fn unescape(value: &[u8]) -> Option<String> {
+    let mut rest = std::str::from_utf8(value).ok()?;
+    let mut text = String::with_capacity(rest.len());
+    while let Some(at) = rest.find('&') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let reference = rest[1..].split_once(';').map(|(name, _)| name);
+        match reference.and_then(|name| Some((name, character(name)?))) {
+            Some((name, c)) => {
+                text.push(c);
+                rest = &rest[name.len() + 2..];
+            }
+            None => {
+                text.push('&');
+                rest = &rest[1..];
+            }
+        }
+    }
+    text.push_str(rest);
+    Some(text)
+}
+
+fn character(name: &str) -> Option<char> {
+    let named = [
+        ("amp", '&'),
+        ("quot", '"'),
+        ("apos", '\''),
+        ("lt", '<'),
+        ("gt", '>'),
+    ];
+    if let Some((_, c)) = named.into_iter().find(|(known, _)| *known == name) {
+        return Some(c);
+    }
+    let number = name.strip_prefix('#')?;
+    let code = match number.strip_prefix(['x', 'X']) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => number.parse(),
+    };
+    char::from_u32(code.ok()?)
+}
+
+/// Ends of the elements whose text holds no tags.
+const RAW: [&[u8]; 4] = [b"</script", b"</style", b"</textarea", b"</title"];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Links in JSON, renamed while it passes.
+//!
+//! Knows of JSON what is needed to tell a string from all else and a name from a value: enough to
+//! find the values that are links, whatever the rest is made of. All other bytes pass as they came.
+//!
+//! | kind | links |
+//! |---|---|
+//! | npm | `tarball` of an object that is the value of `dist`, at any depth |
+//! | pypi | `url` of the objects in the array `files` of the outermost object |
+//! | crates | `dl` and `api` of the outermost object |
+//!
+//! Called by `content` with one piece after another.
+//!
+//! Invariants: the output does not depend on how the input is cut; what is no JSON passes. Memory:
+//! a link that is being read, at most [`LINK_BYTES_MAX`]; longer strings are no links.
+
+use super::links::Links;
+use super::{LINK_BYTES_MAX, MirrorKind};
+
+/// What of a JSON text has come.
+#[derive(Debug)]
+pub(super) struct JsonRewriter {
+    kind: MirrorKind,
+    at: At,
+    /// Open objects and arrays.
+    depth: u64,
+    /// Depth of the innermost open object or array that holds links.
+    marked: Option<u64>,
+    /// Of the last string that may be a name: read when a colon follows.
+    last: Name,
+    /// The name whose value comes next.
+    name: Option<Name>,
+    /// The string that is being read, as far as it is needed.
+    held: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Between,
+    /// In a string that has passed as far as it was read; a name, perhaps.
+    Name(Escape),
+    /// In a string that is nothing to us.
+    Other(Escape),
+    /// In a link, which is held back.
+    Link(Escape),
+}
+
+/// Whether the byte before was a backslash that escapes the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Escape {
+    No,
+    Yes,
+}
+
+/// What a name means to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    /// Its value is a link, if it stands in the right place.
+    Link,
+    /// Its value holds links, if it stands in the right place.
+    Holder,
+    Other,
+}
+
+impl JsonRewriter {
+    pub(super) fn new(kind: MirrorKind) -> Self {
+        Self {
+            kind,
+            at: At::Between,
+            depth: 0,
+            marked: None,
+            last: Name::Other,
+            name: None,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes the next piece and appends what comes of it to `out`.
+    pub(super) fn push(&mut self, mut input: &[u8], links: &Links, out: &mut Vec<u8>) {
+        while !input.is_empty() {
+            input = match self.at {
+                At::Between => self.between(input, out),
+                At::Name(escape) | At::Other(escape) | At::Link(escape) => {
+                    self.string(input, escape, links, out)
+                }
+            };
+        }
+    }
+
+    /// Ends the text: what was held back is given out.
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
+        if matches!(self.at, At::Link(_)) {
+            out.append(&mut self.held);
+        }
+    }
+
+    /// Goes on to the next byte that means something between strings, and past it.
+    fn between<'a>(&mut self, input: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+        let Some(at) = input.iter().position(|byte| b"\"{}[]:,".contains(byte)) else {
+            out.extend_from_slice(input);
+            return &[];
+        };
+        let (passed, rest) = input.split_at(at + 1);
+        out.extend_from_slice(passed);
+        match input[at] {
+            b'"' => {
+                self.held.clear();
+                self.at = match self.name.take() {
+                    Some(Name::Link) if self.is_place_of_links() => At::Link(Escape::No),
+                    Some(_) => At::Other(Escape::No),
+                    None => At::Name(Escape::No),
+                };
+            }
+            b'{' | b'[' => {
+                self.depth += 1;
+                let holds = self.name.take() == Some(Name::Holder);
+                // Deeper is another thing of that name, but for npm, whose objects lie anywhere.
+                if holds && (self.kind == MirrorKind::Npm || self.depth == 2) {
+                    self.marked = Some(self.depth);
+                }
+                self.last = Name::Other;
+            }
+            b'}' | b']' => {
+                if self.marked == Some(self.depth) {
+                    self.marked = None;
+                }
+                self.depth = self.depth.saturating_sub(1);
+                (self.name, self.last) = (None, Name::Other);
+            }
+            b':' => self.name = Some(self.last),
+            _ => (self.name, self.last) = (None, Name::Other),
+        }
+        rest
+    }
+
+    fn is_place_of_links(&self) -> bool {
+        match self.kind {
+            MirrorKind::Npm => self.marked == Some(self.depth),
+            MirrorKind::Pypi => self.marked.is_some_and(|marked| marked + 1 == self.depth),
+            MirrorKind::Crates => self.depth == 1,
+            MirrorKind::Apt => false,
+        }
+    }
+
+    /// Goes on to the end of the string, if it is in sight.
+    fn string<'a>(
+        &mut self,
+        input: &'a [u8],
+        escape: Escape,
+        links: &Links,
+        out: &mut Vec<u8>,
+    ) -> &'a [u8] {
+        let (mut escape, mut end) = (escape, None);
+        for (at, &byte) in input.iter().enumerate() {
+            match (escape, byte) {
+                (Escape::Yes, _) => escape = Escape::No,
+                (Escape::No, b'\\') => escape = Escape::Yes,
+                (Escape::No, b'"') => {
+                    end = Some(at);
+                    break;
+                }
+                (Escape::No, _) => {}
+            }
+        }
+        let (inside, rest) = input.split_at(end.unwrap_or(input.len()));
+        self.take(inside, out);
+        let Some((quote, rest)) = rest.split_first() else {
+            self.at = match self.at {
+                At::Name(_) => At::Name(escape),
+                At::Link(_) => At::Link(escape),
+                At::Other(_) | At::Between => At::Other(escape),
+            };
+            return rest;
+        };
+        self.end_string(links, out);
+        out.push(*quote);
+        rest
+    }
+
+    /// Takes bytes of the string that is being read.
+    fn take(&mut self, inside: &[u8], out: &mut Vec<u8>) {
+        match self.at {
+            At::Link(escape) if self.held.len() + inside.len() > LINK_BYTES_MAX => {
+                out.append(&mut self.held);
+                out.extend_from_slice(inside);
+                self.at = At::Other(escape);
+            }
+            At::Link(_) => self.held.extend_from_slice(inside),
+            At::Name(_) => {
+                // One byte more than a name of ours can have shows that it is none.
+                let room = (NAME_BYTES_MAX + 1).saturating_sub(self.held.len());
+                self.held
+                    .extend_from_slice(&inside[..room.min(inside.len())]);
+                out.extend_from_slice(inside);
+            }
+            At::Other(_) | At::Between => out.extend_from_slice(inside),
+        }
+    }
+
+    fn end_string(&mut self, links: &Links, out: &mut Vec<u8>) {
+        match self.at {
+            At::Link(_) => {
+                let renamed = unescape(&self.held).and_then(|link| links.rename(&link));
+                match renamed {
+                    Some(renamed) => escape_into(&renamed, out),
+                    None => out.extend_from_slice(&self.held),
+                }
+                self.last = Name::Other;
+            }
+            At::Name(_) => {
+                self.last = match unescape(&self.held) {
+                    Some(name) if self.held.len() <= NAME_BYTES_MAX => self.meaning(&name),
+                    _ => Name::Other,
+                };
+            }
+            At::Other(_) | At::Between => self.last = Name::Other,
+        }
+        self.held.clear();
+        self.at = At::Between;
+    }
+
+    fn meaning(&self, name: &str) -> Name {
+        match (self.kind, name) {
+            (MirrorKind::Npm, "tarball")
+            | (MirrorKind::Pypi, "url")
+            | (MirrorKind::Crates, "dl" | "api") => Name::Link,
+            (MirrorKind::Npm, "dist") | (MirrorKind::Pypi, "files") => Name::Holder,
+            _ => Name::Other,
+        }
+    }
+}
+
+/// What the inside of a JSON string says; `None` when it is none.
+fn unescape(inside: &[u8]) -> Option<String> {
+    let mut rest = std::str::from_utf8(inside).ok()?;
+    let mut text = String::with_capacity(rest.len());
+    while let Some(at) = rest.find('\\') {
+        text.push_str(&rest[..at]);
+        let escaped = rest[at + 1..].chars().next()?;
+        rest = &rest[at + 1 + escaped.len_utf8()..];
+        text.push(match escaped {
+            '"' | '\\' | '/' => escaped,
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'u' => {
+                let (unit, after) = unit(rest)?;
+                rest = after;
+                match unit {
+                    // A character beyond the first 65,536 is two of these.
+                    0xd800..=0xdbff => {
+                        let (low, after) = unit_escaped(rest)?;
+                        rest = after;
+                        char::decode_utf16([unit, low]).next()?.ok()?
+                    }
+                    _ => char::from_u32(unit.into())?,
+                }
+            }
+            _ => return None,
+        });
+    }
+    text.push_str(rest);
+    Some(text)
+}
+
+fn unit_escaped(text: &str) -> Option<(u16, &str)> {
+    unit(text.strip_prefix("\\u")?)
+}
+
+/// Four hexadecimal digits.
+fn unit(text: &str) -> Option<(u16, &str)> {
+    let digits = text
+        .get(..4)
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    Some((u16::from_str_radix(digits, 16).ok()?, &text[4..]))
+}
+
+/// Writes `text` as the inside of a JSON string.
+fn escape_into(text: &str, out: &mut Vec<u8>) {
+    for &byte in text.as_bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            // A fragment may hold what a target cannot.
+            0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// The longest spelling of a name of ours: each letter of `tarball` written as `\u0074`.
+const NAME_BYTES_MAX: usize = 7 * 6;
+
+#[cfg(test)]
+mod tests;

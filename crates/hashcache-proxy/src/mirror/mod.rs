@@ -1,0 +1,399 @@
+//! Mirrors: package registries under paths of this proxy, for clients that trust no CA of ours.
+//!
+//! `/mirror/NAME/…` stands for a base URL that the operator has named. What is fetched is stored as
+//! it came; where a client would find links to the registry itself, they are turned into links to
+//! the mirror when the response is served ([`Rewriting`]).
+//!
+//! ```text
+//! path ─▶ Mirrors::route ─▶ Route (upstream target, whether links are in it)
+//!                             │ request fields: `fields`      the ordinary life of a request
+//!                             ▼                                           │
+//!                 Links: our name for a target ◀── json, html ◀── content ◀┘
+//! ```
+//!
+//! Called by `request::mirrored`; knows no connection and no store.
+//!
+//! Invariant: only what lies under a base, or on a host that the operator has listed for it, is
+//! ever fetched; no part of a client's URL or of a response can name another one.
+//! Cost: nothing for what has no links; else one pass over the content each time it is served.
+
+mod content;
+mod fields;
+mod html;
+mod json;
+mod links;
+mod setup;
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use hashcache_http::{Origin, Space, Target, TargetError};
+
+pub(crate) use content::{REWRITING_BYTES, Rewriting};
+pub(crate) use fields::{
+    Dressing, ask_plainly, coding, dress, take_out_of_request, translate_conditions,
+};
+pub(crate) use links::Links;
+pub use setup::Setup;
+
+/// Which protocol a registry speaks, and so what of it must be rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MirrorKind {
+    /// A Python package index with the simple API, HTML or JSON.
+    Pypi,
+    /// An npm registry.
+    Npm,
+    /// A sparse index of crates, with their downloads.
+    Crates,
+    /// An archive of Debian packages.
+    Apt,
+}
+
+impl MirrorKind {
+    /// All kinds with their words.
+    pub const ALL: [(&'static str, MirrorKind); 4] = [
+        ("pypi", Self::Pypi),
+        ("npm", Self::Npm),
+        ("crates", Self::Crates),
+        ("apt", Self::Apt),
+    ];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pypi => "pypi",
+            Self::Npm => "npm",
+            Self::Crates => "crates",
+            Self::Apt => "apt",
+        }
+    }
+
+    /// Whether its index names files of other hosts.
+    pub fn has_files(self) -> bool {
+        matches!(self, Self::Pypi | Self::Crates)
+    }
+}
+
+impl fmt::Display for MirrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A registry and the name by which clients find it here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mirror {
+    name: Box<str>,
+    kind: MirrorKind,
+    /// Its path ends in `/`, and it has no query.
+    base: Target,
+    /// Origins of files, the registry's own not among them.
+    files: Vec<Origin>,
+}
+
+/// Why something is no mirror.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MirrorError {
+    /// The name cannot be a segment of a path.
+    #[error("`{name}` is not a name for a mirror")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The URL is none.
+    #[error("`{url}` is not a URL of a registry")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        source: TargetError,
+    },
+    /// The URL has a query, behind which no path can follow.
+    #[error("`{url}` has a query")]
+    Query {
+        /// The URL.
+        url: String,
+    },
+    /// Hosts of files for a kind whose index names none.
+    #[error("an index of {kind} names no files of other hosts")]
+    Files {
+        /// The kind.
+        kind: MirrorKind,
+    },
+}
+
+impl Mirror {
+    /// The registry at `url`, which is what its own clients would be told: the index with the
+    /// simple API, the npm registry, the sparse index without `sparse+`, the archive above `dists`.
+    /// `files` are the origins beside its own on which files lie that its index names.
+    ///
+    /// # Errors
+    /// See [`MirrorError`].
+    pub fn new(
+        name: &str,
+        kind: MirrorKind,
+        url: &str,
+        files: Vec<Origin>,
+    ) -> Result<Self, MirrorError> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if !name.starts_with(|first: char| first.is_ascii_alphanumeric())
+            || name.len() > NAME_BYTES_MAX
+            || !name.bytes().all(fits)
+        {
+            return Err(MirrorError::Name {
+                name: name.to_owned(),
+            });
+        }
+        let named = Target::parse_url(url).map_err(|source| MirrorError::Url {
+            url: url.to_owned(),
+            source,
+        })?;
+        if named.query().is_some() {
+            return Err(MirrorError::Query {
+                url: url.to_owned(),
+            });
+        }
+        if !files.is_empty() && !kind.has_files() {
+            return Err(MirrorError::Files { kind });
+        }
+        let path = match named.path().strip_suffix('/') {
+            Some(_) => named.path().to_owned(),
+            None => format!("{}/", named.path()),
+        };
+        let base = Target {
+            path_and_query: path.into(),
+            ..named
+        };
+        Ok(Self {
+            name: name.into(),
+            kind,
+            base,
+            files,
+        })
+    }
+
+    /// The segment of the path after `/mirror/`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it speaks.
+    pub fn kind(&self) -> MirrorKind {
+        self.kind
+    }
+
+    /// The URL it stands for.
+    pub fn url(&self) -> String {
+        self.base.to_string()
+    }
+
+    /// The origins beside its own on which its files lie.
+    pub fn files(&self) -> &[Origin] {
+        &self.files
+    }
+
+    /// Where the rest of a path leads; `None` where it leads nowhere.
+    fn route(&self, rest: &str) -> Option<Route> {
+        let path = rest.split('?').next().unwrap_or_default();
+        if steps_upwards(path) {
+            return None;
+        }
+        let below = |rest: &str| format!("{}{rest}", self.base.path());
+        let (origin, path_and_query) = match self.kind {
+            MirrorKind::Npm | MirrorKind::Apt => (None, below(rest)),
+            MirrorKind::Pypi => match rest.strip_prefix(SIMPLE) {
+                Some(rest) => (None, below(rest)),
+                None => self.file(rest)?,
+            },
+            MirrorKind::Crates => match self.file(rest) {
+                Some(file) => file,
+                None if rest.starts_with(FILES) => return None,
+                None => (None, below(rest)),
+            },
+        };
+        let (scheme, authority) = match origin {
+            Some(origin) => (origin.scheme, origin.authority),
+            None => (self.base.scheme, self.base.authority.clone()),
+        };
+        let target = Target::new(scheme, authority, &path_and_query).ok()?;
+        let links = match self.kind {
+            MirrorKind::Pypi => path.starts_with(SIMPLE),
+            // What follows `-` is a file or an API; all else describes packages.
+            MirrorKind::Npm => !path.starts_with("-/") && !path.contains("/-/"),
+            MirrorKind::Crates => path == "config.json",
+            MirrorKind::Apt => false,
+        };
+        Some(Route { target, links })
+    }
+
+    /// The origin and the path of `files/<host>/<path>`, if the host is on the list.
+    fn file(&self, rest: &str) -> Option<(Option<Origin>, String)> {
+        let (host, _) = rest.strip_prefix(FILES)?.split_once('/')?;
+        let path = &rest[FILES.len() + host.len()..];
+        // pip writes the colon of a port as %3A.
+        let named = unescaped_host(host);
+        let own = self.own();
+        let mut origins = std::iter::once(&own).chain(&self.files);
+        let origin = origins.find(|origin| host_id(origin) == named)?;
+        Some((Some(origin.clone()), path.to_owned()))
+    }
+
+    fn own(&self) -> Origin {
+        Origin {
+            scheme: self.base.scheme,
+            authority: self.base.authority.clone(),
+        }
+    }
+
+    /// Where `target` lies below this mirror; `None` if it is none of its resources.
+    fn place(&self, target: &Target) -> Option<String> {
+        let is_own = target.same_origin(&self.base);
+        let below = target.path_and_query.strip_prefix(self.base.path());
+        let below = below.filter(|_| is_own);
+        match self.kind {
+            MirrorKind::Npm | MirrorKind::Apt => below.map(str::to_owned),
+            MirrorKind::Pypi => match below {
+                Some(rest) => Some(format!("{SIMPLE}{rest}")),
+                None => self.place_of_file(target),
+            },
+            MirrorKind::Crates => match below.filter(|rest| !rest.starts_with(FILES)) {
+                Some(rest) => Some(rest.to_owned()),
+                None => self.place_of_file(target),
+            },
+        }
+    }
+
+    fn place_of_file(&self, target: &Target) -> Option<String> {
+        let own = self.own();
+        let mut origins = std::iter::once(&own).chain(&self.files);
+        let listed = origins.find(|origin| {
+            origin.scheme == target.scheme && origin.authority == target.authority
+        })?;
+        let host = host_id(listed);
+        Some(format!("{FILES}{host}{}", target.path_and_query))
+    }
+
+    /// A number for what this mirror makes of a response under `base`: when it changes, so may the
+    /// content that clients are given. Compared only with itself, so the hash is no format.
+    fn fingerprint(&self, base: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (REWRITING_VERSION, self, base).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// By which segment of a path files of this origin are found.
+fn host_id(origin: &Origin) -> String {
+    origin.authority.display(origin.scheme).to_string()
+}
+
+/// A host in lower case whose colon and brackets may be percent-encoded.
+fn unescaped_host(host: &str) -> String {
+    let mut host = host.to_ascii_lowercase();
+    for (escaped, byte) in [("%3a", ":"), ("%5b", "["), ("%5d", "]")] {
+        host = host.replace(escaped, byte);
+    }
+    host
+}
+
+/// Whether an origin could take a segment for a step upwards, and so out of the base: `..`, with
+/// dots and separators written out or not. apt does ask for `./Packages`.
+fn steps_upwards(path: &str) -> bool {
+    let mut plain = path.to_ascii_lowercase();
+    for (escaped, byte) in [("%2e", "."), ("%2f", "/"), ("%5c", "/"), ("\\", "/")] {
+        plain = plain.replace(escaped, byte);
+    }
+    plain.split('/').any(|segment| segment == "..")
+}
+
+/// Where a request to a mirror leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// What to fetch.
+    pub(crate) target: Target,
+    /// Whether the response holds links to the registry.
+    pub(crate) links: bool,
+}
+
+/// All mirrors of this proxy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mirrors {
+    /// With the numbers of their spaces.
+    all: Vec<(Mirror, u16)>,
+}
+
+/// What a path below `/mirror/` leads to.
+pub(crate) enum Led {
+    /// To a resource of a mirror, under this space.
+    To(Mirror, Space, Route),
+    /// To a mirror, which has nothing of that name.
+    Nowhere,
+    /// There is no mirror of that name.
+    NoMirror,
+}
+
+impl Mirrors {
+    pub(crate) fn new(mirrors: &[Mirror]) -> Self {
+        let mut numbered = Vec::with_capacity(mirrors.len());
+        let mut taken = std::collections::BTreeSet::new();
+        let mut sorted: Vec<&Mirror> = mirrors.iter().collect();
+        sorted.sort_by(|one, other| one.name.cmp(&other.name));
+        for mirror in sorted {
+            // By name and not by place in the list: what is stored for a mirror stays its own when
+            // another one is added before it.
+            let mut number = name_number(&mirror.name);
+            while !taken.insert(number) {
+                number = number.wrapping_add(1);
+            }
+            numbered.push((mirror.clone(), number));
+        }
+        Self { all: numbered }
+    }
+
+    /// In the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mirror> {
+        self.all.iter().map(|(mirror, _)| mirror)
+    }
+
+    /// Where a path and query leads; `None` when it is not below `/mirror/`.
+    pub(crate) fn lead(&self, path_and_query: &str) -> Option<Led> {
+        let below = path_and_query.strip_prefix(PREFIX)?;
+        let end = below.find(['/', '?']).unwrap_or(below.len());
+        let (name, rest) = below.split_at(end);
+        let Some((mirror, number)) = self.all.iter().find(|(mirror, _)| *mirror.name == *name)
+        else {
+            return Some(Led::NoMirror);
+        };
+        let rest = rest.strip_prefix('/').unwrap_or(rest);
+        Some(match mirror.route(rest) {
+            Some(route) => Led::To(mirror.clone(), Space::Mirror(*number), route),
+            None => Led::Nowhere,
+        })
+    }
+}
+
+/// FNV-1a, folded: the number is part of the keys of what is stored, so it must stay what it is.
+fn name_number(name: &str) -> u16 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let [a, b, c, d] = hash.to_le_bytes();
+    u16::from_le_bytes([a ^ c, b ^ d])
+}
+
+/// Where all mirrors lie.
+const PREFIX: &str = "/mirror/";
+/// Where the index of a `pypi` mirror lies below its name.
+const SIMPLE: &str = "simple/";
+/// Where files of listed hosts lie below the name of a mirror. No path of a sparse index has five
+/// letters before its first slash.
+const FILES: &str = "files/";
+const NAME_BYTES_MAX: usize = 64;
+/// The longest link, and the longest tag, that is looked at. Requests for longer ones are refused.
+const LINK_BYTES_MAX: usize = 16 << 10;
+/// Raised when rewriting changes, so that clients do not keep what an older program made.
+const REWRITING_VERSION: u8 = 1;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! What the clients of a mirror are told: the lines of their own configuration.
+//!
+//! Read by the front page and by `hashcache env`, so that both say the same.
+
+use hashcache_http::Origin;
+
+use super::{Mirror, MirrorKind};
+
+/// How a client is pointed at a mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Variables of its environment that do it alone; none where it reads only files.
+    pub variables: Vec<(&'static str, String)>,
+    /// The file that does it.
+    pub file: &'static str,
+    /// The lines of that file.
+    pub lines: Vec<String>,
+}
+
+impl Mirror {
+    /// How a client is pointed at this mirror of a proxy that it reaches under `proxy`.
+    pub fn setup(&self, proxy: &Origin) -> Setup {
+        let name = &self.name;
+        let url = format!("{proxy}/mirror/{name}/");
+        match self.kind {
+            MirrorKind::Pypi => {
+                let index = format!("{url}simple/");
+                // What pip compares it with has a port only if the URL has one.
+                let host = proxy.authority.display(proxy.scheme).to_string();
+                Setup {
+                    file: "pip.conf",
+                    lines: vec![
+                        "[global]".to_owned(),
+                        format!("index-url = {index}"),
+                        format!("trusted-host = {host}"),
+                    ],
+                    variables: vec![("PIP_INDEX_URL", index), ("PIP_TRUSTED_HOST", host)],
+                }
+            }
+            MirrorKind::Npm => Setup {
+                file: ".npmrc",
+                lines: vec![
+                    format!("registry={url}"),
+                    // A lockfile made here would else lead everybody to this proxy.
+                    "omit-lockfile-registry-resolved=true".to_owned(),
+                ],
+                variables: vec![
+                    ("npm_config_registry", url),
+                    (
+                        "npm_config_omit_lockfile_registry_resolved",
+                        "true".to_owned(),
+                    ),
+                ],
+            },
+            MirrorKind::Crates => Setup {
+                variables: vec![],
+                file: ".cargo/config.toml",
+                lines: vec![
+                    "[source.crates-io]".to_owned(),
+                    format!("replace-with = \"hashcache-{}\"", name.replace('.', "-")),
+                    format!("[source.hashcache-{}]", name.replace('.', "-")),
+                    format!("registry = \"sparse+{url}\""),
+                ],
+            },
+            MirrorKind::Apt => Setup {
+                variables: vec![],
+                file: "/etc/apt/sources.list.d/*.sources",
+                lines: vec![format!("URIs: {url}")],
+            },
+        }
+    }
+}

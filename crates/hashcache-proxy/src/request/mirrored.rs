@@ -1,0 +1,117 @@
+//! Requests to a mirror: the ordinary life of a request, between two changes of its fields.
+//!
+//! What is asked of `/mirror/NAME/…` is looked up, fetched and stored as a resource of the
+//! registry, in a space of its own. Where the response holds links, the client's conditions
+//! are translated before and the content is rewritten after; nothing in between knows of it.
+//!
+//! Called by `request`. Invariant: what is stored is what the registry sent.
+
+use std::rc::Rc;
+
+use hashcache_http::{Space, Target};
+use http::{Method, Request, Response, StatusCode};
+
+use super::body::Body;
+use super::forward::Order;
+use super::note::Note;
+use super::{Answer, Connection, answer, own};
+use crate::failure::Failure;
+use crate::metrics::Limit;
+use crate::mirror::{
+    Dressing, Led, Links, Mirror, MirrorKind, REWRITING_BYTES, Rewriting, Route, ask_plainly,
+    coding, dress, take_out_of_request, translate_conditions,
+};
+use crate::wire::{ClientBody, HeadInfo};
+
+/// Where a request for `target`, which is on this proxy, leads; `None` if not below `/mirror/`.
+pub(super) fn lead(connection: &Connection, target: &Target) -> Option<Led> {
+    let live = connection.worker.common.live();
+    live.mirrors.lead(&target.path_and_query)
+}
+
+/// Answers a request for `target`, which leads to a mirror.
+pub(super) async fn serve(
+    connection: &Rc<Connection>,
+    request: Request<ClientBody>,
+    info: &HeadInfo,
+    (target, led): (&Target, Led),
+    note: &mut Note,
+) -> Answer {
+    let not_found = |reason| {
+        let status = StatusCode::NOT_FOUND;
+        Err(Failure::Refused { status, reason })
+    };
+    match led {
+        Led::NoMirror => not_found("there is no mirror of that name"),
+        Led::Nowhere => not_found("that is no place below this mirror's registry"),
+        Led::To(mirror, _, route) if !may_ask(&mirror, request.method(), &route) => {
+            Ok(own::not_allowed())
+        }
+        Led::To(mirror, space, route) => {
+            let to = (mirror, space, route);
+            ask(connection, request, info, target, to, note).await
+        }
+    }
+}
+
+/// Nothing is published through a mirror. npm asks with POST whether what it installs is known to
+/// be broken.
+fn may_ask(mirror: &Mirror, method: &Method, route: &Route) -> bool {
+    match *method {
+        Method::GET | Method::HEAD => true,
+        Method::POST => {
+            mirror.kind() == MirrorKind::Npm && route.target.path().contains("/-/npm/v1/security/")
+        }
+        _ => false,
+    }
+}
+
+async fn ask(
+    connection: &Rc<Connection>,
+    mut request: Request<ClientBody>,
+    info: &HeadInfo,
+    asked: &Target,
+    (mirror, space, route): (Mirror, Space, Route),
+    note: &mut Note,
+) -> Answer {
+    let is_head = *request.method() == Method::HEAD;
+    let Route { target, links } = route;
+    let dressing = match links {
+        true => Dressing::Renamed,
+        false => Dressing::Plain,
+    };
+    let base = connection.worker.common.base(&asked.authority);
+    let links = Links::new(&mirror, &base.to_string(), target.clone());
+    let fields = request.headers_mut();
+    take_out_of_request(fields);
+    if dressing == Dressing::Renamed {
+        ask_plainly(mirror.kind(), fields);
+        translate_conditions(&links, fields);
+    }
+    let order = Order::new(space, target, request, info);
+    let response = Box::pin(answer(connection, order, note)).await?;
+    let (mut head, body) = response.into_parts();
+    let has_content = !is_head && head.status != StatusCode::NOT_MODIFIED;
+    if dressing == Dressing::Plain || !has_content {
+        dress(&links, dressing, &mut head.headers);
+        return Ok(Response::from_parts(head, body));
+    }
+    if head.status == StatusCode::PARTIAL_CONTENT {
+        let reason = "a part, where none was asked for";
+        return Err(Failure::ResponseMalformed(reason));
+    }
+    let coding = coding(&head.headers)?;
+    // Who holds it until the client has all is slow or not, as with content of other transfers.
+    let memory = connection.worker.cache.reserve_bulk(REWRITING_BYTES);
+    let memory = memory.ok_or_else(|| {
+        connection.worker.metrics.limit(Limit::Memory);
+        Failure::Refused {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            reason: "there is no memory left for one more index",
+        }
+    })?;
+    let rewriting = Rewriting::new(links.clone(), coding, &head.headers);
+    dress(&links, dressing, &mut head.headers);
+    let body = Body::rewritten(body, rewriting, memory).await?;
+    Ok(Response::from_parts(head, body))
+}
