@@ -1,5 +1,7 @@
 //! A record in memory: what pending, hot and freshly read objects have in common.
 
+use std::sync::atomic::AtomicU64;
+
 use bytes::Bytes;
 
 use crate::format::Fields;
@@ -15,6 +17,8 @@ pub(crate) struct Record {
     pub(crate) content: Vec<Bytes>,
     /// Where in the log it lies, if it does.
     pub(crate) at: Option<LogPos>,
+    /// No rule up to this version says anything of it.
+    pub(crate) judged: AtomicU64,
 }
 
 impl Record {

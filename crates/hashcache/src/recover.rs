@@ -29,7 +29,14 @@ pub(crate) fn recover(scribe: &mut Scribe) {
     let stripe = std::sync::Arc::clone(&scribe.stripe);
     let serial = scribe.superblock.checkpoint_serial;
     let forgotten_below = scribe.superblock.removes_forgotten_below;
-    let removed = scribe.journal.read(&stripe, serial, forgotten_below);
+    let journalled = scribe.journal.read(&stripe, serial, forgotten_below);
+    let (removed, rules) = journalled.map(|it| (it.removed, it.rules)).unzip();
+    let rules = rules.unwrap_or_default();
+    for rule in &rules {
+        stripe.version_was_drawn(rule.version);
+    }
+    // Before anything of what they bar can be found.
+    stripe.rules.add(&rules, &stripe.budget);
     // Were the index file that of an older checkpoint, the next one would be written over it.
     let older = if stripe.index.stays_on_disk() {
         0

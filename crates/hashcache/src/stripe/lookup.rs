@@ -81,8 +81,11 @@ pub(super) struct Question {
 impl Question {
     fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
         let (promise, outcome) = promise();
-        let stale = AtomicBool::new(false);
-        let reading = Arc::new(Reading { outcome, stale });
+        let reading = Arc::new(Reading {
+            outcome,
+            stale: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        });
         shard.reading.insert(wanted.key, Arc::clone(&reading));
         Self {
             wanted,
@@ -101,7 +104,9 @@ impl Question {
 impl Stripe {
     /// The head of `name`, if it is hot: the shortest way an answer can take.
     pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Arc<Record>> {
-        let right = |it: &Record| it.fields.kind == Kind::Head && it.name == name;
+        let right = |it: &Record| {
+            it.fields.kind == Kind::Head && it.name == name && !self.rules.judge(it).gone
+        };
         self.hot.hit(key, right)
     }
 
@@ -126,11 +131,13 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
-        if let Some(record) = self.hot.hit(wanted.key, |it| wanted.is(it)) {
+        let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
+        if let Some(record) = self.hot.hit(wanted.key, right) {
             return Asked::Memory(Lookup::Found(record));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
-            if wanted.is(&pending.record) {
+            // What it replaced is older, so it is gone too.
+            if right(&pending.record) {
                 pending.asked_for.store(true, Ordering::Relaxed);
                 self.counters.pending_hits.add(1);
                 return Asked::Memory(Lookup::Found(Arc::clone(&pending.record)));
@@ -202,6 +209,14 @@ impl Stripe {
             self.counters.misses.add(1);
             return None;
         };
+        // A rule may have come since it was read. One that has been forgotten since had outlived
+        // it.
+        let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
+        let is_gone = self.rules.any() && (self.rules.judge(&record).gone || outlived());
+        if is_gone || reading.gone.load(Ordering::Acquire) {
+            self.counters.misses.add(1);
+            return None;
+        }
         self.counters.disk_hits.add(1);
         // Once the device has failed its names get other owners, who know nothing of this read.
         if self.health() == Health::OutOfService {
@@ -265,6 +280,12 @@ impl Stripe {
                     if self.is_in_force(&record) {
                         return Some(*record);
                     }
+                    // An older version need not have had the label by which this one went: all that
+                    // could be one are forgotten.
+                    if self.rules.judge(&record).gone {
+                        self.forget_candidates(wanted.key, candidates);
+                        return None;
+                    }
                     // Older ones do not count either, but other names may have an equal tag.
                     let head = self.log.head();
                     self.shard(wanted.key).policy.forget(wanted.key, *at, head);
@@ -315,7 +336,8 @@ impl Stripe {
     /// Whether what was read still counts. A span counts if the head does that leads to it.
     pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
-        fields.kind == Kind::Span || self.counts(fields.key, fields.version)
+        fields.kind == Kind::Span
+            || self.counts(fields.key, fields.version) && !self.rules.judge(record).gone
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {

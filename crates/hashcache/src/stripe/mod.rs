@@ -29,10 +29,12 @@ use crate::flush::Queue;
 use crate::format::Family;
 use crate::index_file::IndexFile;
 use crate::io::Pool;
+use crate::journal;
 use crate::key::{KeyHash, Secret};
 use crate::members::Members;
 use crate::memory::{Budget, Hot};
 use crate::object::Version;
+use crate::rules::Rules;
 use crate::shard::{Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
 
@@ -53,6 +55,7 @@ pub(crate) struct Stripe {
     pub(crate) index_file: IndexFile,
     pub(crate) secret: Secret,
     pub(crate) log: LogMap,
+    pub(crate) rules: Rules,
     pub(crate) budget: Budget,
     /// The part of it that pending writes may take.
     pub(crate) write_budget: Budget,
@@ -72,7 +75,7 @@ pub(crate) struct Stripe {
 pub(crate) enum Accepted {
     /// It is found from now on.
     Yes,
-    /// A newer put or a remove came first.
+    /// A newer put, a remove or a rule came first.
     Superseded,
     /// An update of metadata met another one, or the put it belongs to, still under way.
     Busy,
@@ -103,6 +106,7 @@ impl Stripe {
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
             log: LogMap::new(&parts.geometry, parts.device_id),
+            rules: Rules::new(&parts.secret, journal::rules_max(&parts.geometry)),
             device: parts.device,
             device_id: parts.device_id,
             path: parts.path,
@@ -241,6 +245,20 @@ impl Stripe {
         (version, known || masked)
     }
 
+    /// The lowest version of a put that is under way; the next one when there is none.
+    pub(crate) fn oldest_begun(&self) -> Version {
+        // Drawn first: what begins meanwhile is newer.
+        let next = self.draw_version();
+        let begun = self.shards().filter_map(|shard| shard.oldest_begun());
+        begun.min().unwrap_or(next)
+    }
+
+    /// Takes out of the hot objects what rules bar: they are about to be forgotten.
+    pub(crate) fn let_go_of_barred(&self) {
+        self.hot
+            .remove_all(|record| self.rules.judge(record).is_barred());
+    }
+
     /// Makes `pending` the newest record of its name and has it written, unless something came
     /// first.
     pub(crate) fn put_head(&self, pending: &Arc<Pending>, begun: &Arc<Begun>) -> Accepted {
@@ -250,6 +268,10 @@ impl Stripe {
             return Accepted::OutOfService;
         }
         if begun.superseded.load(Ordering::Acquire) {
+            return Accepted::Superseded;
+        }
+        // Asked under the lock, and by look-ups again: a rule that comes now bars what is pending.
+        if self.rules.judge(&pending.record).is_barred() {
             return Accepted::Superseded;
         }
         if begun.is_update && !shard.outruns(fields.key, begun) {

@@ -30,6 +30,7 @@ mod policies;
 mod power;
 mod readmission;
 mod recovery;
+mod rules;
 mod stress;
 mod support;
 mod wrap;
