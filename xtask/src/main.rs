@@ -12,6 +12,7 @@ mod models;
 mod never_wrong;
 mod paper_figure;
 mod proxy_process;
+mod purges;
 mod range_storm;
 mod real_clients;
 mod report;
@@ -48,6 +49,8 @@ enum Command {
     NeverWrong(never_wrong::Args),
     /// Let many clients share one fetch that is cut, slow or not to be shared
     Followers(followers::Args),
+    /// Purge in every way, kill the proxy, and measure many purges on a slow disk
+    Purges(purges::Args),
     /// Ask for random ranges of one object: each byte is to be fetched once
     RangeStorm(range_storm::Args),
     /// Send requests and answers that have two meanings
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::MemoryPressure(args) => memory_pressure::run(&args),
         Command::NeverWrong(args) => never_wrong::run(&args),
         Command::Followers(args) => followers::run(&args),
+        Command::Purges(args) => purges::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Models(args) => models::models(&args),

@@ -165,6 +165,14 @@ impl Collapse {
         self.shard(key).flights.remove(key);
     }
 
+    /// The same for all keys that are `old`.
+    pub(crate) fn forget_where(&self, old: impl Fn(&[u8]) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.flights.retain(|key, _| !old(key));
+        }
+    }
+
     /// Whether a revalidation of `key` failed a moment ago.
     pub(crate) fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
         self.shard(key)

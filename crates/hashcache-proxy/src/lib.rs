@@ -15,6 +15,7 @@ mod worker;
 mod collapse;
 mod fetch;
 mod pieces;
+mod purge;
 mod related;
 mod request;
 mod store;

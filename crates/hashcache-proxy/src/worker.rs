@@ -19,9 +19,10 @@ use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{Exposition, WorkerMetrics};
+use crate::purge::Purger;
 use crate::related::Related;
 use crate::settings::{Limits, Mode, Settings};
-use crate::upstream::address::{Clients, ConnectPort};
+use crate::upstream::address::{Clients, ConnectPort, Prefix};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::{self, Destinations, Upstream};
 
@@ -36,6 +37,7 @@ pub(crate) struct Common {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) collapse: Arc<Collapse>,
+    pub(crate) purger: Purger,
     pub(crate) related: Related,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
@@ -51,6 +53,8 @@ pub(crate) struct Live {
     pub(crate) max_object_size: u64,
     pub(crate) connect_ports: Vec<ConnectPort>,
     pub(crate) clients: Clients,
+    /// Clients beside this machine that may purge.
+    pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::Shared,
 }
 
@@ -77,6 +81,7 @@ impl Live {
             max_object_size: settings.max_object_size,
             connect_ports: settings.allow_connect_port.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
+            allow_purge: settings.allow_purge.clone(),
             upstream: upstream::Shared {
                 destinations,
                 ..upstream
@@ -94,9 +99,20 @@ impl Common {
         UnixTime(self.clock.now().seconds())
     }
 
+    /// Whether this client may purge: from this machine, unless more are allowed.
+    pub(crate) fn may_purge(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        client.is_loopback() || self.live().allow_purge.iter().any(|it| it.contains(client))
+    }
+
     /// Under which part of the key space the resources of this process lie.
     pub(crate) fn space(&self) -> Space {
-        match self.mode {
+        Self::space_of(&self.mode)
+    }
+
+    /// The same before the process has begun.
+    pub(crate) fn space_of(mode: &Mode) -> Space {
+        match mode {
             Mode::Forward => Space::Own,
             Mode::Accelerate { .. } => Space::Site(0),
         }

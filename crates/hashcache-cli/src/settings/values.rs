@@ -57,6 +57,10 @@ pub struct Values {
     pub max_object_size: Option<u64>,
     /// Clients allowed beside the default ones.
     pub allow_client: Vec<Prefix>,
+    /// Clients that may purge, beside those of this machine.
+    pub allow_purge: Vec<Prefix>,
+    /// Where the token of the admin listener stands, if it is to change anything.
+    pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although refused by default.
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
@@ -101,6 +105,8 @@ impl Values {
             block: 8 << 10,
             max_object_size: None,
             allow_client: vec![],
+            allow_purge: vec![],
+            admin_token_file: None,
             allow_destination: vec![],
             deny_destination: vec![],
             allow_connect_port: vec![ConnectPort::new(443..=443)],
@@ -134,6 +140,8 @@ impl Values {
             admin: self.admin,
             name: self.name.clone(),
             allow_client: self.allow_client.clone(),
+            allow_purge: self.allow_purge.clone(),
+            admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),
             allow_connect_port: self.allow_connect_port.clone(),

@@ -11,6 +11,7 @@ mod proxy_process;
 mod proxy_followers;
 mod proxy_groups;
 mod proxy_never_wrong;
+mod proxy_purges;
 mod proxy_ranges;
 mod proxy_smuggling;
 

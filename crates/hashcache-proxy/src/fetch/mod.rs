@@ -36,6 +36,7 @@ use self::pump::{RESUMES_MAX, Transfer};
 use crate::collapse::{Flight, SharedResponse};
 use crate::metrics::{Counted, Limit};
 use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::purge::labels_of;
 use crate::related::Asked;
 use crate::request::body::{Tally, Trailers};
 use crate::store::StoredResponse;
@@ -194,7 +195,7 @@ pub(crate) async fn fetch(
             confirm(
                 &worker,
                 &order,
-                known,
+                (known, intent.map(|intent| intent.version())),
                 exchange,
                 (asked, came),
                 flight,
@@ -397,8 +398,19 @@ fn judge(
                 Extent::Whole => return Judged::NotInParts,
             }
             let stored = stored_part(response.headers(), facts, row, response_time);
-            let part = intent
-                .and_then(|intent| begin_part(worker, intent, stored, range, live.max_object_size));
+            let labels = labels_of(
+                &worker.cache,
+                worker.common.space(),
+                &order.target,
+                response.headers(),
+            );
+            let put = Put {
+                labels,
+                ..Put::metadata(bytes::Bytes::new())
+            };
+            let part = intent.and_then(|intent| {
+                begin_part(worker, intent, stored, range, live.max_object_size, put)
+            });
             return match part {
                 Some(part) => Judged::Part(Box::new(part)),
                 None => Judged::NotInParts,
@@ -443,6 +455,12 @@ fn judge(
             true => Keep::AtEnd,
             false => Keep::Whole,
         },
+        labels: labels_of(
+            &worker.cache,
+            worker.common.space(),
+            &order.target,
+            response.headers(),
+        ),
         ..Put::metadata(metadata)
     });
     match intent
@@ -491,6 +509,7 @@ fn begin_part(
     stored: StoredResponse,
     range: ContentRange,
     max_object_size: u64,
+    put: Put,
 ) -> Option<BegunPart> {
     let (range, length) = range.range.zip(range.complete)?;
     if_range_value(&stored.facts, &stored.fields)?;
@@ -509,7 +528,8 @@ fn begin_part(
     let put = Put {
         length: Some(length),
         span_pages: 1,
-        ..Put::metadata(stored.encode()?)
+        metadata: stored.encode()?,
+        ..put
     };
     let hit = intent.incomplete(put).ok()?;
     let pieces = &worker.common.collapse.pieces;
@@ -562,7 +582,7 @@ async fn store_part(
 async fn confirm(
     worker: &Rc<Worker>,
     order: &Order,
-    known: Known,
+    (known, asked_as_of): (Known, Option<hashcache::Version>),
     exchange: Exchange,
     (request_time, response_time): (UnixTime, UnixTime),
     flight: Option<Flight>,
@@ -598,10 +618,11 @@ async fn confirm(
             stored.row = row;
             if let Some(metadata) = stored.encode() {
                 // Those who wait look again, so it must be there when they are told.
-                worker
-                    .cache
-                    .update_metadata(&order.key, hit.version(), metadata)
-                    .await;
+                let (cache, key, version) = (&worker.cache, &order.key, hit.version());
+                match asked_as_of {
+                    Some(as_of) => cache.confirm_metadata(key, version, as_of, metadata).await,
+                    None => cache.update_metadata(key, version, metadata).await,
+                };
             }
         }
         Storable::Partial { .. } | Storable::No(_) => worker.cache.invalidate(&order.key),

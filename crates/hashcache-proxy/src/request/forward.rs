@@ -7,7 +7,7 @@ use hashcache::{Follower, Hit};
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, Forward, Handling, MethodKind, NotStored, OnError,
     RangeAnswer, RequestFacts, Reuse, Target, Upgrading, answer_range, asks_for_upgrade,
-    invalidated, is_unsafe, reuse,
+    invalidated, invalidated_groups, is_unsafe, reuse,
 };
 use http::header::{AGE, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::note::Note;
-use super::{Answer, Connection, connect, endpoint, hit, invalidate, partial, ranged};
+use super::{Answer, Connection, connect, endpoint, hit, partial, ranged};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, SharedResponse, Told, listen};
 use crate::failure::Failure;
@@ -116,11 +116,10 @@ pub(super) async fn pass(
         connect::upgrade(connection, upgrade, note);
     }
     if is_unsafe(&method) {
-        let status = response.status();
-        invalidate(
-            connection,
-            &invalidated(&method, &target, status, response.headers()),
-        );
+        let (status, fields) = (response.status(), response.headers());
+        let targets = invalidated(&method, &target, status, fields);
+        let groups = invalidated_groups(&method, status, fields);
+        worker.common.purger.invalidate(&targets, &groups);
     }
     let (mut head, body) = response.into_parts();
     add_own(
@@ -501,8 +500,7 @@ async fn again(
 ) -> Answer {
     let found = super::look_up(connection, &key, &order.fields).await;
     if let super::LookedUp::Found { hit, stored, .. } = found {
-        let common = &connection.worker.common;
-        let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
+        let decision = super::reuse_hit(connection, facts, &hit, &stored);
         if let Reuse::Fresh { age, ttl } = decision {
             note.outcome(Outcome::Collapsed);
             let served = hit::Served {

@@ -18,6 +18,7 @@ mod hit;
 mod note;
 mod own;
 mod partial;
+mod purge;
 mod ranged;
 
 use std::convert::Infallible;
@@ -27,8 +28,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hashcache::{Hit, Lookup};
 use hashcache_http::{
-    Authority, RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance, Target, TargetError,
-    asks_for_upgrade, cache_key, if_range_value, parse_target, reuse,
+    Authority, FactFlags, OnError, RequestFacts, RequestTarget, Reuse, Scheme, StaleAllowance,
+    Target, TargetError, asks_for_upgrade, cache_key, if_range_value, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -126,6 +127,9 @@ async fn serve(
         RequestTarget::Resource(target) => target,
     };
     note.set_target(&target);
+    if request.method().as_str() == "PURGE" {
+        return purge::answer(connection, &request, &target, note).await;
+    }
     if common.accelerated().is_none() {
         not_admin(connection, &target.authority)?;
     }
@@ -329,8 +333,6 @@ async fn decide(
     note: &mut Note,
 ) -> Answer {
     use hashcache_http::Forward;
-    let worker = &connection.worker;
-    let now = worker.common.now();
     let (hit, stored, from) = match looked_up {
         LookedUp::Found { hit, stored, from } => (hit, stored, from),
         LookedUp::VaryMiss(hit) => {
@@ -350,7 +352,7 @@ async fn decide(
                 .await;
         }
     };
-    let decision = reuse(facts, &stored.facts, now, &worker.common.live().reuse);
+    let decision = reuse_hit(connection, facts, &hit, &stored);
     match decision {
         Reuse::Fresh { age, ttl } => {
             note.outcome(hit::outcome(stored.facts.status, from));
@@ -393,6 +395,33 @@ async fn decide(
     }
 }
 
+/// What a stored response is good for. One that was purged softly is none that is fresh.
+fn reuse_hit(
+    connection: &Connection,
+    facts: &RequestFacts,
+    hit: &Hit,
+    stored: &StoredResponse,
+) -> Reuse {
+    let common = &connection.worker.common;
+    let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
+    match decision {
+        Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
+            if facts.directives.only_if_cached {
+                return Reuse::Unsatisfiable;
+            }
+            Reuse::Validate {
+                forward: hashcache_http::Forward::Stale,
+                // As after its lifetime: if the origin says nothing against it.
+                on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
+                    true => OnError::Fail,
+                    false => OnError::ServeIfError,
+                },
+            }
+        }
+        _ => decision,
+    }
+}
+
 /// Where a target is to be fetched from.
 fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
     let purpose = match connection.worker.common.accelerated() {
@@ -402,17 +431,6 @@ fn endpoint(connection: &Connection, target: &Target) -> Endpoint {
     Endpoint {
         authority: target.authority.clone(),
         purpose,
-    }
-}
-
-/// Takes what an unsafe request may have changed out of the store, at once.
-fn invalidate(connection: &Connection, targets: &[Target]) {
-    let common = &connection.worker.common;
-    for target in targets {
-        if let Some(key) = cache_key(common.space(), target) {
-            connection.worker.cache.invalidate(&key);
-            common.collapse.forget(&key);
-        }
     }
 }
 
