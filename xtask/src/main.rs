@@ -17,6 +17,7 @@ mod models;
 mod never_wrong;
 mod paper_figure;
 mod proxy_process;
+mod purges;
 mod range_storm;
 mod real_clients;
 mod report;
@@ -53,6 +54,8 @@ enum Command {
     NeverWrong(never_wrong::Args),
     /// Let many clients share one fetch that is cut, slow or not to be shared
     Followers(followers::Args),
+    /// Purge in every way, kill the proxy, and measure many purges on a slow disk
+    Purges(purges::Args),
     /// Ask for random ranges of one object: each byte is to be fetched once
     RangeStorm(range_storm::Args),
     /// Hold HTTP/2 to clients against every case of h2spec
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::MemoryPressure(args) => memory_pressure::run(&args),
         Command::NeverWrong(args) => never_wrong::run(&args),
         Command::Followers(args) => followers::run(&args),
+        Command::Purges(args) => purges::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
         Command::H2spec(args) => h2spec::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),

@@ -112,13 +112,14 @@ impl Args {
 }
 
 /// The proxy as something to kill.
-struct Killed {
+pub struct Killed {
     command: ProxyCommand,
     process: Option<ProxyProcess>,
 }
 
 impl Killed {
-    fn new(command: ProxyCommand) -> Self {
+    /// A proxy that is not started yet.
+    pub fn new(command: ProxyCommand) -> Self {
         Self {
             command,
             process: None,

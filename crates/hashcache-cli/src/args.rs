@@ -12,6 +12,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
 use crate::plan::PlanArgs;
+use crate::purge::PurgeArgs;
 use crate::settings::{FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find};
 
 /// The version, with the commit when the build was told one.
@@ -64,6 +65,8 @@ pub enum Command {
     /// Measure the policies of the engine
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Purge objects of a proxy that runs on this machine
+    Purge(PurgeArgs),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -207,12 +210,18 @@ pub struct SettingArgs {
     /// File with certificates of authorities to believe beside those of the platform (PEM)
     #[arg(long, value_name = "FILE")]
     upstream_ca: Vec<String>,
+    /// Also let clients of this network purge (by default: this machine only)
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    allow_purge: Vec<String>,
     /// Port, or range of ports, that CONNECT may go to [default: 443]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
     /// Where metrics and health are served, or `none` [default: 127.0.0.1:3180]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+    /// File with the token that `POST /-/purge` and `hashcache purge` need
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<String>,
     /// Access log: a file, `-` for standard output, or `none` [default: none]
     #[arg(long, value_name = "PATH")]
     access_log: Option<String>,
@@ -278,8 +287,10 @@ impl SettingArgs {
             ("deny-destination", many(&self.deny_destination)),
             ("allow-client", many(&self.allow_client)),
             ("upstream-ca", many(&self.upstream_ca)),
+            ("allow-purge", many(&self.allow_purge)),
             ("allow-connect-port", many(&self.allow_connect_port)),
             ("admin", one(&self.admin)),
+            ("admin-token-file", one(&self.admin_token_file)),
             ("access-log", one(&self.access_log)),
             ("log-format", one(&self.log_format)),
             ("log-strip-query", one(&self.log_strip_query)),

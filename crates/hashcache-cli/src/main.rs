@@ -21,6 +21,7 @@ mod inspect;
 mod man;
 mod plan;
 mod proxy;
+mod purge;
 
 // What it says while it runs.
 mod logging;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Inspect { path, json } => inspect::run(&path, json),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
+        Command::Purge(args) => purge::run(&args, &environment),
         Command::Config(command) => config::run(command, &environment),
         Command::Env { json, settings } => env::run(json, &settings, &environment),
         Command::Completions { shell } => completions::run(shell),

@@ -35,6 +35,16 @@ pub const KEY_BYTES_MAX: usize = 4096;
 
 /// The key of a target, or `None` when it would exceed [`KEY_BYTES_MAX`].
 pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
+    let mut key = origin_key(space, target);
+    if key.len() + target.path_and_query.len() > KEY_BYTES_MAX {
+        return None;
+    }
+    key.extend_from_slice(target.path_and_query.as_bytes());
+    Some(key)
+}
+
+/// What the keys of all resources of the target's origin begin with, and no others.
+pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     let host = &target.authority.host;
     let printed;
     let host = match host {
@@ -64,11 +74,7 @@ pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
     key.extend_from_slice(host.as_bytes());
     key.push(0);
     key.extend_from_slice(&target.authority.port.to_le_bytes());
-    if key.len() + target.path_and_query.len() > KEY_BYTES_MAX {
-        return None;
-    }
-    key.extend_from_slice(target.path_and_query.as_bytes());
-    Some(key)
+    key
 }
 
 /// The first byte of every key. A change of the layout changes it, so that names of the old

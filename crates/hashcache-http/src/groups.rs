@@ -1,40 +1,144 @@
-//! Cache groups: responses that become invalid together (RFC 9875).
+//! Cache groups (RFC 9875), and the labels that origins give their responses for purges.
 //!
-//! The field is kept with the stored response like any other; who purges by group reads it here.
+//! The proxy stores responses with both, and asks after an unsafe method which groups go.
 //!
-//! Invariant: a field that is no list of strings counts as absent (RFC 9875 2.1).
-//! Cost: one pass over the field.
+//! Invariant: what does not parse is no group at all; a group is one of the origin that names it,
+//! which the caller sees to.
+//! Cost: one pass over fields that few responses have.
 
 use http::header::{HeaderMap, HeaderName};
+use http::{Method, StatusCode};
 
-use crate::structured::strings;
+use crate::invalidate::is_unsafe;
+use crate::structured;
 
-/// The groups a response says it belongs to, in its own order; none when the field is malformed.
-/// Parameters mean nothing. Groups beyond the sixty-fourth are left out: RFC 9875 asks for at
-/// least 32.
-pub fn cache_groups(fields: &HeaderMap) -> Vec<String> {
-    strings(fields, &CACHE_GROUPS).unwrap_or_default()
+/// `Cache-Groups`.
+pub const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
+/// `Cache-Group-Invalidation`.
+pub const CACHE_GROUP_INVALIDATION: HeaderName =
+    HeaderName::from_static("cache-group-invalidation");
+/// The fields that carry labels: words with blanks between them.
+pub const LABEL_FIELDS: [HeaderName; 2] = [
+    HeaderName::from_static("surrogate-key"),
+    HeaderName::from_static("xkey"),
+];
+
+/// Most labels of a response that are looked at: a head of 64 KiB could have 16,000.
+const MEMBERS_MAX: usize = 1024;
+
+/// The groups that `Cache-Groups` names, the first sixty-four of them (RFC 9875, section 2: at least
+/// 32).
+pub fn cache_groups(fields: &HeaderMap) -> Vec<Vec<u8>> {
+    strings(fields, &CACHE_GROUPS)
 }
 
-const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
+/// The groups that a response invalidates: none if the method is safe or the status an error (RFC
+/// 9875, section 3).
+pub fn invalidated_groups(
+    method: &Method,
+    status: StatusCode,
+    response: &HeaderMap,
+) -> Vec<Vec<u8>> {
+    if !is_unsafe(method) || !(status.is_success() || status.is_redirection()) {
+        return Vec::new();
+    }
+    strings(response, &CACHE_GROUP_INVALIDATION)
+}
+
+/// The labels in `Surrogate-Key` and `xkey`.
+pub fn labels(fields: &HeaderMap) -> Vec<Vec<u8>> {
+    let of_field = |name| words(fields, &name);
+    let all = LABEL_FIELDS.into_iter().flat_map(of_field);
+    all.take(MEMBERS_MAX).collect()
+}
+
+/// The words of a field, over all its lines.
+pub fn words<'a>(
+    fields: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = Vec<u8>> + use<'a> {
+    let lines = fields.get_all(name).iter();
+    let words = lines.flat_map(|line| line.as_bytes().split(|byte| b" \t,".contains(byte)));
+    words.filter(|word| !word.is_empty()).map(<[u8]>::to_vec)
+}
+
+/// The members of a list of strings; none if one of them is anything else. Parameters mean nothing.
+fn strings(fields: &HeaderMap, name: &HeaderName) -> Vec<Vec<u8>> {
+    let strings = structured::strings(fields, name).unwrap_or_default();
+    strings.into_iter().map(String::into_bytes).collect()
+}
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
-    #[test]
-    fn groups_are_a_list_of_strings() {
-        let groups = |text: &str| {
-            let mut fields = HeaderMap::new();
-            fields.insert(CACHE_GROUPS, text.parse().unwrap());
-            cache_groups(&fields)
-        };
-        assert_eq!(groups("\"a\", \"b c\";x=1"), ["a", "b c"]);
-        for invalid in ["", "a", "\"a\",", "\"a\" \"b\"", "1", "(\"a\")"] {
-            assert_eq!(groups(invalid), [""; 0], "{invalid}");
+    fn fields(name: HeaderName, lines: &[&'static str]) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        for line in lines {
+            fields.append(name.clone(), HeaderValue::from_static(line));
         }
-        let many = vec!["\"g\""; 70].join(", ");
-        assert_eq!(groups(&many).len(), 64);
-        assert_eq!(cache_groups(&HeaderMap::new()), [""; 0]);
+        fields
+    }
+
+    fn groups(lines: &[&'static str]) -> Vec<String> {
+        let groups = cache_groups(&fields(CACHE_GROUPS, lines));
+        groups
+            .into_iter()
+            .map(|it| String::from_utf8(it).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn groups_are_the_strings_of_the_list_over_all_lines() {
+        assert_eq!(
+            groups(&[r#""scripts", "a b""#, r#""c,d"; x=1, "q\"uote""#]),
+            ["scripts", "a b", "c,d", "q\"uote"]
+        );
+        assert_eq!(groups(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_list_with_anything_but_strings_has_none() {
+        for line in [
+            "token",
+            r#""a", b"#,
+            r#""open"#,
+            "(\"a\")",
+            "1",
+            r#""a" x"#,
+            "\"a\tb\\",
+        ] {
+            assert_eq!(groups(&[line]), [""; 0], "{line}");
+        }
+    }
+
+    #[test]
+    fn a_response_to_a_safe_method_or_an_error_invalidates_no_group() {
+        let response = fields(CACHE_GROUP_INVALIDATION, &[r#""a", "b""#]);
+        let of = |method, status| {
+            let status = StatusCode::from_u16(status).unwrap();
+            invalidated_groups(&method, status, &response).len()
+        };
+        assert_eq!(of(Method::POST, 200), 2);
+        assert_eq!(of(Method::DELETE, 303), 2);
+        assert_eq!(of(Method::GET, 200), 0);
+        assert_eq!(of(Method::POST, 404), 0);
+    }
+
+    #[test]
+    fn as_many_groups_of_32_characters_as_a_cache_must_know_are_known() {
+        let all: Vec<_> = (0..32).map(|n| format!("\"{n:032}\"")).collect();
+        let mut fields = HeaderMap::new();
+        fields.insert(CACHE_GROUPS, all.join(", ").parse().unwrap());
+        assert_eq!(cache_groups(&fields).len(), 32);
+    }
+
+    #[test]
+    fn labels_are_words() {
+        let mut all = fields(LABEL_FIELDS[0].clone(), &["a  b/1", "c"]);
+        all.append(LABEL_FIELDS[1].clone(), HeaderValue::from_static("d, e"));
+        assert_eq!(labels(&all), [&b"a"[..], b"b/1", b"c", b"d", b"e"]);
     }
 }

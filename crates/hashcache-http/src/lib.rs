@@ -36,8 +36,8 @@
 //! [`VariantTable`], [`VaryRow`], [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. If
 //! upstream must be asked: [`set_validators`], and for a 304 [`not_modified_confirms`] and
 //! [`freshen`]. What comes of the answer: [`storable`], which asks [`Rules`] and [`lifetime`], and
-//! [`fields_to_store`]; after an unsafe method [`invalidated`]. What others are told:
-//! [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`].
+//! [`fields_to_store`]; after an unsafe method [`invalidated`] and [`invalidated_groups`]. What
+//! others are told: [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`].
 //!
 //! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
 //! sooner is taken; each module's head says which.
@@ -84,7 +84,7 @@ pub use date::{Seconds, UnixTime, http_date, parse_http_date};
 pub use entity_tag::EntityTag;
 
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
-pub use cache_key::{KEY_BYTES_MAX, Space, cache_key};
+pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, origin_key};
 pub use hop::{
     ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, fields_to_store,
     strip_request, strip_response,
@@ -115,7 +115,10 @@ pub use freshness::{
     ADAPTIVE_FIRST, Heuristic, Lifetime, LifetimeSource, confirmed_lifetime,
     is_heuristically_cacheable, lifetime,
 };
-pub use groups::cache_groups;
+pub use groups::{
+    CACHE_GROUP_INVALIDATION, CACHE_GROUPS, LABEL_FIELDS, cache_groups, invalidated_groups, labels,
+    words,
+};
 pub use invalidate::{invalidated, is_unsafe, resolve};
 pub use rules::{RuleAction, RuleError, RuleSpec, Rules};
 pub use storable::{NotStored, Storable, storable};

@@ -1,14 +1,18 @@
 //! The admin listener: metrics, health and figures, for operators and their machines.
 //!
 //! Started by `server` on a listener that is bound already, by default to loopback. Answers `/`,
-//! `/metrics`, `/stats`, `/-/healthy` and `/-/ready`, and changes nothing: there is no POST.
+//! `/metrics`, `/stats`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`,
+//! which wants a token.
 //!
 //! Invariant: a page of a stranger's site cannot read this through the browser of someone on this
 //! machine (DNS rebinding): only loopback names, loopback addresses and the address that was
 //! connected to are taken as Host. Connections are few, and each ends within a minute.
 
+mod purge;
+
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,23 +27,44 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use self::purge::Purges;
 use crate::metrics::Exposition;
 use crate::page::{self, Reader};
+use crate::purge::Purger;
+use crate::settings::Mode;
 
 /// What the admin listener shows.
 #[derive(Debug)]
 pub(crate) struct Admin {
     exposition: Exposition,
     draining: AtomicBool,
+    purges: Option<Purges>,
 }
 
 impl Admin {
-    /// Shows these figures.
-    pub(crate) fn new(exposition: Exposition) -> Arc<Self> {
+    /// Shows these figures, and purges for who has the token in `token_file`.
+    pub(crate) fn new(
+        exposition: Exposition,
+        purger: Purger,
+        mode: Mode,
+        token_file: Option<PathBuf>,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            purges: Some(Purges {
+                purger,
+                mode,
+                token_file,
+            }),
+            ..Self::of(exposition)
+        })
+    }
+
+    fn of(exposition: Exposition) -> Self {
+        Self {
             exposition,
             draining: AtomicBool::new(false),
-        })
+            purges: None,
+        }
     }
 
     /// From now on `/-/ready` says no: the process is about to end.
@@ -75,9 +100,18 @@ impl Admin {
             return;
         };
         let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-            let (head, _) = request.into_parts();
-            let response = self.answer(&head, local).map(Full::new);
-            async move { Ok::<_, Infallible>(response) }
+            let (head, body) = request.into_parts();
+            let admin = Arc::clone(&self);
+            async move {
+                let response = match admin.refusal(&head, local) {
+                    Some(refusal) => refusal,
+                    None if head.method == Method::POST && head.uri.path() == purge::PATH => {
+                        admin.purge(&head.headers, body).await
+                    }
+                    None => admin.answer(&head),
+                };
+                Ok::<_, Infallible>(response.map(Full::new))
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -89,31 +123,30 @@ impl Admin {
         let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
     }
 
-    /// The answer to one request that came to our address `local`.
-    fn answer(&self, head: &http::request::Parts, local: SocketAddr) -> Response<Bytes> {
+    /// What is said to a request that came to our address `local`, but not for us.
+    fn refusal(&self, head: &http::request::Parts, local: SocketAddr) -> Option<Response<Bytes>> {
         match authority(head) {
-            Authority::Named(authority) if is_ours(authority, local.ip()) => {}
+            Authority::Named(authority) if is_ours(authority, local.ip()) => None,
             // No browser speaks HTTP/1.0, but some health checks do, without a Host.
-            Authority::Missing if head.version == Version::HTTP_10 => {}
-            Authority::Named(_) => {
-                return plain(
-                    StatusCode::MISDIRECTED_REQUEST,
-                    format!(
-                        "this is the admin listener; ask for it as localhost or as {}\n",
-                        local.ip()
-                    ),
-                );
-            }
-            Authority::Missing | Authority::Malformed => {
-                return plain(StatusCode::BAD_REQUEST, "one Host, please\n".to_owned());
-            }
+            Authority::Missing if head.version == Version::HTTP_10 => None,
+            Authority::Named(_) => Some(plain(
+                StatusCode::MISDIRECTED_REQUEST,
+                format!(
+                    "this is the admin listener; ask for it as localhost or as {}\n",
+                    local.ip()
+                ),
+            )),
+            Authority::Missing | Authority::Malformed => Some(plain(
+                StatusCode::BAD_REQUEST,
+                "one Host, please\n".to_owned(),
+            )),
         }
+    }
+
+    /// The answer to one request for a page.
+    fn answer(&self, head: &http::request::Parts) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
-            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n".to_owned());
-            response
-                .headers_mut()
-                .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
+            return not_allowed("GET, HEAD");
         }
         match head.uri.path() {
             "/" => index(Reader::of(&head.headers)),
@@ -121,6 +154,7 @@ impl Admin {
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
+            purge::PATH => not_allowed("POST"),
             _ => plain(StatusCode::NOT_FOUND, "nothing here; see /\n".to_owned()),
         }
     }
@@ -218,6 +252,13 @@ fn index(reader: Reader) -> Response<Bytes> {
     page::page(StatusCode::OK, reader, body)
 }
 
+fn not_allowed(methods: &'static str) -> Response<Bytes> {
+    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, format!("{methods}\n"));
+    let allow = HeaderValue::from_static(methods);
+    response.headers_mut().insert(header::ALLOW, allow);
+    response
+}
+
 fn plain(status: StatusCode, text: String) -> Response<Bytes> {
     page::page(status, Reader::Program, text)
 }
@@ -234,7 +275,7 @@ fn typed(status: StatusCode, kind: &'static str, body: String) -> Response<Bytes
     response
 }
 
-const PATHS: [(&str, &str); 4] = [
+const PATHS: [(&str, &str); 5] = [
     ("/metrics", "for Prometheus, as OpenMetrics"),
     ("/stats", "the same in short, as JSON"),
     ("/-/healthy", "whether the process answers"),
@@ -242,6 +283,7 @@ const PATHS: [(&str, &str); 4] = [
         "/-/ready",
         "whether to send it clients, and how store and clock are",
     ),
+    ("/-/purge", "POST what to purge, as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CONNECTIONS: usize = 32;

@@ -185,6 +185,14 @@ impl Collapse {
         self.shard(key).flights.remove(key);
     }
 
+    /// The same for all keys that are `old`.
+    pub(crate) fn forget_where(&self, old: impl Fn(&[u8]) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.flights.retain(|key, _| !old(key));
+        }
+    }
+
     /// Counts a validation that nobody waits for, until what is returned is dropped; `None` when
     /// there are `most` already.
     pub(crate) fn in_background(self: &Arc<Self>, most: usize) -> Option<Background> {

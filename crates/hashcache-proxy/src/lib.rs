@@ -16,6 +16,7 @@ mod collapse;
 mod fetch;
 mod mirror;
 mod pieces;
+mod purge;
 mod related;
 mod request;
 mod store;

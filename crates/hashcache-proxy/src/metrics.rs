@@ -17,12 +17,14 @@ pub(crate) use exposition::{Exposition, Requests};
 
 use crate::access_log::{Entry, Outcome, Tally};
 use crate::failure::Failure;
+use crate::purge;
 
 /// The counters of the process.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     workers: Box<[Arc<WorkerMetrics>]>,
     reload_failed: AtomicBool,
+    purges: Arc<purge::Counts>,
 }
 
 impl Metrics {
@@ -32,7 +34,13 @@ impl Metrics {
         Arc::new(Self {
             workers,
             reload_failed: AtomicBool::new(false),
+            purges: Arc::default(),
         })
+    }
+
+    /// Counters of purges, for all workers: there are few.
+    pub(crate) fn purges(&self) -> &Arc<purge::Counts> {
+        &self.purges
     }
 
     /// The block of one worker; what belongs to none takes that of worker 0.
@@ -273,6 +281,8 @@ pub(crate) struct EngineFigures {
     pub(crate) pending_bytes: u64,
     /// Room on all devices.
     pub(crate) capacity_bytes: u64,
+    /// Rules of purges that are in force.
+    pub(crate) rules: u64,
     /// Devices that failed and were taken out.
     pub(crate) devices_out: u64,
     /// Reads that brought along what lay beside what was asked for.

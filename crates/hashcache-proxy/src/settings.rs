@@ -172,6 +172,11 @@ pub struct Settings {
     pub fail: Fail,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
+    /// Clients that may purge beside those of this machine.
+    pub allow_purge: Vec<Prefix>,
+    /// The file with the token that the admin listener wants for what changes anything, if it is to
+    /// change anything.
+    pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although they would be refused by default.
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.

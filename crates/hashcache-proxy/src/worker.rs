@@ -21,10 +21,11 @@ use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{Exposition, WorkerMetrics};
 use crate::mirror::Mirrors;
+use crate::purge::Purger;
 use crate::related::Related;
 use crate::server::identity::Identity;
 use crate::settings::{Fail, Limits, Mode, Settings};
-use crate::upstream::address::{Clients, ConnectPort};
+use crate::upstream::address::{Clients, ConnectPort, Prefix};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::{self, Destinations, Upstream};
 
@@ -39,6 +40,7 @@ pub(crate) struct Common {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) collapse: Arc<Collapse>,
+    pub(crate) purger: Purger,
     pub(crate) related: Related,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
@@ -57,6 +59,8 @@ pub(crate) struct Live {
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
+    /// Clients beside this machine that may purge.
+    pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::Shared,
     /// What is shown to clients that speak TLS.
     pub(crate) identity: Option<Identity>,
@@ -99,6 +103,7 @@ impl Live {
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
             fail: settings.fail,
+            allow_purge: settings.allow_purge.clone(),
             upstream: upstream::Shared {
                 destinations,
                 ..upstream
@@ -117,9 +122,20 @@ impl Common {
         UnixTime(self.clock.now().seconds())
     }
 
+    /// Whether this client may purge: from this machine, unless more are allowed.
+    pub(crate) fn may_purge(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        client.is_loopback() || self.live().allow_purge.iter().any(|it| it.contains(client))
+    }
+
     /// Under which part of the key space the resources of this process lie.
     pub(crate) fn space(&self) -> Space {
-        match self.mode {
+        Self::space_of(&self.mode)
+    }
+
+    /// The same before the process has begun.
+    pub(crate) fn space_of(mode: &Mode) -> Space {
+        match mode {
             Mode::Forward => Space::Own,
             Mode::Accelerate { .. } => Space::Site(0),
         }

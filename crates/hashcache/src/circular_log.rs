@@ -179,6 +179,14 @@ impl LogMap {
             .clone()
     }
 
+    /// The stamp of the oldest record that can still be read; `None` before the first one. What the
+    /// open segment held in the last lap can be until the head has passed it.
+    pub(crate) fn oldest_stamp(&self) -> Option<u64> {
+        let stamps = self.stamps.read().expect("no holder of this lock panics");
+        let all = stamps.of.iter().chain([&stamps.overwritten]);
+        all.copied().filter(|stamp| *stamp > 0).min()
+    }
+
     /// Takes over stamps from a checkpoint or a scan.
     pub(crate) fn restore(&self, of: Vec<u64>, cursor: Cursor) {
         let mut stamps = self.stamps.write().expect("no holder of this lock panics");

@@ -156,7 +156,7 @@ pub struct Config {
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
     /// Size of a slot of the Disk Table, a power of two from 2 KiB to 1 MiB; at least what the
-    /// device reads at once. Names longer than 1,772 bytes take blocks of 4 KiB, and beyond 3,820
+    /// device reads at once. Names longer than 1,636 bytes take blocks of 4 KiB, and beyond 3,684
     /// of 8 KiB. `None`: that of the store that is there, 8 KiB in a new one.
     pub block_bytes: Option<u32>,
     /// How long a committed object may wait for company in its batch.

@@ -18,6 +18,7 @@ use crate::config::Geometry;
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
 use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
+use crate::object::Version;
 use crate::policy::{LogPos, Occupant, SetId, Slot};
 use crate::record::Record;
 use crate::stripe::{Read, Stripe};
@@ -120,6 +121,7 @@ pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
             vec![content]
         },
         at: None,
+        judged: std::sync::atomic::AtomicU64::default(),
     }))
 }
 
@@ -192,6 +194,34 @@ pub(crate) fn clear_slot(stripe: &Stripe, key: KeyHash, set: SetId, slot: Slot) 
     Ok(())
 }
 
+/// Clears the slots of `set` whose record rules have taken away, or made stale up to `stale_upto`,
+/// and those of older versions beside it. Returns how many bytes were written. Durable after the
+/// caller's sync.
+pub(crate) fn clear_barred(
+    stripe: &Stripe,
+    buffer: &mut AlignedBuf,
+    set: SetId,
+    stale_upto: Version,
+) -> io::Result<u64> {
+    let preludes = preludes(stripe, buffer, set)?;
+    let clears = |it: &&Prelude| stripe.rules.clears(&it.fields, &it.name, stale_upto);
+    let gone: Vec<_> = preludes.iter().flatten().filter(clears).collect();
+    let is_gone = |it: &Prelude| {
+        let (key, version) = (it.fields.key, it.fields.version);
+        gone.iter()
+            .any(|gone| gone.fields.key == key && version <= gone.fields.version)
+    };
+    let mut cleared = 0;
+    for (slot, prelude) in preludes.iter().enumerate() {
+        if let Some(prelude) = prelude.as_ref().filter(|it| is_gone(it)) {
+            clear_slot(stripe, prelude.fields.key, set, Slot(slot))?;
+            stripe.shard(prelude.fields.key).cleared(prelude.fields.key);
+            cleared += u64::from(stripe.geometry.block_bytes);
+        }
+    }
+    Ok(cleared)
+}
+
 /// What the slots of a set hold, for who is about to write to it. A set that cannot be read is
 /// cleared whole: it could hold an older version of what is written or removed now, and be readable
 /// later.
@@ -200,6 +230,18 @@ pub(crate) fn occupants(
     buffer: &mut AlignedBuf,
     set: SetId,
 ) -> io::Result<Vec<Option<Occupant>>> {
+    let preludes = preludes(stripe, buffer, set)?;
+    Ok(preludes
+        .iter()
+        .map(|it| it.as_ref().map(occupant))
+        .collect())
+}
+
+fn preludes(
+    stripe: &Stripe,
+    buffer: &mut AlignedBuf,
+    set: SetId,
+) -> io::Result<Vec<Option<Prelude>>> {
     if stripe.fill(offset(stripe, set), buffer).is_none() {
         buffer.fill(0);
         stripe.write(offset(stripe, set), buffer)?;
@@ -207,11 +249,8 @@ pub(crate) fn occupants(
     let blocks = buffer
         .chunks(stripe.geometry.block_bytes as usize)
         .enumerate();
-    let occupant = |(n, block)| {
-        let prelude = Prelude::decode(block, &stripe.secret, place(stripe, set, Slot(n)))?;
-        Some(occupant(&prelude))
-    };
-    Ok(blocks.map(occupant).collect())
+    let prelude = |(n, block)| Prelude::decode(block, &stripe.secret, place(stripe, set, Slot(n)));
+    Ok(blocks.map(prelude).collect())
 }
 
 fn occupant(prelude: &Prelude) -> Occupant {

@@ -77,6 +77,9 @@ fn scale(fraction: u32, n: u32) -> u32 {
     ((u64::from(fraction) * u64::from(n)) >> 32) as u32
 }
 
+/// What the first bytes of names are hashed with, as many at a time as one likes.
+pub(crate) type PrefixHasher = siphasher::sip::SipHasher13;
+
 /// The store's secret: one half keys names, the other records.
 #[derive(Clone)]
 pub(crate) struct Secret {
@@ -116,6 +119,21 @@ impl Secret {
             high: hash.h1,
             low: hash.h2,
         }
+    }
+
+    /// For the first bytes of names. (The other hashes of names have 128 bits: none is the same.)
+    pub(crate) fn prefix_hasher(&self) -> PrefixHasher {
+        PrefixHasher::new_with_key(&self.names)
+    }
+
+    /// That of a label is another one than that of a prefix with the same bytes.
+    pub(crate) fn label(&self, label: &[u8]) -> u64 {
+        let mut hasher = self.prefix_hasher();
+        hasher.write(b"label");
+        hasher.write(label);
+        hasher.write(&[0xff; 8]);
+        // 0 is no label but any.
+        hasher.finish().max(1)
     }
 
     /// MAC over the concatenation of `parts`.

@@ -55,6 +55,7 @@ mod index_file;
 mod journal;
 mod record;
 mod recover;
+mod rules;
 mod stripe;
 
 // What lies beneath.
@@ -81,4 +82,5 @@ pub use error::{OpenError, PutError, ReadError, RemoveError, Resize};
 pub use measure::{MeasureError, measure};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
+pub use rules::{Label, MAX_RULES, Rule};
 pub use stats::{Health, Stats};

@@ -79,6 +79,7 @@ fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
         key,
         version: begun.version,
         revision: 0,
+        confirmed: begun.version,
         span: 0,
         incomplete: false,
         total: Some(0),
@@ -94,6 +95,7 @@ fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
         metadata: bytes::Bytes::new(),
         content: Vec::new(),
         at: None,
+        judged: std::sync::atomic::AtomicU64::default(),
     };
     let pending = Arc::new(Pending {
         record_bytes: record_bytes(name.len(), 0, 0, 0),

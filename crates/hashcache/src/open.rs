@@ -624,7 +624,7 @@ fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>
     };
     match started {
         Ok(ring) => {
-            tracing::info!(%device, "io_uring reads");
+            tracing::debug!(%device, "io_uring reads");
             Ok(Some(ring))
         }
         Err(source) if config.io == Io::Uring => Err(OpenError::System {

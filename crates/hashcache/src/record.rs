@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::{Buf, Bytes};
 
@@ -19,6 +20,8 @@ pub(crate) struct Record {
     pub(crate) content: Vec<Bytes>,
     /// Where in the log it lies, if it does.
     pub(crate) at: Option<LogPos>,
+    /// No rule up to this version says anything of it.
+    pub(crate) judged: AtomicU64,
 }
 
 impl Record {

@@ -39,7 +39,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
     } else if stripe.index.stays_on_disk() {
         with_rows_on_disk(scribe)?;
     } else {
-        let basis = Basis::of(scribe);
+        let basis = Basis::of(scribe, &stripe);
         basis.replay(scribe, &(0..SHARDS));
     }
     let cursor = scribe.log.cursor;
@@ -53,7 +53,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
 fn with_rows_on_disk(scribe: &mut Scribe) -> io::Result<()> {
     let stripe = Arc::clone(&scribe.stripe);
     let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
-    let basis = Basis::of(scribe);
+    let basis = Basis::of(scribe, &stripe);
     // Nothing was written since, so nothing is displaced.
     let is_all = |it: &Restored| scribe.was_clean && it.cursor.stamp != 0;
     if basis.restored.as_ref().is_some_and(is_all) {
@@ -163,7 +163,7 @@ fn grow(scribe: &mut Scribe, past: &Past) -> io::Result<()> {
     let stripe = Arc::clone(&scribe.stripe);
     scribe.stripe = Arc::clone(&past.stripe);
     let old = Widened::of(&past.stripe, 0..SHARDS, None);
-    let basis = Basis::of(scribe);
+    let basis = Basis::of(scribe, &stripe);
     basis.replay(scribe, &old.shards);
     scribe.stripe = Arc::clone(&stripe);
     let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
@@ -204,12 +204,20 @@ struct Basis {
 }
 
 impl Basis {
-    /// Reads the journal and loads a checkpoint, if one is whole.
-    fn of(scribe: &mut Scribe) -> Self {
+    /// Reads the journal and loads a checkpoint, if one is whole. The rules in the journal are in
+    /// force in `served` then.
+    fn of(scribe: &mut Scribe, served: &Stripe) -> Self {
         let stripe = Arc::clone(&scribe.stripe);
         let serial = scribe.superblock.checkpoint_serial;
         let forgotten_below = scribe.superblock.removes_forgotten_below;
-        let removed = scribe.journal.read(&stripe, serial, forgotten_below);
+        let journalled = scribe.journal.read(&stripe, serial, forgotten_below);
+        let (removed, rules) = journalled.map(|it| (it.removed, it.rules)).unzip();
+        let rules = rules.unwrap_or_default();
+        for rule in &rules {
+            served.version_was_drawn(rule.version);
+        }
+        // Before anything of what they bar can be found.
+        served.rules.add(&rules, &served.budget);
         // Were the index file that of an older checkpoint, the next one would be written over it.
         let older = if stripe.index.stays_on_disk() {
             0

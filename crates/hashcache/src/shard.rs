@@ -57,6 +57,8 @@ pub(crate) struct Reading {
     pub(crate) outcome: Outcome<Found>,
     /// A newer put or a remove came since it began.
     pub(crate) stale: AtomicBool,
+    /// What it may have read was cleared since, because a rule has taken it away.
+    pub(crate) gone: AtomicBool,
     /// What is still to be asked, by the first who waits for the outcome.
     pub(crate) question: Mutex<Option<Box<Question>>>,
 }
@@ -115,6 +117,12 @@ impl Shard {
         begun
     }
 
+    /// The lowest version of a put, or of an object whose metadata are updated, that is under way.
+    pub(crate) fn oldest_begun(&self) -> Option<Version> {
+        let begun = self.begun.values().flatten();
+        begun.map(|begun| begun.version).min()
+    }
+
     pub(crate) fn end(&mut self, key: KeyHash, begun: &Arc<Begun>) {
         if let Some(all) = self.begun.get_mut(&key) {
             all.retain(|other| !Arc::ptr_eq(other, begun));
@@ -164,6 +172,13 @@ impl Shard {
         let dropped = self.pending.remove(&key)?;
         dropped.supersede();
         Some(dropped)
+    }
+
+    /// The slot of `key` is cleared, for a rule that will be forgotten.
+    pub(crate) fn cleared(&mut self, key: KeyHash) {
+        if let Some(reading) = self.reading.remove(&key) {
+            reading.gone.store(true, Ordering::Release);
+        }
     }
 
     /// `reading` is over: later look-ups do not join it.

@@ -52,6 +52,7 @@ pub(crate) struct Counters {
     pub(crate) puts: Counter,
     pub(crate) puts_refused: Counter,
     pub(crate) removes: Counter,
+    pub(crate) rules: Counter,
     pub(crate) reads: Counter,
     pub(crate) read_bytes: Counter,
     pub(crate) writes: Counter,
@@ -141,6 +142,10 @@ pub struct Stats {
     pub puts_refused: u64,
     /// Removes.
     pub removes: u64,
+    /// Rules put in force by [`crate::Cache::remove_matching`].
+    pub rules_made: u64,
+    /// Rules in force now, on the device that has most: 4,096 at the most.
+    pub rules: u64,
     /// Device calls: reads.
     pub reads: u64,
     /// Bytes of those.

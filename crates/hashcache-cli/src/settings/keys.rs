@@ -165,6 +165,17 @@ pub static KEYS: &[Key] = &[
     one!("accelerate", accelerate, origin, show_origin),
     many!("accelerate_host", accelerate_host, host),
     one!("admin", admin, address_or_none, show_admin),
+    Key {
+        name: "admin_token_file",
+        form: Form::One(|values, word| {
+            values.admin_token_file = Some(path(word)?);
+            Ok(())
+        }),
+        show: |values| match &values.admin_token_file {
+            Some(path) => Shown::Text(show_path(path)),
+            None => Shown::Nothing,
+        },
+    },
     one!("name", name, name, show_name),
     one!("workers", workers, workers, show_count),
     paths!("cache", cache),
@@ -211,6 +222,7 @@ pub static KEYS: &[Key] = &[
     },
     one!("fail", fail, fail, show_fail),
     many!("allow_client", allow_client, itself),
+    many!("allow_purge", allow_purge, itself),
     many!("allow_destination", allow_destination, itself),
     many!("deny_destination", deny_destination, itself),
     paths!("upstream_ca", upstream_ca),

@@ -365,7 +365,7 @@ fn a_variable_names_the_file_unless_a_flag_does() {
 #[test]
 fn every_key_can_be_set_to_what_it_shows() {
     let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30\n\
-                public_url = \"http://box.test\"";
+                public_url = \"http://box.test\"\nadmin_token_file = \"/etc/token\"";
     let effective = assembled(file, &[], vec![]).unwrap();
     for (key, shown, _) in effective.shown() {
         let written = match shown {

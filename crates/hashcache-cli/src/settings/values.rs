@@ -75,6 +75,10 @@ pub struct Values {
     pub fail: Fail,
     /// Clients allowed beside the default ones.
     pub allow_client: Vec<Prefix>,
+    /// Clients that may purge, beside those of this machine.
+    pub allow_purge: Vec<Prefix>,
+    /// Where the token of the admin listener stands, if it is to change anything.
+    pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although refused by default.
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
@@ -134,6 +138,8 @@ impl Values {
             mirror: vec![],
             fail: Fail::Open,
             allow_client: vec![],
+            allow_purge: vec![],
+            admin_token_file: None,
             allow_destination: vec![],
             deny_destination: vec![],
             upstream_ca: vec![],
@@ -186,6 +192,8 @@ impl Values {
             mirrors: self.mirror.clone(),
             fail: self.fail,
             allow_client: self.allow_client.clone(),
+            allow_purge: self.allow_purge.clone(),
+            admin_token_file: self.admin_token_file.clone(),
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),
             upstream_ca: self.upstream_ca.clone(),

@@ -13,6 +13,7 @@ mod proxy_followers;
 mod proxy_groups;
 mod proxy_mirrors;
 mod proxy_never_wrong;
+mod proxy_purges;
 mod proxy_ranges;
 mod proxy_rules;
 mod proxy_smuggling;

@@ -42,7 +42,7 @@ async fn origin() -> Origin {
 }
 
 /// Starts a proxy on a thread of its own, where it stays until the tests end.
-fn start(cache: &Cache) -> SocketAddr {
+pub fn start(cache: &Cache) -> SocketAddr {
     let settings = Settings {
         mode: Mode::Forward,
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
@@ -53,6 +53,8 @@ fn start(cache: &Cache) -> SocketAddr {
         mirrors: vec![],
         fail: Fail::Open,
         allow_client: vec![],
+        allow_purge: vec![],
+        admin_token_file: None,
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
         deny_destination: vec![],
         upstream_ca: vec![],

@@ -512,3 +512,30 @@ async fn the_automatic_configuration_names_us_as_the_client_found_us() {
     assert_eq!(other.status, 403);
     proxy.kill_well();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_below_a_mirror_takes_what_the_mirror_has_stored() {
+    let home = Home::new();
+    let registry = origin(|_| {
+        let fields = [("Cache-Control", "max-age=300"), ("Cache-Groups", "\"g\"")];
+        Script::response(200, &fields, "a file")
+    })
+    .await;
+    let proxy = start(&home, &[format!("--mirror=npm={}", registry.url("/npm/"))]);
+    let path = "/mirror/npm/a/-/a-1.tgz";
+    let purges: [(&str, &[(&str, &str)]); 3] = [
+        (path, &[]),
+        ("/mirror/npm/a/*", &[]),
+        (path, &[("Cache-Groups", "\"g\"")]),
+    ];
+    for (n, (purged, fields)) in (1..).zip(purges) {
+        for _ in 0..2 {
+            assert_eq!(body(&get(&proxy, path, &[]).await), "a file");
+        }
+        assert_eq!(registry.request_count(), n, "{purged}");
+        let answer = asked(&proxy, "PURGE", purged, fields).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    get(&proxy, path, &[]).await;
+    assert_eq!(registry.request_count(), 4);
+}

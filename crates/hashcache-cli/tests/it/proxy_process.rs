@@ -12,6 +12,7 @@ use hashcache_testkit::scenario::never_wrong::Victim;
 pub struct Proxy {
     child: Child,
     address: SocketAddr,
+    admin: SocketAddr,
     /// What it says on standard error, once it has ended.
     said: Option<JoinHandle<String>>,
 }
@@ -19,9 +20,11 @@ pub struct Proxy {
 impl Proxy {
     /// Starts one with its cache at `cache` and these flags beside.
     pub fn start(cache: &Path, flags: &[&str]) -> Result<Self, String> {
+        let no_log = !flags.iter().any(|flag| flag.starts_with("--access-log"));
         let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
             .args(["proxy", "--config=/dev/null", "--listen=127.0.0.1:0"])
-            .args(["--cache-size=1GiB", "--memory=64MiB", "--access-log=none"])
+            .args(["--cache-size=1GiB", "--memory=64MiB"])
+            .args(no_log.then_some("--access-log=none"))
             .args(["--admin=127.0.0.1:0", "--allow-destination=127.0.0.0/8"])
             .arg(format!("--cache={}", cache.display()))
             .args(flags)
@@ -48,7 +51,10 @@ impl Proxy {
         let address = greeting
             .split_once(" on http://")
             .and_then(|(_, rest)| rest.split([' ', ',']).next()?.parse().ok());
-        let Some(address) = address else {
+        let admin = greeting
+            .split_once("admin on http://")
+            .and_then(|(_, rest)| rest.split([';', ' ']).next()?.parse().ok());
+        let Some((address, admin)) = address.zip(admin) else {
             let _ = child.kill();
             let status = child.wait();
             let said = said.join().expect("a thread that only reads");
@@ -59,12 +65,17 @@ impl Proxy {
         Ok(Self {
             child,
             address,
+            admin,
             said: Some(said),
         })
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
     }
 
     pub fn pid(&self) -> u32 {

@@ -129,6 +129,8 @@ pub(crate) enum Outcome {
     Denied,
     /// Answered by ourselves: own pages, refused heads.
     Own,
+    /// A purge that was made.
+    Purge,
 }
 
 /// The six tallies of `/stats`.
@@ -182,6 +184,7 @@ impl Outcome {
             Self::Tunnel => ("tunnel", "TCP_TUNNEL", None),
             Self::Denied => ("denied", "TCP_DENIED", Some(Tally::Error)),
             Self::Own => ("own", "NONE_NONE", None),
+            Self::Purge => ("purge", "NONE_NONE", None),
         };
         Row { word, squid, tally }
     }

@@ -7,13 +7,14 @@
 
 use std::rc::Rc;
 
+use hashcache::Version;
 use hashcache_http::{
     RequestDirectives, Storable, Target, UnixTime, Vary, confirmed_lifetime, freshen, storable,
 };
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use super::variant::{add_row, change};
+use super::variant::{add_row, change, change_as_of};
 use super::{Fetched, Known, Order, Reply};
 use crate::collapse::Flight;
 use crate::request::body::Tally;
@@ -105,11 +106,12 @@ fn is_private(request: &HeaderMap) -> bool {
     request.contains_key(AUTHORIZATION) || RequestDirectives::parse(request).no_store
 }
 
-/// Has a 304 confirm a stored response, and answers with that.
+/// Has a 304 confirm a stored response, and answers with that. The question was asked after the
+/// version `as_of` was drawn.
 pub(super) async fn confirm(
     worker: &Rc<Worker>,
     order: &Order,
-    known: Known,
+    (known, as_of): (Known, Option<Version>),
     exchange: Exchange,
     times: Times,
     (flight, reply, tally): (Option<Flight>, Reply, &Tally),
@@ -131,7 +133,7 @@ pub(super) async fn confirm(
         // Those who wait look again, so it must be there when they are told.
         true => {
             let version = known.hit.version().to_u64();
-            change(worker, name, Some(version), fresh).await;
+            change_as_of(worker, name, (Some(version), as_of), fresh).await;
             if let Some(row) = known.new_row() {
                 add_row(worker, &known.place.key, row).await;
             }

@@ -19,6 +19,7 @@ use super::variant::{NewRow, Spot};
 use super::{Extent, Order};
 use crate::metrics::Limit;
 use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::purge::labels_of;
 use crate::related::Asked;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Exchange;
@@ -102,7 +103,16 @@ pub(super) fn judge(
                 (row, &spot),
                 response_time,
             );
-            let part = begin_part(worker, spot, stored, range, live.max_object_size);
+            let put = Put {
+                labels: labels_of(
+                    &worker.cache,
+                    order.space,
+                    &order.target,
+                    response.headers(),
+                ),
+                ..Put::metadata(bytes::Bytes::new())
+            };
+            let part = begin_part(worker, spot, stored, range, live.max_object_size, put);
             return match part {
                 Some(part) => Judged::Part(Box::new(part)),
                 None => Judged::NotInParts,
@@ -152,6 +162,12 @@ pub(super) fn judge(
             true => Keep::AtEnd,
             false => Keep::Whole,
         },
+        labels: labels_of(
+            &worker.cache,
+            order.space,
+            &order.target,
+            response.headers(),
+        ),
         ..Put::metadata(metadata)
     });
     let row = spot.new_row(&stored.fields);
@@ -209,6 +225,7 @@ fn begin_part(
     stored: StoredResponse,
     range: ContentRange,
     max_object_size: u64,
+    put: Put,
 ) -> Option<BegunPart> {
     let (range, length) = range.range.zip(range.complete)?;
     if_range_value(&stored.facts, &stored.fields)?;
@@ -227,7 +244,8 @@ fn begin_part(
     let put = Put {
         length: Some(length),
         span_pages: 1,
-        ..Put::metadata(stored.encode()?)
+        metadata: stored.encode()?,
+        ..put
     };
     let row = spot.new_row(&stored.fields);
     let hit = spot.intent?.incomplete(put).ok()?;

@@ -23,9 +23,9 @@ use std::rc::Rc;
 
 use hashcache::{Follower, Hit};
 use hashcache_http::{
-    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, StoredFacts, Target,
-    UnixTime, Upgrading, Variant, VariantTable, answer_range, ensure_date, not_modified_confirms,
-    parse_http_date, set_validators, strip_request, strip_response,
+    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Space, StoredFacts,
+    Target, UnixTime, Upgrading, Variant, VariantTable, answer_range, ensure_date,
+    not_modified_confirms, parse_http_date, set_validators, strip_request, strip_response,
 };
 use http::header::{AGE, CONNECTION, DATE, ETAG, HOST, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -49,6 +49,8 @@ use crate::worker::Worker;
 /// What is to be fetched, and for whom.
 pub(crate) struct Order {
     pub(crate) client: IpAddr,
+    /// Whose resource it is.
+    pub(crate) space: Space,
     pub(crate) target: Target,
     /// Where the answer is stored, unless it turns out to be another variant.
     pub(crate) place: Place,
@@ -196,7 +198,8 @@ pub(crate) async fn fetch(
             Some(known) => {
                 let times = (asked, came);
                 let tell = (flight, reply, &tally);
-                confirm(&worker, &order, known, exchange, times, tell).await;
+                let as_of = intents.drawn();
+                confirm(&worker, &order, (known, as_of), exchange, times, tell).await;
             }
             None => {
                 // It speaks of another response than ours: ask once more, without conditions.

@@ -10,7 +10,7 @@
 
 use std::rc::Rc;
 
-use hashcache::{Hit, Intent, Updated};
+use hashcache::{Hit, Intent, Updated, Version};
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
@@ -38,6 +38,14 @@ impl Intents {
                 false => draw(&place.name),
             },
         }
+    }
+}
+
+impl Intents {
+    /// A version drawn before the request was sent, if there was one.
+    pub(super) fn drawn(&self) -> Option<Version> {
+        let any = self.key.as_ref().or(self.variant.as_ref());
+        any.map(Intent::version)
     }
 }
 
@@ -199,6 +207,17 @@ pub(super) async fn change(
     version: Option<u64>,
     change: impl FnOnce(&mut StoredResponse) -> bool,
 ) -> Option<StoredResponse> {
+    change_as_of(worker, name, (version, None), change).await
+}
+
+/// The same for who has asked upstream since `as_of` was drawn: what made it stale before that does
+/// so no more.
+pub(super) async fn change_as_of(
+    worker: &Worker,
+    name: &[u8],
+    (version, as_of): (Option<u64>, Option<Version>),
+    change: impl FnOnce(&mut StoredResponse) -> bool,
+) -> Option<StoredResponse> {
     let _alone = worker.common.collapse.head(name).await;
     let hit = store::find(&worker.cache, name).await?;
     if version.is_some_and(|version| version != hit.version().to_u64()) {
@@ -209,7 +228,11 @@ pub(super) async fn change(
         return None;
     }
     let metadata = stored.encode()?;
-    let updated = worker.cache.update_metadata(name, hit.version(), metadata);
+    let (cache, version) = (&worker.cache, hit.version());
+    let updated = match as_of {
+        Some(as_of) => cache.confirm_metadata(name, version, as_of, metadata),
+        None => cache.update_metadata(name, version, metadata),
+    };
     matches!(updated.await, Updated::Done).then_some(stored)
 }
 

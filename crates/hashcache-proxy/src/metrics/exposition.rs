@@ -94,6 +94,7 @@ impl Exposition {
             "prefetched": engine.prefetched,
             "readmitted": engine.readmitted,
             "devices_uring": engine.devices_uring,
+            "purge_rules": engine.rules,
             "device": {
                 "reads": engine.device.reads,
                 "writes": engine.device.writes,
@@ -216,6 +217,29 @@ impl Collector for Exposition {
             "Times a limit was hit",
             "limit",
             limits,
+        )?;
+        let purges = |at: usize| {
+            metrics
+                .purges()
+                .each()
+                .map(move |(name, counts)| (name, counts[at]))
+        };
+        page.family(
+            "hashcache_purges",
+            "Purges that took objects away, by what they were of",
+            "kind",
+            purges(0),
+        )?;
+        page.family(
+            "hashcache_soft_purges",
+            "Purges that made objects stale, by what they were of",
+            "kind",
+            purges(1),
+        )?;
+        page.gauge(
+            "hashcache_purge_rules",
+            "Rules of purges in force, 4096 at the most",
+            engine.rules,
         )?;
         page.gauge(
             "hashcache_connections_open",

@@ -37,6 +37,7 @@ fn entry(outcome: Outcome, duration: Duration) -> Entry<'static> {
 
 fn figures() -> EngineFigures {
     EngineFigures {
+        rules: 11,
         store: StoreState::Ready,
         objects: 7,
         objects_exact: true,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashcache::Hit;
 use hashcache_http::{
     CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Space, Target, Upgrading,
-    VariantTable, asks_for_upgrade, cache_key, invalidated, is_unsafe,
+    VariantTable, asks_for_upgrade, cache_key, invalidated, invalidated_groups, is_unsafe,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -18,7 +18,7 @@ use super::follow::{follow, following};
 use super::look_up::{LookedUp, look_up};
 use super::note::Note;
 use super::validate::{again, found};
-use super::{Answer, Connection, connect, endpoint, hit, invalidate, partial, ranged};
+use super::{Answer, Connection, connect, endpoint, hit, partial, ranged};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, Told, listen};
 use crate::failure::Failure;
@@ -156,12 +156,11 @@ pub(super) async fn pass(
         connect::upgrade(connection, upgrade, note);
     }
     if is_unsafe(&method) {
-        let status = response.status();
-        invalidate(
-            connection,
-            space,
-            &invalidated(&method, &target, status, response.headers()),
-        );
+        let (status, fields) = (response.status(), response.headers());
+        let targets = invalidated(&method, &target, status, fields);
+        let groups = invalidated_groups(&method, status, fields);
+        let purger = worker.common.purger.within(space);
+        purger.invalidate(&targets, &groups);
     }
     let (mut head, body) = response.into_parts();
     if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
@@ -300,6 +299,7 @@ pub(super) fn fetch_order(
 ) -> fetch::Order {
     fetch::Order {
         client: connection.client.ip(),
+        space: order.space,
         endpoint: endpoint(order),
         target: order.target.clone(),
         place,

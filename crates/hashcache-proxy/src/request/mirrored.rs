@@ -29,6 +29,17 @@ pub(super) fn lead(connection: &Connection, target: &Target) -> Option<Led> {
     live.mirrors.lead(&target.path_and_query)
 }
 
+/// Whose resource a purge of `target` is about, and which: that of a registry, where it leads to a
+/// mirror.
+pub(super) fn purged(connection: &Connection, target: &Target) -> (Space, Target) {
+    let common = &connection.worker.common;
+    let is_ours = common.accelerated().is_none() && common.is_us(&target.authority);
+    match is_ours.then(|| lead(connection, target)).flatten() {
+        Some(Led::To(_, space, route)) => (space, route.target),
+        _ => (common.space(), target.clone()),
+    }
+}
+
 /// Answers a request for `target`, which leads to a mirror.
 pub(super) async fn serve(
     connection: &Rc<Connection>,

@@ -21,6 +21,7 @@ mod mirrored;
 mod note;
 mod own;
 mod partial;
+mod purge;
 mod ranged;
 mod validate;
 
@@ -29,9 +30,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use hashcache::Hit;
 use hashcache_http::{
-    Authority, RequestFacts, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target,
-    TargetError, asks_for_upgrade, cache_key, parse_target, reuse,
+    Authority, FactFlags, OnError, RequestFacts, RequestTarget, Reuse, Scheme, Space,
+    StaleAllowance, Target, TargetError, asks_for_upgrade, cache_key, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -47,6 +49,7 @@ use crate::fetch::Known;
 use crate::fetch::variant::with_objects;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
+use crate::store::StoredResponse;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
 use crate::wire::{Cell, ClientBody, Head, HeadInfo};
@@ -137,6 +140,10 @@ async fn serve(
         None => target.scheme,
     };
     note.set_target(&target, scheme);
+    if request.method().as_str() == "PURGE" {
+        let (space, target) = mirrored::purged(connection, &target);
+        return purge::answer(connection, &request, (space, &target), note).await;
+    }
     if common.accelerated().is_none() {
         not_admin(connection, &target.authority)?;
     }
@@ -299,7 +306,6 @@ async fn decide(
 ) -> Answer {
     use hashcache_http::Forward;
     let worker = &connection.worker;
-    let now = worker.common.now();
     let (hit, stored, place, from) = match looked_up {
         LookedUp::Found {
             hit,
@@ -321,7 +327,7 @@ async fn decide(
             return forward::miss(connection, order, place, facts, why, note).await;
         }
     };
-    let decision = reuse(facts, &stored.facts, now, &worker.common.live().reuse);
+    let decision = reuse_hit(connection, facts, &hit, &stored);
     match decision {
         Reuse::Fresh { age, ttl } => {
             note.outcome(hit::outcome(stored.facts.status, from));
@@ -371,6 +377,33 @@ async fn decide(
     }
 }
 
+/// What a stored response is good for. One that was purged softly is none that is fresh.
+fn reuse_hit(
+    connection: &Connection,
+    facts: &RequestFacts,
+    hit: &Hit,
+    stored: &StoredResponse,
+) -> Reuse {
+    let common = &connection.worker.common;
+    let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
+    match decision {
+        Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
+            if facts.directives.only_if_cached {
+                return Reuse::Unsatisfiable;
+            }
+            Reuse::Validate {
+                forward: hashcache_http::Forward::Stale,
+                // As after its lifetime: if the origin says nothing against it.
+                on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
+                    true => OnError::Fail,
+                    false => OnError::ServeIfError,
+                },
+            }
+        }
+        _ => decision,
+    }
+}
+
 /// Where what is asked for is to be fetched from.
 fn endpoint(order: &Order) -> Endpoint {
     let purpose = match order.space {
@@ -381,17 +414,6 @@ fn endpoint(order: &Order) -> Endpoint {
         authority: order.target.authority.clone(),
         purpose,
         scheme: order.target.scheme,
-    }
-}
-
-/// Takes what an unsafe request may have changed out of the store, at once.
-fn invalidate(connection: &Connection, space: Space, targets: &[Target]) {
-    let common = &connection.worker.common;
-    for target in targets {
-        if let Some(key) = cache_key(space, target) {
-            connection.worker.cache.invalidate(&key);
-            common.collapse.forget(&key);
-        }
     }
 }
 

@@ -9,7 +9,7 @@
 use std::rc::Rc;
 
 use hashcache::Hit;
-use hashcache_http::{Forward, Handling, MethodKind, OnError, RequestFacts, Reuse, reuse};
+use hashcache_http::{Forward, Handling, MethodKind, OnError, RequestFacts, Reuse};
 use http::StatusCode;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use super::forward::{
 };
 use super::look_up::{LookedUp, look_up};
 use super::note::Note;
-use super::{Answer, Connection, hit, partial, ranged};
+use super::{Answer, Connection, hit, partial, ranged, reuse_hit};
 use crate::access_log::Outcome;
 use crate::collapse::{Part, Told, listen};
 use crate::fetch::background::revalidate_in_background;
@@ -41,8 +41,7 @@ pub(super) async fn again(
         hit, stored, place, ..
     } = found
     {
-        let common = &connection.worker.common;
-        let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
+        let decision = reuse_hit(connection, facts, &hit, &stored);
         if let Reuse::Fresh { age, ttl } = decision {
             note.outcome(Outcome::Collapsed);
             let served = hit::Served {

@@ -42,6 +42,7 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
+use crate::purge::Purger;
 use crate::related::Related;
 use crate::settings::{Mode, Settings};
 use crate::upstream::dns::{NameServers, Names};
@@ -152,6 +153,9 @@ pub fn run<E: std::fmt::Display>(
         Mode::Forward => None,
         Mode::Accelerate { origin, .. } => Some(origin.clone()),
     };
+    let collapse = Collapse::new();
+    let space = Common::space_of(&settings.mode);
+    let purger = Purger::new(&cache, &collapse, space, metrics.purges());
     let common = Arc::new(Common {
         mode: settings.mode.clone(),
         related: Related::new(settings.group_by, site),
@@ -160,7 +164,8 @@ pub fn run<E: std::fmt::Display>(
         listen: listen.clone(),
         admin: admin_address,
         clock: Arc::clone(&clock),
-        collapse: Collapse::new(),
+        collapse,
+        purger,
         own,
         exposition: exposition.clone(),
         live: ArcSwap::from_pointee(live),
@@ -199,7 +204,12 @@ pub fn run<E: std::fmt::Display>(
     // The cores have copies, which they close when a drain begins: from then on clients are refused
     // and do not wait for somebody who will not come.
     drop(listeners);
-    let admin = Admin::new(exposition);
+    let admin = Admin::new(
+        exposition,
+        common.purger.clone(),
+        settings.mode.clone(),
+        settings.admin_token_file.clone(),
+    );
     if let Some(listener) = admin_listener {
         let listener = TcpListener::from_std(listener).map_err(system("the admin listener"))?;
         runtime.spawn(Arc::clone(&admin).serve(listener));
@@ -280,6 +290,7 @@ fn exposition(
             hot_bytes: stats.hot_bytes,
             pending_bytes: stats.pending_bytes,
             capacity_bytes: stats.device_bytes,
+            rules: stats.rules,
             devices_out: stats.devices_out,
             group_reads: stats.group_reads,
             prefetched: stats.prefetched,

@@ -1,7 +1,7 @@
 //! Whole stories played against a running proxy: what must hold however it is cut, killed or lied
 //! to.
 //!
-//! `cargo xtask never-wrong`, `followers` and `smuggling` play them in full, the tests of
+//! `cargo xtask never-wrong`, `followers`, `purges` and `smuggling` play them in full, the tests of
 //! `hashcache-cli` in short form, against the real binary. A scenario gets the address of a proxy
 //! and says what it saw; who starts and kills the process is the caller's business.
 //!
@@ -11,6 +11,7 @@
 pub mod followers;
 pub mod never_wrong;
 pub mod origin_faults;
+pub mod purges;
 pub mod range_storm;
 pub mod shared_answers;
 pub mod smuggling;

@@ -7,10 +7,10 @@
 //!                                   └─ the leader has gone: asked anew
 //! ```
 //!
-//! Invariants: at most one caller leads for a name, but for this: after a put or remove of the name
-//! nobody joins what began before it, so that a removed object never answers a later question. A
-//! leader that is dropped, or panics, leaves nobody waiting. Errors are shared with those who wait
-//! and kept for nobody else.
+//! Invariants: at most one caller leads for a name, but for this: after a put or remove of the
+//! name, or a rule that may take it, nobody joins what began before it, so that a removed object
+//! never answers a later question. A leader that is dropped, or panics, leaves nobody waiting.
+//! Errors are shared with those who wait and kept for nobody else.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -142,6 +142,7 @@ impl Lead {
         let stripe = cache.stripe(key);
         if let Some(flight) = flights.get(name)
             && !flight.begun.superseded.load(Ordering::Acquire)
+            && !flight.stripe.rules.may_bar(name, flight.begun.version)
             // Of what came since the others went on without its device, it would not know.
             && Arc::ptr_eq(&flight.stripe, stripe)
         {

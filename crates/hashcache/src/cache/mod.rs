@@ -30,12 +30,13 @@ use hold::Hold;
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
-use crate::flush::{Queue, Removal};
+use crate::flush::{Done, Queue, Removal, Removing};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
 use crate::members::Members;
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object::Version;
+use crate::rules::{Label, Rule};
 use crate::shard::Found;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::stripe::{self, Deferred, Stripe, Wanted};
@@ -53,6 +54,8 @@ struct Inner {
     members: Arc<Members>,
     scribes: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
     flights: fetch_once::Flights,
+    /// Held while a rule is put in force.
+    rules: std::sync::Mutex<()>,
     /// Gives memory back to others until the cache is gone.
     _keeper: Keeper,
     closed: std::sync::atomic::AtomicBool,
@@ -109,6 +112,7 @@ impl Cache {
             members,
             scribes,
             flights: fetch_once::Flights::default(),
+            rules: std::sync::Mutex::default(),
             _keeper: keeper,
             closed,
         });
@@ -236,7 +240,58 @@ impl Cache {
         expected: Version,
         metadata: Bytes,
     ) -> Outcome<Updated> {
-        write::update_metadata(self, name, expected, metadata)
+        write::update_metadata(self, name, expected, metadata, None)
+    }
+
+    /// The same for who has asked whether the object is still right: as of `confirmed`, drawn
+    /// ([`Cache::next_version`]) before asking, it is. What made it stale before that does so no
+    /// more.
+    pub fn confirm_metadata(
+        &self,
+        name: &[u8],
+        expected: Version,
+        confirmed: Version,
+        metadata: Bytes,
+    ) -> Outcome<Updated> {
+        write::update_metadata(self, name, expected, metadata, Some(confirmed))
+    }
+
+    /// A label, to put objects with and to remove them by.
+    pub fn label(&self, label: &[u8]) -> Label {
+        Label(self.secret().label(label))
+    }
+
+    /// Removes all objects that one of `rules` matches, or makes them stale. From the call on none
+    /// that was put, or whose put had begun, is served (as fresh); what is put from now on is not
+    /// concerned. The future resolves when that will hold even after a power cut.
+    ///
+    /// Costs one write of at most 132 KiB for all that wait, whatever is stored. There are at most
+    /// 4,096 rules (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
+    /// [`Rule::within`].
+    pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
+        let inner = &self.hold.inner;
+        // One at a time, so that rules come to each device in the order of their versions.
+        let _turn = inner.rules.lock().expect("no holder of this lock panics");
+        let version = self.next_version();
+        let lines: Vec<_> = rules
+            .iter()
+            .map(|it| it.line(self.secret(), version))
+            .collect();
+        self.counters().rules.add(lines.len() as u64);
+        // Those of devices that have failed and are left out hold nothing that counts.
+        let live = |(n, _): &(usize, _)| inner.members.is_live(*n);
+        let stripes = inner.stripes.iter().enumerate().filter(live);
+        let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
+        for stripe in &stripes {
+            stripe.rules.add(&lines, &stripe.budget);
+        }
+        let (parts, outcome) = parts(stripes.len());
+        for (stripe, part) in stripes.into_iter().zip(parts) {
+            let what = Removing::Rules;
+            let done = Done::Part(part);
+            stripe.queue.push_removal(Removal { what, done });
+        }
+        Remove { outcome }
     }
 
     /// Removes an object. From the call on no version put before is served; the future resolves
@@ -270,11 +325,23 @@ impl Cache {
 
     fn remove_durably(&self, key: KeyHash, version: Version) -> Outcome<bool> {
         let (done, outcome) = promise();
-        let removed = Removed { key, version };
-        self.stripe(key)
-            .queue
-            .push_removal(Removal { removed, done });
+        let what = Removing::Name(Removed { key, version });
+        let done = Done::Promise(done);
+        self.stripe(key).queue.push_removal(Removal { what, done });
         outcome
+    }
+
+    /// Rules in force, on the device that has most: [`crate::MAX_RULES`] at the most.
+    pub fn rules(&self) -> usize {
+        let counts = self.hold.inner.stripes.iter().map(|it| it.rules.count());
+        counts.max().unwrap_or(0)
+    }
+
+    /// Rules there can be before they become wider, on the device that takes fewest: see
+    /// [`Cache::remove_matching`].
+    pub fn rules_max(&self) -> usize {
+        let most = self.hold.inner.stripes.iter().map(|it| it.rules.most());
+        most.min().unwrap_or(0)
     }
 
     /// Writes everything pending and makes it durable. The outcome says whether that worked.
@@ -393,6 +460,8 @@ impl Cache {
             puts: count(|it| &it.puts),
             puts_refused: count(|it| &it.puts_refused),
             removes: count(|it| &it.removes),
+            rules_made: count(|it| &it.rules),
+            rules: self.rules() as u64,
             reads: count(|it| &it.reads),
             read_bytes: count(|it| &it.read_bytes),
             writes: count(|it| &it.writes),

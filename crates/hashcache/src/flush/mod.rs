@@ -12,6 +12,7 @@ mod group;
 mod pen;
 mod queue;
 mod readmit;
+mod removes;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use pen::Pen;
-pub(crate) use queue::{Queue, Removal};
+pub(crate) use queue::{Done, Queue, Removal, Removing};
 pub(crate) use readmit::Readmission;
 
 use crate::assemble::VERSIONS_RESERVED;
@@ -27,16 +28,16 @@ use crate::checkpoint::Checkpoint;
 use crate::circular_log::LogWriter;
 use crate::completion::Promise;
 use crate::disk_table;
-use crate::format::{Family, Removed, Superblock};
+use crate::format::{Family, Superblock};
 use crate::journal::Journal;
 use crate::memory::AlignedBuf;
-use crate::policy::SetId;
 use crate::recover::Past;
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
 use batch::Written;
 use queue::{Take, Work};
+use removes::RulesPass;
 
 /// Most bytes in a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -66,7 +67,7 @@ fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     removals.append(&mut stripe.queue.end());
     if in_force {
         for removal in removals {
-            removal.done.set(true);
+            removal.done.tell();
         }
     }
 }
@@ -94,6 +95,8 @@ pub(crate) struct Scribe {
     unsynced_bytes: u64,
     synced_at: Duration,
     segments_since_checkpoint: u64,
+    /// How far the Disk Table was read for rules, if it is being read.
+    rules_pass: Option<RulesPass>,
 }
 
 impl Scribe {
@@ -120,6 +123,7 @@ impl Scribe {
             unsynced_bytes: 0,
             synced_at: stripe.clock.monotone(),
             segments_since_checkpoint: 0,
+            rules_pass: None,
             stripe,
         }
     }
@@ -194,6 +198,9 @@ impl Scribe {
         if let Some(checkpoint) = &self.checkpoint {
             patience = patience.min(checkpoint.due_in(now, false));
         }
+        if let Some(pass) = &self.rules_pass {
+            patience = patience.min(pass.due_in(now));
+        }
         if self.unsynced_bytes > 0 {
             patience = patience.min((self.synced_at + self.sync_interval).saturating_sub(now));
         }
@@ -235,6 +242,7 @@ impl Scribe {
         for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
             done.keep();
         }
+        self.outlive_rules()?;
         self.pace_checkpoint(wrote)
     }
 
@@ -269,55 +277,6 @@ impl Scribe {
         while !self.take_batch(Take::All).0.is_empty() {}
         self.checkpoint = None;
         self.unsynced_bytes = 0;
-    }
-
-    // -- removes ------------------------------------------------------------------------------
-
-    fn write_removals(&mut self, removals: &mut Vec<Removal>) -> io::Result<()> {
-        if removals.is_empty() {
-            return Ok(());
-        }
-        let removed: Vec<Removed> = removals.iter().map(|removal| removal.removed).collect();
-        match self.stripe.geometry.family {
-            Family::Log => {
-                for some in removed.chunks(self.journal.removes_at_once()) {
-                    if let Some(below) = self.journal.forgets(some.len()) {
-                        self.forget_removes(below)?;
-                    }
-                    self.journal.write(&self.stripe, some)?;
-                }
-            }
-            Family::Table => {
-                for removed in &removed {
-                    let set = SetId(removed.key.set(self.stripe.geometry.sets));
-                    disk_table::clear(&self.stripe, &mut self.set_buffer, removed, set)?;
-                }
-            }
-        }
-        self.sync()?;
-        for removal in removals.drain(..) {
-            let mut shard = self.stripe.shard(removal.removed.key);
-            if shard.removing.get(&removal.removed.key) == Some(&removal.removed.version) {
-                shard.removing.remove(&removal.removed.key);
-            }
-            drop(shard);
-            removal.done.set(true);
-        }
-        Ok(())
-    }
-
-    /// Before the journal's ring comes round to removes below `below`: they must be held by two
-    /// checkpoints, and an opening without any must know that it may not go further back.
-    fn forget_removes(&mut self, below: u64) -> io::Result<()> {
-        while self
-            .journal
-            .needs_checkpoint(self.superblock.checkpoint_serial)
-        {
-            self.run_checkpoint()?;
-        }
-        self.superblock.removes_forgotten_below = below;
-        self.journal.forgot(below);
-        self.write_superblock(false)
     }
 
     // -- checkpoints and superblocks -----------------------------------------------------------

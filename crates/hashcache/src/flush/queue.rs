@@ -20,8 +20,32 @@ use super::group::{self, Room, Waits};
 
 /// A remove that waits to be made durable.
 pub(crate) struct Removal {
-    pub(crate) removed: Removed,
-    pub(crate) done: Promise<bool>,
+    pub(crate) what: Removing,
+    pub(crate) done: Done,
+}
+
+/// What a remove takes away.
+#[derive(Clone, Copy)]
+pub(crate) enum Removing {
+    /// One name.
+    Name(Removed),
+    /// What rules say; they are in force in memory already.
+    Rules,
+}
+
+/// Who waits for a remove: for one device, or for several. Dropped, it was in vain.
+pub(crate) enum Done {
+    Promise(Promise<bool>),
+    Part(Part),
+}
+
+impl Done {
+    pub(super) fn tell(self) {
+        match self {
+            Self::Promise(promise) => promise.set(true),
+            Self::Part(part) => part.keep(),
+        }
+    }
 }
 
 /// A record, how many came before it, and when it did.
@@ -45,6 +69,8 @@ struct Waiting {
     /// Records that ever came.
     come: u64,
     removals: Vec<Removal>,
+    /// Before that removes wait for more of them.
+    removals_due: Duration,
     flushes: Vec<Part>,
     /// Those who wait until what is due was written, whatever the delay.
     cuts: Vec<Part>,
@@ -202,6 +228,18 @@ impl Queue {
         self.come.notify_one();
     }
 
+    /// The next removes are to wait until `due`.
+    pub(super) fn rest_from_removals(&self, due: Duration) {
+        self.lock().removals_due = due;
+    }
+
+    /// How many records have come, and below which number all were taken.
+    pub(super) fn come_and_taken(&self) -> (u64, u64) {
+        let waiting = self.lock();
+        let oldest = waiting.records.iter().map(|record| record.number).min();
+        (waiting.come, oldest.unwrap_or(waiting.come))
+    }
+
     /// Drops what waits and whatever comes from now on, but keeps removes.
     pub(super) fn leave(&self) {
         let leaving = Waiting {
@@ -253,8 +291,13 @@ impl Queue {
             let due_at = due_at.into_iter().flatten().min();
             let due_in = due_at.map(|due| due.saturating_sub(now()));
             let batch_due = due_in.is_some_and(|due| due.is_zero()) || self.is_full(&waiting);
+            let removals_in =
+                (!waiting.removals.is_empty()).then(|| waiting.removals_due.saturating_sub(now()));
+            let removals_due = removals_in.is_some_and(|due| due.is_zero())
+                || waiting.closing
+                || !waiting.flushes.is_empty();
             let any = batch_due
-                || !waiting.removals.is_empty()
+                || removals_due
                 || !waiting.flushes.is_empty()
                 || !waiting.cuts.is_empty()
                 || !waiting.superblocks.is_empty()
@@ -262,7 +305,10 @@ impl Queue {
                 || std::mem::take(&mut waiting.woken);
             if any || waited {
                 return Work {
-                    removals: std::mem::take(&mut waiting.removals),
+                    removals: match removals_due {
+                        true => std::mem::take(&mut waiting.removals),
+                        false => Vec::new(),
+                    },
                     flushes: std::mem::take(&mut waiting.flushes),
                     cuts: std::mem::take(&mut waiting.cuts),
                     superblocks: std::mem::take(&mut waiting.superblocks),
@@ -271,6 +317,7 @@ impl Queue {
                     come: waiting.come,
                 };
             }
+            let due_in = due_in.into_iter().chain(removals_in).min();
             let wait = due_in.map_or(patience, |due| due.min(patience));
             let (guard, timeout) = self
                 .come
@@ -463,6 +510,7 @@ mod tests {
             key: Secret::from_bytes([1; 32]).name(&name),
             version: Version(number),
             revision: 0,
+            confirmed: Version(number),
             span: 0,
             incomplete: false,
             total: Some(0),
@@ -479,6 +527,7 @@ mod tests {
                 metadata: Bytes::new(),
                 content: Vec::new(),
                 at: None,
+                judged: std::sync::atomic::AtomicU64::default(),
             }),
             replaces: None,
             copies: None,

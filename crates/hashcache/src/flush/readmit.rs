@@ -187,14 +187,15 @@ impl Scribe {
         let useless = fields.useless_after != 0
             && fields.useless_after <= self.stripe.clock.unix_millis() / 1000;
         let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
-        whole && !useless
+        // What rules have taken away, or made stale, stays behind: they count on it.
+        whole && !useless && !self.stripe.rules.judge(record).is_barred()
     }
 }
 
 fn copied(record: Kept, from: LogPos) -> Arc<Pending> {
     let record_bytes = record_bytes(
         record.name.len(),
-        record.fields.labels.len(),
+        record.fields.label_words(),
         record.metadata.len(),
         record.content_bytes(),
     );

@@ -11,6 +11,7 @@ mod batch;
 mod checkpoint;
 mod journal;
 mod record;
+mod rules;
 mod superblock;
 
 pub(crate) use batch::{
@@ -20,9 +21,10 @@ pub(crate) use batch::{
 pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
-    Fields, Kind, PRELUDE_REST_MAX, Place as RecordPlace, Prelude, TAIL_HEADER, Tail, TailPlace,
-    encode_record, kind_number, record_bytes,
+    Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Place as RecordPlace, Prelude, TAIL_HEADER, Tail,
+    TailPlace, encode_record, kind_number, record_bytes,
 };
+pub(crate) use rules::{Prefix, RULES_PER_BLOCK, RuleLine, RulesBlock, Select};
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 /// Smallest step of a position, and what every record is padded to.

@@ -46,7 +46,10 @@ pub(crate) fn kind_number(kind: Kind) -> u8 {
 }
 
 const FLAG_INCOMPLETE: u8 = 1;
-const MAX_LABELS: usize = 16;
+/// The first of the labels is none, but the version as of which the metadata was confirmed.
+const FLAG_CONFIRMED: u8 = 2;
+/// Most labels of an object: as many as a cache must know of cache groups (RFC 9875, section 2).
+pub(crate) const MAX_LABELS: usize = 32;
 const UNKNOWN: u64 = u64::MAX;
 
 /// What a record says besides its name, metadata and content.
@@ -56,6 +59,9 @@ pub(crate) struct Fields {
     pub(crate) key: KeyHash,
     pub(crate) version: Version,
     pub(crate) revision: u32,
+    /// As of which version what is said of the object was right: that of the put, or of the last
+    /// confirmation.
+    pub(crate) confirmed: Version,
     /// 0 for a head.
     pub(crate) span: u32,
     /// The object was not whole when this was written.
@@ -112,11 +118,23 @@ fn prelude_bytes(name: usize, labels: usize, metadata: usize, content: usize) ->
 
 /// Most bytes of a prelude beside its name.
 pub(crate) const PRELUDE_REST_MAX: usize =
-    HEADER + 4 * (MAX_METADATA.div_ceil(PAGE) + MAX_SPAN_PAGES as usize) + 8 * MAX_LABELS;
+    HEADER + 4 * (MAX_METADATA.div_ceil(PAGE) + MAX_SPAN_PAGES as usize) + 8 * (MAX_LABELS + 1);
 
 /// Bytes of a whole record, without padding.
 pub(crate) fn record_bytes(name: usize, labels: usize, metadata: usize, content: usize) -> usize {
     prelude_bytes(name, labels, metadata, content) + metadata + content
+}
+
+impl Fields {
+    /// Words between checksums and name: the labels, and what was confirmed if that says more than
+    /// the version.
+    pub(crate) fn label_words(&self) -> usize {
+        self.labels.len() + usize::from(self.is_confirmed())
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.confirmed > self.version
+    }
 }
 
 /// CRC32C of each page of the bytes in `chunks`, taken together.
@@ -166,18 +184,16 @@ pub(crate) fn encode_record(
     );
     let prelude = prelude_bytes(
         name.len(),
-        fields.labels.len(),
+        fields.label_words(),
         metadata.len(),
         content_bytes,
     );
     let (head, rest) = out.split_at_mut(prelude);
     head[..HEADER].fill(0);
     head[8] = kind_number(fields.kind);
-    head[9] = if fields.incomplete {
-        FLAG_INCOMPLETE
-    } else {
-        0
-    };
+    let flag = |flag, is_set| if is_set { flag } else { 0 };
+    head[9] =
+        flag(FLAG_INCOMPLETE, fields.incomplete) | flag(FLAG_CONFIRMED, fields.is_confirmed());
     put(head, 10, &narrow_u16(name.len()).to_le_bytes());
     put(head, 12, &narrow(metadata.len()).to_le_bytes());
     put(head, 16, &fields.version.0.to_le_bytes());
@@ -186,7 +202,7 @@ pub(crate) fn encode_record(
     put(head, 32, &fields.total.unwrap_or(UNKNOWN).to_le_bytes());
     put(head, 40, &narrow(content_bytes).to_le_bytes());
     head[44] = fields.span_pages;
-    head[45] = u8::try_from(fields.labels.len()).expect("at most 16 labels, asserted above");
+    head[45] = u8::try_from(fields.label_words()).expect("at most 32 labels, asserted above");
     put(head, 46, &place.device.to_le_bytes());
     put(head, 48, &place.stamp.to_le_bytes());
     put(head, 56, &place.place.to_le_bytes());
@@ -206,8 +222,9 @@ pub(crate) fn encode_record(
         put(head, at, &sum.to_le_bytes());
         at += 4;
     }
-    for label in &fields.labels {
-        put(head, at, &label.to_le_bytes());
+    let confirmed = fields.is_confirmed().then_some(fields.confirmed.0);
+    for word in confirmed.iter().chain(&fields.labels) {
+        put(head, at, &word.to_le_bytes());
         at += 8;
     }
     put(head, at, name);
@@ -240,11 +257,13 @@ impl Prelude {
         let metadata_bytes = usize::try_from(field.u32(12)).ok()?;
         let content_bytes = usize::try_from(field.u32(40)).ok()?;
         let labels = usize::from(field.u8(45));
+        let is_confirmed = field.u8(9) & FLAG_CONFIRMED != 0;
         if name_bytes == 0
             || name_bytes > MAX_NAME
             || metadata_bytes > MAX_METADATA
             || content_bytes > PAGE * usize::from(MAX_SPAN_PAGES)
-            || labels > MAX_LABELS
+            || labels > MAX_LABELS + usize::from(is_confirmed)
+            || labels < usize::from(is_confirmed)
         {
             return None;
         }
@@ -272,12 +291,16 @@ impl Prelude {
         let sums = pages(metadata_bytes) + pages(content_bytes);
         let checksums = (0..sums).map(|n| field.u32(HEADER + 4 * n)).collect();
         let labels_at = HEADER + 4 * sums;
+        let mut words = (0..labels).map(|n| field.u64(labels_at + 8 * n));
+        let version = Version(field.u64(16));
+        let confirmed = is_confirmed.then(|| words.next()).flatten().map(Version);
         Some(Self {
             fields: Fields {
                 kind,
                 key: KeyHash::from_bytes(field.array(64)),
-                version: Version(field.u64(16)),
+                version,
                 revision: field.u32(24),
+                confirmed: confirmed.unwrap_or(version).max(version),
                 span: field.u32(28),
                 incomplete: field.u8(9) & FLAG_INCOMPLETE != 0,
                 total: known(field.u64(32)),
@@ -285,7 +308,7 @@ impl Prelude {
                 mark: field.u128(80),
                 group: field.u64(96),
                 useless_after: field.u64(104),
-                labels: (0..labels).map(|n| field.u64(labels_at + 8 * n)).collect(),
+                labels: words.collect(),
             },
             name: Bytes::copy_from_slice(&prelude_slice[prelude - name_bytes..]),
             metadata_bytes,
@@ -394,6 +417,7 @@ mod tests {
             key: secret.name(b"name"),
             version: Version(42),
             revision: 1,
+            confirmed: Version(42),
             span: 0,
             incomplete: false,
             total: Some(70_000),

@@ -78,6 +78,11 @@ impl Members {
         best.map_or(0, |(n, _)| n)
     }
 
+    /// Whether the stripe of this number takes part.
+    pub(crate) fn is_live(&self, n: usize) -> bool {
+        self.live.load(Ordering::Acquire) & (1 << n) != 0
+    }
+
     /// Whether what `device` holds of `key` under `version` counts.
     pub(crate) fn counts(&self, key: KeyHash, version: Version, device: u16) -> bool {
         self.read().counts(key, version.0, device)

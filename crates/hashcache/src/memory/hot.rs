@@ -155,6 +155,31 @@ impl Hot {
         self.count_out(gone.as_ref());
     }
 
+    /// Forgets all records that are `gone`, under one shard's lock at a time.
+    pub(crate) fn remove_all(&self, gone: impl Fn(&Record) -> bool) {
+        for n in 0..SHARDS {
+            let keys: Vec<KeyHash> = {
+                let shard = self.shards.read(n);
+                let is_gone = |(_, hot): &(&KeyHash, &HotObject)| gone(&hot.stored.record);
+                let hot = shard.map.iter().filter(is_gone);
+                hot.map(|(key, _)| *key).collect()
+            };
+            for key in keys {
+                let mut shard = self.write(key);
+                // Another record may have come under this key.
+                if shard
+                    .map
+                    .get(&key)
+                    .is_some_and(|hot| gone(&hot.stored.record))
+                {
+                    let removed = shard.map.remove(&key);
+                    drop(shard);
+                    self.count_out(removed.as_ref());
+                }
+            }
+        }
+    }
+
     /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of
     /// the key's shard.
     pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Held> {
@@ -175,6 +200,7 @@ impl Hot {
                 metadata,
                 content,
                 at,
+                judged: AtomicU64::default(),
             },
             _reservation: reservation,
         };
@@ -348,6 +374,7 @@ mod tests {
             key: Secret::from_bytes([1; 32]).name(&name),
             version: Version(1),
             revision: 0,
+            confirmed: Version(1),
             span: 0,
             incomplete: false,
             total: Some(content_bytes as u64),
@@ -364,6 +391,7 @@ mod tests {
             metadata: Bytes::from(vec![!fill; 100]),
             content: vec![Bytes::from(vec![fill; content_bytes])],
             at: None,
+            judged: AtomicU64::default(),
         }
     }
 

@@ -121,7 +121,8 @@ impl Deref for Held {
 
     fn deref(&self) -> &Record {
         // SAFETY: the record lies in an `Arc` that the shelf holds, which lets go of nothing while
-        // a keeper lives, and this has one. Nobody writes a record that was put there.
+        // a keeper lives, and this has one. Nobody writes a record that was put there, but
+        // for its atomics.
         unsafe { self.record.as_ref() }
     }
 }

@@ -93,7 +93,8 @@ impl Stripe {
         }
         let key = question.wanted.key;
         let mut shard = self.shard(key);
-        let hot = self.hot.hit(key, |it| question.wanted.is(it));
+        let right = |it: &Record| question.wanted.is(it) && !self.rules.judge(it).gone;
+        let hot = self.hot.hit(key, right);
         let Some(record) = hot else {
             return Some(question);
         };

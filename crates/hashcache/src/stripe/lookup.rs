@@ -125,12 +125,11 @@ pub(crate) struct Question {
 impl Question {
     fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
         let (promise, outcome) = promise();
-        let stale = AtomicBool::new(false);
-        let question = Mutex::new(None);
         let reading = Arc::new(Reading {
             outcome,
-            stale,
-            question,
+            stale: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            question: Mutex::new(None),
         });
         shard.reading.insert(wanted.key, Arc::clone(&reading));
         Self {
@@ -150,7 +149,9 @@ impl Question {
 impl Stripe {
     /// The head of `name`, if it is hot: the shortest way an answer can take.
     pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
-        let right = |it: &Record| it.fields.kind == Kind::Head && it.name == name;
+        let right = |it: &Record| {
+            it.fields.kind == Kind::Head && it.name == name && !self.rules.judge(it).gone
+        };
         self.hot.hit(key, right).map(Kept::Hot)
     }
 
@@ -179,11 +180,13 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
-        if let Some(record) = self.hot.hit(wanted.key, |it| wanted.is(it)) {
+        let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
+        if let Some(record) = self.hot.hit(wanted.key, right) {
             return Asked::Memory(Lookup::Found(Kept::Hot(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
-            if wanted.is(&pending.record) {
+            // What it replaced is older, so it is gone too.
+            if right(&pending.record) {
                 // A store takes the cache line from other processors, even of what is there.
                 if !pending.asked_for.load(Ordering::Relaxed) {
                     pending.asked_for.store(true, Ordering::Relaxed);
@@ -271,6 +274,14 @@ impl Stripe {
             self.counters.misses.add(1);
             return None;
         };
+        // A rule may have come since it was read. One that has been forgotten since had outlived
+        // it.
+        let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
+        let is_gone = self.rules.any() && (self.rules.judge(&record).gone || outlived());
+        if is_gone || reading.gone.load(Ordering::Acquire) {
+            self.counters.misses.add(1);
+            return None;
+        }
         self.counters.disk_hits.add(1);
         // Once the device has failed its names get other owners, who know nothing of this read.
         if self.health() == Health::OutOfService {
@@ -351,6 +362,12 @@ impl Stripe {
                     if self.is_in_force(&record) {
                         return Some(*record);
                     }
+                    // An older version need not have had the label by which this one went: all that
+                    // could be one are forgotten.
+                    if self.rules.judge(&record).gone {
+                        self.forget_candidates(wanted.key, candidates);
+                        return None;
+                    }
                     // Older ones do not count either, but other names may have an equal tag.
                     let head = self.log.head();
                     self.shard(wanted.key).policy.forget(wanted.key, *at, head);
@@ -401,7 +418,8 @@ impl Stripe {
     /// Whether what was read still counts. A span counts if the head does that leads to it.
     pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
-        fields.kind == Kind::Span || self.counts(fields.key, fields.version)
+        fields.kind == Kind::Span
+            || self.counts(fields.key, fields.version) && !self.rules.judge(record).gone
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {

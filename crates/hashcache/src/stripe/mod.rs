@@ -31,11 +31,13 @@ use crate::flush::Queue;
 use crate::format::Family;
 use crate::index_file::IndexFile;
 use crate::io::Pool;
+use crate::journal;
 use crate::key::{KeyHash, SHARDS, Secret};
 use crate::members::Members;
 use crate::memory::{Budget, Hot, Spares};
 use crate::object::Version;
 use crate::policy::{Located, LogPos};
+use crate::rules::Rules;
 use crate::shard::{Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
 use crate::sync::atomic::{AtomicU8, Ordering};
@@ -58,6 +60,7 @@ pub(crate) struct Stripe {
     pub(crate) index_file: IndexFile,
     pub(crate) secret: Secret,
     pub(crate) log: LogMap,
+    pub(crate) rules: Rules,
     pub(crate) budget: Budget,
     /// The part of it that pending writes may take.
     pub(crate) write_budget: Budget,
@@ -83,7 +86,7 @@ pub(crate) struct Stripe {
 pub(crate) enum Accepted {
     /// It is found from now on.
     Yes,
-    /// A newer put or a remove came first.
+    /// A newer put, a remove or a rule came first.
     Superseded,
     /// An update of metadata met another one, or the put it belongs to, still under way.
     Busy,
@@ -116,6 +119,7 @@ impl Stripe {
         Self {
             log: LogMap::new(&parts.geometry, parts.device_id),
             spares: read::spares(&*parts.device, &parts.budget),
+            rules: Rules::new(&parts.secret, journal::rules_max(&parts.geometry)),
             device: parts.device,
             device_id: parts.device_id,
             path: parts.path,
@@ -269,6 +273,20 @@ impl Stripe {
         (version, known || masked)
     }
 
+    /// The lowest version of a put that is under way; the next one when there is none.
+    pub(crate) fn oldest_begun(&self) -> Version {
+        // Drawn first: what begins meanwhile is newer.
+        let next = self.draw_version();
+        let begun = self.shards().filter_map(|shard| shard.oldest_begun());
+        begun.min().unwrap_or(next)
+    }
+
+    /// Takes out of the hot objects what rules bar: they are about to be forgotten.
+    pub(crate) fn let_go_of_barred(&self) {
+        self.hot
+            .remove_all(|record| self.rules.judge(record).is_barred());
+    }
+
     /// Makes `pending` the newest record of its name and has it written, unless something came
     /// first.
     pub(crate) fn put_head(&self, pending: &Arc<Pending>, begun: &Arc<Begun>) -> Accepted {
@@ -278,6 +296,10 @@ impl Stripe {
             return Accepted::OutOfService;
         }
         if begun.superseded.load(Ordering::Acquire) {
+            return Accepted::Superseded;
+        }
+        // Asked under the lock, and by look-ups again: a rule that comes now bars what is pending.
+        if self.rules.judge(&pending.record).is_barred() {
             return Accepted::Superseded;
         }
         if begun.is_update && !shard.outruns(fields.key, begun) {

@@ -162,6 +162,7 @@ impl Stripe {
                 vec![content]
             },
             at: Some(at),
+            judged: std::sync::atomic::AtomicU64::default(),
         }))
     }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashcache::device::{Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, PolicyKind, Put, Updated, Version};
+use hashcache::{Cache, Label, PolicyKind, Put, Rule, Updated, Version};
 
 use super::support::{
     Call, Form, KIB, MIB, Overlay, Recorder, Value, copy, forms, get, memory, open, quiet, rounds,
@@ -43,6 +43,8 @@ enum Op {
     Put(usize),
     Update,
     Remove,
+    /// By a rule, of what the name has in common with others.
+    RemoveMatching,
     Read,
     Flush,
 }
@@ -75,6 +77,27 @@ struct History {
     flushes: Vec<Event>,
 }
 
+/// Names of the workload.
+const NAMES: usize = 12;
+
+fn label(cache: &Cache, n: usize) -> Label {
+    cache.label(&[u8::try_from(n % 4).unwrap()])
+}
+
+/// The rule of a step, and whether it matches a name.
+fn rule(cache: &Cache, n: usize) -> (Rule, impl Fn(usize) -> bool) {
+    let by_label = n.is_multiple_of(2);
+    let rule = match by_label {
+        true => Rule::label(label(cache, n)),
+        false => Rule::prefix(&name(n)).within(b"http://example.org/"),
+    };
+    let matches = move |other: usize| match by_label {
+        true => other % 4 == n % 4,
+        false => name(other).starts_with(&name(n)),
+    };
+    (rule, matches)
+}
+
 fn name(n: usize) -> Vec<u8> {
     format!("http://example.org/{n}").into_bytes()
 }
@@ -92,11 +115,12 @@ fn workload(seed: u64, steps: usize, lengths: &[usize]) -> Vec<Step> {
         let op = match random.u32(..100) {
             0..45 => Op::Put(lengths[random.usize(..lengths.len())]),
             45..60 => Op::Update,
-            60..72 => Op::Remove,
+            60..69 => Op::Remove,
+            69..72 => Op::RemoveMatching,
             72..80 => Op::Read,
             _ => Op::Flush,
         };
-        all.push((random.usize(..12), op));
+        all.push((random.usize(..NAMES), op));
     }
     all.push((0, Op::Flush));
     all
@@ -118,6 +142,7 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
                 let put = Put {
                     length: None,
                     group: number as u64 % 4,
+                    labels: vec![label(cache, *n)],
                     ..Put::metadata(value.metadata())
                 };
                 let stored = intent.writer(put).and_then(|mut writer| {
@@ -145,6 +170,21 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
             Op::Remove => {
                 last.remove(n);
                 cache.remove(&name).wait().ok().map(|()| Happened::Removed)
+            }
+            Op::RemoveMatching => {
+                let (rule, matches) = rule(cache, *n);
+                last.retain(|other, _| !matches(*other));
+                let done = cache.remove_matching(&[rule]).wait().is_ok();
+                let after = writes();
+                for other in (0..NAMES).filter(|other| done && *other != *n && matches(*other)) {
+                    history.events.entry(other).or_default().push(Event {
+                        what: Happened::Removed,
+                        step: number,
+                        before,
+                        after,
+                    });
+                }
+                done.then_some(Happened::Removed)
             }
             Op::Read => {
                 if let Some(hit) = cache.get(&name).wait() {

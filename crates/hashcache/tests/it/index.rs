@@ -232,16 +232,16 @@ fn blocks_of_2_kib_hold_small_objects_their_tails_and_no_name_that_is_too_long()
             ..quiet(device.clone(), policy)
         };
         let cache = open(config());
-        let long = vec![b'n'; 1772];
+        let long = vec![b'n'; 1636];
         let names: Vec<&[u8]> = vec![b"small", b"large", &long];
         for (put, name) in (0..).zip(&names) {
             Value::new(put, 100 + 30_000 * put as usize)
                 .store(&cache, name)
                 .unwrap();
         }
-        let longer = vec![b'n'; 1773];
+        let longer = vec![b'n'; 1637];
         let refused = Value::new(9, 1).store(&cache, &longer);
-        assert_eq!(refused, Err(PutError::Name { length: 1773 }));
+        assert_eq!(refused, Err(PutError::Name { length: 1637 }));
         assert_eq!(get(&cache, &longer), None);
         cache.close();
         let cache = open(config());

@@ -33,6 +33,7 @@ mod power;
 mod readmission;
 mod recovery;
 mod rings;
+mod rules;
 mod stress;
 mod support;
 mod wrap;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, Updated, Version};
+use hashcache::{Cache, Rule, Updated, Version};
 
 use super::support::{Form, KIB, MIB, Value, chosen, copy, open, quiet, read, rounds, seed};
 
@@ -71,7 +71,14 @@ impl Model {
                     self.known.remove(&name);
                 }
             }
-            440..450 => assert!(self.cache.flush().wait()),
+            440..449 => assert!(self.cache.flush().wait()),
+            449 => {
+                // One name in ten or hundred, or none: `name 1` is what a tenth begins with.
+                let removed = self.cache.remove_matching(&[Rule::prefix(&name)]);
+                assert!(self.cache.get(&name).wait().is_none());
+                removed.wait().unwrap();
+                self.known.retain(|other, _| !other.starts_with(&name));
+            }
             _ => self.look(&name),
         }
     }

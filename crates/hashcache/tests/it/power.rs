@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashcache::device::{FaultDevice, MemoryDevice};
-use hashcache::{PolicyKind, Updated, Version};
+use hashcache::{PolicyKind, Rule, Updated, Version};
 
 use super::support::{Form, KIB, MIB, Value, copy, forms, open, quiet, read, rounds};
 
@@ -60,9 +60,20 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
                     of_name.durable = None;
                 }
             }
-            72..82 => {
+            72..80 => {
                 cache.remove(&name).wait().unwrap();
                 *of_name = Known::default();
+            }
+            80..82 => {
+                cache
+                    .remove_matching(&[Rule::prefix(&name)])
+                    .wait()
+                    .unwrap();
+                for (other, known) in &mut known {
+                    if other.starts_with(&name) {
+                        *known = Known::default();
+                    }
+                }
             }
             82..90 => {
                 // Not waited for: the cut may come in the midst of it.

@@ -38,6 +38,7 @@ impl Intent {
             key: self.key,
             version: self.version(),
             revision: 0,
+            confirmed: self.version(),
             span: 0,
             incomplete: true,
             total: put.length,
@@ -45,7 +46,7 @@ impl Intent {
             mark: put.mark,
             group: put.group,
             useless_after: put.useless_after,
-            labels: Vec::new(),
+            labels: super::labels(&put.labels),
         };
         let (reservations, replaces) = (Arc::new(reservation.into()), self.replaces.take());
         let head = pending(
@@ -94,6 +95,7 @@ impl Hit {
             mark: fields.mark,
             group: fields.group,
             useless_after: fields.useless_after,
+            labels: Vec::new(),
             span_pages: fields.span_pages,
         };
         Ok(Writer {

@@ -18,6 +18,7 @@ use crate::key::KeyHash;
 use crate::memory::Chunk;
 use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
 use crate::policy::LogPos;
+use crate::rules::Label;
 use crate::shard::Begun;
 use crate::stripe::Stripe;
 
@@ -49,6 +50,9 @@ pub struct Put {
     /// Unix time after which the object is of no use, seconds; 0: never. Decides only what is kept
     /// longer, never an answer.
     pub useless_after: u64,
+    /// What it is removed by together with others ([`Cache::label`]). Of more than 32 labels only
+    /// that there were more is known: whatever label is removed, the object goes too.
+    pub labels: Vec<Label>,
     /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
     /// once.
     pub span_pages: u8,
@@ -64,6 +68,7 @@ impl Put {
             mark: 0,
             group: 0,
             useless_after: 0,
+            labels: Vec::new(),
             span_pages: MAX_SPAN_PAGES,
         }
     }

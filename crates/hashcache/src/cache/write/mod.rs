@@ -20,11 +20,12 @@ pub(super) use update::{fill, update_metadata};
 
 use super::follow::{End, Follower, Stream};
 use crate::error::PutError;
-use crate::format::{Fields, Kind, record_bytes};
+use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
 use crate::memory::{Chunk, Class, Reservation};
 use crate::object::{Cut, PAGE, Version};
 use crate::policy::LogPos;
 use crate::record::{Kept, Record};
+use crate::rules::{LABEL_ANY, Label};
 use crate::shard::Pending;
 use crate::stripe::Accepted;
 use crate::sync::atomic::AtomicBool;
@@ -235,6 +236,7 @@ impl Writer {
             kind: Kind::Span,
             key,
             span,
+            labels: Vec::new(),
             ..self.fields()
         };
         let pending = pending(
@@ -258,6 +260,7 @@ impl Writer {
             key: self.intent.key,
             version: self.version(),
             revision: self.revision,
+            confirmed: self.version(),
             span: 0,
             incomplete: false,
             total: self.put.length,
@@ -265,7 +268,7 @@ impl Writer {
             mark: self.put.mark,
             group: self.put.group,
             useless_after: self.put.useless_after,
-            labels: Vec::new(),
+            labels: labels(&self.put.labels),
         }
     }
 
@@ -358,6 +361,18 @@ impl Drop for Writer {
     }
 }
 
+/// As many as a record has room for. Behind too many of them stands the one that is any.
+fn labels(labels: &[Label]) -> Vec<u64> {
+    let mut words: Vec<u64> = labels.iter().map(|label| label.0).collect();
+    words.sort_unstable();
+    words.dedup();
+    if words.len() > MAX_LABELS {
+        words.truncate(MAX_LABELS - 1);
+        words.push(LABEL_ANY);
+    }
+    words
+}
+
 fn pending(
     fields: Fields,
     name: &Bytes,
@@ -369,7 +384,7 @@ fn pending(
     let content_bytes = content.iter().map(Bytes::len).sum();
     let record_bytes = record_bytes(
         name.len(),
-        fields.labels.len(),
+        fields.label_words(),
         metadata.len(),
         content_bytes,
     );
@@ -380,6 +395,7 @@ fn pending(
             metadata,
             content,
             at: None,
+            judged: std::sync::atomic::AtomicU64::default(),
         }),
         replaces,
         copies: None,

@@ -30,6 +30,8 @@ pub(in crate::cache) fn fill(
         kind: Kind::Span,
         key,
         span,
+        confirmed: head.fields.version,
+        labels: Vec::new(),
         ..head.fields.clone()
     };
     let content = vec![Bytes::copy_from_slice(content)];
@@ -55,6 +57,7 @@ pub(in crate::cache) fn update_metadata(
     name: &[u8],
     expected: Version,
     metadata: Bytes,
+    confirmed: Option<Version>,
 ) -> Outcome<Updated> {
     if metadata.len() > MAX_METADATA {
         return Outcome::ready(Updated::Refused);
@@ -65,21 +68,22 @@ pub(in crate::cache) fn update_metadata(
     // Begun before the look-up: a newer put that the look-up does not see supersedes this.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {
-        Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, metadata)),
+        Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, metadata, confirmed)),
         Lookup::Miss => Outcome::ready(Updated::Gone),
         Lookup::Pending(lookup) => {
             let (done, outcome) = promise();
             let stripe = Arc::clone(&intent.stripe);
             stripe.pool.run(move || {
                 let found = lookup.wait();
-                done.set(found.map_or(Updated::Gone, |hit| apply(&intent, &hit, metadata)));
+                let applied = found.map(|hit| apply(&intent, &hit, metadata, confirmed));
+                done.set(applied.unwrap_or(Updated::Gone));
             });
             outcome
         }
     }
 }
 
-fn apply(intent: &Intent, hit: &Hit, metadata: Bytes) -> Updated {
+fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>) -> Updated {
     let old = &hit.head;
     if old.fields.version != intent.version() || intent.begun.superseded.load(Ordering::Acquire) {
         return Updated::Gone;
@@ -91,6 +95,10 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes) -> Updated {
     let revision = old.fields.revision.saturating_add(1);
     let fields = Fields {
         revision,
+        confirmed: old
+            .fields
+            .confirmed
+            .max(confirmed.unwrap_or(old.fields.confirmed)),
         ..old.fields.clone()
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));

@@ -1,0 +1,218 @@
+//! `POST /-/purge`: the one thing that can be changed from the admin listener.
+//!
+//! The body is JSON: `url`, `prefix`, `label` or `group` (with `origin`), each a string or a list
+//! of strings, or `"everything": true`; and `"soft": true`. The token stands in a file that the
+//! operator names, and in the request as `Authorization: Bearer …`.
+//!
+//! Invariant: nothing is changed without the token. A page of a stranger's site cannot send it
+//! (browsers ask first where there is an Authorization, and get no for an answer), and nobody
+//! learns it by how long a refusal takes.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use hashcache_http::Target;
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde_json::{Map, Value};
+
+use super::{Admin, plain, typed};
+use crate::purge::{Effect, PurgeError, Purger, What, report};
+use crate::settings::Mode;
+
+pub(super) const PATH: &str = "/-/purge";
+
+/// Longest body, bytes.
+const BODY_BYTES: usize = 256 << 10;
+/// Most things purged by one request.
+const MOST: usize = 1_000;
+/// A token is at least so long, bytes: shorter ones can be guessed.
+const TOKEN_MIN: usize = 16;
+/// A file that is longer is no token.
+const TOKEN_MAX: u64 = 4 << 10;
+
+/// What purging needs.
+#[derive(Clone)]
+pub(super) struct Purges {
+    pub(super) purger: Purger,
+    pub(super) mode: Mode,
+    pub(super) token_file: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Purges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Purges").finish_non_exhaustive()
+    }
+}
+
+fn error(status: StatusCode, what: &str) -> Response<Bytes> {
+    plain(status, format!("{what}\n"))
+}
+
+impl Admin {
+    /// The answer to a `POST` to [`PATH`] that came to an address of ours.
+    pub(super) async fn purge<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Some(purges) = &self.purges else {
+            return error(StatusCode::NOT_FOUND, "nothing here; see /");
+        };
+        if let Some(refusal) = purges.refusal(fields) {
+            return refusal;
+        }
+        let body = match Limited::new(body, BODY_BYTES).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(_) => return error(StatusCode::PAYLOAD_TOO_LARGE, "at most 256 KiB of JSON"),
+        };
+        let (what, effect) = match purges.asked(&body) {
+            Ok(asked) => asked,
+            Err(what) => return error(StatusCode::BAD_REQUEST, &what),
+        };
+        match purges.purger.purge(&what, effect).await {
+            Ok(()) => {
+                tracing::info!(count = what.len(), ?effect, "purged");
+                typed(
+                    StatusCode::OK,
+                    "application/json",
+                    String::from_utf8_lossy(&report(&what, effect)).into_owned(),
+                )
+            }
+            Err(PurgeError::TooLong) => {
+                error(StatusCode::URI_TOO_LONG, "a URL so long is never stored")
+            }
+            Err(PurgeError::NotDurable) => error(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "purged, but the store is out of service: it may be back after a restart",
+            ),
+        }
+    }
+}
+
+impl Purges {
+    /// What is said to a request without the token.
+    fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
+        let Some(path) = &self.token_file else {
+            return Some(error(
+                StatusCode::FORBIDDEN,
+                "no token is set: name a file that holds one with --admin-token-file",
+            ));
+        };
+        let token = match std::fs::metadata(path) {
+            Ok(file) if file.len() <= TOKEN_MAX => std::fs::read(path).ok(),
+            _ => None,
+        };
+        let token = token.map(|token| token.trim_ascii().to_vec());
+        let Some(token) = token.filter(|token| token.len() >= TOKEN_MIN) else {
+            tracing::warn!(path = %path.display(), "no token of 16 bytes or more");
+            return Some(error(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the token file cannot be read or holds fewer than 16 bytes",
+            ));
+        };
+        let given = fields.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
+        if given.is_some_and(|given| is_equal(given.trim_ascii(), &token)) {
+            return None;
+        }
+        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token, please");
+        let bearer = HeaderValue::from_static("Bearer");
+        refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+        Some(refusal)
+    }
+
+    fn asked(&self, body: &[u8]) -> Result<(Vec<What>, Effect), String> {
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
+        let Value::Object(mut object) = value else {
+            return Err("a JSON object, please".to_owned());
+        };
+        let soft = take_truth(&mut object, "soft")?;
+        let mut what = Vec::new();
+        if take_truth(&mut object, "everything")? {
+            what.push(What::Everything);
+        }
+        for url in take_strings(&mut object, "url")? {
+            what.push(What::Url(self.target(&url)?));
+        }
+        for url in take_strings(&mut object, "prefix")? {
+            what.push(What::Prefix(
+                self.target(url.strip_suffix('*').unwrap_or(&url))?,
+            ));
+        }
+        for label in take_strings(&mut object, "label")? {
+            what.push(What::Label(label.into_bytes()));
+        }
+        let groups = take_strings(&mut object, "group")?;
+        let origins = take_strings(&mut object, "origin")?;
+        match (&groups[..], &origins[..]) {
+            ([], []) => {}
+            ([_, ..], [origin]) => {
+                let origin = self.target(origin)?;
+                let group = |group: String| What::Group(origin.clone(), group.into_bytes());
+                what.extend(groups.into_iter().map(group));
+            }
+            _ => return Err("a group is one of an origin: name both".to_owned()),
+        }
+        if let Some(unknown) = object.keys().next() {
+            return Err(format!(
+                "`{unknown}` is none of url, prefix, label, group, origin, everything, soft"
+            ));
+        }
+        if what.is_empty() || what.len() > MOST {
+            return Err("name 1 to 1000 things to purge".to_owned());
+        }
+        Ok((what, if soft { Effect::Soft } else { Effect::Hard }))
+    }
+
+    /// A URL as clients have it, as what it is stored under.
+    fn target(&self, url: &str) -> Result<Target, String> {
+        let target = Target::parse_url(url).map_err(|error| format!("`{url}`: {error}"))?;
+        let Mode::Accelerate { origin, hosts } = &self.mode else {
+            return Ok(target);
+        };
+        let host = &target.authority.host;
+        let is_site =
+            hosts.is_empty() || hosts.contains(host) || origin.authority == target.authority;
+        if !is_site {
+            return Err(format!("`{url}`: there is no site of that name here"));
+        }
+        Ok(Target {
+            scheme: origin.scheme,
+            authority: origin.authority.clone(),
+            path_and_query: target.path_and_query,
+        })
+    }
+}
+
+/// Takes as long whatever differs.
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
+    std::hint::black_box(differences) == 0 && one.len() == other.len()
+}
+
+fn take_truth(object: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
+    match object.remove(name) {
+        None => Ok(false),
+        Some(Value::Bool(truth)) => Ok(truth),
+        Some(_) => Err(format!("`{name}` is true or false")),
+    }
+}
+
+fn take_strings(object: &mut Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
+    let wrong = || format!("`{name}` is a string or a list of strings");
+    match object.remove(name) {
+        None => Ok(Vec::new()),
+        Some(Value::String(one)) => Ok(vec![one]),
+        Some(Value::Array(all)) => {
+            let string = |value| match value {
+                Value::String(string) => Ok(string),
+                _ => Err(wrong()),
+            };
+            all.into_iter().map(string).collect()
+        }
+        Some(_) => Err(wrong()),
+    }
+}

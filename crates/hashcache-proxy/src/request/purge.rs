@@ -1,0 +1,191 @@
+//! The method PURGE: `curl -X PURGE http://host/path`, as caches have long had it.
+//!
+//! | asked with | purges |
+//! |---|---|
+//! | nothing more | the URL and its variants |
+//! | a path that ends in `*` | all URLs that begin with what stands before it, `…*` itself too |
+//! | `X-Purge-Method: exact` | the URL, also if it ends in `*` |
+//! | `Surrogate-Key`, `xkey` or `xkey-purge` | what has one of these labels, whatever its URL |
+//! | `Cache-Groups` | what the URL's origin put into one of these groups |
+//! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
+//!
+//! Called by `request`; calls `purge`.
+//!
+//! Invariant: it is never forwarded: a client that may not purge here must not be told by another
+//! cache that it may.
+
+use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+
+use super::body::Body;
+use super::note::Note;
+use super::{Answer, Connection, text};
+use crate::access_log::Outcome;
+use crate::failure::Failure;
+use crate::purge::{Effect, PurgeError, What, report};
+use crate::wire::ClientBody;
+
+const PURGE_METHOD: HeaderName = HeaderName::from_static("x-purge-method");
+const XKEY_PURGE: HeaderName = HeaderName::from_static("xkey-purge");
+const XKEY_SOFT_PURGE: HeaderName = HeaderName::from_static("xkey-softpurge");
+const SOFT: [HeaderName; 2] = [
+    HeaderName::from_static("soft-purge"),
+    HeaderName::from_static("fastly-soft-purge"),
+];
+/// Most labels or groups of one request.
+const MOST: usize = 256;
+
+pub(super) async fn answer(
+    connection: &Connection,
+    request: &Request<ClientBody>,
+    (space, target): (Space, &Target),
+    note: &mut Note,
+) -> Answer {
+    let common = &connection.worker.common;
+    if !common.may_purge(connection.client.ip()) {
+        note.outcome(Outcome::Denied);
+        return Err(refused(
+            StatusCode::FORBIDDEN,
+            "this client may not purge: see --allow-purge",
+        ));
+    }
+    let (what, effect) = asked(request.headers(), target)?;
+    note.outcome(Outcome::Purge);
+    match common.purger.within(space).purge(&what, effect).await {
+        Ok(()) => Ok(done(report(&what, effect))),
+        Err(PurgeError::TooLong) => Err(refused(
+            StatusCode::URI_TOO_LONG,
+            "a URL so long is never stored",
+        )),
+        Err(PurgeError::NotDurable) => Err(refused(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "purged, but the store is out of service: it may be back after a restart",
+        )),
+    }
+}
+
+fn refused(status: StatusCode, reason: &'static str) -> Failure {
+    Failure::Refused { status, reason }
+}
+
+fn done(report: bytes::Bytes) -> Response<Body> {
+    let mut response = text(StatusCode::OK, report);
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// What a request asks for.
+fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<What>, Effect), Failure> {
+    let bad = |reason| refused(StatusCode::BAD_REQUEST, reason);
+    let mut what: Vec<What> = Vec::new();
+    let named = LABEL_FIELDS
+        .into_iter()
+        .chain([XKEY_PURGE, XKEY_SOFT_PURGE]);
+    for name in named {
+        what.extend(words(fields, &name).take(MOST + 1).map(What::Label));
+    }
+    if fields.contains_key(CACHE_GROUPS) {
+        let groups = cache_groups(fields);
+        if groups.is_empty() {
+            return Err(bad("Cache-Groups is a list of strings: \"one\", \"two\""));
+        }
+        what.extend(
+            groups
+                .into_iter()
+                .map(|group| What::Group(target.clone(), group)),
+        );
+    }
+    if what.len() > MOST {
+        return Err(bad("at most 256 labels and groups at once"));
+    }
+    if what.is_empty() {
+        what.push(of_target(fields, target)?);
+    }
+    let says_soft = |name: &HeaderName| {
+        let value = fields.get(name).map(HeaderValue::as_bytes);
+        value.is_some_and(|value| !matches!(value, b"0" | b"false" | b""))
+    };
+    let soft = SOFT.iter().any(says_soft) || fields.contains_key(XKEY_SOFT_PURGE);
+    Ok((what, if soft { Effect::Soft } else { Effect::Hard }))
+}
+
+fn of_target(fields: &HeaderMap, target: &Target) -> Result<What, Failure> {
+    let exact = match fields.get(PURGE_METHOD).map(HeaderValue::as_bytes) {
+        None | Some(b"default") => false,
+        Some(b"exact") => true,
+        Some(_) => {
+            let reason = "X-Purge-Method is exact or default; a prefix is a URL that ends in *";
+            return Err(refused(StatusCode::BAD_REQUEST, reason));
+        }
+    };
+    let prefix = target.path_and_query.strip_suffix('*');
+    Ok(match prefix.filter(|_| !exact) {
+        Some(prefix) => What::Prefix(Target {
+            path_and_query: prefix.into(),
+            ..target.clone()
+        }),
+        None => What::Url(target.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked_for(url: &str, fields: &[(&'static str, &'static str)]) -> (Vec<What>, Effect) {
+        let mut all = HeaderMap::new();
+        for (name, value) in fields {
+            all.append(*name, HeaderValue::from_static(value));
+        }
+        asked(&all, &target(url)).unwrap()
+    }
+
+    fn target(url: &str) -> Target {
+        Target::parse_url(url).unwrap()
+    }
+
+    #[test]
+    fn a_star_at_the_end_is_a_prefix_unless_it_is_said_to_be_a_star() {
+        let (what, effect) = asked_for("http://h/a/*", &[]);
+        assert_eq!(what, [What::Prefix(target("http://h/a/"))]);
+        assert_eq!(effect, Effect::Hard);
+        let exact = [("x-purge-method", "exact")];
+        assert_eq!(
+            asked_for("http://h/a/*", &exact).0,
+            [What::Url(target("http://h/a/*"))]
+        );
+        assert_eq!(
+            asked_for("http://h/*a", &[]).0,
+            [What::Url(target("http://h/*a"))]
+        );
+    }
+
+    #[test]
+    fn labels_and_groups_are_purged_instead_of_the_url() {
+        let label = |label: &str| What::Label(label.into());
+        let (what, effect) = asked_for("http://h/", &[("surrogate-key", "a b"), ("xkey", "c")]);
+        assert_eq!(what, ["a", "b", "c"].map(label));
+        assert_eq!(effect, Effect::Hard);
+        let (what, effect) = asked_for("http://h/", &[("xkey-softpurge", "a")]);
+        assert_eq!((what, effect), (vec![label("a")], Effect::Soft));
+        let group = What::Group(target("http://h/"), b"g".to_vec());
+        assert_eq!(
+            asked_for("http://h/", &[("cache-groups", "\"g\"")]).0,
+            [group]
+        );
+        let bad = HeaderMap::from_iter([(CACHE_GROUPS, HeaderValue::from_static("g"))]);
+        assert!(asked(&bad, &target("http://h/")).is_err());
+    }
+
+    #[test]
+    fn soft_is_said_by_a_field() {
+        for (value, effect) in [("1", Effect::Soft), ("0", Effect::Hard)] {
+            for name in ["soft-purge", "fastly-soft-purge"] {
+                assert_eq!(asked_for("http://h/", &[(name, value)]).1, effect);
+            }
+        }
+    }
+}

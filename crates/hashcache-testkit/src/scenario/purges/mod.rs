@@ -1,0 +1,338 @@
+//! Purges: what was purged never answers again, and nothing else goes.
+//!
+//! An origin serves objects of which it can bring out a new edition; each has a prefix, a label and
+//! a cache group that some of the others have too. What is purged is asked for at once, while an
+//! old edition is on its way, and after the proxy was killed the moment it had answered.
+//!
+//! Invariant: an answer to a request that began after the purge had been answered is of the edition
+//! that was out by then, or the origin was asked whether it is.
+
+mod site;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use site::{Kind, Site};
+
+use super::Verdict;
+use super::never_wrong::Victim;
+use crate::client::Client;
+use crate::script::Gate;
+
+/// How much.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Objects of each part.
+    pub objects: usize,
+    /// Kills of each kind of purge.
+    pub kills: usize,
+}
+
+/// Plays all parts against `victim`, which may be killed and comes up again with its cache.
+///
+/// # Errors
+/// When the proxy does not start or the origin finds no port.
+pub async fn play(victim: &mut dyn Victim, options: &Options) -> Result<Vec<Verdict>, String> {
+    let failed = |error: io::Error| error.to_string();
+    let mut verdicts = Vec::new();
+    let site = Site::start().await.map_err(failed)?;
+    let proxy = victim.start()?;
+    for kind in Kind::ALL {
+        for soft in [false, true] {
+            let mut part = Part::new(&site, proxy, kind, soft, options);
+            verdicts.push(part.at_once().await);
+            verdicts.push(part.on_its_way().await);
+        }
+    }
+    verdicts.push(by_unsafe_method(&site, proxy, options).await);
+    victim.kill();
+    for kind in Kind::ALL {
+        for soft in [false, true] {
+            verdicts.push(over_kills(victim, &site, kind, soft, options).await?);
+        }
+    }
+    Ok(verdicts)
+}
+
+/// One kind of purge, tried on objects of its own.
+struct Part<'a> {
+    site: &'a Site,
+    proxy: SocketAddr,
+    kind: Kind,
+    soft: bool,
+    objects: usize,
+    verdict: Verdict,
+}
+
+impl<'a> Part<'a> {
+    fn new(site: &'a Site, proxy: SocketAddr, kind: Kind, soft: bool, options: &Options) -> Self {
+        Self {
+            site,
+            proxy,
+            kind,
+            soft,
+            objects: options.objects,
+            verdict: Verdict::default(),
+        }
+    }
+
+    fn begin(&mut self, what: &str) {
+        let how = if self.soft { "soft" } else { "hard" };
+        self.verdict = Verdict::new(format!("{how} purge by {}, {what}", self.kind.name()));
+        self.site.another_shelf();
+    }
+
+    fn end(&mut self, outcome: io::Result<()>) -> Verdict {
+        if let Err(error) = outcome {
+            self.verdict
+                .fault(format!("the proxy did not answer: {error}"));
+        }
+        for complaint in self.site.complaints() {
+            self.verdict.fault(complaint);
+        }
+        std::mem::take(&mut self.verdict)
+    }
+
+    /// All are stored; a new edition; a purge: what it names is new, all else is as it was stored.
+    async fn at_once(&mut self) -> Verdict {
+        self.begin("at once");
+        let outcome = self.try_at_once().await;
+        self.end(outcome)
+    }
+
+    async fn try_at_once(&mut self) -> io::Result<()> {
+        let mut client = Client::connect(self.proxy).await?;
+        let site = self.site;
+        self.store(&mut client).await?;
+        if self.soft {
+            self.confirmed(&mut client).await?;
+        }
+        let before = site.edition();
+        site.bring_out();
+        self.purge(&mut client).await?;
+        let (mut new, mut old) = (0, 0);
+        for n in 0..self.objects {
+            let asked = site.asked();
+            let found = self.edition_of(&mut client, n).await?;
+            if site.is_named(self.kind, n) {
+                new += 1;
+                let right = found == Some(site.edition());
+                self.verdict
+                    .expect(right, || format!("object {n} is of edition {found:?}"));
+            } else {
+                old += 1;
+                let right = found == Some(before) && site.asked() == asked;
+                self.verdict
+                    .expect(right, || format!("object {n} went too: edition {found:?}"));
+            }
+        }
+        self.verdict.seen = format!("{new} purged, {old} kept");
+        Ok(())
+    }
+
+    /// Softly, without a new edition: each is asked about once, and not sent again.
+    async fn confirmed(&mut self, client: &mut Client) -> io::Result<()> {
+        let site = self.site;
+        self.purge(client).await?;
+        let (asked, sent) = (site.asked(), site.sent());
+        for _ in 0..2 {
+            for n in 0..self.objects {
+                self.edition_of(client, n).await?;
+            }
+        }
+        let named = (0..self.objects).filter(|n| site.is_named(self.kind, *n));
+        let (named, asked) = (named.count(), site.asked() - asked);
+        self.verdict.expect(asked == named, || {
+            format!("{asked} questions about {named} objects")
+        });
+        let sent = site.sent() - sent;
+        self.verdict
+            .expect(sent == 0, || format!("{sent} objects were sent again"));
+        Ok(())
+    }
+
+    /// An old edition is on its way when the purge comes: who asks afterwards gets the new one, and
+    /// keeps it.
+    async fn on_its_way(&mut self) -> Verdict {
+        self.begin("on its way");
+        let outcome = self.try_on_its_way().await;
+        self.end(outcome)
+    }
+
+    async fn try_on_its_way(&mut self) -> io::Result<()> {
+        let site = self.site;
+        let mut client = Client::connect(self.proxy).await?;
+        let n = site.named(self.kind);
+        let (arrived, leave) = (Gate::new(), Gate::new());
+        site.hold(&arrived, &leave);
+        let (proxy, url) = (self.proxy, site.url(n));
+        let first = tokio::spawn(async move {
+            let mut client = Client::connect(proxy).await?;
+            client.get(&url, &[]).await
+        });
+        if tokio::time::timeout(PATIENCE, arrived.opened())
+            .await
+            .is_err()
+        {
+            self.verdict.fault("the request never came to the origin");
+            leave.open();
+            return Ok(());
+        }
+        site.bring_out();
+        self.purge(&mut client).await?;
+        let meanwhile = self.edition_of(&mut client, n).await?;
+        leave.open();
+        let first = first.await.map_err(io::Error::other)??;
+        self.verdict.expect(first.status == 200, || {
+            format!("who had asked before got {}", first.status)
+        });
+        for _ in 0..3 {
+            let found = self.edition_of(&mut client, n).await?;
+            let right = found == Some(site.edition()) && found == meanwhile;
+            self.verdict
+                .expect(right, || format!("the old edition came back: {found:?}"));
+        }
+        self.verdict.seen = "who asked afterwards got the new edition".to_owned();
+        Ok(())
+    }
+
+    async fn store(&mut self, client: &mut Client) -> io::Result<()> {
+        for n in 0..self.objects {
+            let found = self.edition_of(client, n).await?;
+            let right = found == Some(self.site.edition());
+            self.verdict
+                .expect(right, || format!("object {n} came as edition {found:?}"));
+        }
+        Ok(())
+    }
+
+    async fn edition_of(&self, client: &mut Client, n: usize) -> io::Result<Option<u64>> {
+        let response = client.get(&self.site.url(n), &[]).await?;
+        Ok(self.site.edition_in(n, &response))
+    }
+
+    async fn purge(&mut self, client: &mut Client) -> io::Result<()> {
+        let status = purge(client, self.site, self.kind, self.soft).await?;
+        self.verdict
+            .expect(status == 200, || format!("PURGE was answered {status}"));
+        Ok(())
+    }
+}
+
+/// A purge that nobody answers in this time never is.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn purge(client: &mut Client, site: &Site, kind: Kind, soft: bool) -> io::Result<u16> {
+    let (url, mut fields) = site.purge(kind);
+    if soft {
+        fields.push(("Soft-Purge", "1".to_owned()));
+    }
+    let fields: Vec<(&str, &str)> = fields
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    client.request("PURGE", &url, &fields).await?;
+    let response = tokio::time::timeout(PATIENCE, client.read_response("PURGE"));
+    Ok(response.await.map_err(io::Error::other)??.status)
+}
+
+/// `Cache-Group-Invalidation` on the answer to a POST.
+async fn by_unsafe_method(site: &Site, proxy: SocketAddr, options: &Options) -> Verdict {
+    let mut part = Part::new(site, proxy, Kind::Group, false, options);
+    part.begin("by an unsafe method");
+    let outcome = try_unsafe_method(&mut part).await;
+    part.end(outcome)
+}
+
+async fn try_unsafe_method(part: &mut Part<'_>) -> io::Result<()> {
+    let site = part.site;
+    let mut client = Client::connect(part.proxy).await?;
+    part.store(&mut client).await?;
+    let before = site.edition();
+    site.bring_out();
+    client
+        .request("POST", &site.form(), &[("Content-Length", "0")])
+        .await?;
+    let answer = client.read_response("POST").await?;
+    part.verdict.expect(answer.status == 200, || {
+        format!("POST was answered {}", answer.status)
+    });
+    for n in 0..part.objects {
+        let found = part.edition_of(&mut client, n).await?;
+        let expected = match site.is_named(Kind::Group, n) {
+            true => site.edition(),
+            false => before,
+        };
+        part.verdict.expect(found == Some(expected), || {
+            format!("object {n} is of edition {found:?}, not {expected}")
+        });
+    }
+    part.verdict.seen = format!("{} objects, one group of them went", part.objects);
+    Ok(())
+}
+
+/// The proxy is killed the moment it has answered a purge, and asked when it is up again.
+async fn over_kills(
+    victim: &mut dyn Victim,
+    site: &Site,
+    kind: Kind,
+    soft: bool,
+    options: &Options,
+) -> Result<Verdict, String> {
+    let mut kept = 0;
+    let mut proxy = victim.start()?;
+    let mut part = Part::new(site, proxy, kind, soft, options);
+    part.begin("over kills");
+    let mut verdict = std::mem::take(&mut part.verdict);
+    for _ in 0..options.kills {
+        site.another_shelf();
+        let mut part = Part::new(site, proxy, kind, soft, options);
+        let before = site.edition();
+        let stored = async {
+            let mut client = Client::connect(proxy).await?;
+            part.store(&mut client).await?;
+            // Until it is on disk, so that there is something to come back.
+            tokio::time::sleep(ON_DISK).await;
+            site.bring_out();
+            part.purge(&mut client).await
+        };
+        let outcome: io::Result<()> = stored.await;
+        victim.kill();
+        verdict.faults.append(&mut part.verdict.faults);
+        if let Err(error) = outcome {
+            verdict.fault(format!("before the kill: {error}"));
+        }
+        proxy = victim.start()?;
+        let part = Part::new(site, proxy, kind, soft, options);
+        let looked = async {
+            let mut client = Client::connect(proxy).await?;
+            for n in 0..options.objects {
+                let found = part.edition_of(&mut client, n).await?;
+                kept += usize::from(found == Some(before));
+                let is_old = site.is_named(kind, n) && found != Some(site.edition());
+                verdict.expect(!is_old, || {
+                    format!("object {n} came back: edition {found:?}")
+                });
+            }
+            Ok::<_, io::Error>(())
+        };
+        if let Err(error) = looked.await {
+            verdict.fault(format!("after the kill: {error}"));
+        }
+    }
+    victim.kill();
+    let left = (0..options.objects)
+        .filter(|n| !site.is_named(kind, *n))
+        .count()
+        * options.kills;
+    // Where nothing survives a kill, nothing could come back.
+    verdict.expect(2 * kept >= left, || {
+        format!("{kept} of {left} others survived")
+    });
+    verdict.seen = format!("{} kills, {kept} of {left} others survived", options.kills);
+    Ok(verdict)
+}
+
+/// Twice as long as a put waits for its batch.
+const ON_DISK: Duration = Duration::from_millis(600);

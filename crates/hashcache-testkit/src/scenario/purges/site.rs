@@ -1,0 +1,201 @@
+//! A site of objects that come in editions, and which of them a purge names.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::client::{BodyEnd, Response};
+use crate::origin::{Origin, RawRequest};
+use crate::script::{Gate, Script};
+
+/// What purges name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Url,
+    Prefix,
+    Group,
+    Label,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::Url, Self::Prefix, Self::Group, Self::Label];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Url => "URL",
+            Self::Prefix => "prefix",
+            Self::Group => "cache group",
+            Self::Label => "label",
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    edition: AtomicU64,
+    /// Objects are told apart from those of earlier parts by the shelf they stand on.
+    shelf: AtomicU64,
+    asked: AtomicUsize,
+    sent: AtomicUsize,
+    /// The next answer opens the first of these and waits for the second.
+    held: Mutex<Option<(Gate, Gate)>>,
+}
+
+/// An origin; see the module's head.
+pub(super) struct Site {
+    origin: Origin,
+    state: Arc<State>,
+}
+
+/// The object that a purge by URL names.
+const ONE: usize = 3;
+
+impl Site {
+    pub(super) async fn start() -> io::Result<Self> {
+        let state = Arc::new(State::default());
+        let answering = Arc::clone(&state);
+        let origin = Origin::start(move |request: &RawRequest| answer(&answering, request)).await?;
+        Ok(Self { origin, state })
+    }
+
+    /// The edition that is out.
+    pub(super) fn edition(&self) -> u64 {
+        self.state.edition.load(Ordering::SeqCst)
+    }
+
+    /// Brings out a new edition of everything.
+    pub(super) fn bring_out(&self) {
+        self.state.edition.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// From now on objects are others than before.
+    pub(super) fn another_shelf(&self) {
+        self.state.shelf.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn shelf(&self) -> u64 {
+        self.state.shelf.load(Ordering::SeqCst)
+    }
+
+    /// Requests that came.
+    pub(super) fn asked(&self) -> usize {
+        self.state.asked.load(Ordering::SeqCst)
+    }
+
+    /// Objects that were sent.
+    pub(super) fn sent(&self) -> usize {
+        self.state.sent.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn complaints(&self) -> Vec<String> {
+        self.origin.complaints()
+    }
+
+    /// The next answer is of the edition that is out when its request comes, opens `arrived` then,
+    /// and waits for `leave`.
+    pub(super) fn hold(&self, arrived: &Gate, leave: &Gate) {
+        let held = (arrived.clone(), leave.clone());
+        *lock(&self.state.held) = Some(held);
+    }
+
+    pub(super) fn url(&self, n: usize) -> String {
+        let street = if n.is_multiple_of(2) { "even" } else { "odd" };
+        self.origin.url(&format!("/{}/{street}/{n}", self.shelf()))
+    }
+
+    /// Where a POST goes whose answer invalidates what a purge by group names.
+    pub(super) fn form(&self) -> String {
+        self.origin.url(&format!("/{}/form/0", self.shelf()))
+    }
+
+    /// The object that is named by every kind of purge.
+    pub(super) fn named(&self, kind: Kind) -> usize {
+        (0..)
+            .find(|n| self.is_named(kind, *n))
+            .expect("each names some")
+    }
+
+    /// Whether a purge of this kind names an object.
+    pub(super) fn is_named(&self, kind: Kind, n: usize) -> bool {
+        match kind {
+            Kind::Url => n == ONE,
+            Kind::Prefix => n.is_multiple_of(2),
+            Kind::Group => n % 3 == 1,
+            Kind::Label => n % 4 == 2,
+        }
+    }
+
+    /// URL and fields of the purge.
+    pub(super) fn purge(&self, kind: Kind) -> (String, Vec<(&'static str, String)>) {
+        let shelf = self.shelf();
+        match kind {
+            Kind::Url => (self.url(ONE), vec![]),
+            Kind::Prefix => (self.origin.url(&format!("/{shelf}/even/*")), vec![]),
+            Kind::Group => {
+                let group = format!("\"{shelf} group 1\"");
+                (self.origin.url("/"), vec![("Cache-Groups", group)])
+            }
+            Kind::Label => {
+                let label = format!("none label-{shelf}-2");
+                (self.origin.url("/"), vec![("Surrogate-Key", label)])
+            }
+        }
+    }
+
+    /// The edition that a response is of, if it is a whole one of this object.
+    pub(super) fn edition_in(&self, n: usize, response: &Response) -> Option<u64> {
+        if response.status != 200 || response.end != BodyEnd::Complete {
+            return None;
+        }
+        let text = std::str::from_utf8(&response.body).ok()?;
+        let (edition, rest) = text.split_once(' ')?;
+        let edition = edition.parse().ok()?;
+        (rest == rest_of(self.shelf(), n)).then_some(edition)
+    }
+}
+
+fn rest_of(shelf: u64, n: usize) -> String {
+    format!("{shelf} {n} {}", "x".repeat(500 + n * 37 % 3_000))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn answer(state: &State, request: &RawRequest) -> Script {
+    let mut parts = request.target().split('/').skip(1);
+    let shelf = parts.next().and_then(|it| it.parse::<u64>().ok());
+    let n = parts.nth(1).and_then(|it| it.parse::<usize>().ok());
+    let Some((shelf, n)) = shelf.zip(n) else {
+        return Script::response(404, &[], "");
+    };
+    if request.method() != "GET" {
+        let group = format!("\"none\", \"{shelf} group 1\"");
+        let fields = [("Cache-Group-Invalidation", &*group)];
+        return Script::response(200, &fields, "done");
+    }
+    state.asked.fetch_add(1, Ordering::SeqCst);
+    let edition = state.edition.load(Ordering::SeqCst);
+    let (tag, group, label) = (
+        format!("\"{edition}\""),
+        format!("\"{shelf} group {}\", \"all\"", n % 3),
+        format!("label-{shelf}-{} all", n % 4),
+    );
+    let fields = [
+        ("Cache-Control", "max-age=86400"),
+        ("ETag", &*tag),
+        ("Cache-Groups", &*group),
+        ("Surrogate-Key", &*label),
+    ];
+    let response = if request.field("If-None-Match") == Some(&tag) {
+        Script::new().head(304, &fields)
+    } else {
+        state.sent.fetch_add(1, Ordering::SeqCst);
+        let body = format!("{edition} {}", rest_of(shelf, n));
+        Script::response(200, &fields, body)
+    };
+    match lock(&state.held).take() {
+        Some((arrived, leave)) => Script::new().open(&arrived).wait(&leave).then(response),
+        None => response,
+    }
+}
