@@ -183,7 +183,7 @@ pub struct SettingArgs {
     /// Rows of the index of `log` that a name can be in: `one` as published [default: two]
     #[arg(long, value_parser = words(&ROWS))]
     rows: Option<String>,
-    /// Write and read together what a page is made of: for disks that turn, with policy `log`
+    /// Write and read together what a page is made of: for disks that turn, with `log`, `log-lru`
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
     grouped: Option<String>,

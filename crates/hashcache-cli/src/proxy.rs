@@ -180,7 +180,7 @@ fn without_effect(effective: &Effective) -> Vec<&'static str> {
     let is_log = matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
     let works = [
         ("rows", policy == PolicyKind::Log),
-        ("grouped", policy == PolicyKind::Log),
+        ("grouped", is_log),
         (
             "held_share",
             matches!(policy, PolicyKind::LogLru | PolicyKind::SetMemLru),
@@ -353,7 +353,7 @@ mod tests {
         ];
         for (policy, idle) in [
             ("log", vec!["held_share", "block"]),
-            ("log-lru", vec!["rows", "grouped", "block"]),
+            ("log-lru", vec!["rows", "block"]),
             (
                 "set-mem-lru",
                 vec!["rows", "grouped", "readmission", "object_size"],

@@ -29,7 +29,7 @@ const SLICES: usize = 300;
 const STRIDE: u64 = 64;
 
 /// So many that no batch of them is full.
-const PENDING: usize = 2_000;
+const PENDING: usize = 500;
 
 fn open(batch_delay: Duration) -> Cache {
     let config = Config {

@@ -17,7 +17,7 @@ use crate::index_file::ROW_CHECK;
 use crate::key::SHARDS;
 use crate::object::MAX_NAME;
 use crate::policy::{
-    SAVED_ROW, SLOT_BITS, WAYS, entry_bits, held_sets_bits, row_bits, spill_bytes,
+    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes, spill_bytes,
 };
 
 /// How objects are found. `docs/OPERATING.md` says which to take when.
@@ -147,8 +147,8 @@ pub struct Config {
     /// hardly more and holds them all. May change from one
     /// opening to the next.
     pub held_share: Option<u8>,
-    /// Whether `log` writes objects of one group side by side and reads them together, for 8 more
-    /// bits a slot. May change from one opening to the next.
+    /// Whether `log` and `log-lru` write objects of one group side by side and read them together,
+    /// for 8 more bits a position in memory. May change from one opening to the next.
     pub grouped: bool,
     /// Whether `log` keeps what is in use when it comes round to it. May change from one opening to
     /// the next.
@@ -497,12 +497,13 @@ impl Geometry {
             PolicyKind::SetMem => of_rows(SLOT_BITS),
             PolicyKind::Log => of_rows(entry_bits(policy.rows, policy.grouped)),
             PolicyKind::LogLru => IndexShape {
-                row_bytes: SAVED_ROW,
+                row_bytes: saved_row_bytes(policy.grouped),
                 check_bytes: ROW_CHECK,
                 memory_bytes: self.log_lru_bytes(policy),
                 widened_bytes: self.shard_rows()
-                    * ((WAYS - policy.positions_held()) * size_of::<u32>()) as u64,
-                ..of_rows(row_bits(policy.positions_held()))
+                    * (WAYS - policy.positions_held()) as u64
+                    * u64::from(place_bits(policy.grouped) / 8),
+                ..of_rows(row_bits(policy.grouped, policy.positions_held()))
             },
         }
     }
@@ -516,7 +517,7 @@ impl Geometry {
     }
 
     fn log_lru_bytes(&self, policy: IndexPolicy) -> u64 {
-        let row_bytes = u64::from(row_bits(policy.positions_held()) / 8);
+        let row_bytes = u64::from(row_bits(policy.grouped, policy.positions_held()) / 8);
         let shard = self.shard_rows() * row_bytes + spill_bytes(self.spilled(policy));
         shard * SHARDS as u64
     }
@@ -569,7 +570,7 @@ impl IndexPolicy {
             held_share: config
                 .held_share
                 .unwrap_or(Self::default_share(config.policy)),
-            grouped: config.grouped && config.policy == PolicyKind::Log,
+            grouped: config.grouped && config.policy.family() == Family::Log,
         }
     }
 
@@ -648,7 +649,9 @@ impl IndexShape {
     fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
         let packed = |bits: u32| WAYS * bits as usize / 8;
         let row_bytes = match family {
-            Family::Log => packed(entry_bits(Rows::Two, true)).max(SAVED_ROW + ROW_CHECK),
+            Family::Log => {
+                packed(entry_bits(Rows::Two, true)).max(saved_row_bytes(true) + ROW_CHECK)
+            }
             Family::Table if ways == 1 => 0,
             Family::Table => packed(SLOT_BITS),
         };
@@ -773,14 +776,41 @@ mod tests {
         assert!(index.bytes() < 530_000_000, "{}", index.bytes());
         let slots = index.rows() * 8;
         assert!((31 * slots / 8..32 * slots / 8).contains(&index.bytes()));
+        let grouped = Config {
+            grouped: true,
+            ..config
+        };
+        let index = geometry.index(IndexPolicy::of(&grouped));
+        assert!((35 * slots / 8..36 * slots / 8).contains(&index.bytes()));
+    }
+
+    #[test]
+    fn the_code_on_disk_tells_every_form_and_areas_have_room_for_rows_of_56_bytes() {
+        for kind in [PolicyKind::Log, PolicyKind::LogLru] {
+            for grouped in [false, true] {
+                let config = Config {
+                    policy: kind,
+                    grouped,
+                    ..Config::new("x")
+                };
+                let policy = IndexPolicy::of(&config);
+                assert_eq!(policy.grouped, grouped);
+                let geometry = Geometry::plan(&config, 1 << 30).unwrap();
+                assert!(geometry.index(policy).saved_row_bytes() <= 56);
+                assert_eq!(IndexPolicy::from_code(policy.code()), Some(policy));
+            }
+        }
+        let largest = IndexShape::largest(Family::Log, 8, 1);
+        assert_eq!(largest.saved_row_bytes(), 56);
     }
 
     #[test]
     fn what_is_told_of_the_index_is_what_its_parts_take() {
         for size in [1 << 30, 20 << 30, 100 << 30_u64] {
-            let planned = |policy| {
+            let planned = |policy, grouped| {
                 let config = Config {
                     policy,
+                    grouped,
                     ..Config::new("x")
                 };
                 let geometry = Geometry::plan(&config, size).unwrap();
@@ -792,12 +822,15 @@ mod tests {
                 let off = told.abs_diff(taken);
                 assert!(off <= 80 * SHARDS as u64, "{size}: {told}, {taken}");
             };
-            let (geometry, policy) = planned(PolicyKind::LogLru);
-            let index = geometry.index(policy);
-            let (held, spilled) = (policy.positions_held(), geometry.spilled(policy));
-            let log = LogLru::new(index.shard_rows, geometry.capacity(), held, spilled);
-            is_near(index.bytes(), log.bytes());
-            let (geometry, policy) = planned(PolicyKind::SetMemLru);
+            for grouped in [false, true] {
+                let (geometry, policy) = planned(PolicyKind::LogLru, grouped);
+                let index = geometry.index(policy);
+                let (held, spilled) = (policy.positions_held(), geometry.spilled(policy));
+                let capacity = geometry.capacity();
+                let log = LogLru::new(grouped, index.shard_rows, capacity, held, spilled);
+                is_near(index.bytes(), log.bytes());
+            }
+            let (geometry, policy) = planned(PolicyKind::SetMemLru, false);
             let here = geometry.sets / SHARDS as u64;
             let sets = SetMemLru::new(geometry.sets, 0, here, geometry.held_sets(policy));
             is_near(geometry.index(policy).bytes(), sets.bytes());

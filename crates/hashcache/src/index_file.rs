@@ -11,9 +11,11 @@
 //! Invariant: a row of another checkpoint, of another place, or damaged, is none at all. A new
 //! edition is named before any shard drops what it took in, so whoever finds the edition unchanged
 //! *after* reading has what the shard still counts on.
-//! Cost: one read of 51 bytes, widened to what the device reads at once.
+//! Cost: one read of 51 bytes (grouped 56), widened to what the device reads at once.
 
 use std::sync::RwLock;
+
+use bytes::Bytes;
 
 use crate::checkpoint::{self, Piece};
 use crate::config::meta_parts;
@@ -70,9 +72,15 @@ pub(crate) fn row_offset(stripe: &Stripe, edition: Edition, row: u64) -> u64 {
 }
 
 /// The row `row` of all shards' rows; `None` when it cannot be read or is not of this edition.
-pub(crate) fn read_row(stripe: &Stripe, edition: Edition, row: u64) -> Option<Vec<u8>> {
+/// `read` reads so many bytes at an offset, with or without waiting for memory.
+pub(crate) fn read_row(
+    stripe: &Stripe,
+    edition: Edition,
+    row: u64,
+    read: impl FnOnce(&Stripe, u64, usize) -> Option<Bytes>,
+) -> Option<Vec<u8>> {
     let stored = stripe.index.saved_row_bytes();
-    let bytes = stripe.read_bytes(row_offset(stripe, edition, row), stored)?;
+    let bytes = read(stripe, row_offset(stripe, edition, row), stored)?;
     let (bytes, found) = bytes.get(..stored)?.split_at(stripe.index.row_bytes);
     let is_genuine = found == check(stripe, edition, row, bytes);
     // Where another edition counts by now, the next one is being written in the place of this.

@@ -564,6 +564,7 @@ pub(crate) fn stripe(
                 Box::new(SetMemLru::new(geometry.sets, n as u64 * here, here, held))
             }
             PolicyKind::LogLru => Box::new(LogLru::new(
+                policy.grouped,
                 rows,
                 geometry.capacity(),
                 policy.positions_held(),

@@ -32,7 +32,7 @@ pub enum BenchCommand {
 }
 
 const ENGINE_HELP: &str = "\
-Objects come in pages of related ones, asked for by eight clients in turn; `log grouped` is told
+Objects come in pages of related ones, asked for by eight clients in turn; `grouped` is told
 which belong together. Reads and seeks are counted at the device: what memory answers takes none.
 On a modelled disk (throttle:70 seeks a second, throttle:hdd-7200, throttle:seek=8ms,rate=120MB/s)
 requests/s are what the disk would let through, whatever this machine is; otherwise they are those
@@ -47,7 +47,7 @@ pub struct EngineArgs {
     /// Rows of the index of `log` that an object may be in, 1 or 2 [default: 2, for `all` both]
     #[arg(long, value_name = "COUNT")]
     rows: Option<u8>,
-    /// Put related objects of `log` side by side and read them together [`all`: both ways]
+    /// Put related objects of `log` or `log-lru` side by side and read them together [`all`: both]
     #[arg(long)]
     grouped: bool,
     /// Objects of a page, which are asked for together; 1: none are related
@@ -152,11 +152,15 @@ fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
         Err(_) if all => PolicyKind::ALL.to_vec(),
         Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or take `all`")),
     };
-    if args.grouped && !policies.contains(&PolicyKind::Log) {
-        return Err(Fault::new("--grouped: only `log` can").hint("take `--policy log`"));
+    let groups = |policy: &PolicyKind| matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    if args.grouped && !policies.iter().any(groups) {
+        let fault = Fault::new("--grouped: only `log` and `log-lru` can");
+        return Err(fault.hint("take `--policy log` or `--policy log-lru`"));
     }
     let forms = |policy: PolicyKind| match rows {
-        _ if policy != PolicyKind::Log => vec![(Rows::Two, false)],
+        _ if !groups(&policy) => vec![(Rows::Two, false)],
+        _ if policy == PolicyKind::LogLru && all => vec![(Rows::Two, false), (Rows::Two, true)],
+        _ if policy == PolicyKind::LogLru => vec![(Rows::Two, args.grouped)],
         None if all => vec![(Rows::One, false), (Rows::Two, false), (Rows::Two, true)],
         Some(rows) if all => vec![(rows, false), (rows, true)],
         rows => vec![(rows.unwrap_or_default(), args.grouped)],

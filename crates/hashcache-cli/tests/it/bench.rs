@@ -31,6 +31,7 @@ fn on_a_modelled_disk_the_policies_stand_as_in_the_paper() {
     assert!(1.2 * rate("set-mem") < rate("log-lru"), "{bench}");
     assert!(0.97 * rate("log-lru") < rate("log"), "{bench}");
     assert!(3.5 * rate("set-mem") < rate("log grouped"), "{bench}");
+    assert!(1.5 * rate("log-lru") < rate("log-lru grouped"), "{bench}");
     // 70 seeks a second are 70 seeks a second.
     let seeks = rate("set") * figure("set", "seeks_per_request");
     assert!((66.0..71.0).contains(&seeks), "{seeks}");

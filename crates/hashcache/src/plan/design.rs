@@ -186,7 +186,7 @@ impl Design {
     /// Whether this build can be told to run it.
     pub fn is_built(&self) -> bool {
         self.candidate.name().parse::<PolicyKind>().is_ok()
-            && (!self.grouped || self.candidate == Candidate::Log)
+            && (!self.grouped || self.candidate.is_log())
             && *self
                 == (Self {
                     grouped: self.grouped,
@@ -292,8 +292,21 @@ mod tests {
         assert_eq!(one.bits_per_slot(), packed(Rows::One));
         let grouped = two.grouped().bits_per_slot();
         assert_eq!(grouped, f64::from(bits(Rows::Two, true)));
+        let log_lru = Design::of(Candidate::LogLru);
+        let row = |grouped| f64::from(crate::policy::row_bits(grouped, 4));
+        assert_eq!(log_lru.bits_per_slot() * 8.0, row(false));
+        assert_eq!(log_lru.grouped().bits_per_slot() * 8.0, row(true));
         let set_mem = Design::of(Candidate::SetMem);
         assert_eq!(set_mem.bits_per_slot(), f64::from(crate::policy::SLOT_BITS));
+    }
+
+    #[test]
+    fn every_design_is_built_but_one_that_groups_what_has_no_position() {
+        for candidate in [Candidate::Log, Candidate::LogLru] {
+            assert!(Design::of(candidate).is_built());
+            assert!(Design::of(candidate).grouped().is_built());
+        }
+        assert!(!Design::of(Candidate::SetMem).grouped().is_built());
     }
 
     #[test]

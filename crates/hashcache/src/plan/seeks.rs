@@ -192,8 +192,8 @@ fn engine(design: &Design, workload: &Workload) -> Seeks {
     if design.candidate.is_log() {
         let merges = design.candidate == Candidate::LogLru;
         Seeks {
-            // A displaced position is one read more, for the first of a group that is asked for.
-            per_hit: (1.0 + cold) / group,
+            // A displaced position is one read more, of the row of each object by itself.
+            per_hit: 1.0 / group + cold,
             // Some of the entries met in vain have their position on disk.
             per_miss: in_vain * (2.0 - design.held),
             per_put: 0.0,

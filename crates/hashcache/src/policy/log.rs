@@ -158,10 +158,9 @@ impl Log {
             if entry.tag == tag
                 && let Some(at) = self.position(entry, head)
             {
-                candidates.add(at);
+                candidates.add(at, entry.run);
             }
         }
-        candidates.sort();
         candidates
     }
 
@@ -286,11 +285,6 @@ impl Policy for Log {
         let newer = |way: &usize| self.position(self.entry(row, *way), head) > Some(at);
         let newer = (0..WAYS).filter(newer).count();
         2 * usize::from(self.entry(row, way).rank) < newer
-    }
-
-    fn run(&self, key: KeyHash, at: LogPos, head: LogPos) -> u8 {
-        self.find(key, at, head)
-            .map_or(0, |(row, way)| self.entry(row, way).run)
     }
 
     fn touch(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
@@ -529,12 +523,12 @@ mod tests {
         // Used later it is still the same run.
         log.record(key(2), LogPos(120), None, LogPos(130));
         log.touch(key(1), LogPos(100), LogPos(130));
-        assert_eq!(log.run(key(1), LogPos(100), LogPos(130)), 7);
-        assert_eq!(log.run(key(2), LogPos(120), LogPos(130)), 0);
+        assert_eq!(log.candidates(key(1), LogPos(130)).run(LogPos(100)), 7);
+        assert_eq!(log.candidates(key(2), LogPos(130)).run(LogPos(120)), 0);
         log.record(key(1), LogPos(140), Some(LogPos(100)), LogPos(150));
-        assert_eq!(log.run(key(1), LogPos(140), LogPos(150)), 0);
+        assert_eq!(log.candidates(key(1), LogPos(150)).run(LogPos(140)), 0);
         log.set_run(key(1), LogPos(100), 9, LogPos(150));
-        assert_eq!(log.run(key(1), LogPos(140), LogPos(150)), 0);
+        assert_eq!(log.candidates(key(1), LogPos(150)).run(LogPos(140)), 0);
     }
 
     #[test]
@@ -542,7 +536,7 @@ mod tests {
         let mut log = Log::new(Rows::Two, false, 4, 1000);
         log.record(key(1), LogPos(100), None, LogPos(110));
         log.set_run(key(1), LogPos(100), 7, LogPos(110));
-        assert_eq!(log.run(key(1), LogPos(100), LogPos(110)), 0);
+        assert_eq!(log.candidates(key(1), LogPos(110)).run(LogPos(100)), 0);
         assert_eq!(found(&log, key(1), 110), [100]);
     }
 

@@ -4,6 +4,9 @@
 //! A row has 8 entries of 15 bits (tag, generation, rank) and a few positions of 32 bits: that of
 //! rank 0, rank 1 and so on. An entry whose rank falls behind them is *displaced*: its position
 //! goes to the spill, and lies in the next checkpoint, which saves rows whole (47 bits an entry).
+//! *Grouped*, each position has the 8 bits of its run beside it (section 3.6), and 5 where it is
+//! saved: there a length above 32 KiB is rounded up, by a quarter at most, for with its check a row
+//! must fit into the 56 bytes that stores have room for.
 //! So the checkpoint is the file of displaced positions, merged in one pass in the order it lies
 //! in: each row anew from memory, the spill, and the row saved before.
 //!
@@ -12,13 +15,14 @@
 //! break that does not happen (`touch`), and rows lose the entry used longest ago. So an older
 //! version is never found before, and never outlives, a newer one. Where a position is lost, all
 //! that could be the same name is forgotten.
-//! Cost: 15 bits a slot and 32 a position: 31 with half of them. One read more for what is
-//! displaced. While recovery makes rows anew, all their positions are in memory ([`Policy::widen`]).
+//! Cost: 15 bits a slot and 32 a position, grouped 40: 31 with half of them, grouped 35. One read
+//! more for what is displaced. While recovery makes rows anew, all their positions are in memory
+//! ([`Policy::widen`]).
 
 use std::ops::Range;
 
 use super::packed::{Packed, load, store};
-use super::spill::Spill;
+use super::spill::{Place, Spill};
 use super::{Candidates, Located, LogPos, Policy, WAYS};
 use crate::key::KeyHash;
 
@@ -28,20 +32,54 @@ const RANK_BITS: u32 = 3;
 const SLOT_BITS: u32 = TAG_BITS + GENERATION_BITS + RANK_BITS;
 const POSITION_BITS: u32 = 32;
 const GENERATIONS: u64 = 1 << GENERATION_BITS;
-const SAVED_BITS: u32 = SLOT_BITS + POSITION_BITS;
+const RUN_BITS: u32 = 8;
+/// Of a run where it is saved: 3 of exponent, 2 of mantissa.
+const SAVED_RUN_BITS: u32 = 5;
+
+/// Bits of an entry as it is saved, with its position.
+fn saved_bits(grouped: bool) -> u32 {
+    let run = if grouped { SAVED_RUN_BITS } else { 0 };
+    SLOT_BITS + POSITION_BITS + run
+}
 
 /// Bytes of a row as it is saved, with all its positions.
-pub(crate) const SAVED_ROW: usize = WAYS * SAVED_BITS as usize / 8;
-/// With room to load the last entry as a word.
-const SCRATCH: usize = SAVED_ROW + 8;
+pub(crate) fn saved_row_bytes(grouped: bool) -> usize {
+    WAYS * saved_bits(grouped) as usize / 8
+}
+
+/// For the longest row that is saved, with room to load the last entry as a word.
+const SCRATCH: usize = WAYS * (SLOT_BITS + POSITION_BITS + SAVED_RUN_BITS) as usize / 8 + 8;
+
+/// Bits of memory for a position, grouped with its run.
+pub(crate) fn place_bits(grouped: bool) -> u32 {
+    POSITION_BITS + if grouped { RUN_BITS } else { 0 }
+}
 
 /// Bits of memory for a row of eight entries of which `held` have their positions in it.
-pub(crate) fn row_bits(held: usize) -> u32 {
-    SLOT_BITS * 8 + POSITION_BITS * u32::try_from(held).unwrap_or(8)
+pub(crate) fn row_bits(grouped: bool, held: usize) -> u32 {
+    SLOT_BITS * 8 + place_bits(grouped) * u32::try_from(held).unwrap_or(8)
+}
+
+/// The length of a run that `code` saves: exact up to 8, then four lengths to each power of two.
+fn saved_run(code: u8) -> u8 {
+    let (exponent, mantissa) = (code >> 2, code & 3);
+    if exponent == 0 {
+        return mantissa;
+    }
+    let length = u32::from(mantissa | 4) << (exponent - 1);
+    u8::try_from(length).unwrap_or(u8::MAX)
+}
+
+/// What saves a run: the shortest length that is not below it. A run that was saved once saves as
+/// itself, so that no checkpoint makes it longer.
+fn run_code(run: u8) -> u8 {
+    let mut codes = 0..1 << SAVED_RUN_BITS;
+    codes.find(|code| saved_run(*code) >= run).unwrap_or(0)
 }
 
 /// One shard's rows.
 pub(crate) struct LogLru {
+    grouped: bool,
     rows: u32,
     /// Positions in a row.
     held: usize,
@@ -55,13 +93,13 @@ pub(crate) struct LogLru {
     early_evictions: u64,
 }
 
-/// An unpacked entry; tag 0 means empty. Its position is filled in where it is known.
+/// An unpacked entry; tag 0 means empty. Its place is filled in where it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     tag: u16,
     generation: u8,
     rank: u8,
-    position: u32,
+    place: Place,
 }
 
 type Row = [Entry; WAYS];
@@ -81,18 +119,27 @@ impl Entry {
             tag: u16::from(narrow(field(word, 0, TAG_BITS))),
             generation: narrow(field(word, TAG_BITS, GENERATION_BITS)),
             rank: narrow(field(word, TAG_BITS + GENERATION_BITS, RANK_BITS)),
-            position: field(word, SLOT_BITS, POSITION_BITS),
+            place: Place {
+                position: field(word, SLOT_BITS, POSITION_BITS),
+                run: saved_run(narrow(field(
+                    word,
+                    SLOT_BITS + POSITION_BITS,
+                    SAVED_RUN_BITS,
+                ))),
+            },
         }
     }
 
-    /// Without its position.
+    /// Without its place.
     fn pack(self) -> u64 {
         let rest = u64::from(self.generation) | u64::from(self.rank) << GENERATION_BITS;
         u64::from(self.tag) | rest << TAG_BITS
     }
 
     fn pack_whole(self) -> u64 {
-        self.pack() | u64::from(self.position) << SLOT_BITS
+        let Place { position, run } = self.place;
+        let place = u64::from(position) | u64::from(run_code(run)) << POSITION_BITS;
+        self.pack() | place << SLOT_BITS
     }
 
     /// Empty, in the same place of the order of use.
@@ -131,15 +178,22 @@ enum Known {
 impl LogLru {
     /// `rows` rows for a log of `capacity` units, `held` positions in each, `spilled` positions
     /// that may wait for a checkpoint.
-    pub(crate) fn new(rows: u32, capacity: u64, held: usize, spilled: usize) -> Self {
+    pub(crate) fn new(
+        grouped: bool,
+        rows: u32,
+        capacity: u64,
+        held: usize,
+        spilled: usize,
+    ) -> Self {
         assert!((1..WAYS).contains(&held));
         let slots = rows as usize * WAYS;
         Self {
+            grouped,
             rows,
             held,
             capacity,
             entries: Packed::new(slots, SLOT_BITS),
-            positions: Packed::new(rows as usize * held, POSITION_BITS),
+            positions: Packed::new(rows as usize * held, place_bits(grouped)),
             others: None,
             spill: Spill::new(spilled),
             early_evictions: 0,
@@ -186,41 +240,46 @@ impl LogLru {
         }
     }
 
-    fn held_position(&self, row: u32, rank: usize) -> u32 {
+    fn held_place(&self, row: u32, rank: usize) -> Place {
         let word = match &self.others {
             Some(others) if rank >= self.held => {
                 others.entry(row as usize * (WAYS - self.held) + rank - self.held)
             }
             _ => self.positions.entry(row as usize * self.held + rank),
         };
-        u32::try_from(word).unwrap_or(0)
-    }
-
-    fn hold_position(&mut self, row: u32, rank: usize, position: u32) {
-        let (row, held) = (row as usize, self.held);
-        match &mut self.others {
-            Some(others) if rank >= held => {
-                others.store(row * (WAYS - held) + rank - held, position.into());
-            }
-            _ => self.positions.store(row * held + rank, position.into()),
+        Place {
+            position: field(word, 0, POSITION_BITS),
+            run: narrow(field(word, POSITION_BITS, RUN_BITS)),
         }
     }
 
-    /// The position of an entry modulo the log, if memory has it.
-    fn position(&self, row: u32, way: usize, entry: Entry) -> Option<u32> {
+    fn hold_place(&mut self, row: u32, rank: usize, place: Place) {
+        let (row, held) = (row as usize, self.held);
+        let run = if self.grouped { place.run } else { 0 };
+        let word = u64::from(place.position) | u64::from(run) << POSITION_BITS;
+        match &mut self.others {
+            Some(others) if rank >= held => {
+                others.store(row * (WAYS - held) + rank - held, word);
+            }
+            _ => self.positions.store(row * held + rank, word),
+        }
+    }
+
+    /// The place of an entry, if memory has it.
+    fn place(&self, row: u32, way: usize, entry: Entry) -> Option<Place> {
         let rank = usize::from(entry.rank);
         if rank < self.held_ranks() {
-            Some(self.held_position(row, rank))
+            Some(self.held_place(row, rank))
         } else {
-            self.spill.position(Self::slot(row, way))
+            self.spill.place(Self::slot(row, way))
         }
     }
 
     fn known(&self, row: u32, way: usize, entry: Entry, head: LogPos) -> Known {
         let (lap, generation) = (head.0 / self.capacity, u64::from(entry.generation));
-        match self.position(row, way, entry) {
-            Some(position) => self
-                .log_position(position, entry.generation, head)
+        match self.place(row, way, entry) {
+            Some(place) => self
+                .log_position(place.position, entry.generation, head)
                 .map_or(Known::Passed, Known::At),
             None if generation == lap % GENERATIONS => Known::Displaced,
             None if lap > 0 && generation == (lap - 1) % GENERATIONS => Known::Displaced,
@@ -252,8 +311,8 @@ impl LogLru {
         self.spill.remove(Self::slot(row, way));
     }
 
-    /// The entry at `way` is the latest used, at `position`; whatever falls behind is displaced.
-    fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, position: u32) {
+    /// The entry at `way` is the latest used, at `place`; whatever falls behind is displaced.
+    fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, place: Place) {
         let own = usize::from(entries[way].rank);
         self.spill.remove(Self::slot(row, way));
         let held = self.held_ranks();
@@ -261,10 +320,10 @@ impl LogLru {
             self.displace_last(row, entries);
         }
         for rank in (1..=own.min(held - 1)).rev() {
-            let position = self.held_position(row, rank - 1);
-            self.hold_position(row, rank, position);
+            let place = self.held_place(row, rank - 1);
+            self.hold_place(row, rank, place);
         }
-        self.hold_position(row, 0, position);
+        self.hold_place(row, 0, place);
         for entry in entries.iter_mut() {
             entry.rank += u8::from(usize::from(entry.rank) < own);
         }
@@ -281,8 +340,8 @@ impl LogLru {
         if entries[way].tag == 0 {
             return;
         }
-        let position = self.held_position(row, last);
-        if !self.spill.insert(Self::slot(row, way), position) {
+        let place = self.held_place(row, last);
+        if !self.spill.insert(Self::slot(row, way), place) {
             self.early_evictions += 1;
             self.forget_from(row, entries, way);
         }
@@ -323,11 +382,11 @@ impl LogLru {
             if entries[way].tag == 0 {
                 continue;
             }
-            let position = self
-                .position(row, way, entries[way])
-                .or_else(|| saved_position(old?, way, entries[way]));
-            match position {
-                Some(position) => entries[way].position = position,
+            let place = self
+                .place(row, way, entries[way])
+                .or_else(|| self.saved_place(old?, way, entries[way]));
+            match place {
+                Some(place) => entries[way].place = place,
                 None => {
                     self.forget_from(row, &mut entries, way);
                     self.store_row(row, &entries);
@@ -336,40 +395,46 @@ impl LogLru {
         }
         let mut bytes = [0; SCRATCH];
         for (way, entry) in entries.iter().enumerate() {
-            store(&mut bytes, way, SAVED_BITS, entry.pack_whole());
+            store(
+                &mut bytes,
+                way,
+                saved_bits(self.grouped),
+                entry.pack_whole(),
+            );
             if usize::from(entry.rank) >= self.held && entry.tag != 0 {
                 self.spill.mark_saved(Self::slot(row, way));
             }
         }
-        out.extend_from_slice(&bytes[..SAVED_ROW]);
+        out.extend_from_slice(&bytes[..saved_row_bytes(self.grouped)]);
     }
 
     fn restore_row(&mut self, row: u32, bytes: &[u8]) {
-        let Some(mut entries) = saved_row(bytes) else {
+        let Some(mut entries) = self.saved_row(bytes) else {
             return;
         };
         rank_unless_ranked(&mut entries);
         for entry in &entries {
             if usize::from(entry.rank) < self.held_ranks() {
-                self.hold_position(row, entry.rank.into(), entry.position);
+                self.hold_place(row, entry.rank.into(), entry.place);
             }
         }
         self.store_row(row, &entries);
     }
-}
 
-/// The entries of a row as it was saved.
-fn saved_row(bytes: &[u8]) -> Option<Row> {
-    let mut scratch = [0; SCRATCH];
-    scratch[..SAVED_ROW].copy_from_slice(bytes.get(..SAVED_ROW)?);
-    let entry = |way| Entry::unpack(load(&scratch, way, SAVED_BITS));
-    Some(std::array::from_fn(entry))
-}
+    /// The entries of a row as it was saved.
+    fn saved_row(&self, bytes: &[u8]) -> Option<Row> {
+        let length = saved_row_bytes(self.grouped);
+        let mut scratch = [0; SCRATCH];
+        scratch[..length].copy_from_slice(bytes.get(..length)?);
+        let entry = |way| Entry::unpack(load(&scratch, way, saved_bits(self.grouped)));
+        Some(std::array::from_fn(entry))
+    }
 
-/// The position that a row saved last has for the entry at `way`, if it is the same entry.
-fn saved_position(old: &[u8], way: usize, entry: Entry) -> Option<u32> {
-    let saved = saved_row(old)?[way];
-    (saved.tag == entry.tag && saved.generation == entry.generation).then_some(saved.position)
+    /// The place that a row saved last has for the entry at `way`, if it is the same entry.
+    fn saved_place(&self, old: &[u8], way: usize, entry: Entry) -> Option<Place> {
+        let saved = self.saved_row(old)?[way];
+        (saved.tag == entry.tag && saved.generation == entry.generation).then_some(saved.place)
+    }
 }
 
 impl Policy for LogLru {
@@ -378,16 +443,19 @@ impl Policy for LogLru {
         let entries = self.row(row);
         let mut candidates = Candidates::NONE;
         for way in Self::of_tag(&entries, key) {
-            match self.known(row, way, entries[way], head) {
+            let entry = entries[way];
+            match self.known(row, way, entry, head) {
                 Known::Passed => {}
-                Known::At(at) => candidates.add(at),
+                Known::At(at) => {
+                    let place = self.place(row, way, entry);
+                    candidates.add(at, place.unwrap_or_default().run);
+                }
                 Known::Displaced => return Located::Displaced(row),
             }
         }
         if candidates.as_slice().is_empty() {
             return Located::Nowhere;
         }
-        candidates.sort();
         Located::Log(candidates)
     }
 
@@ -397,22 +465,18 @@ impl Policy for LogLru {
         let mut candidates = Candidates::NONE;
         for way in Self::of_tag(&entries, key) {
             let entry = entries[way];
-            let at = match self.known(row, way, entry, head) {
-                Known::Passed => None,
-                Known::At(at) => Some(at),
-                Known::Displaced => {
-                    let Some(position) = saved_position(saved, way, entry) else {
-                        // It could be the newest version: no older one may answer for it.
-                        return Candidates::NONE;
-                    };
-                    self.log_position(position, entry.generation, head)
-                }
+            if self.known(row, way, entry, head) == Known::Passed {
+                continue;
+            }
+            let in_memory = self.place(row, way, entry);
+            let Some(place) = in_memory.or_else(|| self.saved_place(saved, way, entry)) else {
+                // It could be the newest version: no older one may answer for it.
+                return Candidates::NONE;
             };
-            if let Some(at) = at {
-                candidates.add(at);
+            if let Some(at) = self.log_position(place.position, entry.generation, head) {
+                candidates.add(at, place.run);
             }
         }
-        candidates.sort();
         candidates
     }
 
@@ -427,12 +491,31 @@ impl Policy for LogLru {
             self.early_evictions += 1;
         }
         self.clear_entry(row, &mut entries, way);
-        let position = u32::try_from(at.0 % self.capacity).expect("a log has at most 2^32 units");
-        self.make_latest(row, &mut entries, way, position);
+        let place = Place {
+            position: u32::try_from(at.0 % self.capacity).expect("a log has at most 2^32 units"),
+            run: 0,
+        };
+        self.make_latest(row, &mut entries, way, place);
         // Not before: older versions that find no room to wait are forgotten by their tag.
         entries[way].tag = key.tag(TAG_BITS);
         entries[way].generation = generation(at, self.capacity);
         self.store_row(row, &entries);
+    }
+
+    fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos) {
+        let row = self.row_of(key);
+        let entries = self.row(row);
+        for way in Self::of_tag(&entries, key) {
+            let entry = entries[way];
+            let (held, is_it) = (
+                usize::from(entry.rank) < self.held_ranks(),
+                self.known(row, way, entry, head) == Known::At(at),
+            );
+            if held && is_it {
+                let place = self.held_place(row, entry.rank.into());
+                self.hold_place(row, entry.rank.into(), Place { run, ..place });
+            }
+        }
     }
 
     // Only of the newest of equal tags, or an older version could outlive it; and what is displaced
@@ -453,8 +536,10 @@ impl Policy for LogLru {
             }
         };
         if is_it {
+            // Of what was displaced only who read it knows the run, and sets it.
+            let run = self.place(row, way, entries[way]).unwrap_or_default().run;
             let position = u32::try_from(at.0 % self.capacity).unwrap_or(0);
-            self.make_latest(row, &mut entries, way, position);
+            self.make_latest(row, &mut entries, way, Place { position, run });
             self.store_row(row, &entries);
         }
     }
@@ -514,21 +599,22 @@ impl Policy for LogLru {
     }
 
     fn save(&mut self, rows: Range<u32>, old: &[u8], out: &mut Vec<u8>) {
-        let mut old = old.chunks_exact(SAVED_ROW);
+        let mut old = old.chunks_exact(saved_row_bytes(self.grouped));
         for row in rows {
             self.save_row(row, old.next(), out);
         }
     }
 
     fn restore(&mut self, first: u32, bytes: &[u8]) {
-        for (row, bytes) in (first..self.rows).zip(bytes.chunks_exact(SAVED_ROW)) {
+        let rows = bytes.chunks_exact(saved_row_bytes(self.grouped));
+        for (row, bytes) in (first..self.rows).zip(rows) {
             self.restore_row(row, bytes);
         }
     }
 
     fn widen(&mut self) {
         let others = self.rows as usize * (WAYS - self.held);
-        self.others = Some(Packed::new(others, POSITION_BITS));
+        self.others = Some(Packed::new(others, place_bits(self.grouped)));
     }
 
     fn narrow(&mut self) {

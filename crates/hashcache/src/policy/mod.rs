@@ -7,13 +7,15 @@
 //! | `set-mem-lru` | 11, 76 a set | 1 (2 beyond a block) | 1, held 0.031 | 1, not held 1 read |
 //! | `set-mem` | 11 | 1 (2 beyond a block) | 0.031 | 1, and 1 and a sync a batch |
 //! | `log-lru` | 31, waiting below 1 | 1 (2 if displaced) | at most 0.046 | as `log`, and merging |
+//! | `log-lru`, grouped | 35, waiting below 1 | 1 a run, 1 each displaced | as without | as without |
 //! | `log` | 48 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 (batched) |
 //! | `log`, one row | 47 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 |
 //! | `log`, grouped | 56, one row 55 | 1 for a whole run | at most 0.031 | much less than 0.01 |
 //! | `log`, readmission | as without | as without | as without | at most a third more records |
 //!
-//! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/readmission.rs`,
-//! and for the bits `log.rs`, `log_lru.rs`, `ranks.rs` and `held_sets.rs`).
+//! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/groups.rs`,
+//! `tests/it/readmission.rs`, and for the bits `log.rs`, `log_lru.rs`, `ranks.rs` and
+//! `held_sets.rs`).
 //! Called by `shard` under the shard's lock, so nothing here may wait, read or allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
@@ -37,7 +39,7 @@ mod spill;
 pub(crate) use basic::Basic;
 pub(crate) use held_sets::held_sets_bits;
 pub(crate) use log::{Log, entry_bits};
-pub(crate) use log_lru::{LogLru, SAVED_ROW, row_bits};
+pub(crate) use log_lru::{LogLru, place_bits, row_bits, saved_row_bytes};
 use packed::Packed;
 pub(crate) use ranks::SLOT_BITS;
 pub(crate) use set::Set;
@@ -76,30 +78,38 @@ pub(crate) struct Slot(pub(crate) usize);
 /// Most places a look-up can name: two rows of eight.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;
 
-/// Log positions to look at, newest first.
+/// Log positions to look at, newest first, and how far the run of each goes on from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidates {
     len: usize,
     at: [LogPos; MAX_CANDIDATES],
+    runs: [u8; MAX_CANDIDATES],
 }
 
 impl Candidates {
     pub(crate) const NONE: Self = Self {
         len: 0,
         at: [LogPos(0); MAX_CANDIDATES],
+        runs: [0; MAX_CANDIDATES],
     };
 
-    fn add(&mut self, at: LogPos) {
-        self.at[self.len] = at;
+    /// Adds one in its place of the order.
+    fn add(&mut self, at: LogPos, run: u8) {
+        let n = self.as_slice().partition_point(|other| *other > at);
+        self.at.copy_within(n..self.len, n + 1);
+        self.runs.copy_within(n..self.len, n + 1);
+        (self.at[n], self.runs[n]) = (at, run);
         self.len += 1;
-    }
-
-    fn sort(&mut self) {
-        self.at[..self.len].sort_unstable_by(|a, b| b.cmp(a));
     }
 
     pub(crate) fn as_slice(&self) -> &[LogPos] {
         &self.at[..self.len]
+    }
+
+    /// How far the run of what lies at `at` goes on from there, 4 KiB; 0 when that is not known.
+    pub(crate) fn run(&self, at: LogPos) -> u8 {
+        let n = self.as_slice().iter().position(|other| *other == at);
+        n.map_or(0, |n| self.runs[n])
     }
 }
 
@@ -125,6 +135,14 @@ impl Located {
         match self {
             Self::Log(candidates) => candidates.as_slice().first().copied(),
             Self::Nowhere | Self::Displaced(_) | Self::Set(..) | Self::Slot(..) => None,
+        }
+    }
+
+    /// See [`Candidates::run`].
+    pub(crate) fn run(&self, at: LogPos) -> u8 {
+        match self {
+            Self::Log(candidates) => candidates.run(at),
+            Self::Nowhere | Self::Displaced(_) | Self::Set(..) | Self::Slot(..) => 0,
         }
     }
 }
@@ -193,11 +211,6 @@ pub(crate) trait Policy: Send {
     /// The run of what lies at `at` goes on for `run` times 4 KiB from there. No effect when the
     /// entry is no longer there, or has no room for it.
     fn set_run(&mut self, _key: KeyHash, _at: LogPos, _run: u8, _head: LogPos) {}
-
-    /// How far the run of what lies at `at` goes on from there, 4 KiB; 0 when that is not known.
-    fn run(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> u8 {
-        0
-    }
 
     /// Whether what lies at `at` was used late enough to be worth keeping when the log comes round.
     fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {

@@ -1,4 +1,4 @@
-//! Positions that are not in their rows any more and not in the saved index yet.
+//! Places that are not in their rows any more and not in the saved index yet.
 //!
 //! Called by `log_lru`. A table of open addresses, made once: it neither grows nor takes memory
 //! under the lock of a shard.
@@ -6,12 +6,21 @@
 //! Invariant: a slot stands in it at most once.
 //! Cost: 12 bytes a place, eight places for seven positions.
 
-/// A position that waits, and where it belongs.
+/// Where an object lies: its position modulo the log, and how far its run goes on from there, 4 KiB
+/// (0 without one, or when runs are not kept).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) position: u32,
+    pub(super) run: u8,
+}
+
+/// A place that waits, and where it belongs.
 #[derive(Clone, Copy, Default)]
 struct Spilled {
     /// One more than the slot; 0: an empty place.
     slot: u32,
     position: u32,
+    run: u8,
     /// The checkpoint under way has it.
     saved: bool,
 }
@@ -54,14 +63,15 @@ impl Spill {
         self.len * 100 / self.most.max(1)
     }
 
-    pub(crate) fn position(&self, slot: u32) -> Option<u32> {
-        let place = self.places[self.find(slot)];
-        (place.slot != 0).then_some(place.position)
+    pub(super) fn place(&self, slot: u32) -> Option<Place> {
+        let it = self.places[self.find(slot)];
+        let Spilled { position, run, .. } = it;
+        (it.slot != 0).then_some(Place { position, run })
     }
 
-    /// Takes `position` of `slot` in, in place of another one; false when there is no room for it.
+    /// Takes `place` of `slot` in, instead of another one; false when there is no room for it.
     #[must_use]
-    pub(crate) fn insert(&mut self, slot: u32, position: u32) -> bool {
+    pub(super) fn insert(&mut self, slot: u32, place: Place) -> bool {
         let at = self.find(slot);
         let is_new = self.places[at].slot == 0;
         if is_new && self.len >= self.most {
@@ -70,7 +80,8 @@ impl Spill {
         self.len += usize::from(is_new);
         self.places[at] = Spilled {
             slot: slot + 1,
-            position,
+            position: place.position,
+            run: place.run,
             saved: false,
         };
         true
@@ -168,15 +179,19 @@ mod tests {
         for most in [0, 1, 5, 60] {
             let mut random = fastrand::Rng::with_seed(most as u64);
             let mut spill = Spill::new(most);
-            let mut plain: HashMap<u32, (u32, bool)> = HashMap::new();
+            let mut plain: HashMap<u32, (Place, bool)> = HashMap::new();
             for _ in 0..30_000 {
-                let (slot, position) = (random.u32(..100), random.u32(..));
+                let slot = random.u32(..100);
+                let place = Place {
+                    position: random.u32(..),
+                    run: random.u8(..),
+                };
                 match random.u32(..1000) {
                     0..500 => {
                         let room = plain.len() < most || plain.contains_key(&slot);
-                        assert_eq!(spill.insert(slot, position), room);
+                        assert_eq!(spill.insert(slot, place), room);
                         if room {
-                            plain.insert(slot, (position, false));
+                            plain.insert(slot, (place, false));
                         }
                     }
                     500..700 => {
@@ -200,10 +215,10 @@ mod tests {
                     }
                 }
                 let expected = plain.get(&slot).map(|it| it.0);
-                assert_eq!(spill.position(slot), expected);
+                assert_eq!(spill.place(slot), expected);
                 assert_eq!(spill.len, plain.len());
             }
-            assert!((0..100).all(|slot| spill.position(slot) == plain.get(&slot).map(|it| it.0)));
+            assert!((0..100).all(|slot| spill.place(slot) == plain.get(&slot).map(|it| it.0)));
         }
     }
 

@@ -386,7 +386,8 @@ impl PolicyKind {
 #[test]
 fn a_large_store_of_any_policy_is_known_again_by_reading_little() {
     let plain = PolicyKind::ALL.map(|policy| (policy, false));
-    for (policy, grouped) in plain.into_iter().chain([(PolicyKind::Log, true)]) {
+    let grouped = [PolicyKind::Log, PolicyKind::LogLru].map(|policy| (policy, true));
+    for (policy, grouped) in plain.into_iter().chain(grouped) {
         known_again(Form { policy, grouped });
     }
 }

@@ -2,13 +2,16 @@
 //! 3.6).
 //!
 //! Called by `lookup` when a candidate's entry says that its run goes on behind it. The other
-//! members become hot, so that whoever asks for them next asks memory.
+//! members become hot, so that whoever asks for them next asks memory. Where an index leaves
+//! positions on disk (`log-lru`), they count as used: those of a page stay in memory together, so
+//! that next time it is one read.
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of what was asked for and, under its shard's lock, its entry is still the newest that
 //! could be its name, on a device that it counts on and that has not failed. While a run is read,
 //! who asks for another part of it waits for that read instead of making one.
-//! Cost: one read of at most 1 MiB, a MAC and a copy a member.
+//! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each member
+//! whose position is on disk, as many as [`ROWS_MAX`].
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +23,12 @@ use super::read::FIRST_READ;
 use super::{Read, Stripe, Wanted};
 use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
-use crate::policy::LogPos;
+use crate::policy::{Located, LogPos};
 use crate::record::{Kept, Record};
+
+/// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
+/// whether a member is the newest of its name; those beyond are looked for when they are asked for.
+const ROWS_MAX: usize = 16;
 
 /// Runs that are being read, and who waits for them.
 #[derive(Default)]
@@ -104,21 +111,22 @@ impl Stripe {
         None
     }
 
-    /// The record at `at`, read with the rest of its run; `None` when it has none, or when memory
-    /// is too short to read more than what was asked for.
-    pub(super) fn read_with_run(self: &Arc<Self>, wanted: &Wanted, at: LogPos) -> Option<Read> {
-        if !self.index_id.policy.grouped || wanted.span.is_some() {
+    /// The record at `at`, read with the rest of its run, `run` times 4 KiB; `None` when it has
+    /// none, or when memory is too short to read more than what was asked for.
+    pub(super) fn read_with_run(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        at: LogPos,
+        run: u8,
+    ) -> Option<Read> {
+        if run == 0 || wanted.span.is_some() {
             return None;
         }
-        let run = self
-            .shard(wanted.key)
-            .policy
-            .run(wanted.key, at, self.log.head());
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
         let whole = (u64::from(run) * BLOCK as u64).min(left);
         let bytes = whole.min(self.run_bytes());
-        if run == 0 || (bytes < whole && bytes < FIRST_READ as u64) {
+        if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
         let reservation = self.budget.reserve(bytes + 2 * BLOCK as u64)?;
@@ -185,7 +193,7 @@ impl Stripe {
         let Some((_, own)) = prelude(0) else {
             return;
         };
-        let mut from = step(&own);
+        let (mut from, mut rows) = (step(&own), ROWS_MAX);
         while let Some((at, prelude)) = prelude(from) {
             let fields = &prelude.fields;
             if fields.group != first.fields.group || fields.kind != Kind::Head {
@@ -193,21 +201,44 @@ impl Stripe {
             }
             let next = from + step(&prelude);
             if let Read::Record(sibling) = self.record(at, prelude, &bytes.slice(from..)) {
-                self.keep_sibling(&sibling, at);
+                self.keep_sibling(&sibling, at, &mut rows);
             }
             from = next;
         }
     }
 
-    /// Makes `record`, which lies `at`, hot if it is the newest that could be its name.
-    fn keep_sibling(&self, record: &Record, at: LogPos) {
+    /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
+    /// many may still be read to know that.
+    fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) {
         let key = record.fields.key;
         let mut shard = self.shard(key);
+        let mut located = self.locate(&mut shard, key);
+        if let Located::Displaced(row) = located
+            && *rows > 0
+            && !self.hot.contains(key)
+        {
+            *rows -= 1;
+            drop(shard);
+            // The run that is being read has memory: nobody may wait for more.
+            let Some((locked, saved)) = self.saved_row(key, row, Self::read_bytes_now) else {
+                return;
+            };
+            shard = locked;
+            // It may have been put or removed, or have come back into memory, meanwhile.
+            located = self.locate(&mut shard, key);
+            if let Located::Displaced(_) = located {
+                located = Located::Log(shard.policy.resolve(key, &saved, self.log.head()));
+            }
+        }
         let wanted = !self.hot.contains(key)
-            && self.is_newest(&mut shard, key, at)
+            && !shard.pending.contains_key(&key)
+            && located.newest_in_log() == Some(at)
             && self.is_in_force(record);
         if wanted && self.hot.insert(record, Some(at)).is_some() {
             self.counters.prefetched.add(1);
+            if self.index.stays_on_disk() {
+                self.touch(&mut shard, key, at, located.run(at));
+            }
         }
     }
 }

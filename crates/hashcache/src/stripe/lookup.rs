@@ -21,8 +21,8 @@ use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
 use crate::record::{Kept, Record};
 use crate::shard::{Found, Reading, Shard};
 use crate::stats::Health;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// How many editions of the index file a look-up goes by before it is a miss.
 const EDITIONS_MAX: usize = 3;
@@ -241,11 +241,6 @@ impl Stripe {
         shard.policy.locate(key, self.log.head())
     }
 
-    /// Whether what lies `at` is the newest that could be `key`, as far as `shard`, its own, knows.
-    pub(crate) fn is_newest(&self, shard: &mut Shard, key: KeyHash, at: LogPos) -> bool {
-        !shard.pending.contains_key(&key) && self.locate(shard, key).newest_in_log() == Some(at)
-    }
-
     /// Of what could be `key`, what is newer than what lies `at`; `None` when that is not among it,
     /// or something newer is about to be written.
     pub(crate) fn newer(&self, shard: &mut Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
@@ -266,8 +261,15 @@ impl Stripe {
         shard.pending.contains_key(&key) || self.locate(&mut shard, key) != Located::Nowhere
     }
 
-    /// The end of a look-up on disk: makes the record hot if it is still the newest.
-    fn found(&self, wanted: &Wanted, found: Option<Record>, reading: &Arc<Reading>) -> Found {
+    /// The end of a look-up on disk: makes the record, `found` where it was `located`, hot if it is
+    /// still the newest.
+    fn found(
+        &self,
+        wanted: &Wanted,
+        found: Option<Record>,
+        reading: &Arc<Reading>,
+        located: &Located,
+    ) -> Found {
         let mut shard = self.shard(wanted.key);
         shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
@@ -289,7 +291,7 @@ impl Stripe {
         }
         if !reading.stale.load(Ordering::Acquire) {
             match record.at {
-                Some(at) => shard.policy.touch(wanted.key, at, self.log.head()),
+                Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
                 None => shard.policy.used(wanted.key),
             }
             // A span of a large object is not worth the small ones it would push out.
@@ -303,11 +305,24 @@ impl Stripe {
         Some(Kept::alone(record))
     }
 
+    /// `key` was served from `at`, from where its run goes on for `run` times 4 KiB. What was
+    /// displaced has its place in memory again, with the run that was on disk beside it.
+    pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
+        let head = self.log.head();
+        shard.policy.touch(key, at, head);
+        if run > 0 {
+            shard.policy.set_run(key, at, run, head);
+        }
+    }
+
     /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.
     pub(super) fn answer(self: &Arc<Self>, question: Question, record: Option<Record>) {
         let question = match record {
             Some(_) => Some(question),
-            None => self.join_run(question).and_then(|it| self.answer_hot(it)),
+            None => self
+                .resolve(question)
+                .and_then(|it| self.join_run(it))
+                .and_then(|it| self.answer_hot(it)),
         };
         let Some(question) = question else {
             return;
@@ -320,8 +335,8 @@ impl Stripe {
             ..
         } = question;
         let record = record.filter(|record| wanted.is(record));
-        let found = record.or_else(|| self.find(&wanted, located));
-        promise.set(self.found(&wanted, found, &reading));
+        let found = record.or_else(|| self.find(&wanted, &located));
+        promise.set(self.found(&wanted, found, &reading, &located));
     }
 
     /// Answers `question`, of whose candidates the newest was read.
@@ -331,15 +346,15 @@ impl Stripe {
             Located::Log(candidates) => self.find_in_log(wanted, candidates, Some(read)),
             _ => None,
         };
-        let found = self.found(wanted, found, &question.reading);
+        let found = self.found(wanted, found, &question.reading, &question.located);
         question.promise.set(found);
     }
 
-    fn find(self: &Arc<Self>, wanted: &Wanted, located: Located) -> Option<Record> {
-        match located {
-            Located::Nowhere => None,
-            Located::Log(candidates) => self.find_in_log(wanted, &candidates, None),
-            Located::Displaced(row) => self.find_displaced(wanted, row),
+    fn find(self: &Arc<Self>, wanted: &Wanted, located: &Located) -> Option<Record> {
+        match *located {
+            // What was displaced has been resolved.
+            Located::Nowhere | Located::Displaced(_) => None,
+            Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
                 let slot = disk_table::read_slot(self, set, slot)?;
@@ -356,7 +371,9 @@ impl Stripe {
         mut first: Option<Read>,
     ) -> Option<Record> {
         for at in candidates.as_slice() {
-            let read = first.take().or_else(|| self.read_with_run(wanted, *at));
+            let run = candidates.run(*at);
+            let read = first.take();
+            let read = read.or_else(|| self.read_with_run(wanted, *at, run));
             match read.unwrap_or_else(|| self.read_log(*at, wanted.expect)) {
                 Read::Record(record) if wanted.is(&record) => {
                     if self.is_in_force(&record) {
@@ -389,20 +406,42 @@ impl Stripe {
         None
     }
 
-    /// As many times as a new edition of the index file comes while a row of the old one is read:
-    /// that is seldom more than once.
-    fn find_displaced(self: &Arc<Self>, wanted: &Wanted, row: u32) -> Option<Record> {
-        let row = self.index.row_number(wanted.key.shard(), row);
+    /// Has `question` say where in the log to look, if its row lies on disk; `None` when it was
+    /// answered by memory meanwhile.
+    fn resolve(&self, question: Question) -> Option<Question> {
+        let Located::Displaced(row) = question.located else {
+            return Some(question);
+        };
+        let question = self.answer_hot(question)?;
+        let key = question.wanted.key;
+        let saved = self.saved_row(key, row, Self::read_bytes);
+        let located = saved.map_or(Located::Nowhere, |(shard, saved)| {
+            Located::Log(shard.policy.resolve(key, &saved, self.log.head()))
+        });
+        Some(Question {
+            located,
+            ..question
+        })
+    }
+
+    /// The row of `key` as the edition of the index file has it that counts, read by `read`; empty
+    /// when that is not to be had. With the lock of the key's shard, under which it counts.
+    ///
+    /// As many times as a new edition comes while a row of the old one is read: that is seldom more
+    /// than once.
+    pub(super) fn saved_row(
+        &self,
+        key: KeyHash,
+        row: u32,
+        read: fn(&Self, u64, usize) -> Option<Bytes>,
+    ) -> Option<(MutexGuard<'_, Shard>, Vec<u8>)> {
+        let row = self.index.row_number(key.shard(), row);
         for _ in 0..EDITIONS_MAX {
             let edition = self.index_file.edition()?;
-            let saved = index_file::read_row(self, edition, row);
-            let shard = self.shard(wanted.key);
+            let saved = index_file::read_row(self, edition, row, read);
+            let shard = self.shard(key);
             if self.index_file.edition() == Some(edition) {
-                let head = self.log.head();
-                let saved = saved.as_deref().unwrap_or_default();
-                let candidates = shard.policy.resolve(wanted.key, saved, head);
-                drop(shard);
-                return self.find_in_log(wanted, &candidates, None);
+                return Some((shard, saved.unwrap_or_default()));
             }
         }
         None

@@ -183,6 +183,14 @@ impl Stripe {
         Some(Bytes::from_owner(buffer).slice(skip..))
     }
 
+    /// The same, if there is memory for it at once: for who holds some already.
+    pub(super) fn read_bytes_now(&self, offset: u64, length: usize) -> Option<Bytes> {
+        let (start, skip, span) = self.widen(offset, length);
+        let mut buffer = self.buffer_now(span)?;
+        self.fill(start, &mut buffer)?;
+        Some(Bytes::from_owner(buffer).slice(skip..))
+    }
+
     /// The first `whole` bytes from `offset` on, of which `first` are there already.
     fn read_rest(&self, offset: u64, first: &Bytes, whole: usize) -> Option<Bytes> {
         let (start, skip, span) = self.widen(offset, whole);

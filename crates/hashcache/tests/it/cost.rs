@@ -206,11 +206,35 @@ fn log_lru_put_is_much_less_than_a_write_and_reads_only_what_is_merged() {
 }
 
 #[test]
+fn log_lru_grouped_costs_as_much_a_miss_and_a_put_as_without() {
+    let grouped = |config| Config {
+        grouped: true,
+        ..config
+    };
+    let (cache, device) = store_of(PolicyKind::LogLru, grouped, 3_000, 6_000);
+    for put in 0..10_000 {
+        assert!(get(&cache, &name(1_000_000 + put)).is_none());
+    }
+    let reads = device.take_reads().len();
+    assert!(reads <= 460, "{reads} reads for 10,000 misses");
+    for put in 0..3_000 {
+        store_one(&cache, 10_000 + put, 3_000);
+        if put % 500 == 499 {
+            assert!(cache.flush().wait());
+        }
+    }
+    let writes = device.take_writes().len();
+    assert!(writes <= 90, "{writes}");
+}
+
+#[test]
 fn log_grouped_costs_one_read_a_run_and_as_much_a_miss_and_a_put_as_without() {
     let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
     let config = || Config {
         grouped: true,
         segment_bytes: Some(4 * MIB as u32),
+        // All of it waits for the flush.
+        memory_bytes: 20 * MIB as u64,
         ..quiet(device.clone(), PolicyKind::Log)
     };
     let cache = open(config());

@@ -24,6 +24,13 @@ fn log_forms() -> Vec<(Form, Rows)> {
         (log, Rows::One),
         (with_all, Rows::Two),
         (log_lru, Rows::Two),
+        (
+            Form {
+                grouped: true,
+                ..log_lru
+            },
+            Rows::Two,
+        ),
     ]
 }
 

@@ -84,6 +84,16 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
     is_within_3_percent(&stats);
     drop(cache);
 
+    let cache = open(Config {
+        grouped: true,
+        ..log_of_10_million(PolicyKind::LogLru)
+    });
+    put_all(&cache, 0..150_000, 1);
+    let stats = cache.stats();
+    assert!((35.8..35.9).contains(&stats.index_bits_per_slot()));
+    is_within_3_percent(&stats);
+    drop(cache);
+
     // `set-mem` writes ranks to every set when a store is made.
     let size = 10_000_000 * 2 * KIB as u64 * 2 + 600 * MIB as u64;
     let config = Config {

@@ -373,6 +373,15 @@ fn inspect_tells_the_form_of_the_index_and_who_made_up_the_store() {
         grouped,
         ..quiet(a.clone(), PolicyKind::Log)
     };
+    for grouped in [true, false] {
+        let log_lru = Config {
+            policy: PolicyKind::LogLru,
+            ..config(Rows::Two, grouped)
+        };
+        open(log_lru).close();
+        let found = inspect(&config(Rows::Two, false)).unwrap();
+        assert_eq!((found.policy, found.grouped), ("log-lru", grouped));
+    }
     for (rows, count) in [(Rows::One, 1), (Rows::Two, 2)] {
         for grouped in [false, true] {
             open(config(rows, grouped)).close();

@@ -59,18 +59,22 @@ fn a_log_may_change_the_rows_of_its_index() {
 fn every_form_of_a_log_rebuilds_its_index_from_that_of_another() {
     let mut device = memory(64 * MIB);
     let [log, log_lru] = [PolicyKind::Log, PolicyKind::LogLru].map(Form::from);
-    let grouped = Form {
+    let grouped = |form| Form {
         grouped: true,
-        ..log
+        ..form
     };
+    let (log_runs, lru_runs) = (grouped(log), grouped(log_lru));
     // From each to each.
-    let forms = [log, log_lru, grouped, log, grouped, log_lru, log];
+    let forms = [
+        log, log_lru, log_runs, log, log_runs, log_lru, log, lru_runs, log, lru_runs, log_lru,
+        lru_runs, log_runs, lru_runs,
+    ];
     for (round, kind) in (0..).zip(forms) {
         let cache = open(quiet(device.clone(), kind));
-        let known = round * 1_000;
+        let known = round * 500;
         let found = (0..known).filter(|put| get(&cache, &name(*put)).is_some());
         assert!(found.count() as u64 * 100 >= known * 95, "{kind:?}");
-        put_all(&cache, known..known + 1_000);
+        put_all(&cache, known..known + 500);
         if round % 2 == 0 {
             cache.close();
         } else {

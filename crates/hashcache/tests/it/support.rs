@@ -39,12 +39,13 @@ impl From<PolicyKind> for Form {
 
 /// All policies, and those that have options with them.
 pub fn forms() -> impl Iterator<Item = Form> {
-    let with_all = Form {
+    let with_all = |policy| Form {
         grouped: true,
         readmission: true,
-        ..Form::from(PolicyKind::Log)
+        ..Form::from(policy)
     };
-    EVERY.into_iter().map(Form::from).chain([with_all])
+    let with_all = [PolicyKind::Log, PolicyKind::LogLru].map(with_all);
+    EVERY.into_iter().map(Form::from).chain(with_all)
 }
 
 /// How many times as long random tests are to be as they are by default.

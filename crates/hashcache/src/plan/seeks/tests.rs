@@ -122,6 +122,9 @@ fn log_lru_that_holds_all_positions_reads_as_log_does() {
     assert_eq!((all.per_hit, all.per_miss), (log.per_hit, log.per_miss));
     let half = of(Design::of(Candidate::LogLru));
     near(half.per_hit, 1.05, 1e-9);
+    // A page is one read, and each object of it whose position is on disk is one of its row.
+    let pages = of(Design::of(Candidate::LogLru).grouped());
+    near(pages.per_hit, 0.45, 1e-9);
 }
 
 #[test]
