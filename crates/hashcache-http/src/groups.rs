@@ -26,8 +26,8 @@ pub const LABEL_FIELDS: [HeaderName; 2] = [
 /// Most labels of a response that are looked at: a head of 64 KiB could have 16,000.
 const MEMBERS_MAX: usize = 1024;
 
-/// The groups that `Cache-Groups` names, the first sixty-four of them (RFC 9875, section 2: at least
-/// 32).
+/// The groups that `Cache-Groups` names, the first sixty-four of them (RFC 9875, section 2: at
+/// least 32).
 pub fn cache_groups(fields: &HeaderMap) -> Vec<Vec<u8>> {
     strings(fields, &CACHE_GROUPS)
 }

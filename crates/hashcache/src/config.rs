@@ -128,9 +128,10 @@ pub struct Config {
     /// Files or block devices that keep the store between them, 1 to 16; a file is made when it is
     /// missing and `size_bytes` is given. One that is left out comes back empty.
     pub paths: Vec<PathBuf>,
-    /// Size of each device, bytes; that of what is there already if it is not given. A smaller store
-    /// of the log family grows to it and keeps what it has. One of the table family cannot: it is
-    /// refused if it is the only device, and taken as it is beside others. So is a larger one.
+    /// Size of each device, bytes; that of what is there already if it is not given. A smaller
+    /// store of the log family grows to it and keeps what it has. One of the table family cannot:
+    /// it is refused if it is the only device, and taken as it is beside others. So is a larger
+    /// one.
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,

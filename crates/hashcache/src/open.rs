@@ -387,16 +387,16 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
     device.sync()
 }
 
-/// Whether a batch is put together while the one before is being written: with `log` alone. The other
-/// policies read or save something between two batches.
+/// Whether a batch is put together while the one before is being written: with `log` alone. The
+/// other policies read or save something between two batches.
 pub(crate) fn overlaps(config: &Config) -> bool {
     config.policy == PolicyKind::Log && !config.readmission
 }
 
-/// The memory a store needs: for each device its index, a batch (two of them where they overlap), the footer and its list, a set, a
-/// checkpoint part and the state of the log that goes into it (and the part before, where rows are
-/// merged, and with readmission the footer of the segment that is looked through); and room for
-/// content.
+/// The memory a store needs: for each device its index, a batch (two of them where they overlap),
+/// the footer and its list, a set, a checkpoint part and the state of the log that goes into it
+/// (and the part before, where rows are merged, and with readmission the footer of the segment that
+/// is looked through); and room for content.
 pub(crate) fn memory_needed<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry>,

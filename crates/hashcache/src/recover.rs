@@ -48,8 +48,8 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
     Ok(())
 }
 
-/// For a policy that leaves positions on disk. Those that a replay displaces would fill the room for
-/// what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
+/// For a policy that leaves positions on disk. Those that a replay displaces would fill the room
+/// for what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
 fn with_rows_on_disk(scribe: &mut Scribe) -> io::Result<()> {
     let stripe = Arc::clone(&scribe.stripe);
     let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
@@ -375,8 +375,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes the records of all segments, in the order in which they were written: each segment says
-    /// itself when that was. Returns where the log ends, if there is any.
+    /// Takes the records of all segments, in the order in which they were written: each segment
+    /// says itself when that was. Returns where the log ends, if there is any.
     fn scan(&self) -> Option<Cursor> {
         let stripe = self.stripe;
         let mut found: Vec<Cursor> = Vec::new();

@@ -11,8 +11,8 @@
 //! to what was copied; batches in between there are none, for one thread writes them all. So a copy
 //! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
 //! always makes room.
-//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on. Behind
-//! a batch no more is read than the next one has room for.
+//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
+//! Behind a batch no more is read than the next one has room for.
 
 use std::io;
 use std::sync::Arc;

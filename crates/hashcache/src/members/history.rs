@@ -88,8 +88,8 @@ impl History {
         members.copied().collect()
     }
 
-    /// An id that no device has, as far as this store knows. `drawn` at random: a device that joined
-    /// another part of the store while that was used apart is not likely to have it.
+    /// An id that no device has, as far as this store knows. `drawn` at random: a device that
+    /// joined another part of the store while that was used apart is not likely to have it.
     pub(crate) fn new_id(&self, present: &[u16], drawn: u16) -> u16 {
         let known = self.known().into_iter().map(|it| it.id);
         let taken: BTreeSet<u16> = known.chain(present.iter().copied()).collect();

@@ -7,7 +7,7 @@
 //! | `set-mem-lru` | 11, 76 a set | 1 (2 beyond a block) | 1, held 0.031 | 1, not held 1 read |
 //! | `set-mem` | 11 | 1 (2 beyond a block) | 0.031 | 1, and 1 and a sync a batch |
 //! | `log-lru` | 31, waiting below 1 | 1 (2 if displaced) | at most 0.046 | as `log`, and merging |
-//! | `log-lru`, grouped | 35, waiting below 1 | 1 a run, 1 each displaced | as without | as without |
+//! | `log-lru`, grouped | 35, and waiting | 1 a run, 1 each displaced | as without | as without |
 //! | `log` | 48 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 (batched) |
 //! | `log`, one row | 47 | 1 (2 beyond the first read) | at most 0.031 | much less than 0.01 |
 //! | `log`, grouped | 56, one row 55 | 1 for a whole run | at most 0.031 | much less than 0.01 |

@@ -1,7 +1,7 @@
 //! What it takes to open a store of a hundred gigabytes with each policy, on a device that is
-//! modelled: superblocks, journal and checkpoints are kept as the engine wrote them; the headers and
-//! footers of the log are made when they are read, as a cache of 8 KiB objects would have left them.
-//! What lies between them is never read, nor is the Disk Table.
+//! modelled: superblocks, journal and checkpoints are kept as the engine wrote them; the headers
+//! and footers of the log are made when they are read, as a cache of 8 KiB objects would have left
+//! them. What lies between them is never read, nor is the Disk Table.
 //!
 //! In the log of a Disk Table there are tails, one object in four has one, and with `set-mem` the
 //! slots too, of which one lap of the log fills as many as there are.

@@ -89,7 +89,8 @@ fn nothing_is_lost_by_growing_nor_does_what_was_removed_come_back() {
                 drop(cache.remove(&name(n)));
             }
             cache.remove(b"none").wait().unwrap();
-            // What the last lap left in the open segment is not found by the next run, grown or not.
+            // What the last lap left in the open segment is not found by the next run, grown or
+            // not.
             cache.close();
             let cache = open(sized(device.clone(), form, 12));
             let before = found(&cache, 0..18_000);
@@ -100,7 +101,8 @@ fn nothing_is_lost_by_growing_nor_does_what_was_removed_come_back() {
                 let cache = open(sized(device.clone(), form, mib));
                 assert_eq!(cache.stats().device_bytes, (mib * MIB) as u64);
                 let now = found(&cache, 0..18_000);
-                // Behind a kill the rest of the open segment is given up, and what the last lap had there.
+                // Behind a kill the rest of the open segment is given up, and what the last lap had
+                // there.
                 let lost = last.iter().filter(|n| !now.contains(n)).count();
                 let allowed = if killed { 1100 } else { 0 };
                 assert!(
@@ -140,7 +142,8 @@ fn a_log_of_twice_the_size_reaches_what_a_new_one_does() {
             let found = found(&cache, 10_000..30_000).len() as f64;
             cache.close();
             let config = sized(device.clone(), form, 16);
-            // The log of the grown one has less room: checkpoints of the old index lie where they lay.
+            // The log of the grown one has less room: checkpoints of the old index lie where they
+            // lay.
             (slots, found / inspect(&config).unwrap().log_bytes as f64)
         };
         let (grown, new) = (reach(grown, &device), reach(new, &other));

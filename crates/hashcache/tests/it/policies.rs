@@ -71,10 +71,10 @@ fn every_form_of_a_log_rebuilds_its_index_from_that_of_another() {
     ];
     for (round, kind) in (0..).zip(forms) {
         let cache = open(quiet(device.clone(), kind));
-        let known = round * 500;
+        let known = round * 300;
         let found = (0..known).filter(|put| get(&cache, &name(*put)).is_some());
         assert!(found.count() as u64 * 100 >= known * 95, "{kind:?}");
-        put_all(&cache, known..known + 500);
+        put_all(&cache, known..known + 300);
         if round % 2 == 0 {
             cache.close();
         } else {

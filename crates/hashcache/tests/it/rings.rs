@@ -90,11 +90,10 @@ fn answers_are_the_same_whoever_reads() {
             );
             let asked = ask(&cache, &values).into_iter();
             let found: Vec<bool> = asked.map(|it| it.wait().is_some()).collect();
-            assert_eq!(
-                (found, here(&cache)),
-                (expected.clone(), expected.clone()),
-                "{io:?}"
-            );
+            // A head may be there although one of its spans is forgotten.
+            let mut both = found.iter().zip(&expected);
+            assert!(both.all(|(found, whole)| *found || !whole), "{io:?}");
+            assert_eq!(here(&cache), expected, "{io:?}");
             assert_eq!(cache.stats().damaged, 0);
             cache.close();
         }
