@@ -76,7 +76,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
 pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), OpenError> {
     let (mut made, place) = (Made::default(), &config.places()[0]);
     let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
-    let next_version = agree(&mut opened);
+    let next_version = agree(&mut opened)?;
     let common = Common::new(config, &opened, next_version)?;
     let stripe = open::stripe(config, &opened[0], &common, 0)?;
     common.members.join(std::slice::from_ref(&stripe));
@@ -90,7 +90,7 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
         config.sync_interval,
         false,
     );
-    crate::recover::recover(&mut scribe);
+    crate::recover::recover(&mut scribe).expect("memory reads and writes");
     stripe.recovered();
     Ok((stripe, scribe))
 }

@@ -137,6 +137,7 @@ fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
             stripe.pool.run_waiting();
             outcome.wait()
         }
+        Lookup::Deferred(deferred) => deferred.wait(),
     };
     found.map(|record| record.fields.version)
 }

@@ -250,7 +250,7 @@ impl Scribe {
     #[cfg(all(test, loom))]
     pub(crate) fn write_pending(&mut self) {
         let (batch, _) = self.take_batch(Take::All);
-        self.write_batch(&batch).unwrap();
+        self.write_batch(batch).unwrap();
     }
 
     /// The next batch: what still fits into the open segment, if anything does.

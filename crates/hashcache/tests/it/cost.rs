@@ -234,7 +234,7 @@ fn log_grouped_costs_one_read_a_run_and_as_much_a_miss_and_a_put_as_without() {
         grouped: true,
         segment_bytes: Some(4 * MIB as u32),
         // All of it waits for the flush.
-        memory_bytes: 20 * MIB as u64,
+        memory_bytes: 64 * MIB as u64,
         ..quiet(device.clone(), PolicyKind::Log)
     };
     let cache = open(config());
