@@ -44,6 +44,21 @@ fn tarballs_of_the_registry_become_ours() {
 }
 
 #[test]
+fn a_link_to_the_registry_itself_ends_in_a_slash() {
+    for (link, ours) in [
+        ("http://registry.test/npm/", "http://box:3128/mirror/npm/"),
+        ("http://registry.test/npm/.", "http://box:3128/mirror/npm/"),
+        (
+            "http://registry.test/npm/a/..",
+            "http://box:3128/mirror/npm/",
+        ),
+    ] {
+        let text = |link| format!(r#"{{"dist":{{"tarball":"{link}"}}}}"#);
+        assert_eq!(npm_rewritten(&text(link)), text(ours), "{link}");
+    }
+}
+
+#[test]
 fn strings_that_only_look_like_tarballs_pass() {
     for text in [
         r#"{"tarball":"http://registry.test/npm/x"}"#,
