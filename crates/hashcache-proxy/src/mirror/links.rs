@@ -60,8 +60,8 @@ impl Links {
             Some(place) => {
                 let Self { base, mirror, .. } = self;
                 let mut renamed = format!("{base}/mirror/{}/{place}", mirror.name);
-                // A link without a path gets a slash, behind which clients put one of their own. One
-                // that ends in dots leads to a directory, as one that ends in a slash does.
+                // A link without a path gets a slash, behind which clients put one of their own.
+                // One that ends in dots leads to a directory, as one that ends in a slash does.
                 let is_directory = matches!(bare.rsplit('/').next(), Some("" | "." | ".."));
                 if !is_directory && renamed.ends_with('/') {
                     renamed.pop();
