@@ -348,9 +348,10 @@ fn every_write_can_be_the_last_whole_or_torn() {
                 Arc::make_mut(&mut image)[at..at + bytes.len()].copy_from_slice(bytes);
             }
             // An equal tag in the same row, which is forgotten with a removed name, is rare; but if
-            // there is one in this store it is so in all of its images.
+            // there is one in this store it is so in all of its images, of which each has three or
+            // four names that are due.
             assert!(
-                all_due > 50 && lost * 10 <= all_due,
+                all_due > 50 && lost * 3 <= all_due,
                 "{policy:?}: {lost} of {all_due}"
             );
             assert!(
@@ -377,7 +378,8 @@ fn every_write_can_be_lost_or_damaged_while_all_others_arrive() {
         };
         let (_, _, writes): (_, _, Vec<Call>) = run_with(None);
         let mut random = fastrand::Rng::with_seed(3);
-        assert!(writes.len() > 30);
+        // Removes that wait are written together, as many as come meanwhile.
+        assert!(writes.len() > 20, "{policy:?}: {} writes", writes.len());
         for (n, write) in writes.iter().enumerate().skip(1) {
             let bits = write.length * 8;
             // The bit within the first sector, where headers are, every other time.
