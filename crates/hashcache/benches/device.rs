@@ -30,7 +30,8 @@ const FILLED: u64 = 80;
 
 fn config(path: &str) -> Config {
     Config {
-        memory_bytes: 64 << 20,
+        // As much as a device needs that is written to while the next batch is put together.
+        memory_bytes: 256 << 20,
         // Each answer is to come from the device.
         hot_bytes_max: 0,
         object_bytes: u32::try_from(RECORD_BYTES).unwrap(),

@@ -383,7 +383,7 @@ fn scribe(
     );
     let readmits = config.readmission && opened.geometry.family == Family::Log;
     scribe.readmission = readmits.then(Readmission::default);
-    if open::overlaps(config) {
+    if open::overlaps(config, &opened.geometry) {
         let spare = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
         scribe.pen = Some(Pen::new(stripe, spare)?);
     }

@@ -13,6 +13,18 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 struct State<T> {
     value: Option<T>,
     wakers: Vec<Waker>,
+    /// Threads that block: without any, nothing is told to the kernel.
+    blocked: usize,
+}
+
+impl<T> State<T> {
+    fn new(value: Option<T>) -> Mutex<Self> {
+        Mutex::new(Self {
+            value,
+            wakers: Vec::new(),
+            blocked: 0,
+        })
+    }
 }
 
 struct Shared<T> {
@@ -34,12 +46,8 @@ pub(crate) struct Promise<T: Default>(Arc<Shared<T>>);
 pub struct Outcome<T>(Arc<Shared<T>>);
 
 pub(crate) fn promise<T: Default + Clone>() -> (Promise<T>, Outcome<T>) {
-    let state = Mutex::new(State {
-        value: None,
-        wakers: Vec::new(),
-    });
     let shared = Arc::new(Shared {
-        state,
+        state: State::new(None),
         set: Condvar::new(),
     });
     (Promise(Arc::clone(&shared)), Outcome(shared))
@@ -51,15 +59,17 @@ impl<T: Default> Promise<T> {
     }
 
     fn fulfil(&self, value: T) {
-        let wakers = {
+        let (wakers, blocked) = {
             let mut state = self.0.lock();
             if state.value.is_some() {
                 return;
             }
             state.value = Some(value);
-            std::mem::take(&mut state.wakers)
+            (std::mem::take(&mut state.wakers), state.blocked)
         };
-        self.0.set.notify_all();
+        if blocked > 0 {
+            self.0.set.notify_all();
+        }
         for waker in wakers {
             waker.wake();
         }
@@ -122,12 +132,8 @@ impl Drop for Whole {
 impl<T: Clone> Outcome<T> {
     /// An outcome that is known already.
     pub(crate) fn ready(value: T) -> Self {
-        let state = Mutex::new(State {
-            value: Some(value),
-            wakers: Vec::new(),
-        });
         Self(Arc::new(Shared {
-            state,
+            state: State::new(Some(value)),
             set: Condvar::new(),
         }))
     }
@@ -139,24 +145,28 @@ impl<T: Clone> Outcome<T> {
             if let Some(value) = &state.value {
                 return value.clone();
             }
+            state.blocked += 1;
             state = self
                 .0
                 .set
                 .wait(state)
                 .expect("no holder of this lock panics");
+            state.blocked -= 1;
         }
     }
 
     /// Blocks until the value is there, at most for `patience`. (Loom knows no time.)
     #[cfg(not(all(test, loom)))]
     pub(crate) fn wait_for(&self, patience: std::time::Duration) -> Option<T> {
-        let state = self.0.lock();
+        let mut state = self.0.lock();
+        state.blocked += 1;
         let missing = |state: &mut State<T>| state.value.is_none();
-        let (state, _) = self
+        let (mut state, _) = self
             .0
             .set
             .wait_timeout_while(state, patience, missing)
             .expect("no holder of this lock panics");
+        state.blocked -= 1;
         state.value.clone()
     }
 }

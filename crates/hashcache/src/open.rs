@@ -387,10 +387,15 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
     device.sync()
 }
 
-/// Whether a batch is put together while the one before is being written: with `log` alone. The
-/// other policies read or save something between two batches.
-pub(crate) fn overlaps(config: &Config) -> bool {
-    config.policy == PolicyKind::Log && !config.readmission
+/// Whether a batch is put together while the one before is being written: with `log` alone, for the
+/// other policies read or save something between two batches; and where two batches take little of
+/// the memory, for a batch that is written stays in memory until it is. With 64 MiB and 64 downloads
+/// at once, half of what came was not stored for want of that.
+pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
+    let devices = config.places().len().max(1) as u64;
+    let batches = 2 * devices * batch_bytes(config, geometry) as u64;
+    let alone = config.policy == PolicyKind::Log && !config.readmission;
+    alone && batches <= config.memory_bytes / OVERLAP_SHARE
 }
 
 /// The memory a store needs: for each device its index, a batch (two of them where they overlap),
@@ -402,7 +407,7 @@ pub(crate) fn memory_needed<'a>(
     geometries: impl IntoIterator<Item = &'a Geometry>,
 ) -> u64 {
     let of = |geometry: &Geometry| {
-        let buffers = if overlaps(config) { 2 } else { 1 };
+        let buffers = if overlaps(config, geometry) { 2 } else { 1 };
         let buffer = buffers * buffer_bytes(config, geometry) as u64;
         let index = geometry.index(IndexPolicy::of(config));
         let parts = if index.stays_on_disk() { 3 } else { 2 };
@@ -482,6 +487,10 @@ fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
         .min(by_segment);
     bytes / BLOCK * BLOCK
 }
+
+/// Two batches of each device are at most this share of the memory, or there is one: so batches of
+/// 4 MiB overlap from 256 MiB on.
+const OVERLAP_SHARE: u64 = 32;
 
 /// What the stripes of a store share.
 pub(crate) struct Common {

@@ -253,9 +253,6 @@ impl Worker {
     fn work(&mut self) {
         loop {
             let closed = self.take_in();
-            while let Some(request) = self.next() {
-                self.submit(UnderWay { request, tries: 0 });
-            }
             if closed && !self.is_busy() && self.waiting.is_empty() {
                 return;
             }
@@ -272,12 +269,17 @@ impl Worker {
         }
     }
 
-    /// Takes over what has come; whether nothing will come any more.
+    /// Takes over what has come, as far as there are numbers; whether nothing will come any more.
     fn take_in(&mut self) -> bool {
         let mut inbox = self.shared.lock();
         self.waiting.append(&mut inbox.requests);
         inbox.asleep = false;
-        inbox.closed
+        let closed = inbox.closed;
+        drop(inbox);
+        while let Some(request) = self.next() {
+            self.submit(UnderWay { request, tries: 0 });
+        }
+        closed
     }
 
     /// Whether there is nothing to do but to wait. From then on, whoever comes wakes.
@@ -339,6 +341,13 @@ impl Worker {
         debug_assert!(pushed.is_ok());
     }
 
+    /// Hands over what was pushed. An error is met again by the next `enter`.
+    fn hand_over(&mut self) {
+        if !self.ring.submission().is_empty() {
+            let _ = self.ring.submit();
+        }
+    }
+
     /// Hands over what was pushed, and waits for `wants` completions.
     fn enter(&mut self, wants: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(wants) {
@@ -355,7 +364,8 @@ impl Worker {
         }
     }
 
-    /// Calls back what is done.
+    /// Calls back what is done. What comes meanwhile is handed over between two of them: who is
+    /// answered asks on, and the device should not wait for it until all others are answered.
     fn reap(&mut self) {
         let completed = |entry: cqueue::Entry| (entry.user_data(), entry.result());
         let mut completions = std::mem::take(&mut self.completions);
@@ -369,6 +379,8 @@ impl Worker {
             if let Some(read) = self.under_way.get_mut(number).and_then(Option::take) {
                 self.free.push(number);
                 self.complete(read, result);
+                self.take_in();
+                self.hand_over();
             }
         }
         self.completions = completions;

@@ -73,8 +73,7 @@ impl Scribe {
             in_buffer += size;
         }
         let (at, bytes) = self.seal(in_buffer, list);
-        // The one before is recorded first: of two that could be one name the later is newer.
-        self.settle()?;
+        let earlier = self.finish()?;
         self.stripe.log.opened(self.log.cursor);
         self.unsynced_bytes += bytes as u64;
         let written = Written {
@@ -82,14 +81,18 @@ impl Scribe {
             places,
             runs,
         };
+        // The one before is recorded first: of two that could be one name the later is newer. But
+        // the device is given this one before that, for recording takes half as long as a write.
         match &mut self.pen {
             Some(pen) if pen.takes(bytes) => {
                 pen.begin(at, bytes, &mut self.buffer);
                 self.under_way = Some(written);
+                self.record(earlier);
             }
             _ => {
+                self.record(earlier);
                 self.stripe.write(at, &self.buffer[..bytes])?;
-                self.record(written);
+                self.record(Some(written));
             }
         }
         Ok(())
@@ -97,11 +100,18 @@ impl Scribe {
 
     /// Waits for the write that is under way, if there is one, and has its records found.
     pub(super) fn settle(&mut self) -> io::Result<()> {
-        if let (Some(written), Some(pen)) = (self.under_way.take(), &mut self.pen) {
-            pen.finish()?;
-            self.record(written);
-        }
+        let written = self.finish()?;
+        self.record(written);
         Ok(())
+    }
+
+    /// Waits for the write that is under way; what it wrote is still to be recorded.
+    fn finish(&mut self) -> io::Result<Option<Written>> {
+        let written = self.under_way.take();
+        if let (Some(_), Some(pen)) = (&written, &mut self.pen) {
+            pen.finish()?;
+        }
+        Ok(written)
     }
 
     /// Waits for it too, and has nothing found: the device is gone.
@@ -112,12 +122,15 @@ impl Scribe {
     }
 
     /// What was written is found on disk from now on.
-    fn record(&self, written: Written) {
-        let Written {
+    fn record(&self, written: Option<Written>) {
+        let Some(Written {
             batch,
             places,
             runs,
-        } = written;
+        }) = written
+        else {
+            return;
+        };
         self.stripe.counters.batches.add(1);
         let head = self.stripe.log.head();
         for ((pending, at), run) in batch.iter().zip(places).zip(runs) {
