@@ -21,9 +21,11 @@ impl Proxy {
     /// Starts one with its cache at `cache` and these flags beside.
     pub fn start(cache: &Path, flags: &[&str]) -> Result<Self, String> {
         let no_log = !flags.iter().any(|flag| flag.starts_with("--access-log"));
+        let no_memory = !flags.iter().any(|flag| flag.starts_with("--memory"));
         let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
             .args(["proxy", "--config=/dev/null", "--listen=127.0.0.1:0"])
-            .args(["--cache-size=1GiB", "--memory=64MiB"])
+            .arg("--cache-size=1GiB")
+            .args(no_memory.then_some("--memory=64MiB"))
             .args(no_log.then_some("--access-log=none"))
             .args(["--admin=127.0.0.1:0", "--allow-destination=127.0.0.0/8"])
             .arg(format!("--cache={}", cache.display()))

@@ -222,7 +222,9 @@ async fn an_answer_whose_version_ends_in_its_midst_breaks_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_download_that_was_given_up_is_taken_up_where_it_ended() {
     let (home, origin) = (Home::new(), origin_of(30_000_000).await);
-    let proxy = start(&home);
+    // All of it waits in memory if it must: a disk that is slow for a second is not the subject.
+    let flags = ["--memory=256MiB"];
+    let proxy = Proxy::start(&home.path().join("cache"), &flags).expect("the proxy starts");
     let (url, content) = (origin.url("/x"), origin.content("/x"));
     let mut client = Client::connect(proxy.address()).await.unwrap();
     let request = format!("GET {url} HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -135,7 +135,10 @@ impl Transfer {
         self.count(body, writer.written());
         let host = self.order.endpoint.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
-        drop(writer);
+        if !writer.is_stored() {
+            // What came before it was bypassed is kept.
+            drop(self.worker.cache.remove(&self.order.place.name));
+        }
     }
 
     /// Whether all that is known to be coming has come.

@@ -250,19 +250,22 @@ impl State {
     /// Of a bypassed write, drops what no follower needs any more. Returns memory to be let go of
     /// without the lock.
     #[must_use]
-    fn trim(&mut self) -> Vec<Reservation> {
+    fn trim(&mut self) -> (Vec<Reservation>, Vec<Arc<Vec<Reservation>>>) {
         if !self.bypassed {
-            return Vec::new();
+            return <_>::default();
         }
         let slowest = self.followers.iter().flatten().min().copied();
         let slowest = slowest.unwrap_or(self.length);
         self.head.drop_below(slowest);
         self.window.drop_below(slowest);
-        if self.head.pieces.is_empty() && self.window.pieces.is_empty() {
-            std::mem::take(&mut self.held)
-        } else {
-            Vec::new()
+        if !self.head.pieces.is_empty() {
+            return <_>::default();
         }
+        let held = match self.window.pieces.is_empty() {
+            true => std::mem::take(&mut self.held),
+            false => Vec::new(),
+        };
+        (held, std::mem::take(&mut self.shared))
     }
 
     /// Whether all that was written from `offset` on is in memory.

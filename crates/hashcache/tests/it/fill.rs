@@ -1,6 +1,6 @@
 //! Objects that begin empty and are filled in, and puts that were given up.
 
-use hashcache::{Cache, Hit, Keep, PolicyKind, Put, PutError, ReadError};
+use hashcache::{Cache, Config, Hit, Keep, PolicyKind, Put, PutError, ReadError};
 
 use crate::support::{MIB, Value, copy, get, memory, open, quiet, read};
 
@@ -138,6 +138,40 @@ fn what_came_of_a_put_that_is_kept_at_its_end_is_found_only_then() {
     assert!(there == value.content(b"name")[..2 * PAGE]);
     fill(&hit, value, 2 * PAGE, value.length);
     assert_eq!(read(&hit, b"name"), Some(value));
+}
+
+#[test]
+fn what_came_before_a_put_was_bypassed_is_kept() {
+    for written in [10, PAGE, 2 * PAGE + 10] {
+        let value = value(4 * PAGE);
+        let cache = open(Config {
+            hot_bytes_max: 0,
+            ..quiet(memory(64 * MIB), PolicyKind::Log)
+        });
+        let at_rest = cache.stats().memory_used_bytes;
+        let put = Put {
+            keep: Keep::AtEnd,
+            length: Some(value.length as u64),
+            span_pages: 1,
+            ..Put::metadata(value.metadata())
+        };
+        let mut writer = cache.intend(b"name").unwrap().writer(put).unwrap();
+        let content = value.content(b"name");
+        writer.write(&content[..written]).unwrap();
+        writer.bypass();
+        // It is found while the rest still comes, and stays when that does not become of it.
+        let hit = cache.get(b"name").wait().unwrap();
+        writer.write(&content[written..]).unwrap();
+        assert_eq!(writer.commit(), Err(PutError::Bypassed));
+        assert!(cache.flush().wait());
+        let kept = (written / PAGE * PAGE) as u64;
+        let total = value.length as u64;
+        assert_eq!(hit.holes(0..total), [kept..total], "{written}");
+        let used = cache.stats().memory_used_bytes;
+        assert!(used <= at_rest + (64 << 10), "{used} {at_rest}");
+        fill(&hit, value, usize::try_from(kept).unwrap(), value.length);
+        assert_eq!(get(&cache, b"name"), Some(value));
+    }
 }
 
 #[test]

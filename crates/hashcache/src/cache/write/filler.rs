@@ -110,6 +110,7 @@ impl Hit {
             written: offset,
             revision: fields.revision,
             bypassed: false,
+            kept: false,
             refused: None,
         })
     }

@@ -172,6 +172,7 @@ impl Intent {
             written: 0,
             revision: 0,
             bypassed: false,
+            kept: false,
             refused: None,
         })
     }

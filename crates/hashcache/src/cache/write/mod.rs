@@ -51,6 +51,8 @@ pub struct Writer {
     written: u64,
     revision: u32,
     bypassed: bool,
+    /// Whether what came before it was bypassed is stored.
+    kept: bool,
     /// Why the last write that was tried found no memory.
     refused: Option<Refusal>,
 }
@@ -71,19 +73,33 @@ impl Writer {
         !self.bypassed
     }
 
-    /// From now on passes content to followers only: it will not be stored.
+    /// From now on passes content to followers only: it will not be stored. What came before stays
+    /// as an incomplete object, as with [`Writer::keep`].
     pub fn bypass(&mut self) {
-        if !self.bypassed {
-            self.bypassed = true;
-            // The share for writes is for what is still going to be written.
-            let share = self.intent.cache.write_budget();
-            let mut held = std::mem::take(&mut self.head_reservations);
-            held.append(&mut self.reservations);
-            held.retain(|it| !it.is_of(share));
-            // Now and not with the next bytes: the writer may have to wait for memory first, and
-            // many that wait would keep from each other what their readers have long had.
-            self.stream.bypass(held);
+        if self.bypassed {
+            return;
         }
+        let mut held = std::mem::take(&mut self.reservations);
+        if self.head_reservations.is_empty() {
+            self.head_reservations.append(&mut held);
+        }
+        if self.may_keep() {
+            let head = self.first_page();
+            self.kept = self.put_head(true, head) == Accepted::Yes;
+        }
+        self.bypassed = true;
+        held.append(&mut self.head_reservations);
+        // The share for writes is for what is still going to be written.
+        let share = self.intent.cache.write_budget();
+        held.retain(|it| !it.is_of(share));
+        // Now and not with the next bytes: the writer may have to wait for memory first, and many
+        // that wait would keep from each other what their readers have long had.
+        self.stream.bypass(held);
+    }
+
+    /// Whether what came may be kept although more was to come.
+    fn may_keep(&self) -> bool {
+        !self.fills && self.put.keep != Keep::Whole && self.written > 0
     }
 
     /// Someone who reads what is being written, from `offset` on.
@@ -320,6 +336,7 @@ impl Writer {
             self.end_span(span);
         }
         let accepted = (!self.bypassed).then(|| {
+            self.head_reservations.append(&mut self.reservations);
             let reservations = self.first_page();
             self.put_head(false, reservations)
         });
@@ -334,19 +351,18 @@ impl Writer {
 
     /// What is set aside for metadata and first page, shared between the record and the stream.
     fn first_page(&mut self) -> Arc<Vec<Reservation>> {
-        self.head_reservations.append(&mut self.reservations);
         let reservations = Arc::new(std::mem::take(&mut self.head_reservations));
         self.stream.share(&reservations);
         reservations
     }
 
     /// Gives the put up but keeps what came as an incomplete object, unless it was put with
-    /// [`Keep::Whole`]. Followers see it aborted.
+    /// [`Keep::Whole`]. Followers see it aborted. Whether something is kept.
     pub fn keep(mut self) -> bool {
-        let never = self.fills || self.put.keep == Keep::Whole;
-        if never || self.bypassed || self.written == 0 {
-            return false;
+        if self.bypassed || !self.may_keep() {
+            return self.kept;
         }
+        self.head_reservations.append(&mut self.reservations);
         let reservations = self.first_page();
         self.put_head(true, reservations) == Accepted::Yes
     }
@@ -355,6 +371,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // Followers still hold what was written last.
+        self.head_reservations.append(&mut self.reservations);
         self.first_page();
         // After `commit` this changes nothing: a stream ends once.
         self.stream.end(End::Aborted);
