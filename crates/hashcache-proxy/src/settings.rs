@@ -240,6 +240,9 @@ pub struct Limits {
     pub progress_time: Duration,
     /// Time to connect, over all addresses of a name.
     pub connect_time: Duration,
+    /// Time for which an origin that could not be reached is not tried again; doubles each time, up
+    /// to five minutes. Zero: it is always tried.
+    pub unreachable_time: Duration,
     /// Time from the request sent to the first byte of the response.
     pub first_byte_time: Duration,
     /// Time between bytes of a response.
@@ -287,6 +290,7 @@ impl Default for Limits {
             idle_time: Duration::from_mins(1),
             progress_time: Duration::from_mins(1),
             connect_time: Duration::from_secs(10),
+            unreachable_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
             between_bytes_time: Duration::from_mins(1),
             // As many as `clients_per_address`: at 64, a hundred clients on a page of a second that

@@ -252,6 +252,7 @@ pub static KEYS: &[Key] = &[
     limit!(idle_time, positive_time, show_duration),
     limit!(progress_time, positive_time, show_duration),
     limit!(connect_time, positive_time, show_duration),
+    limit!(unreachable_time, parse_time, show_duration),
     limit!(first_byte_time, positive_time, show_duration),
     limit!(between_bytes_time, positive_time, show_duration),
     limit!(upstream_per_origin, count, show_count),

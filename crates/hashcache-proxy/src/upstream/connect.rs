@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::address::{Destinations, Purpose};
 use super::dns::Resolver;
 use super::interfaces::OwnAddresses;
+use super::unreached::Unreached;
 use crate::failure::Failure;
 
 /// Where to connect to and who chose it; the key of pooled connections.
@@ -41,23 +42,26 @@ pub(crate) struct Connector {
     pub(super) resolver: Resolver,
     pub(super) destinations: Destinations,
     pub(super) own: OwnAddresses,
+    pub(super) unreached: Unreached,
     pub(super) connect_time: Duration,
 }
 
 impl Connector {
     /// A connected socket and the address it leads to, within the time for connecting; the lookup
-    /// of a name has its own time before that.
+    /// of a name has its own time before that. What could not be reached lately fails at once.
     pub(crate) async fn connect(&self, to: &Endpoint) -> Result<(TcpStream, SocketAddr), Failure> {
+        let limit = self.connect_time;
+        self.unreached.may_try(&to.authority, limit * 2)?;
         let addresses = match &to.authority.host {
             Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await?,
             Host::V4(v4) => [IpAddr::V4(*v4)].into(),
             Host::V6(v6) => [IpAddr::V6(*v6)].into(),
         };
         let race = self.race(&addresses, to.authority.port, to.purpose);
-        let limit = self.connect_time;
-        timeout(limit, race)
-            .await
-            .unwrap_or(Err(Failure::ConnectTimeout(limit)))
+        let outcome = timeout(limit, race).await;
+        let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(limit)));
+        self.unreached.note(&to.authority, &outcome);
+        outcome
     }
 
     async fn race(
@@ -181,6 +185,7 @@ mod tests {
             resolver: Resolver::new(Names::new(servers, Duration::from_secs(5))),
             destinations: Destinations::new(&allow, &[], own.clone()),
             own,
+            unreached: Unreached::new(Duration::from_secs(10)),
             connect_time: Duration::from_secs(10),
         }
     }
@@ -242,6 +247,20 @@ mod tests {
             .connect(&endpoint(loopback(), port))
             .await;
         assert_eq!(failure.unwrap_err(), Failure::ConnectionRefused);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_reached_is_not_tried_for_a_while() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (connector, to) = (connector(&["127.0.0.1"]), endpoint(loopback(), port));
+        let silence = Failure::ConnectTimeout(Duration::from_secs(10));
+        let outcome = Err::<(), _>(silence.clone());
+        connector.unreached.note(&to.authority, &outcome);
+        assert_eq!(connector.connect(&to).await.unwrap_err(), silence);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        connector.connect(&to).await.unwrap();
+        connector.connect(&to).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,10 +1,11 @@
 //! Where answers come from: one request to an origin, and its response.
 //!
 //! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `limit` gives a place,
-//! `pool` an idle connection or `connect` a new one (`dns` finds the addresses, `address` judges
-//! them, `interfaces` knows our own; for https `tls` shakes hands), hyper writes the request
-//! (`request_body`) and reads the head (`meter` counts below it), `framing` judges it, and
-//! `response_body` carries the content. Where HTTP/2 is offered, `trunk` keeps the connection.
+//! `pool` an idle connection or `connect` a new one (`unreached` knows where that was in vain,
+//! `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https `tls`
+//! shakes hands), hyper writes the request (`request_body`) and reads the head (`meter` counts below
+//! it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is offered,
+//! `trunk` keeps the connection.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
 //! and the verdict on destinations are shared through [`Shared`].
@@ -27,6 +28,7 @@ pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod tls;
 mod trunk;
+pub(crate) mod unreached;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -52,6 +54,7 @@ use self::meter::Memory;
 use self::pool::{Line, Pool};
 use self::tls::{Offer, Trust};
 use self::trunk::{Refused, Trunk, Trunks};
+use self::unreached::Unreached;
 use crate::failure::Failure;
 use crate::settings::Limits;
 
@@ -69,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
+    /// What could not be reached lately.
+    pub(crate) unreached: Unreached,
     /// Whose certificates are good.
     pub(crate) trust: Trust,
     /// Places for busy connections.
@@ -149,6 +154,7 @@ impl Shared {
             names,
             destinations,
             own,
+            unreached: Unreached::new(limits.unreachable_time),
             trust,
             places,
             limits,
@@ -164,6 +170,7 @@ impl Upstream {
             names,
             destinations,
             own,
+            unreached,
             trust,
             places,
             limits,
@@ -172,6 +179,7 @@ impl Upstream {
             resolver: Resolver::new(names),
             destinations,
             own,
+            unreached,
             connect_time: limits.connect_time,
         };
         let mut http = Builder::new();
