@@ -119,3 +119,14 @@ fn an_upgrade_must_be_named_by_connection() {
     assert!(!asks(&[("upgrade", "websocket")]));
     assert!(!asks(&[("connection", "upgrade")]));
 }
+
+#[test]
+fn an_offer_of_h2c_is_not_taken_up() {
+    let asks = |protocols| {
+        let connection = ("connection", "Upgrade, HTTP2-Settings");
+        asks_for_upgrade(&Method::GET, &fields(&[connection, ("upgrade", protocols)]))
+    };
+    assert!(!asks("h2c"));
+    assert!(!asks("H2C"));
+    assert!(asks("h2c, websocket"));
+}
