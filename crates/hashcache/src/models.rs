@@ -25,8 +25,7 @@ use crate::memory::WideLocks;
 use crate::object::Version;
 use crate::record::{Kept, Record};
 use crate::shard::{Begun, Pending};
-use crate::stripe::{Accepted, Lookup, Stripe, Wanted};
-use crate::sync::atomic::AtomicBool;
+use crate::stripe::{Accepted, Lookup, Recalled, Stripe, Wanted};
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
 /// another number): one fault that was made on purpose needs as many as that.
@@ -67,9 +66,7 @@ fn key(stripe: &Stripe, name: &str) -> KeyHash {
 }
 
 fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
-    let key = key(stripe, name);
-    let mut shard = stripe.shard(key);
-    shard.begin(key, stripe.draw_version(), false)
+    stripe.begin(key(stripe, name))
 }
 
 fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
@@ -97,17 +94,11 @@ fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
         at: None,
         judged: std::sync::atomic::AtomicU64::default(),
     };
-    let pending = Arc::new(Pending {
-        record_bytes: record_bytes(name.len(), 0, 0, 0),
-        record: Kept::alone(record),
-        replaces: None,
-        copies: None,
-        dead: AtomicBool::new(false),
-        asked_for: AtomicBool::new(false),
-        _reservations: Arc::default(),
-    });
+    let record_bytes = record_bytes(name.len(), 0, 0, 0);
+    let pending = Pending::put(Kept::alone(record), record_bytes, None, Arc::default());
+    let pending = Arc::new(pending);
     let accepted = stripe.put_head(&pending, begun);
-    stripe.shard(key).end(key, begun);
+    stripe.end_begun(key, begun);
     accepted
 }
 
@@ -121,8 +112,10 @@ fn put(stripe: &Stripe, name: &str) -> Version {
 /// Looks for an object, and reads what has to be read. Returns its version.
 fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
     let key = key(stripe, name);
-    if let Some(hot) = stripe.hot_head(key, name.as_bytes()) {
-        return Some(hot.fields.version);
+    match stripe.recall_head(key, name.as_bytes()) {
+        Recalled::Found(record) => return Some(record.fields.version),
+        Recalled::Nothing => return None,
+        Recalled::Unsure => {}
     }
     let lookup = stripe.lookup(Wanted {
         key,
@@ -142,6 +135,14 @@ fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
     found.map(|record| record.fields.version)
 }
 
+/// Does `what` beside the model's first thread, in a lane of its own.
+fn beside<T: 'static>(what: impl FnOnce() -> T + 'static) -> thread::JoinHandle<T> {
+    thread::spawn(move || {
+        lanes::take(1);
+        what()
+    })
+}
+
 const NO_HOT: u64 = 0;
 const HOT: u64 = u64::MAX;
 
@@ -153,7 +154,7 @@ fn a_committed_object_is_found_while_it_is_written() {
         try_all(move || {
             let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
             let version = put(&stripe, "a");
-            let writer = thread::spawn(move || scribe.write_pending());
+            let writer = beside(move || scribe.write_pending());
             assert_eq!(get(&stripe, "a"), Some(version));
             writer.join().unwrap();
             assert_eq!(get(&stripe, "a"), Some(version));
@@ -166,7 +167,7 @@ fn a_removed_object_is_never_found_again_although_it_is_being_written() {
     try_all(|| {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
         put(&stripe, "a");
-        let writer = thread::spawn(move || scribe.write_pending());
+        let writer = beside(move || scribe.write_pending());
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
         writer.join().unwrap();
@@ -183,7 +184,7 @@ fn a_removed_object_is_never_found_again_although_it_is_being_read() {
         stripe.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
-            thread::spawn(move || get(&stripe, "a"))
+            beside(move || get(&stripe, "a"))
         };
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
@@ -200,13 +201,64 @@ fn a_put_that_began_before_a_remove_is_not_found_after_it() {
         let begun = begin(&stripe, "a");
         let putter = {
             let stripe = Arc::clone(&stripe);
-            thread::spawn(move || commit(&stripe, "a", &begun))
+            beside(move || commit(&stripe, "a", &begun))
         };
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
         putter.join().unwrap();
         assert_eq!(get(&stripe, "a"), None);
     });
+}
+
+#[test]
+fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
+    try_all(|| {
+        let Store { stripe, .. } = store(PolicyKind::Log, NO_HOT);
+        let putter = {
+            let stripe = Arc::clone(&stripe);
+            beside(move || {
+                let begun = begin(&stripe, "a");
+                (commit(&stripe, "a", &begun), begun.version)
+            })
+        };
+        let (removed, _) = stripe.remove(key(&stripe, "a"));
+        let (accepted, version) = putter.join().unwrap();
+        // An older one may have been found before the remove.
+        assert!(accepted == Accepted::Yes || version < removed);
+        let found = get(&stripe, "a");
+        assert_eq!(found, (version > removed).then_some(version));
+    });
+}
+
+#[test]
+fn no_put_is_older_than_the_oldest_that_was_under_way() {
+    try_all(|| {
+        let Store { stripe, .. } = store(PolicyKind::Log, NO_HOT);
+        let beginner = {
+            let stripe = Arc::clone(&stripe);
+            beside(move || begin(&stripe, "a"))
+        };
+        let oldest = stripe.oldest_begun();
+        let begun = beginner.join().unwrap();
+        assert!(begun.version >= oldest, "{:?} < {oldest:?}", begun.version);
+    });
+}
+
+#[test]
+fn a_miss_beside_a_put_is_no_answer_once_that_has_returned() {
+    for hot in [NO_HOT, HOT] {
+        try_all(move || {
+            let Store { stripe, .. } = store(PolicyKind::Log, hot);
+            let reader = {
+                let stripe = Arc::clone(&stripe);
+                beside(move || get(&stripe, "a"))
+            };
+            let version = put(&stripe, "a");
+            assert_eq!(get(&stripe, "a"), Some(version));
+            let read = reader.join().unwrap();
+            assert!(read.is_none_or(|it| it == version));
+        });
+    }
 }
 
 #[test]
@@ -218,7 +270,7 @@ fn what_was_read_late_does_not_hide_what_was_put_since() {
         stripe.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
-            thread::spawn(move || get(&stripe, "a"))
+            beside(move || get(&stripe, "a"))
         };
         let new = put(&stripe, "a");
         assert_eq!(get(&stripe, "a"), Some(new));
@@ -237,7 +289,7 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
         let before = stripe.counters.reads.value();
         let reader = {
             let stripe = Arc::clone(&stripe);
-            thread::spawn(move || get(&stripe, "a"))
+            beside(move || get(&stripe, "a"))
         };
         assert_eq!(get(&stripe, "a"), Some(version));
         assert_eq!(reader.join().unwrap(), Some(version));
@@ -264,7 +316,7 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         scribe.write_pending();
         let reader = {
             let stripe = Arc::clone(&stripe);
-            thread::spawn(move || get(&stripe, "a"))
+            beside(move || get(&stripe, "a"))
         };
         let new = put(&stripe, &neighbour);
         scribe.write_pending();

@@ -48,8 +48,8 @@ impl Record {
 pub(crate) enum Kept {
     /// Nothing but who holds it.
     Alone(Arc<Record>),
-    /// It is hot, or was when it was found.
-    Hot(Held),
+    /// It was hot, or on a stand, when it was found.
+    Held(Held),
 }
 
 impl Kept {
@@ -61,7 +61,7 @@ impl Kept {
     pub(crate) fn content(&self, n: usize) -> Bytes {
         match self {
             Self::Alone(record) => record.content[n].clone(),
-            Self::Hot(held) => held.content(n),
+            Self::Held(held) => held.content(n),
         }
     }
 
@@ -83,7 +83,7 @@ impl Deref for Kept {
     fn deref(&self) -> &Record {
         match self {
             Self::Alone(record) => record,
-            Self::Hot(held) => held,
+            Self::Held(held) => held,
         }
     }
 }

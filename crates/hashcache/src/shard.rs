@@ -1,17 +1,18 @@
 //! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
 //!
-//! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only.
+//! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only. Who
+//! only looks shares it with others who do (`memory/wide_lock`).
 //!
 //! Invariants, each kept under the lock: a pending record is the newest of its key; a read that
 //! began before a newer put or a remove never makes its record hot and is never joined by a later
 //! look-up; a put whose version was drawn before a newer put or a remove of the name never becomes
 //! findable.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::completion::Outcome;
 use crate::key::{KeyHash, KeyMap};
-use crate::memory::Reservation;
+use crate::memory::{Budget, Reservation, Stand};
 use crate::object::Version;
 use crate::policy::{LogPos, Policy};
 use crate::record::Kept;
@@ -22,6 +23,8 @@ use crate::sync::{Mutex, MutexGuard};
 /// A record that waits for its batch.
 pub(crate) struct Pending {
     pub(crate) record: Kept,
+    /// From its second hit on, if there is memory for it.
+    stand: OnceLock<Stand>,
     /// Where an older version is known to lie.
     pub(crate) replaces: Option<LogPos>,
     /// It is no put but a copy of what lies there, made to be kept for longer.
@@ -29,13 +32,64 @@ pub(crate) struct Pending {
     /// A newer put or a remove came: it need not be written, and must not be recorded.
     pub(crate) dead: AtomicBool,
     /// It was asked for while it waited.
-    pub(crate) asked_for: AtomicBool,
+    asked_for: AtomicBool,
     /// Bytes it will take on disk, without padding.
     pub(crate) record_bytes: usize,
-    pub(crate) _reservations: Arc<Vec<Reservation>>,
+    _reservations: Arc<Vec<Reservation>>,
 }
 
 impl Pending {
+    /// A put, which gives back the place of what it `replaces`. The record takes `record_bytes` on
+    /// disk, without padding.
+    pub(crate) fn put(
+        record: Kept,
+        record_bytes: usize,
+        replaces: Option<LogPos>,
+        reservations: Arc<Vec<Reservation>>,
+    ) -> Self {
+        Self {
+            record,
+            stand: OnceLock::new(),
+            replaces,
+            copies: None,
+            dead: AtomicBool::new(false),
+            asked_for: AtomicBool::new(false),
+            record_bytes,
+            _reservations: reservations,
+        }
+    }
+
+    /// A copy of what lies at `from`. Who holds the record has accounted for it.
+    pub(crate) fn copy(record: Kept, record_bytes: usize, from: LogPos) -> Self {
+        Self {
+            copies: Some(from),
+            ..Self::put(record, record_bytes, None, Arc::default())
+        }
+    }
+
+    /// The record, for who asked for it.
+    pub(crate) fn hit(&self, budget: &Budget) -> Kept {
+        // A store takes the cache line from other processors, even of what is there.
+        if !self.asked_for.load(Ordering::Relaxed) {
+            self.asked_for.store(true, Ordering::Relaxed);
+            return self.record.clone();
+        }
+        if let Kept::Alone(record) = &self.record
+            && self.stand.get().is_none()
+            && let Some(stand) = Stand::new(record, budget)
+        {
+            // Somebody else may have been faster.
+            let _ = self.stand.set(stand);
+        }
+        let stand = self.stand.get();
+        stand.map_or_else(|| self.record.clone(), |it| Kept::Held(it.hold()))
+    }
+
+    /// Whether it was ever a hit.
+    pub(crate) fn was_asked_for(&self) -> bool {
+        self.asked_for.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
@@ -84,12 +138,60 @@ pub(crate) struct Begun {
     outrun: AtomicBool,
 }
 
+/// What has begun under the names of a shard. It has a lock of its own: who begins or ends a put
+/// keeps nobody from looking.
+///
+/// Versions are drawn under it. Who draws a higher one before taking it finds what has the lower.
+#[derive(Default)]
+pub(crate) struct Beginnings(Mutex<KeyMap<Vec<Arc<Begun>>>>);
+
+impl Beginnings {
+    fn lock(&self) -> MutexGuard<'_, KeyMap<Vec<Arc<Begun>>>> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+
+    /// A put or an update begins, of the version that is `drawn`.
+    pub(crate) fn begin(
+        &self,
+        key: KeyHash,
+        is_update: bool,
+        drawn: impl FnOnce() -> Version,
+    ) -> Arc<Begun> {
+        let mut of_keys = self.lock();
+        let begun = Arc::new(Begun {
+            version: drawn(),
+            is_update,
+            superseded: AtomicBool::new(false),
+            outrun: AtomicBool::new(false),
+        });
+        of_keys.entry(key).or_default().push(Arc::clone(&begun));
+        begun
+    }
+
+    pub(crate) fn end(&self, key: KeyHash, begun: &Arc<Begun>) {
+        let mut of_keys = self.lock();
+        if let Some(all) = of_keys.get_mut(&key) {
+            all.retain(|other| !Arc::ptr_eq(other, begun));
+            if all.is_empty() {
+                of_keys.remove(&key);
+            }
+        }
+    }
+
+    /// The lowest version of a put, or of an object whose metadata are updated, that is under way.
+    pub(crate) fn oldest(&self) -> Option<Version> {
+        let of_keys = self.lock();
+        let all = of_keys.values().flatten();
+        all.map(|begun| begun.version).min()
+    }
+}
+
 /// The contents of the lock.
 pub(crate) struct Shard {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) pending: KeyMap<Arc<Pending>>,
     pub(crate) reading: KeyMap<Arc<Reading>>,
-    begun: KeyMap<Vec<Arc<Begun>>>,
+    pub(crate) begun: Arc<Beginnings>,
     /// Removes that the Disk Table does not show yet: no older version is to be found.
     pub(crate) removing: KeyMap<Version>,
 }
@@ -100,35 +202,8 @@ impl Shard {
             policy,
             pending: KeyMap::default(),
             reading: KeyMap::default(),
-            begun: KeyMap::default(),
+            begun: Arc::default(),
             removing: KeyMap::default(),
-        }
-    }
-
-    pub(crate) fn begin(&mut self, key: KeyHash, version: Version, is_update: bool) -> Arc<Begun> {
-        let (superseded, outrun) = (AtomicBool::new(false), AtomicBool::new(false));
-        let begun = Arc::new(Begun {
-            version,
-            is_update,
-            superseded,
-            outrun,
-        });
-        self.begun.entry(key).or_default().push(Arc::clone(&begun));
-        begun
-    }
-
-    /// The lowest version of a put, or of an object whose metadata are updated, that is under way.
-    pub(crate) fn oldest_begun(&self) -> Option<Version> {
-        let begun = self.begun.values().flatten();
-        begun.map(|begun| begun.version).min()
-    }
-
-    pub(crate) fn end(&mut self, key: KeyHash, begun: &Arc<Begun>) {
-        if let Some(all) = self.begun.get_mut(&key) {
-            all.retain(|other| !Arc::ptr_eq(other, begun));
-            if all.is_empty() {
-                self.begun.remove(&key);
-            }
         }
     }
 
@@ -136,14 +211,9 @@ impl Shard {
     /// and the put of this version is not under way any more (it would go over the update). If so,
     /// others that have begun may not: what they would change is no longer what they have read.
     pub(crate) fn outruns(&mut self, key: KeyHash, begun: &Arc<Begun>) -> bool {
+        let all = self.begun.lock();
         let of_version = |other: &&Arc<Begun>| other.version == begun.version;
-        let others = || {
-            self.begun
-                .get(&key)
-                .into_iter()
-                .flatten()
-                .filter(of_version)
-        };
+        let others = || all.get(&key).into_iter().flatten().filter(of_version);
         if begun.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
             return false;
         }
@@ -157,7 +227,7 @@ impl Shard {
     /// is returned, to be let go of without the lock.
     #[must_use]
     pub(crate) fn supersede(&mut self, key: KeyHash, version: Version) -> Option<Arc<Pending>> {
-        for begun in self.begun.get(&key).into_iter().flatten() {
+        for begun in self.begun.lock().get(&key).into_iter().flatten() {
             if begun.version < version {
                 begun.superseded.store(true, Ordering::Release);
             }

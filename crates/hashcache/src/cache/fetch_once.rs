@@ -149,10 +149,7 @@ impl Lead {
             return Err(flight.outcome.clone());
         }
         let (promise, outcome) = promise();
-        let mut shard = stripe.shard(key);
-        // Drawn under the shard's lock: whatever is put or removed later finds it.
-        let begun = shard.begin(key, stripe.draw_version(), false);
-        drop(shard);
+        let begun = stripe.begin(key);
         let flight = Arc::new(Flight {
             stripe: Arc::clone(stripe),
             begun,
@@ -188,10 +185,7 @@ impl Drop for Lead {
             flights.remove(&self.name);
         }
         drop(flights);
-        self.flight
-            .stripe
-            .shard(self.key)
-            .end(self.key, &self.flight.begun);
+        self.flight.stripe.end_begun(self.key, &self.flight.begun);
     }
 }
 

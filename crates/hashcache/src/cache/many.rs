@@ -51,7 +51,7 @@ impl Cache {
         if stripe.hot.contains(key) {
             return None;
         }
-        let located = stripe.shard(key).policy.locate(key, stripe.log.head());
+        let located = stripe.view(key).policy.locate(key, stripe.log.head());
         let offset = match located {
             Located::Nowhere => return None,
             Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,

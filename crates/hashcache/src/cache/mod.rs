@@ -39,7 +39,7 @@ use crate::object::Version;
 use crate::rules::{Label, Rule};
 use crate::shard::Found;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
-use crate::stripe::{self, Deferred, Stripe, Wanted};
+use crate::stripe::{self, Deferred, Recalled, Stripe, Wanted};
 use crate::{assemble, object};
 
 /// An open cache. Clones share it; the last one dropped closes it.
@@ -180,8 +180,12 @@ impl Cache {
         }
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
-        if let Some(record) = stripe.hot_head(key, name) {
-            return Lookup::Hit(Hit::new(self.of_this_thread(), record));
+        match stripe.recall_head(key, name) {
+            Recalled::Found(record) => {
+                return Lookup::Hit(Hit::new(self.of_this_thread(), record));
+            }
+            Recalled::Nothing => return Lookup::Miss,
+            Recalled::Unsure => {}
         }
         let name = Bytes::copy_from_slice(name);
         let wanted = Wanted {
@@ -408,7 +412,7 @@ impl Cache {
     pub fn stats(&self) -> Stats {
         let stripes = &self.hold.inner.stripes;
         let (mut entries, mut early_evictions) = (0, 0);
-        for shard in stripes.iter().flat_map(|stripe| stripe.shards()) {
+        for shard in stripes.iter().flat_map(|stripe| stripe.views()) {
             entries += shard.policy.entries();
             early_evictions += shard.policy.early_evictions();
         }

@@ -8,7 +8,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{Scribe, group};
 use crate::circular_log::Cursor;
@@ -20,13 +19,21 @@ use crate::format::{
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 use crate::policy::{LogPos, SetId, Slot};
-use crate::shard::Pending;
+use crate::shard::{Pending, Shard};
 
 /// Records of a batch, and where they went.
 pub(super) struct Written {
     batch: Vec<Arc<Pending>>,
     places: Vec<LogPos>,
     runs: Vec<u8>,
+}
+
+/// Where a record of the log lies, how far its run goes on, and how far the log has come.
+#[derive(Clone, Copy)]
+struct Placed {
+    at: LogPos,
+    run: u8,
+    head: LogPos,
 }
 
 impl Scribe {
@@ -133,29 +140,43 @@ impl Scribe {
         };
         self.stripe.counters.batches.add(1);
         let head = self.stripe.log.head();
-        for ((pending, at), run) in batch.iter().zip(places).zip(runs) {
-            let key = pending.record.fields.key;
-            let mut shard = self.stripe.shard(key);
-            let (replaces, counts) = match pending.copies {
-                // What it is a copy of may have been removed meanwhile.
-                Some(from) => (
-                    Some(from),
-                    self.stripe.newer(&mut shard, key, from).is_some(),
-                ),
-                None => (pending.replaces, shard.written(pending)),
-            };
-            if !counts {
-                continue;
+        // One shard after the other: of those that have the same key the later stays the later.
+        let shard_of = |n: usize| batch[n].record.fields.key.shard();
+        let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
+        order.sort_unstable();
+        for of_shard in order.chunk_by(|one, other| one.0 == other.0) {
+            let mut shard = self.stripe.shard_at(of_shard[0].0);
+            for (_, n) in of_shard {
+                let placed = Placed {
+                    at: places[*n],
+                    run: runs[*n],
+                    head,
+                };
+                self.record_one(&mut shard, &batch[*n], placed);
             }
-            shard.policy.record(key, at, replaces, head);
-            if run > 0 {
-                shard.policy.set_run(key, at, run, head);
-            }
-            if pending.copies.is_some() {
-                self.stripe.counters.readmitted.add(1);
-            } else {
-                self.keep_hot(pending, Some(at));
-            }
+        }
+    }
+
+    /// `pending` is found where it is `placed` from now on, if it counts.
+    fn record_one(&self, shard: &mut Shard, pending: &Arc<Pending>, placed: Placed) {
+        let key = pending.record.fields.key;
+        let (replaces, counts) = match pending.copies {
+            // What it is a copy of may have been removed meanwhile.
+            Some(from) => (Some(from), self.stripe.newer(shard, key, from).is_some()),
+            None => (pending.replaces, shard.written(pending)),
+        };
+        if !counts {
+            return;
+        }
+        let Placed { at, run, head } = placed;
+        shard.policy.record(key, at, replaces, head);
+        if run > 0 {
+            shard.policy.set_run(key, at, run, head);
+        }
+        if pending.copies.is_some() {
+            self.stripe.counters.readmitted.add(1);
+        } else {
+            self.keep_hot(pending, Some(at));
         }
     }
 
@@ -174,7 +195,7 @@ impl Scribe {
     fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
         let budget = &self.stripe.budget;
         let roomy = budget.used() < budget.limit() / 4 * 3;
-        if pending.asked_for.load(Ordering::Relaxed) || roomy {
+        if pending.was_asked_for() || roomy {
             self.stripe.hot.insert(&pending.record, at);
         }
     }
@@ -279,7 +300,7 @@ impl Scribe {
         drop(shard);
         let set = SetId(key.set(stripe.geometry.sets));
         let mut slots = disk_table::occupants(&stripe, &mut self.set_buffer, set)?;
-        let surplus = stripe.shard(key).policy.surplus(&slots);
+        let surplus = stripe.view(key).policy.surplus(&slots);
         for slot in surplus {
             disk_table::clear_slot(&stripe, key, set, slot)?;
             slots[slot.0] = None;

@@ -322,7 +322,7 @@ impl Scribe {
         if !self.stripe.index.stays_on_disk() {
             return 0;
         }
-        let shards = self.stripe.shards();
+        let shards = self.stripe.views();
         shards
             .map(|shard| shard.policy.unsaved())
             .max()

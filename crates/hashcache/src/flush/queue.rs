@@ -493,7 +493,6 @@ mod tests {
     use crate::key::Secret;
     use crate::object::Version;
     use crate::record::Kept;
-    use crate::sync::atomic::AtomicBool;
 
     const DELAY: Duration = Duration::from_millis(250);
 
@@ -520,22 +519,15 @@ mod tests {
             useless_after: 0,
             labels: Vec::new(),
         };
-        Arc::new(Pending {
-            record: Kept::alone(crate::record::Record {
-                fields,
-                name,
-                metadata: Bytes::new(),
-                content: Vec::new(),
-                at: None,
-                judged: std::sync::atomic::AtomicU64::default(),
-            }),
-            replaces: None,
-            copies: None,
-            dead: AtomicBool::new(false),
-            asked_for: AtomicBool::new(false),
-            record_bytes: 1_000,
-            _reservations: Arc::default(),
-        })
+        let record = Kept::alone(crate::record::Record {
+            fields,
+            name,
+            metadata: Bytes::new(),
+            content: Vec::new(),
+            at: None,
+            judged: std::sync::atomic::AtomicU64::default(),
+        });
+        Arc::new(Pending::put(record, 1_000, None, Arc::default()))
     }
 
     fn ms(ms: u64) -> Duration {

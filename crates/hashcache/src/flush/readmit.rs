@@ -25,7 +25,6 @@ use crate::policy::LogPos;
 use crate::record::{Kept, Record};
 use crate::recover::Segment;
 use crate::shard::Pending;
-use crate::sync::atomic::AtomicBool;
 
 /// A segment gives at most this part of its bytes to copies.
 const COPIED_SHARE: u64 = 4;
@@ -155,8 +154,8 @@ impl Scribe {
         let at = stripe.log.position(cursor.lap, cursor.segment, unit);
         let key = listed.key;
         let (newer, hot) = {
-            let mut shard = stripe.shard(key);
-            let newer = stripe.newer(&mut shard, key, at)?;
+            let shard = stripe.view(key);
+            let newer = stripe.newer(&shard, key, at)?;
             let (hot, used) = stripe.hot.peek(key).unzip();
             let in_use = used == Some(true) || shard.policy.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
@@ -170,7 +169,7 @@ impl Scribe {
             record.fields.version == listed.version && record.fields.revision == listed.revision
         };
         let record = match hot.filter(is_it) {
-            Some(record) => Kept::Hot(record),
+            Some(record) => Kept::Held(record),
             None => {
                 // Nobody who writes waits for memory that readers hold.
                 let bytes = u64::from(listed.length) * u64::from(stripe.geometry.unit_bytes);
@@ -199,14 +198,6 @@ fn copied(record: Kept, from: LogPos) -> Arc<Pending> {
         record.metadata.len(),
         record.content_bytes(),
     );
-    Arc::new(Pending {
-        record,
-        replaces: None,
-        copies: Some(from),
-        dead: AtomicBool::new(false),
-        asked_for: AtomicBool::new(false),
-        record_bytes,
-        // What was read holds its own; what is hot is on the books there.
-        _reservations: Arc::default(),
-    })
+    // What was read holds its own reservation; what is hot is on the books there.
+    Arc::new(Pending::copy(record, record_bytes, from))
 }

@@ -10,7 +10,6 @@
 
 mod history;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 pub(crate) use history::{
@@ -22,6 +21,7 @@ use crate::key::KeyHash;
 use crate::object::Version;
 use crate::stats::Health;
 use crate::stripe::Stripe;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// See the module's head.
 pub(crate) struct Members {

@@ -150,7 +150,14 @@ impl Hot {
     }
 
     /// Forgets the record under `key`.
+    ///
+    /// Called under the lock of the key's shard, so that what is not there does not come meanwhile:
+    /// of most objects that are put there is nothing to forget, and to look is to take one lane's
+    /// lock instead of all.
     pub(crate) fn remove(&self, key: KeyHash) {
+        if !self.contains(key) {
+            return;
+        }
         let gone = self.write(key).map.remove(&key);
         self.count_out(gone.as_ref());
     }
@@ -362,6 +369,7 @@ impl Hot {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shelf::Stand;
     use super::*;
     use crate::format::{Fields, Kind};
     use crate::key::Secret;
@@ -509,6 +517,30 @@ mod tests {
         hot.keep_within(8 << 20);
         assert!(hot.hit(again.fields.key, |_| true).is_some());
         assert!(hot.hit(record(1, 0).fields.key, |_| true).is_none());
+    }
+
+    #[test]
+    fn a_record_on_a_stand_outlives_it_and_then_its_memory_comes_back() {
+        let budget = Budget::new(1 << 20);
+        let record = Arc::new(record(7, 5_000));
+        let stand = Stand::new(&record, &budget).unwrap();
+        let used = budget.used();
+        assert!(used > 0);
+        let held: Vec<_> = std::thread::scope(|scope| {
+            let holds = || stand.hold();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(holds)).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        drop((stand, record));
+        assert!(held.iter().all(|it| it.content(0).iter().all(|b| *b == 7)));
+        let piece = held[0].content(0);
+        assert_eq!(budget.used(), used);
+        drop(held);
+        assert!(piece.len() == 5_000 && piece[0] == 7);
+        drop(piece);
+        assert_eq!(budget.used(), 0);
+        let full = Budget::new(100);
+        assert!(Stand::new(&Arc::new(self::record(8, 1)), &full).is_none());
     }
 
     #[test]

@@ -26,7 +26,6 @@ pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
 pub(crate) use keeper::Keeper;
-pub(crate) use shelf::Held;
+pub(crate) use shelf::{Held, Stand};
 pub(crate) use spares::Spares;
-#[cfg(all(test, loom))]
-pub(crate) use wide_lock::WideLocks;
+pub(crate) use wide_lock::{ReadLocked, WideLocks, WriteLocked};

@@ -1,11 +1,14 @@
-//! Shelves: hot records that end in one slab, kept together for as long as anyone holds one.
+//! Shelves: hot records that end in one slab, kept together for as long as anyone holds one; and
+//! stands, for one record each.
 //!
 //! Were each record counted by itself, the processors that ask for it would write to one cache line
 //! in turn. A shelf is counted in every lane: a hit writes to its thread's own. It keeps all of its
-//! records, which costs little more, because who holds one of them holds the slab they lie in.
+//! records, which costs little more, because who holds one of them holds the slab they lie in. What
+//! is pending shares its memory with nobody: it gets a stand of its own, once it is asked for a
+//! second time.
 //!
 //! Invariant: a record stays where it was put until the shelf and all that is held of it is gone.
-//! Cost: at most [`bytes`] a shelf, whatever lies in it.
+//! Cost: at most [`bytes`] a shelf, whatever lies in it; [`stand_bytes`] a stand.
 #![expect(
     unsafe_code,
     reason = "a record is reached in one step, not by way of what keeps it"
@@ -17,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::budget::Reservation;
+use super::budget::{Budget, Reservation};
 use super::slab::SLAB_BYTES;
 use crate::lanes;
 use crate::record::Record;
@@ -34,44 +37,66 @@ pub(super) struct Stored {
 /// Records are added, never taken out.
 type Records = Mutex<Vec<Arc<Stored>>>;
 
-/// Keeps the records, for the threads of one lane. Its own count has a cache line to itself.
+/// Keeps what is shared by all lanes, for the threads of one. Its own count has a cache line to
+/// itself.
 #[repr(align(64))]
-struct Keeper {
-    records: Arc<Records>,
+struct Keeper<T> {
+    kept: Arc<T>,
+}
+
+/// One a lane, all of which keep `kept`.
+fn keepers<T>(kept: &Arc<T>) -> impl Iterator<Item = Arc<Keeper<T>>> {
+    (0..lanes::count()).map(|_| {
+        let kept = Arc::clone(kept);
+        Arc::new(Keeper { kept })
+    })
 }
 
 /// See the module's head. Clones are the same shelf.
 #[derive(Clone)]
 pub(super) struct Shelf {
     /// One a lane.
-    keepers: Arc<[Arc<Keeper>]>,
+    keepers: Arc<[Arc<Keeper<Records>>]>,
+}
+
+/// A shelf for one record, which lies elsewhere.
+pub(crate) struct Stand {
+    record: NonNull<Record>,
+    /// One a lane.
+    keepers: Box<[Arc<Keeper<OnStand>>]>,
+}
+
+/// A record, and the memory its stand is accounted for by.
+struct OnStand {
+    _record: Arc<Record>,
+    _reservation: Reservation,
 }
 
 /// A record that is held: as long as this lives, so do its bytes.
 pub(crate) struct Held {
     record: NonNull<Record>,
-    keeper: Arc<Keeper>,
+    /// A [`Keeper`].
+    keeper: Arc<dyn Send + Sync>,
 }
 
 // SAFETY: a shared reference to a record and a count of references, both of which threads share.
 unsafe impl Send for Held where Arc<Record>: Send {}
 // SAFETY: as above.
 unsafe impl Sync for Held where Arc<Record>: Sync {}
+// SAFETY: as above.
+unsafe impl Send for Stand where Arc<Record>: Send {}
+// SAFETY: as above.
+unsafe impl Sync for Stand where Arc<Record>: Sync {}
 
 impl Shelf {
     pub(super) fn new() -> Self {
-        let records = Arc::new(Records::default());
-        let keeper = |_| {
-            let records = Arc::clone(&records);
-            Arc::new(Keeper { records })
-        };
         Self {
-            keepers: (0..lanes::count()).map(keeper).collect(),
+            keepers: keepers(&Arc::new(Records::default())).collect(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Stored>>> {
-        let records = self.keepers[0].records.lock();
+        let records = self.keepers[0].kept.lock();
         records.expect("no holder of this lock panics")
     }
 
@@ -91,9 +116,37 @@ impl Shelf {
     pub(super) fn hold(&self, stored: &Arc<Stored>) -> Held {
         Held {
             record: NonNull::from(&stored.record),
-            keeper: Arc::clone(&self.keepers[lanes::own()]),
+            keeper: own(&self.keepers),
         }
     }
+}
+
+impl Stand {
+    /// One for `record`; `None` when `budget` has no room for it.
+    pub(crate) fn new(record: &Arc<Record>, budget: &Budget) -> Option<Self> {
+        let on_stand = Arc::new(OnStand {
+            _record: Arc::clone(record),
+            _reservation: budget.reserve_free(stand_bytes())?,
+        });
+        Some(Self {
+            record: NonNull::from(&**record),
+            keepers: keepers(&on_stand).collect(),
+        })
+    }
+
+    /// Holds the record. Counted in this thread's lane.
+    pub(crate) fn hold(&self) -> Held {
+        Held {
+            record: self.record,
+            keeper: own(&self.keepers),
+        }
+    }
+}
+
+/// That of this thread's lane.
+fn own<T: Send + Sync + 'static>(keepers: &[Arc<Keeper<T>>]) -> Arc<dyn Send + Sync> {
+    let own: &Arc<Keeper<T>> = &keepers[lanes::own()];
+    Arc::<Keeper<T>>::clone(own)
 }
 
 impl Held {
@@ -120,9 +173,9 @@ impl Deref for Held {
     type Target = Record;
 
     fn deref(&self) -> &Record {
-        // SAFETY: the record lies in an `Arc` that the shelf holds, which lets go of nothing while
-        // a keeper lives, and this has one. Nobody writes a record that was put there, but
-        // for its atomics.
+        // SAFETY: the record lies in an `Arc` that the shelf or stand holds, which lets go of
+        // nothing while a keeper lives, and this has one. Nobody writes a record that was put
+        // there, but for its atomics.
         unsafe { self.record.as_ref() }
     }
 }
@@ -141,6 +194,15 @@ impl AsRef<[u8]> for Piece {
 
 /// What a shelf takes in memory at most, beside its records.
 pub(super) fn bytes() -> u64 {
-    let lane = 2 * align_of::<Keeper>() + size_of::<Arc<Keeper>>();
-    (RECORDS_MAX * size_of::<Arc<Stored>>() + lanes::count() * lane) as u64
+    (RECORDS_MAX * size_of::<Arc<Stored>>()) as u64 + keepers_bytes()
+}
+
+/// What a stand takes in memory, beside its record.
+fn stand_bytes() -> u64 {
+    size_of::<OnStand>() as u64 + keepers_bytes()
+}
+
+fn keepers_bytes() -> u64 {
+    let keeper = 2 * align_of::<Keeper<()>>() + size_of::<Arc<Keeper<()>>>();
+    (lanes::count() * keeper) as u64
 }

@@ -19,7 +19,7 @@ impl Basic {
 }
 
 impl Policy for Basic {
-    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
+    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
         Located::Set(SetId(key.set(self.sets)), Epoch::ANY)
     }
 }

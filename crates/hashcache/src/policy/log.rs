@@ -205,7 +205,7 @@ impl Log {
 }
 
 impl Policy for Log {
-    fn locate(&mut self, key: KeyHash, head: LogPos) -> Located {
+    fn locate(&self, key: KeyHash, head: LogPos) -> Located {
         let candidates = self.candidates(key, head);
         if candidates.as_slice().is_empty() {
             Located::Nowhere

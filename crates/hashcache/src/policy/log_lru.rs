@@ -438,7 +438,7 @@ impl LogLru {
 }
 
 impl Policy for LogLru {
-    fn locate(&mut self, key: KeyHash, head: LogPos) -> Located {
+    fn locate(&self, key: KeyHash, head: LogPos) -> Located {
         let row = self.row_of(key);
         let entries = self.row(row);
         let mut candidates = Candidates::NONE;

@@ -16,7 +16,8 @@
 //! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/groups.rs`,
 //! `tests/it/readmission.rs`, and for the bits `log.rs`, `log_lru.rs`, `ranks.rs` and
 //! `held_sets.rs`).
-//! Called by `shard` under the shard's lock, so nothing here may wait, read or allocate much.
+//! Called by `stripe` and `flush` under the shard's lock, so nothing here may wait, read or
+//! allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
 //! the one at the later log position is the newer one: look-ups go from new to old. All that could
@@ -155,9 +156,17 @@ pub(crate) struct Occupant {
 }
 
 /// One shard's part of an index. Methods of the other family keep their defaults.
-pub(crate) trait Policy: Send {
-    /// Where `key` may lie, given how far the log has come.
-    fn locate(&mut self, key: KeyHash, head: LogPos) -> Located;
+pub(crate) trait Policy: Send + Sync {
+    /// Where `key` may lie, given how far the log has come. Many ask at the same time.
+    fn locate(&self, key: KeyHash, head: LogPos) -> Located;
+
+    /// Whether [`Policy::looked_for`] wants to be told.
+    fn notes_look_ups(&self) -> bool {
+        false
+    }
+
+    /// Somebody looks for `key`: from now on its set counts as used last.
+    fn looked_for(&mut self, _key: KeyHash) {}
 
     // -- the table family -----------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ impl Set {
 }
 
 impl Policy for Set {
-    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
+    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
         Located::Set(SetId(key.set(self.sets)), Epoch::ANY)
     }
 

@@ -40,7 +40,7 @@ impl SetMem {
 }
 
 impl Policy for SetMem {
-    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
+    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
         let (set, row) = self.row(key);
         if !self.ranks.is_known(row) {
             return Located::Set(set, Epoch::ANY);

@@ -72,16 +72,25 @@ impl SetMemLru {
 }
 
 impl Policy for SetMemLru {
-    fn locate(&mut self, key: KeyHash, _head: LogPos) -> Located {
+    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
         let (set, number) = self.place(key);
         let Some(row) = self.held.find(number) else {
             return Located::Set(set, Epoch(self.epoch));
         };
-        // Misses count as use too: they are what a held set saves.
-        self.held.touch(row);
         match self.ranks.find(row, key) {
             Some(slot) => Located::Slot(set, slot),
             None => Located::Nowhere,
+        }
+    }
+
+    fn notes_look_ups(&self) -> bool {
+        true
+    }
+
+    // Misses count as use too: they are what a held set saves.
+    fn looked_for(&mut self, key: KeyHash) {
+        if let Some(row) = self.row(key) {
+            self.held.touch(row);
         }
     }
 
@@ -176,14 +185,14 @@ mod tests {
             .collect()
     }
 
-    fn epoch(policy: &mut SetMemLru, key: KeyHash) -> Epoch {
+    fn epoch(policy: &SetMemLru, key: KeyHash) -> Epoch {
         match policy.locate(key, LogPos(0)) {
             Located::Set(_, epoch) => epoch,
             located => panic!("{located:?}"),
         }
     }
 
-    fn held(policy: &mut SetMemLru, key: KeyHash) -> bool {
+    fn held(policy: &SetMemLru, key: KeyHash) -> bool {
         !matches!(policy.locate(key, LogPos(0)), Located::Set(..))
     }
 
@@ -202,15 +211,29 @@ mod tests {
     fn a_set_is_held_once_it_was_read_until_others_were_used_since() {
         let (keys, mut policy) = (keys(3), policy(2));
         for key in &keys {
-            let epoch = epoch(&mut policy, *key);
+            let epoch = epoch(&policy, *key);
             let set = SetId(key.set(SETS));
             let slots = [None, occupied(*key, 1), None];
             policy.learn_set(set, epoch, &slots);
             let located = policy.locate(*key, LogPos(0));
             assert_eq!(located, Located::Slot(set, Slot(1)));
         }
-        assert!(!held(&mut policy, keys[0]));
-        assert!(held(&mut policy, keys[1]) && held(&mut policy, keys[2]));
+        assert!(!held(&policy, keys[0]));
+        assert!(held(&policy, keys[1]) && held(&policy, keys[2]));
+    }
+
+    #[test]
+    fn a_look_up_counts_as_use_be_it_a_miss_or_not() {
+        let (keys, mut policy) = (keys(3), policy(2));
+        for key in &keys[..2] {
+            put(&mut policy, *key, &[None; WAYS]);
+        }
+        assert!(policy.notes_look_ups());
+        policy.looked_for(keys[0]);
+        put(&mut policy, keys[2], &[None; WAYS]);
+        assert!(held(&policy, keys[0]) && !held(&policy, keys[1]));
+        policy.looked_for(keys[1]);
+        assert!(!held(&policy, keys[1]));
     }
 
     #[test]
@@ -218,15 +241,15 @@ mod tests {
         let (keys, mut policy) = (keys(2), policy(1));
         let set = SetId(keys[0].set(SETS));
         let nothing = [None; WAYS];
-        let before = epoch(&mut policy, keys[0]);
+        let before = epoch(&policy, keys[0]);
         assert_eq!(put(&mut policy, keys[0], &nothing), Slot(0));
         put(&mut policy, keys[1], &nothing);
-        assert!(!held(&mut policy, keys[0]));
+        assert!(!held(&policy, keys[0]));
         policy.learn_set(set, before, &nothing);
-        assert!(!held(&mut policy, keys[0]), "taken for empty");
-        let now = epoch(&mut policy, keys[0]);
+        assert!(!held(&policy, keys[0]), "taken for empty");
+        let now = epoch(&policy, keys[0]);
         policy.learn_set(set, now, &[occupied(keys[0], 1)]);
-        assert!(held(&mut policy, keys[0]));
+        assert!(held(&policy, keys[0]));
     }
 
     #[test]
@@ -236,22 +259,22 @@ mod tests {
         policy.claim(keys[0], &[None; WAYS]);
         // Given away while its slot is on its way to the disk.
         policy.held.take(policy.place(keys[1]).1);
-        let during = epoch(&mut policy, keys[0]);
+        let during = epoch(&policy, keys[0]);
         policy.learn_set(set, during, &[None; WAYS]);
-        assert!(!held(&mut policy, keys[0]));
+        assert!(!held(&policy, keys[0]));
         policy.written(keys[0]);
         policy.learn_set(set, during, &[None; WAYS]);
-        assert!(!held(&mut policy, keys[0]));
+        assert!(!held(&policy, keys[0]));
     }
 
     #[test]
     fn what_was_read_before_a_slot_was_cleared_is_not_taken_over() {
         let (keys, mut policy) = (keys(1), policy(1));
-        let before = epoch(&mut policy, keys[0]);
+        let before = epoch(&policy, keys[0]);
         policy.vacated(keys[0], Slot(0));
         let set = SetId(keys[0].set(SETS));
         policy.learn_set(set, before, &[occupied(keys[0], 1)]);
-        assert!(!held(&mut policy, keys[0]));
+        assert!(!held(&policy, keys[0]));
     }
 
     #[test]
@@ -259,9 +282,9 @@ mod tests {
         let (keys, mut policy) = (keys(1), policy(1));
         let set = SetId(keys[0].set(SETS));
         let mut slots = [occupied(keys[0], 7), occupied(keys[0], 9)];
-        let now = epoch(&mut policy, keys[0]);
+        let now = epoch(&policy, keys[0]);
         policy.learn_set(set, now, &slots);
-        assert!(!held(&mut policy, keys[0]));
+        assert!(!held(&policy, keys[0]));
         assert_eq!(policy.surplus(&slots), [Slot(0)]);
         policy.vacated(keys[0], Slot(0));
         slots[0] = None;

@@ -107,7 +107,7 @@ impl Stripe {
         };
         shard.end_reading(key, &question.reading);
         drop(shard);
-        question.promise.set(Some(Kept::Hot(record)));
+        question.promise.set(Some(Kept::Held(record)));
         None
     }
 
@@ -212,7 +212,7 @@ impl Stripe {
     fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) {
         let key = record.fields.key;
         let mut shard = self.shard(key);
-        let mut located = self.locate(&mut shard, key);
+        let mut located = self.locate(&shard, key);
         if let Located::Displaced(row) = located
             && *rows > 0
             && !self.hot.contains(key)
@@ -225,7 +225,7 @@ impl Stripe {
             };
             shard = locked;
             // It may have been put or removed, or have come back into memory, meanwhile.
-            located = self.locate(&mut shard, key);
+            located = self.locate(&shard, key);
             if let Located::Displaced(_) = located {
                 located = Located::Log(shard.policy.resolve(key, &saved, self.log.head()));
             }

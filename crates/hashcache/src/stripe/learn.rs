@@ -52,7 +52,7 @@ impl Stripe {
     /// Learns the first unknown set from `place` on. Returns where to go on, `None` at the end.
     fn learn_one(&self, mut place: Place) -> Option<Place> {
         while place.shard < SHARDS {
-            let unknown = self.shard_at(place.shard).policy.unknown_set(place.row);
+            let unknown = self.view_at(place.shard).policy.unknown_set(place.row);
             if let Some((row, set)) = unknown {
                 if let Some(slots) = disk_table::read_set(self, set) {
                     let occupants = disk_table::occupied(self, &slots);

@@ -16,13 +16,14 @@ use crate::disk_table;
 use crate::format::Kind;
 use crate::index_file;
 use crate::key::KeyHash;
+use crate::memory::WriteLocked;
 use crate::object::Version;
 use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
 use crate::record::{Kept, Record};
-use crate::shard::{Found, Reading, Shard};
+use crate::shard::{Found, Pending, Reading, Shard};
 use crate::stats::Health;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 /// How many editions of the index file a look-up goes by before it is a miss.
 const EDITIONS_MAX: usize = 3;
@@ -50,6 +51,16 @@ impl Wanted {
         };
         right_part && record.fields.key == self.key && record.name == self.name
     }
+}
+
+/// What memory says without changing anything.
+pub(crate) enum Recalled {
+    /// It is in memory.
+    Found(Kept),
+    /// It is not stored.
+    Nothing,
+    /// [`Stripe::lookup`] will say.
+    Unsure,
 }
 
 /// An answer from memory, or the read that will give one.
@@ -147,14 +158,6 @@ impl Question {
 }
 
 impl Stripe {
-    /// The head of `name`, if it is hot: the shortest way an answer can take.
-    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
-        let right = |it: &Record| {
-            it.fields.kind == Kind::Head && it.name == name && !self.rules.judge(it).gone
-        };
-        self.hot.hit(key, right).map(Kept::Hot)
-    }
-
     /// Answers from memory what memory can answer, and has the disk asked otherwise.
     pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
         match self.ask(wanted, Begin::Deferred) {
@@ -175,6 +178,50 @@ impl Stripe {
         }
     }
 
+    /// The head of `name`, if it is hot: the shortest way an answer can take.
+    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
+        self.hot.hit(key, self.is_head(name)).map(Kept::Held)
+    }
+
+    /// Whether a record is the head of `name`, and counts.
+    fn is_head(&self, name: &[u8]) -> impl Fn(&Record) -> bool {
+        move |it| it.fields.kind == Kind::Head && it.name == name && !self.rules.judge(it).gone
+    }
+
+    /// What memory says of the head of `name`. Threads that ask this at the same time write to
+    /// nothing that they have in common.
+    pub(crate) fn recall_head(&self, key: KeyHash, name: &[u8]) -> Recalled {
+        if let Some(record) = self.hot_head(key, name) {
+            return Recalled::Found(record);
+        }
+        let shard = self.view(key);
+        if let Some(pending) = shard.pending.get(&key) {
+            return self.of_pending(pending, self.is_head(name));
+        }
+        // Of what became hot since, the index knows, unless it is to say nothing yet or any more.
+        let tells = self.health() == Health::InService
+            && shard.removing.is_empty()
+            && !shard.policy.notes_look_ups();
+        if tells
+            && !shard.reading.contains_key(&key)
+            && self.locate(&shard, key) == Located::Nowhere
+        {
+            self.counters.misses.add(1);
+            return Recalled::Nothing;
+        }
+        Recalled::Unsure
+    }
+
+    /// What there is to say of a name of which `pending` is the newest record.
+    fn of_pending(&self, pending: &Pending, right: impl Fn(&Record) -> bool) -> Recalled {
+        if !right(&pending.record) {
+            // What it replaced is older, so it is gone too.
+            return Recalled::Nothing;
+        }
+        self.counters.pending_hits.add(1);
+        Recalled::Found(pending.hit(&self.budget))
+    }
+
     /// What memory says, or a question for the disk that others can join from now on.
     pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, begin: Begin) -> Asked {
         let mut shard = self.shard(wanted.key);
@@ -182,19 +229,13 @@ impl Stripe {
         // moved from pending to hot.
         let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
         if let Some(record) = self.hot.hit(wanted.key, right) {
-            return Asked::Memory(Lookup::Found(Kept::Hot(record)));
+            return Asked::Memory(Lookup::Found(Kept::Held(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
-            // What it replaced is older, so it is gone too.
-            if right(&pending.record) {
-                // A store takes the cache line from other processors, even of what is there.
-                if !pending.asked_for.load(Ordering::Relaxed) {
-                    pending.asked_for.store(true, Ordering::Relaxed);
-                }
-                self.counters.pending_hits.add(1);
-                return Asked::Memory(Lookup::Found(pending.record.clone()));
-            }
-            return Asked::Memory(Lookup::Nothing);
+            return Asked::Memory(match self.of_pending(pending, right) {
+                Recalled::Found(record) => Lookup::Found(record),
+                Recalled::Nothing | Recalled::Unsure => Lookup::Nothing,
+            });
         }
         if let Some(reading) = shard.reading.get(&wanted.key) {
             self.counters.joined_reads.add(1);
@@ -206,7 +247,8 @@ impl Stripe {
             }
             return Asked::Memory(Lookup::Asked(outcome));
         }
-        let located = self.locate(&mut shard, wanted.key);
+        shard.policy.looked_for(wanted.key);
+        let located = self.locate(&shard, wanted.key);
         if located == Located::Nowhere {
             self.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
@@ -228,13 +270,13 @@ impl Stripe {
         let known = self.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
             || shard.reading.contains_key(&wanted.key);
-        let located = self.locate(&mut shard, wanted.key);
+        let located = self.locate(&shard, wanted.key);
         let lies_there = located.newest_in_log() == Some(at);
         (lies_there && !known).then(|| Question::new(&mut shard, wanted, located))
     }
 
     /// Where `key` may be found on disk.
-    pub(super) fn locate(&self, shard: &mut Shard, key: KeyHash) -> Located {
+    pub(super) fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
         if self.health() != Health::InService || shard.removing.contains_key(&key) {
             return Located::Nowhere;
         }
@@ -243,7 +285,7 @@ impl Stripe {
 
     /// Of what could be `key`, what is newer than what lies `at`; `None` when that is not among it,
     /// or something newer is about to be written.
-    pub(crate) fn newer(&self, shard: &mut Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
+    pub(crate) fn newer(&self, shard: &Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
         if shard.pending.contains_key(&key) {
             return None;
         }
@@ -257,8 +299,8 @@ impl Stripe {
 
     /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
     pub(crate) fn contains_hint(&self, key: KeyHash) -> bool {
-        let mut shard = self.shard(key);
-        shard.pending.contains_key(&key) || self.locate(&mut shard, key) != Located::Nowhere
+        let shard = self.view(key);
+        shard.pending.contains_key(&key) || self.locate(&shard, key) != Located::Nowhere
     }
 
     /// The end of a look-up on disk: makes the record, `found` where it was `located`, hot if it is
@@ -299,7 +341,7 @@ impl Stripe {
             if whole <= self.budget.limit() / 64
                 && let Some(hot) = self.hot.insert(&record, record.at)
             {
-                return Some(Kept::Hot(hot));
+                return Some(Kept::Held(hot));
             }
         }
         Some(Kept::alone(record))
@@ -434,7 +476,7 @@ impl Stripe {
         key: KeyHash,
         row: u32,
         read: fn(&Self, u64, usize) -> Option<Bytes>,
-    ) -> Option<(MutexGuard<'_, Shard>, Vec<u8>)> {
+    ) -> Option<(WriteLocked<'_, Shard>, Vec<u8>)> {
         let row = self.index.row_number(key.shard(), row);
         for _ in 0..EDITIONS_MAX {
             let edition = self.index_file.edition()?;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use group::RunsUnderWay;
-pub(crate) use lookup::{Deferred, Lookup, Question, Wanted};
+pub(crate) use lookup::{Deferred, Lookup, Question, Recalled, Wanted};
 pub(crate) use read::Read;
 
 use crate::circular_log::LogMap;
@@ -34,14 +34,13 @@ use crate::io::Pool;
 use crate::journal;
 use crate::key::{KeyHash, SHARDS, Secret};
 use crate::members::Members;
-use crate::memory::{Budget, Hot, Spares};
+use crate::memory::{Budget, Hot, ReadLocked, Spares, WideLocks, WriteLocked};
 use crate::object::Version;
 use crate::policy::{Located, LogPos};
 use crate::rules::Rules;
-use crate::shard::{Begun, Pending, Shard};
+use crate::shard::{Beginnings, Begun, Pending, Shard};
 use crate::stats::{Counters, Health};
 use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 const RECOVERING: u8 = 0;
 const IN_SERVICE: u8 = 1;
@@ -71,7 +70,9 @@ pub(crate) struct Stripe {
     pub(crate) pool: Pool,
     /// Reads what it can, where the kernel lets it.
     pub(crate) ring: Option<Ring>,
-    shards: Vec<Mutex<Shard>>,
+    shards: WideLocks<Shard, SHARDS>,
+    /// Those of the shards.
+    begun: Box<[Arc<Beginnings>]>,
     /// Buffers for reads of the usual length.
     spares: Arc<Spares>,
     runs_under_way: RunsUnderWay,
@@ -137,7 +138,12 @@ impl Stripe {
             clock: parts.clock,
             pool: parts.pool,
             ring: parts.ring,
-            shards: parts.shards.into_iter().map(Mutex::new).collect(),
+            begun: parts
+                .shards
+                .iter()
+                .map(|it| Arc::clone(&it.begun))
+                .collect(),
+            shards: WideLocks::new(parts.shards),
             runs_under_way: RunsUnderWay::default(),
             footer_bytes: AtomicUsize::new(0),
             health: AtomicU8::new(RECOVERING),
@@ -145,26 +151,36 @@ impl Stripe {
         }
     }
 
-    pub(crate) fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
+    /// The shard of `key`, for who changes something. Costs a lock for each lane.
+    pub(crate) fn shard(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
         self.shard_at(key.shard())
     }
 
-    pub(crate) fn shard_at(&self, n: usize) -> MutexGuard<'_, Shard> {
-        self.shards[n]
-            .lock()
-            .expect("no holder of this lock panics")
+    pub(crate) fn shard_at(&self, n: usize) -> WriteLocked<'_, Shard> {
+        self.shards.write(n)
     }
 
-    pub(crate) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().expect("no holder of this lock panics"))
+    pub(crate) fn shards(&self) -> impl Iterator<Item = WriteLocked<'_, Shard>> {
+        (0..SHARDS).map(|n| self.shard_at(n))
+    }
+
+    /// The shard of `key`, for who only looks, beside others who do.
+    pub(crate) fn view(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
+        self.view_at(key.shard())
+    }
+
+    pub(crate) fn view_at(&self, n: usize) -> ReadLocked<'_, Shard> {
+        self.shards.read(n)
+    }
+
+    pub(crate) fn views(&self) -> impl Iterator<Item = ReadLocked<'_, Shard>> {
+        (0..SHARDS).map(|n| self.view_at(n))
     }
 
     /// Entries of the index whose records are still there. Costs a walk over the index.
     pub(crate) fn live_entries(&self) -> u64 {
         let head = self.log.head();
-        self.shards().map(|shard| shard.policy.live(head)).sum()
+        self.views().map(|shard| shard.policy.live(head)).sum()
     }
 
     pub(crate) fn draw_version(&self) -> Version {
@@ -214,7 +230,7 @@ impl Stripe {
 
     /// Whether the index, which has all its positions in memory, says that `key` lies at `at`.
     pub(crate) fn indexes(&self, key: KeyHash, at: LogPos) -> bool {
-        match self.shard(key).policy.locate(key, self.log.head()) {
+        match self.view(key).policy.locate(key, self.log.head()) {
             Located::Log(candidates) => candidates.as_slice().contains(&at),
             _ => false,
         }
@@ -273,11 +289,26 @@ impl Stripe {
         (version, known || masked)
     }
 
+    /// A put of `key` begins, with a version of its own.
+    pub(crate) fn begin(&self, key: KeyHash) -> Arc<Begun> {
+        self.begun[key.shard()].begin(key, false, || self.draw_version())
+    }
+
+    /// An update of `version` of `key` begins.
+    pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<Begun> {
+        self.begun[key.shard()].begin(key, true, || version)
+    }
+
+    /// What began is over.
+    pub(crate) fn end_begun(&self, key: KeyHash, begun: &Arc<Begun>) {
+        self.begun[key.shard()].end(key, begun);
+    }
+
     /// The lowest version of a put that is under way; the next one when there is none.
     pub(crate) fn oldest_begun(&self) -> Version {
         // Drawn first: what begins meanwhile is newer.
         let next = self.draw_version();
-        let begun = self.shards().filter_map(|shard| shard.oldest_begun());
+        let begun = self.begun.iter().filter_map(|it| it.oldest());
         begun.min().unwrap_or(next)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Called by the face before the work for the content begins; a [`Writer`] comes of it.
 //!
-//! Invariant: the version is drawn under the lock of the name's shard, so whatever is put or
-//! removed later is newer and knows of this put.
+//! Invariant: the version is drawn under the lock of what has begun in the name's shard, so
+//! whatever is put or removed later is newer and knows of this put.
 
 use std::sync::Arc;
 
@@ -93,17 +93,14 @@ impl Intent {
         if name.is_empty() || name.len() > stripe.geometry.name_bytes_max() {
             return Err(PutError::Name { length: name.len() });
         }
-        let mut shard = stripe.shard(key);
-        // Drawn under the lock: a put or remove that draws a higher version later finds this one.
-        let begun = shard.begin(key, stripe.draw_version(), false);
-        drop(shard);
+        let begun = stripe.begin(key);
         Ok(Self::begun(cache, stripe, name, key, begun))
     }
 
     pub(super) fn update(cache: &Cache, name: &[u8], version: Version) -> Self {
         let key = cache.secret().name(name);
         let stripe = cache.stripe(key);
-        let begun = stripe.shard(key).begin(key, version, true);
+        let begun = stripe.begin_update(key, version);
         Self::begun(cache, stripe, name, key, begun)
     }
 
@@ -180,6 +177,6 @@ impl Intent {
 
 impl Drop for Intent {
     fn drop(&mut self) {
-        self.stripe.shard(self.key).end(self.key, &self.begun);
+        self.stripe.end_begun(self.key, &self.begun);
     }
 }

@@ -28,7 +28,6 @@ use crate::record::{Kept, Record};
 use crate::rules::{LABEL_ANY, Label};
 use crate::shard::Pending;
 use crate::stripe::Accepted;
-use crate::sync::atomic::AtomicBool;
 
 /// First chunk of content whose length is not known.
 const FIRST_CHUNK: usize = 4 << 10;
@@ -405,20 +404,13 @@ fn pending(
         metadata.len(),
         content_bytes,
     );
-    Arc::new(Pending {
-        record: Kept::alone(Record {
-            fields,
-            name: name.clone(),
-            metadata,
-            content,
-            at: None,
-            judged: std::sync::atomic::AtomicU64::default(),
-        }),
-        replaces,
-        copies: None,
-        dead: AtomicBool::new(false),
-        asked_for: AtomicBool::new(false),
-        record_bytes,
-        _reservations: reservations,
-    })
+    let record = Kept::alone(Record {
+        fields,
+        name: name.clone(),
+        metadata,
+        content,
+        at: None,
+        judged: std::sync::atomic::AtomicU64::default(),
+    });
+    Arc::new(Pending::put(record, record_bytes, replaces, reservations))
 }
