@@ -196,6 +196,46 @@ fn with_log_lru_a_sibling_that_was_replaced_does_not_come_back_from_the_index_fi
 }
 
 #[test]
+fn with_log_lru_no_more_than_sixteen_rows_are_read_for_the_members_of_a_run() {
+    const MEMBERS: u64 = 40;
+    let device = Arc::new(Recorder::new(MemoryDevice::new(64 * MIB)));
+    let cache = open(crowded(device.clone()));
+    let member = |n: u64| (name(0, n), Value::new(n * 900, 2 * KIB));
+    for n in 0..MEMBERS {
+        let (name, value) = member(n);
+        let put = Put {
+            group: 1,
+            ..Put::metadata(value.metadata())
+        };
+        cache.put(&name, put, &value.content(&name)).unwrap();
+    }
+    assert!(cache.flush().wait());
+    // Four a row, of which three are held: most of the page's positions are on disk.
+    for n in 0..256 {
+        Value::new(n, KIB).store(&cache, &name(1, n)).unwrap();
+    }
+    assert!(cache.flush().wait());
+    cache.close();
+    let cache = open(crowded(device.clone()));
+    device.take_reads();
+    let (mut found, mut most) = (0, 0);
+    for n in 0..MEMBERS {
+        let (name, value) = member(n);
+        let there = get(&cache, &name);
+        assert!(there.is_none() || there == Some(value), "{n}");
+        found += u64::from(there.is_some());
+        let reads = device.take_reads();
+        let rows = reads.iter().filter(|read| read.length <= KIB).count();
+        // One to know where it lies, and those of its siblings.
+        assert!(rows <= 17, "{n}: {rows} rows");
+        most = most.max(rows);
+    }
+    assert!(most >= 16, "{most} rows");
+    // Those beyond were looked for when they were asked for. (Full rows have put some out.)
+    assert!(found >= MEMBERS * 3 / 4, "{found}");
+}
+
+#[test]
 fn from_a_member_on_the_rest_of_the_run_is_read_and_no_more() {
     let (cache, device) = filled(3, |page, _| page + 1);
     assert!(get(&cache, &name(1, 7)).is_some());

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hashcache::device::{Device, Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Config, OpenError, PolicyKind, Resize, Rows, inspect};
+use hashcache::{Cache, Config, OpenError, PolicyKind, Put, Resize, Rows, Rule, inspect};
 
 use super::support::{Form, MIB, Value, copy, get, memory, open, quiet};
 
@@ -120,6 +120,62 @@ fn nothing_is_lost_by_growing_nor_does_what_was_removed_come_back() {
                 ..config
             });
             assert!(found(&cache, 0..18_000).len() >= last.len() - 1100);
+        }
+    }
+}
+
+#[test]
+fn rules_survive_growing_and_go_on_to_be_forgotten() {
+    for form in log_forms() {
+        for killed in [false, true] {
+            let device = memory(64 * MIB);
+            let cache = open(sized(device.clone(), form, 12));
+            let labelled = |n: u64| n.is_multiple_of(3);
+            let put = |cache: &Cache, n: u64| {
+                let labels = match labelled(n) {
+                    true => vec![cache.label(b"doomed")],
+                    false => Vec::new(),
+                };
+                let put = Put {
+                    labels,
+                    ..Put::metadata(value(n).metadata())
+                };
+                cache
+                    .put(&name(n), put, &value(n).content(&name(n)))
+                    .unwrap();
+            };
+            (0..600).for_each(|n| put(&cache, n));
+            assert!(cache.flush().wait());
+            let doomed = Rule::label(cache.label(b"doomed"));
+            let stale = Rule::prefix(&name(1)).softly();
+            cache.remove_matching(&[doomed, stale]).wait().unwrap();
+            let is_stale = |n: u64| name(n).starts_with(&name(1));
+            let mut device = end(cache, &device, killed);
+            for mib in [24, 48] {
+                let cache = open(sized(device.clone(), form, mib));
+                assert_eq!(cache.stats().rules, 2, "{form:?}, killed {killed}, {mib}");
+                let mut kept = 0;
+                for n in 0..600 {
+                    let Some(hit) = cache.get(&name(n)).wait() else {
+                        continue;
+                    };
+                    assert!(!labelled(n), "{form:?}, killed {killed}, {mib}: {n}");
+                    assert_eq!(hit.is_made_stale(), is_stale(n), "{form:?} {n}");
+                    kept += 1;
+                }
+                assert!(kept > 390, "{form:?}, killed {killed}, {mib}: {kept}");
+                device = end(cache, &device, killed);
+            }
+            let cache = open(sized(device.clone(), form, 48));
+            // What comes later is not older than the rule.
+            put(&cache, 3);
+            assert_eq!(get(&cache, &name(3)), Some(value(3)));
+            put_all(&cache, 1_000..60_000);
+            put_all(&cache, 60_000..120_000);
+            // What outlives rules is done behind what a flush waits for.
+            assert!(cache.flush().wait());
+            assert_eq!(cache.stats().rules, 0, "{form:?}, killed {killed}");
+            assert!((0..600).all(|n| get(&cache, &name(n)).is_none()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is opened and what is refused, `check` and `inspect`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
@@ -143,6 +143,33 @@ fn nothing_is_left_behind_when_a_store_cannot_be_made() {
         ..file(&path)
     })
     .close();
+}
+
+#[test]
+fn of_several_devices_those_that_were_just_made_go_again_when_one_cannot_be() {
+    let directory = tempfile::tempdir().unwrap();
+    // The last cannot be made: what it lies in is no directory.
+    let [first, there, missing] =
+        ["first.img", "there.img", "there.img/place.img"].map(|it| directory.path().join(it));
+    // An empty file was somebody's wish.
+    std::fs::write(&there, b"").unwrap();
+    let config = |paths: &[&PathBuf]| Config {
+        paths: paths.iter().map(|it| (*it).clone()).collect(),
+        memory_bytes: 48 * MIB as u64,
+        ..file(&first)
+    };
+    let refusal = refused(config(&[&first, &there, &missing]));
+    assert!(
+        matches!(&refusal, OpenError::Device { path, .. } if *path == missing),
+        "{refusal:?}"
+    );
+    assert!(!first.exists() && there.exists());
+    // The others alone are a store; and when it cannot be opened it stays.
+    open(config(&[&first, &there])).close();
+    let refusal = refused(config(&[&first, &there, &missing]));
+    assert!(matches!(refusal, OpenError::Device { .. }));
+    assert!(first.exists() && there.exists());
+    open(config(&[&first, &there])).close();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, Config, PolicyKind, Put};
+use hashcache::{Cache, Config, PolicyKind, Put, Rule};
 
 use super::groups::Zipf;
 use super::support::{KIB, MIB, Value, copy, get, memory, open, quiet};
@@ -142,6 +142,72 @@ fn what_is_of_no_use_any_more_is_not_kept() {
     let cache = store(&device, true);
     assert!((0..10).all(|n| get(&cache, &name(n)).is_none()));
     assert!(lost(&cache) <= 3);
+}
+
+#[test]
+fn what_a_rule_has_made_stale_or_taken_is_not_kept_beyond_it() {
+    let cache = store(&memory(16 * MIB), true);
+    for n in 0..30 {
+        let put = Put {
+            labels: vec![cache.label(&[u8::try_from(n / 10).unwrap()])],
+            ..Put::metadata(value(n).metadata())
+        };
+        cache
+            .put(&name(n), put, &value(n).content(&name(n)))
+            .unwrap();
+    }
+    assert!(cache.flush().wait());
+    let [gone, stale] = [0, 1].map(|n| Rule::label(cache.label(&[n])));
+    let rules = cache.remove_matching(&[gone, stale.softly()]);
+    rules.wait().unwrap();
+    for round in 0..40 {
+        fill(&cache, 1_000 + round * 800, 800);
+        for n in 0..30 {
+            // As long as it is there it is what it was.
+            let stale = cache.get(&name(n)).wait().map(|hit| hit.is_made_stale());
+            match n / 10 {
+                0 => assert_eq!(stale, None, "round {round}: {n}"),
+                1 => assert_ne!(stale, Some(false), "round {round}: {n}"),
+                _ => assert_ne!(stale, Some(true), "round {round}: {n}"),
+            }
+        }
+    }
+    assert_eq!(cache.stats().rules, 0);
+    let kept = (20..30).filter(|n| get(&cache, &name(*n)).is_some());
+    assert!(kept.count() >= 8);
+    assert!((0..20).all(|n| get(&cache, &name(n)).is_none()));
+}
+
+#[test]
+fn of_an_object_of_several_records_none_is_kept_without_the_others() {
+    let cache = open(Config {
+        readmission: true,
+        // Else memory would keep its head.
+        hot_bytes_max: 0,
+        object_bytes: 1 << 10,
+        ..quiet(memory(16 * MIB), PolicyKind::Log)
+    });
+    let large = |n: u64| (format!("large {n}").into_bytes(), Value::new(n, 400 * KIB));
+    for n in 0..8 {
+        let (name, value) = large(n);
+        value.store(&cache, &name).unwrap();
+    }
+    fill(&cache, 0, 20);
+    let mut found = 0;
+    for round in 0..30 {
+        fill(&cache, 1_000 + round * 800, 800);
+        (0..20).for_each(|n| drop(cache.get(&name(n)).wait()));
+        for n in 0..8 {
+            let (name, _) = large(n);
+            let hit = cache.get(&name).wait();
+            // The log has come round some six rounds after they were put.
+            assert!(hit.is_none() || round < 10, "round {round}: {n}");
+            found += u64::from(hit.is_some());
+        }
+    }
+    assert!(found >= 8, "{found}");
+    // Small ones were, as long as they were in use.
+    assert!(cache.stats().readmitted >= 20);
 }
 
 /// Share of requests that hit, of names drawn by Zipf's law, what misses being put.

@@ -1,12 +1,13 @@
 //! Opening after a kill: how long it takes, and what it goes by.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Cache, Config, Health, PolicyKind, inspect};
+use hashcache::{Cache, Config, Health, OpenError, PolicyKind, inspect};
 
-use super::support::{MIB, Recorder, Value, copy, get, memory, open, quiet};
+use super::support::{MIB, Overlay, Recorder, Value, copy, get, memory, open, quiet};
 
 /// A store for objects of 4 KiB.
 fn of_small(device: Arc<dyn Device>) -> Config {
@@ -188,4 +189,82 @@ fn opening_returns_before_all_is_known_and_what_happens_meanwhile_holds() {
         assert!(cache.flush().wait());
         assert_eq!(get(&cache, &name(40)), Some(value));
     }
+}
+
+/// A store of 4 million slots, whose positions take 10 MB.
+fn of_many(device: Arc<dyn Device>, memory_bytes: u64) -> Config {
+    Config {
+        object_bytes: 512,
+        hot_bytes_max: 0,
+        segment_bytes: Some(16 * MIB as u32),
+        memory_bytes,
+        ..quiet(device, PolicyKind::LogLru)
+    }
+}
+
+/// How often the same was read, at the most: each pass reads the lists of the log.
+fn passes(device: &Recorder<Overlay>) -> usize {
+    let mut times = HashMap::new();
+    for read in device.take_reads() {
+        *times.entry((read.offset, read.length)).or_insert(0) += 1;
+    }
+    times.into_values().max().unwrap_or(0)
+}
+
+#[test]
+fn log_lru_is_recovered_in_several_passes_where_memory_is_short() {
+    const NAMES: u64 = 20_000;
+    let disk = Arc::new(Overlay::new(4_000_000 * 512, Arc::default()));
+    let plenty = 256 * MIB as u64;
+    let cache = open(of_many(disk.clone(), plenty));
+    let name = |n: u64| format!("{n}").into_bytes();
+    let put_all = |put: u64, step: usize| {
+        for n in (0..NAMES).step_by(step) {
+            while Value::new(put, 10).store(&cache, &name(n)).is_err() {
+                assert!(cache.flush().wait());
+            }
+        }
+        assert!(cache.flush().wait());
+    };
+    put_all(1, 1);
+    put_all(2, 3);
+    for n in (0..NAMES).step_by(10) {
+        drop(cache.remove(&name(n)));
+    }
+    cache.remove(b"none").wait().unwrap();
+    let killed = disk.copy();
+    drop(cache);
+    let poor = of_many(Arc::new(killed.copy()), 1);
+    let Err(OpenError::Memory { needed_bytes, .. }) = Cache::open(poor) else {
+        panic!("a byte is enough");
+    };
+    let mut known = Vec::new();
+    // With more memory a batch is larger, which takes some too.
+    let scarce = needed_bytes + MIB as u64;
+    for (memory_bytes, least, most) in [(plenty, 1, 2), (scarce, 3, 64)] {
+        let device = Arc::new(Recorder::new(killed.copy()));
+        let cache = open(of_many(device.clone(), memory_bytes));
+        let passes = passes(&device);
+        assert!((least..=most).contains(&passes), "{passes} passes");
+        let mut found = 0;
+        for n in 0..NAMES {
+            let right = match n {
+                n if n.is_multiple_of(10) => None,
+                n if n.is_multiple_of(3) => Some(Value::new(2, 10)),
+                _ => Some(Value::new(1, 10)),
+            };
+            let there = get(&cache, &name(n));
+            assert!(there.is_none() || there == right, "{n}: {there:?}");
+            found += u64::from(there.is_some());
+        }
+        // A full row puts one out now and then.
+        assert!(found > NAMES * 9 / 10 * 99 / 100, "{found}");
+        known.push(found);
+        // And it goes on.
+        Value::new(3, 10).store(&cache, &name(0)).unwrap();
+        cache.close();
+        let cache = open(of_many(device, memory_bytes));
+        assert_eq!(get(&cache, &name(0)), Some(Value::new(3, 10)));
+    }
+    assert_eq!(known[0], known[1]);
 }

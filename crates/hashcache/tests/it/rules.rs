@@ -5,7 +5,9 @@ use std::sync::Arc;
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Config, Lookup, PolicyKind, Put, PutError, Rule, Updated};
 
-use super::support::{Form, KIB, MIB, Recorder, Value, copy, forms, get, memory, open, quiet};
+use super::support::{
+    Form, Gate, KIB, MIB, Recorder, Value, copy, forms, get, memory, open, quiet,
+};
 
 fn name(n: u64) -> Vec<u8> {
     format!("http\0host{}\0/{}/{n}", n % 3, n % 5).into_bytes()
@@ -150,6 +152,38 @@ fn an_answer_that_was_on_its_way_does_not_come_back() {
 }
 
 #[test]
+fn a_purge_takes_what_is_being_written_when_it_comes() {
+    for number in 0..4 {
+        let gate = Arc::new(Gate::new(MemoryDevice::new(16 * MIB)));
+        let cache = open(quiet(gate.clone(), PolicyKind::Log));
+        (0..OBJECTS).for_each(|n| put(&cache, n, 0));
+        gate.shut();
+        let cut = cache.cut_batch();
+        // A thread of its own, while the one that orders writes waits for it.
+        assert_eq!(gate.wait_for_write(), "hc-pen");
+        let by_rule = cache.remove_matching(&[rule(&cache, number)]);
+        let by_name = cache.remove(&name(13));
+        let gone = |n: u64| n == 13 || matches(number, n);
+        let holds = |cache: &Cache, when: &str| {
+            for n in 0..OBJECTS {
+                let found = round_of(cache, n);
+                assert_eq!(found, (!gone(n)).then_some(0), "{number} {when}: {n}");
+            }
+        };
+        holds(&cache, "while it is written");
+        gate.open();
+        assert!(cut.wait());
+        holds(&cache, "once it is written");
+        by_rule.wait().unwrap();
+        by_name.wait().unwrap();
+        let killed = open(quiet(copy(gate.inner.to_bytes()), PolicyKind::Log));
+        holds(&killed, "after a kill");
+        cache.close();
+        holds(&open(quiet(gate, PolicyKind::Log)), "after an orderly end");
+    }
+}
+
+#[test]
 fn what_a_soft_rule_matches_is_stale_until_it_is_confirmed_or_replaced() {
     for policy in [PolicyKind::Log, PolicyKind::LogLru, PolicyKind::Set] {
         let device = memory(16 * MIB);
@@ -275,8 +309,11 @@ fn a_hot_object_does_not_outlive_the_rule_that_took_it() {
     assert!(cache.flush().wait());
     assert!(matches!(cache.get(&name(0)), Lookup::Hit(_)));
     cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
-    // Nobody asks for it meanwhile.
+    // Nobody asks for it meanwhile. All of a fill may be written in one go, behind which it is seen
+    // that the rule is settled, and behind the next one that it is outlived.
     fill(&cache, 10_000, 40 * MIB);
+    fill(&cache, 20_000, 40 * MIB);
+    assert!(cache.flush().wait());
     assert_eq!(cache.stats().rules, 0);
     assert!(cache.get(&name(0)).wait().is_none());
 }

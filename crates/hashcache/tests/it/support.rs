@@ -311,7 +311,8 @@ pub struct Gate<D> {
     shut: Mutex<bool>,
     opened: Condvar,
     waiting: Condvar,
-    held: Mutex<usize>,
+    /// Names of the threads whose writes are held up.
+    held: Mutex<Vec<String>>,
 }
 
 impl<D: Device> Gate<D> {
@@ -321,7 +322,7 @@ impl<D: Device> Gate<D> {
             shut: Mutex::new(false),
             opened: Condvar::new(),
             waiting: Condvar::new(),
-            held: Mutex::new(0),
+            held: Mutex::default(),
         }
     }
 
@@ -334,10 +335,11 @@ impl<D: Device> Gate<D> {
         self.opened.notify_all();
     }
 
-    /// Waits until a write is being held up.
-    pub fn wait_for_write(&self) {
+    /// Waits until a write is being held up. Returns the name of the thread that writes.
+    pub fn wait_for_write(&self) -> String {
         let held = self.held.lock().unwrap();
-        drop(self.waiting.wait_while(held, |held| *held == 0).unwrap());
+        let held = self.waiting.wait_while(held, |held| held.is_empty());
+        held.unwrap()[0].clone()
     }
 }
 
@@ -351,11 +353,15 @@ impl<D: Device> Device for Gate<D> {
     }
 
     fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
-        *self.held.lock().unwrap() += 1;
+        let name = std::thread::current().name().unwrap_or("").to_owned();
+        self.held.lock().unwrap().push(name.clone());
         self.waiting.notify_all();
         let shut = self.shut.lock().unwrap();
         drop(self.opened.wait_while(shut, |shut| *shut).unwrap());
-        *self.held.lock().unwrap() -= 1;
+        let mut held = self.held.lock().unwrap();
+        let own = held.iter().position(|it| *it == name).unwrap();
+        held.remove(own);
+        drop(held);
         self.inner.write_at(offset, buffer)
     }
 
