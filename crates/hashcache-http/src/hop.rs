@@ -133,8 +133,8 @@ pub(crate) fn withhold(stored: &mut HeaderMap, directives: &ResponseDirectives) 
 }
 
 /// Whether a request may be answered by upgrading its connection. An offer of `h2c` alone does not
-/// count: some clients make it with every request, it is no longer part of HTTP/2 (RFC 9113, section
-/// 3.1), and whoever takes it up could not be answered from the store.
+/// count: some clients make it with every request, it is no longer part of HTTP/2 (RFC 9113,
+/// section 3.1), and whoever is taken at it could not be answered from the store.
 pub fn asks_for_upgrade(method: &Method, fields: &HeaderMap) -> bool {
     let is_upgrade = |member: &[u8]| member.eq_ignore_ascii_case(b"upgrade");
     let is_other = |member: &[u8]| !member.eq_ignore_ascii_case(b"h2c");

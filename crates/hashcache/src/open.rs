@@ -387,9 +387,9 @@ pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock)
     device.sync()
 }
 
-/// Whether a batch is put together while the one before is being written: with `log` alone, for the
-/// other policies read or save something between two batches; and where two batches take little of
-/// the memory, for a batch that is written stays in memory until it is. With 64 MiB and 64 downloads
+/// Whether a batch is put together while the one before is being written: with `log` alone, for
+/// the other policies read or save something between two batches; and where two batches take little
+/// of the memory, for what is being written stays there until it is. With 64 MiB and 64 downloads
 /// at once, half of what came was not stored for want of that.
 pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
     let devices = config.places().len().max(1) as u64;

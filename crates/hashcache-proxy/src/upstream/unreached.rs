@@ -5,8 +5,8 @@
 //! (Harvest calls it negative caching). Who is asked for after that while is tried by one client;
 //! the others are still told at once.
 //!
-//! Invariant: only silence and missing routes are remembered. A refused connection is told within a
-//! round trip by somebody who may listen in a moment, and a denied destination is a matter of rules.
+//! Invariant: only silence and missing routes are remembered. A refused connection is told within
+//! a round trip, by somebody who may listen in a moment; what is denied is a matter of rules.
 //! Cost: one short lock a connection; at most [`AUTHORITIES`] are kept.
 
 use std::collections::HashMap;
