@@ -46,7 +46,6 @@
 mod date;
 mod entity_tag;
 mod fields;
-mod sha256;
 mod structured;
 
 // What is asked for.
