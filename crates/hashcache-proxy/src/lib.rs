@@ -14,6 +14,7 @@ mod worker;
 // The life of a request.
 mod collapse;
 mod fetch;
+mod intercept;
 mod mirror;
 mod pieces;
 mod purge;
@@ -32,6 +33,7 @@ mod clock;
 mod metrics;
 mod page;
 
+pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use server::{IdentityError, RunError, run};
 pub use settings::{
