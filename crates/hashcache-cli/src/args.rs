@@ -11,6 +11,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::bench::BenchCommand;
+use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find};
@@ -67,6 +68,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// Purge objects of a proxy that runs on this machine
     Purge(PurgeArgs),
+    /// Make or show the certificate authority of a proxy that intercepts TLS
+    #[command(subcommand)]
+    Ca(CaCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

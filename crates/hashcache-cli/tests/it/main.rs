@@ -1,6 +1,7 @@
 //! The command as a shell sees it: what is printed where, and the exit status.
 
 mod bench;
+mod certificate_authority;
 mod command;
 mod configuration;
 mod environment;

@@ -1,8 +1,9 @@
-//! How an authority lies on disk: a directory with three files.
+//! How an authority lies on disk: a directory with four files.
 //!
 //! | file | mode | what |
 //! |---|---|---|
 //! | `root.pem` | 644 | the certificate that devices are to trust |
+//! | `bundle.pem` | 644 | the same, and what the system trusted then: for programs that take one file |
 //! | `signer.pem` | 600 | what the proxy loads: the intermediate's key, its certificate, the root's |
 //! | `root.key` | 600 | the root's key; not there if the authority is kept to domains |
 //!
@@ -112,6 +113,11 @@ impl<S: FnMut() -> io::Result<()>> Write<S> {
             pem("CERTIFICATE", &bundle.intermediate),
         );
         self.file(&fresh.join("root.pem"), 0o644, &root)?;
+        let mut all = root.clone();
+        for certificate in rustls_native_certs::load_native_certs().certs {
+            all.push_str(&pem("CERTIFICATE", &certificate));
+        }
+        self.file(&fresh.join("bundle.pem"), 0o644, &all)?;
         if let Some(key) = root_key {
             let text = pem("PRIVATE KEY", key.serialized_der());
             self.file(&fresh.join("root.key"), 0o600, &text)?;

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustls::CertificateError;
 use rustls::Error as TlsError;
+use rustls::pki_types::pem::PemObject as _;
 use tempfile::TempDir;
 
 use super::*;
@@ -205,6 +206,14 @@ fn what_was_made_is_loaded_and_trusted_by_the_same_devices() {
         assert_eq!(judge(&made, &leaf.cert, "a.test", NOW), Ok(()));
         let pem = fs::read_to_string(home.path().join("ca/root.pem")).unwrap();
         assert_eq!(pem, loaded.root_pem());
+        // Programs that take one file trust it and what the system trusts.
+        let bundle = fs::read(home.path().join("ca/bundle.pem")).unwrap();
+        let bundle: Vec<_> = CertificateDer::pem_slice_iter(&bundle)
+            .map(|it| it.unwrap())
+            .collect();
+        assert_eq!(&bundle[0][..], loaded.root_der());
+        let system = rustls_native_certs::load_native_certs().certs;
+        assert_eq!(bundle[1..], system);
     }
 }
 
@@ -304,8 +313,8 @@ fn a_cut_at_any_step_leaves_no_authority_or_a_whole_one() {
         assert!(!directory.exists(), "step {steps}");
         steps += 1;
     }
-    // The directory, two files in three steps each, its sync, its name.
-    assert_eq!(steps, 9);
+    // The directory, three files in three steps each, its sync, its name.
+    assert_eq!(steps, 12);
     assert!(Authority::load_from(&directory, None).is_ok());
 }
 
