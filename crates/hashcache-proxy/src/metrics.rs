@@ -17,6 +17,7 @@ pub(crate) use exposition::{Exposition, Requests};
 
 use crate::access_log::{Entry, Outcome, Tally};
 use crate::failure::Failure;
+use crate::intercept::{Handshake, Reason};
 use crate::purge;
 
 /// The counters of the process.
@@ -84,6 +85,8 @@ pub(crate) struct WorkerMetrics {
     duration_ns: AtomicU64,
     failures: [AtomicU64; Failure::SLUGS.len()],
     limits: [AtomicU64; Limit::ALL.len()],
+    intercepted: [AtomicU64; Handshake::ALL.len()],
+    not_intercepted: [AtomicU64; Reason::ALL.len()],
     connections: Opened,
     tunnels: Opened,
 }
@@ -150,6 +153,16 @@ impl WorkerMetrics {
     /// Counts a limit that was hit.
     pub(crate) fn limit(&self, limit: Limit) {
         self.limits[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a handshake in the place of an origin.
+    pub(crate) fn intercepted(&self, handshake: Handshake) {
+        self.intercepted[handshake as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a CONNECT that was tunnelled where it might have been intercepted.
+    pub(crate) fn not_intercepted(&self, reason: Reason) {
+        self.not_intercepted[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts a client's connection as open while the guard lives.

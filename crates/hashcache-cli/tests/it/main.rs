@@ -12,6 +12,7 @@ mod proxy_process;
 
 mod proxy_followers;
 mod proxy_groups;
+mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_purges;

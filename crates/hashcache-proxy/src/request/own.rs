@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hashcache_http::{Authority, Host, Target};
-use http::header::ALLOW;
+use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -55,6 +55,22 @@ pub(super) fn page(
         reader: Reader::of(request.headers()),
     };
     Ok(page::landing(&landing).map(Body::full))
+}
+
+/// Whatever is asked of the host that only who trusts our authority gets an answer from.
+pub(super) fn self_test(note: &mut Note) -> Response<Body> {
+    note.outcome(Outcome::Own);
+    let mut response = text(StatusCode::OK, bytes::Bytes::from_static(b"trusted\n"));
+    let fields = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, "text/plain; charset=utf-8"),
+        // Pages of this proxy, by whatever name it is known, ask from there.
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// Whether this is where browsers look for their settings.

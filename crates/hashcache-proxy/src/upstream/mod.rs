@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
-use hashcache_http::Scheme;
+use hashcache_http::{Scheme, UnixTime};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
@@ -53,12 +53,14 @@ use self::pool::{Line, Pool};
 use self::tls::{Offer, Trust};
 use self::trunk::{Refused, Trunk, Trunks};
 use crate::failure::Failure;
+use crate::intercept::verified::Verified;
 use crate::settings::Limits;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::connect::Endpoint;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
+pub(crate) use self::tls::Unverified;
 
 /// What the cores have in common.
 #[derive(Clone, Debug)]
@@ -71,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) own: OwnAddresses,
     /// Whose certificates are good.
     pub(crate) trust: Trust,
+    /// Whose certificates were found good.
+    pub(crate) verified: Arc<Verified>,
     /// Places for busy connections.
     pub(crate) places: Places,
     /// Bounds on time and memory.
@@ -81,6 +85,7 @@ pub(crate) struct Shared {
 pub(crate) struct Upstream {
     connector: Connector,
     trust: Trust,
+    verified: Arc<Verified>,
     places: Places,
     pool: Rc<Pool>,
     trunks: Rc<Trunks>,
@@ -150,6 +155,7 @@ impl Shared {
             destinations,
             own,
             trust,
+            verified: Arc::default(),
             places,
             limits,
         }
@@ -165,6 +171,7 @@ impl Upstream {
             destinations,
             own,
             trust,
+            verified,
             places,
             limits,
         } = shared.clone();
@@ -186,6 +193,7 @@ impl Upstream {
         Self {
             connector,
             trust,
+            verified,
             places,
             pool,
             trunks: Rc::default(),
@@ -378,7 +386,35 @@ impl Upstream {
         let handshake = self
             .trust
             .handshake(&to.authority.host, socket, offer, limit);
-        Ok(Channel::Tls(Box::new(handshake.await?)))
+        let shaken = handshake.await;
+        match &shaken {
+            Ok(stream) => {
+                let now = self.trust.now();
+                let not_after = || tls::not_after(stream);
+                self.verified.renew(&to.authority, now, not_after);
+            }
+            // Whoever comes next by CONNECT is to see for himself.
+            Err(Failure::TlsCertificate(_) | Failure::TlsAlert(_) | Failure::TlsProtocol(_)) => {
+                self.verified.forget(&to.authority);
+            }
+            Err(_) => {}
+        }
+        Ok(Channel::Tls(Box::new(shaken?)))
+    }
+
+    /// Finds out whether `to` has a certificate that is good, and when it ends, by a handshake on
+    /// `socket` or on one of its own that is used for nothing else.
+    pub(crate) async fn verify(
+        &self,
+        to: &Endpoint,
+        socket: Option<tokio::net::TcpStream>,
+    ) -> Result<UnixTime, Unverified> {
+        let socket = match socket {
+            Some(socket) => socket,
+            None => self.connect(to).await.map_err(Unverified::Failed)?.0,
+        };
+        let limit = self.limits.connect_time;
+        self.trust.verify(&to.authority.host, socket, limit).await
     }
 }
 

@@ -37,8 +37,11 @@ enum Channel {
 impl Socket {
     /// The same socket with `bytes`, which were read from it, to be read again.
     pub(crate) fn begun_with(mut self, bytes: Bytes) -> Self {
-        debug_assert!(self.begun.is_empty());
-        self.begun = bytes;
+        self.begun = match self.begun.is_empty() {
+            true => bytes,
+            // Somebody before us looked ahead too, and further.
+            false => [bytes, self.begun].concat().into(),
+        };
         self
     }
 
