@@ -409,6 +409,11 @@ impl Authority {
         SystemTime::UNIX_EPOCH + Duration::from_secs(self.not_after)
     }
 
+    /// The same in seconds since 1970.
+    pub(crate) fn not_after_seconds(&self) -> u64 {
+        self.not_after
+    }
+
     /// Memory that the leaves take now, bytes; no more than [`Self::LEAVES_BYTES`].
     pub fn leaves_bytes(&self) -> usize {
         self.leaves().bytes()

@@ -44,7 +44,7 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::intercept::verified::Verified;
-use crate::intercept::{Interceptor, Known};
+use crate::intercept::{Interceptor, Known, expiry};
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::purge::Purger;
 use crate::related::Related;
@@ -141,6 +141,7 @@ pub fn run<E: std::fmt::Display>(
     let metrics = Metrics::new(settings.workers);
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
+    metrics.authority_ends(authority_end(interceptor.as_deref()));
     let verified = Arc::new(Verified::load(state.verified));
     let known = Arc::new(Known {
         verified: Arc::clone(&verified),
@@ -232,6 +233,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(expiry::mind(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,
@@ -262,6 +264,11 @@ fn interceptor(
     let intercept = settings.intercept.as_ref();
     let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
     made.transpose().map_err(IdentityError::Tickets)
+}
+
+/// When the authority of `interceptor` ends, seconds since 1970.
+fn authority_end(interceptor: Option<&Interceptor>) -> Option<u64> {
+    interceptor.map(|it| it.authority.not_after_seconds())
 }
 
 /// Two proxies that nobody named must not take each other's requests for their own.
