@@ -10,6 +10,7 @@ mod plan;
 
 mod proxy_process;
 
+mod proxy_ca;
 mod proxy_followers;
 mod proxy_groups;
 mod proxy_intercept;
