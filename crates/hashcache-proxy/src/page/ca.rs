@@ -208,8 +208,8 @@ const SYSTEMS: &[(&str, &[Step])] = &[
         "macOS",
         &[
             Step::Do(
-                "Open the <a href=/ca.crt>certificate</a>: Keychain Access takes it. Find it there, \
-                 open it, and under Trust choose “Always Trust”. Or, in a terminal:",
+                "Open the <a href=/ca.crt>certificate</a>: Keychain Access takes it. Find it \
+                 there, open it, and under Trust choose “Always Trust”. Or, in a terminal:",
             ),
             Step::Type(
                 "curl -o hashcache-ca.pem {url}/ca.pem\n\
@@ -275,14 +275,15 @@ const LIMITS: &str = "Apps on Android trust no certificate that you install, onl
 /// The self-test: one of the four is shown at a time.
 const TEST: &str = "\
 <div role=status><p class=a id=w>Looking whether this device trusts the certificate…</p>\
-<p class=a id=y hidden><b>✓ This device trusts the certificate.</b> There is nothing left to do.</p>\
+<p class=a id=y hidden><b>✓ This device trusts the certificate.</b> There is nothing left to \
+do.</p>\
 <p class=a id=n hidden><b>✗ This device does not trust the certificate yet.</b> Do as below, then \
 <a href=/ca>look again</a>.</p>\
 <p class=a id=p hidden><b>This browser does not use the proxy yet.</b> Set it up as the \
 <a href=/>first page</a> says, then <a href=/ca>look again</a>.</p></div>\
-<noscript><p>Open <a href=\"https://trust-test.hashcache.internal/ok\">the test</a>: if it says ok, \
-this device trusts the certificate; if there is a warning, it does not yet; if there is nothing, it \
-does not use the proxy.</p></noscript>";
+<noscript><p>Open <a href=\"https://trust-test.hashcache.internal/ok\">the test</a>: if it says \
+“trusted”, this device trusts the certificate; if there is a warning, it does not yet; if there is \
+nothing, it does not use the proxy.</p></noscript>";
 
 /// Over https the answer means trust; if there is none, the one over http means that at least the
 /// proxy is used.

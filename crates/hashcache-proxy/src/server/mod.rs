@@ -141,7 +141,7 @@ pub fn run<E: std::fmt::Display>(
     let metrics = Metrics::new(settings.workers);
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
-    metrics.authority_ends(authority_end(interceptor.as_deref()));
+    account(interceptor.as_deref(), &cache, &metrics);
     let verified = Arc::new(Verified::load(state.verified));
     let known = Arc::new(Known {
         verified: Arc::clone(&verified),
@@ -266,9 +266,13 @@ fn interceptor(
     made.transpose().map_err(IdentityError::Tickets)
 }
 
-/// When the authority of `interceptor` ends, seconds since 1970.
-fn authority_end(interceptor: Option<&Interceptor>) -> Option<u64> {
-    interceptor.map(|it| it.authority.not_after_seconds())
+/// Has what `interceptor` keeps count in the budget, and operators be told when its authority ends.
+fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
+    let authority = interceptor.map(|it| &it.authority);
+    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
+    if let Some(authority) = authority {
+        authority.count_in(cache);
+    }
 }
 
 /// Two proxies that nobody named must not take each other's requests for their own.

@@ -1,5 +1,5 @@
-//! Chromium without a screen, which trusts the authority or does not: by a home of its own, in which
-//! `certutil` makes a list of certificates.
+//! Chromium without a screen, which trusts the authority or does not: by a home of its own, in
+//! which `certutil` makes a list of certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};

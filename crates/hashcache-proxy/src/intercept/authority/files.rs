@@ -3,12 +3,14 @@
 //! | file | mode | what |
 //! |---|---|---|
 //! | `root.pem` | 644 | the certificate that devices are to trust |
-//! | `bundle.pem` | 644 | the same, and what the system trusted then: for programs that take one file |
-//! | `signer.pem` | 600 | what the proxy loads: the intermediate's key, its certificate, the root's |
+//! | `bundle.pem` | 644 | the same, and what the system trusted then |
+//! | `signer.pem` | 600 | for the proxy: the intermediate's key, its certificate, the root's |
 //! | `root.key` | 600 | the root's key; not there if the authority is kept to domains |
 //!
-//! Called by `authority`. Invariant: the directory gets its name when all of it is on disk, so a cut
-//! leaves a whole authority or none (and beside it a directory with a name that nobody asks for).
+//! The bundle is for programs that take one file for all.
+//!
+//! Called by `authority`. Invariant: the directory gets its name when all of it is on disk, so a
+//! cut leaves a whole authority or none (and beside it a directory that nobody asks for).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};

@@ -410,3 +410,25 @@ fn a_fingerprint_is_written_as_people_compare_it() {
     );
     assert_eq!(text.len(), 95);
 }
+
+#[test]
+fn leaves_count_in_the_budget_and_are_done_without_where_it_is_spent() {
+    let (_home, authority) = make(&[]);
+    let device = Arc::new(hashcache::device::MemoryDevice::new(32 << 20));
+    let cache = Cache::open(hashcache::Config::on_device(device)).unwrap();
+    authority.count_in(&cache);
+    let before = cache.stats().memory_used_bytes;
+    for host in 0..20 {
+        authority.leaf_for_a_week(&format!("h{host}.test"));
+    }
+    let counted = cache.stats().memory_used_bytes - before;
+    assert_eq!(counted, authority.leaves_bytes());
+    assert!(counted > 20 * 1000, "{counted}");
+    *authority.leaves() = Leaves::new(1);
+    assert_eq!(cache.stats().memory_used_bytes, before);
+    let limit = cache.stats().memory_limit_bytes;
+    let _spent = cache.reserve(limit / 8 * 5).unwrap();
+    let one = authority.leaf_for_a_week("a.test");
+    assert!(!Arc::ptr_eq(&one, &authority.leaf_for_a_week("a.test")));
+    assert_eq!(authority.leaves_bytes(), 0);
+}
