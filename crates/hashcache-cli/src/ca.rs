@@ -15,7 +15,7 @@ use hashcache_proxy::{Authority, AuthorityError, MakeOptions};
 use serde_json::json;
 
 use crate::fault::Fault;
-use crate::settings::Environment;
+use crate::settings::{self, Environment};
 use crate::{NOT_WELL, say};
 
 /// What can be done with a certificate authority.
@@ -38,7 +38,7 @@ Devices get its certificate from the proxy's own page, http://PROXY/ca.";
 /// What is to be made.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// Where to put it [default: hashcache/ca in ~/.config, for root in /etc]
+    /// Where to put it [default: what the settings say, else hashcache/ca in ~/.config or /etc]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Name under which devices list it [default: of this machine and day]
@@ -55,7 +55,7 @@ pub struct InitArgs {
 /// What is to be shown.
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
-    /// Where it is [default: hashcache/ca in ~/.config, for root in /etc]
+    /// Where it is [default: what the settings say, else hashcache/ca in ~/.config or /etc]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print the certificate in PEM
@@ -80,8 +80,8 @@ pub fn run(command: &CaCommand, environment: &Environment) -> anyhow::Result<Exi
 }
 
 fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::Result<ExitCode> {
-    let directory = match &args.dir {
-        Some(directory) => directory.clone(),
+    let directory = match named(args.dir.as_deref(), environment)? {
+        Some(directory) => directory,
         None => {
             let directory = default_directory(environment)?;
             // Only what leads to our own default place is made.
@@ -113,8 +113,8 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
 }
 
 fn show(args: &ShowArgs, environment: &Environment, now: SystemTime) -> anyhow::Result<ExitCode> {
-    let directory = match &args.dir {
-        Some(directory) => directory.clone(),
+    let directory = match named(args.dir.as_deref(), environment)? {
+        Some(directory) => directory,
         None => default_directory(environment)?,
     };
     let loaded = Authority::load(&directory);
@@ -168,6 +168,15 @@ fn json_of(authority: &Authority, directory: &Path) -> String {
         "certificate": directory.join("root.pem"),
     });
     format!("{all:#}\n")
+}
+
+/// The directory that was given, else the one that the proxy would use.
+fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Option<PathBuf>> {
+    if let Some(directory) = given {
+        return Ok(Some(directory.to_owned()));
+    }
+    let effective = settings::load(None, vec![], environment)?;
+    Ok(effective.values.intercept_ca)
 }
 
 /// Beside the configuration file.

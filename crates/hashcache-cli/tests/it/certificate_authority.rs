@@ -143,3 +143,17 @@ fn what_cannot_be_is_told_with_what_to_do() {
     assert!(outcome.stderr.contains("(mode 644)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("hint: `chmod 600 ca/signer.pem`"));
 }
+
+#[test]
+fn the_place_that_the_settings_name_is_where_it_is_made_and_shown() {
+    let home = Home::new();
+    home.file("c.toml", "[intercept]\nca = \"here\"\n");
+    let variables = [("HASHCACHE_CONFIG", "c.toml")];
+    let made = home.hashcache(&["ca", "init"], &variables);
+    assert_eq!((made.status, made.stderr.as_str()), (Some(0), ""));
+    assert!(home.path().join("here/signer.pem").exists());
+    let shown = home.hashcache(&["ca", "show"], &variables);
+    assert!(shown.stdout.ends_with("\ndirectory    here\n"), "{shown:?}");
+    let wrong = home.hashcache(&["ca", "show"], &[("HASHCACHE_CONFIG", "none.toml")]);
+    assert_eq!(wrong.status, Some(2));
+}
