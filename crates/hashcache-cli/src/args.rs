@@ -12,6 +12,7 @@ use clap_complete::Shell;
 use hashcache_proxy::HostList;
 
 use crate::bench::BenchCommand;
+use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
@@ -70,6 +71,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// Purge objects of a proxy that runs on this machine
     Purge(PurgeArgs),
+    /// Make or show the certificate authority of a proxy that intercepts TLS
+    #[command(subcommand)]
+    Ca(CaCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -25,6 +25,8 @@ use crate::purge;
 pub(crate) struct Metrics {
     workers: Box<[Arc<WorkerMetrics>]>,
     reload_failed: AtomicBool,
+    /// When the certificate authority ends, seconds since 1970; 0 without one.
+    authority_ends: AtomicU64,
     purges: Arc<purge::Counts>,
 }
 
@@ -35,6 +37,7 @@ impl Metrics {
         Arc::new(Self {
             workers,
             reload_failed: AtomicBool::new(false),
+            authority_ends: AtomicU64::new(0),
             purges: Arc::default(),
         })
     }
@@ -52,6 +55,11 @@ impl Metrics {
     /// Notes how the latest reload of the configuration ended.
     pub(crate) fn config_reloaded(&self, result: Reload) {
         self.reload_failed.store(result == Reload::Kept, Relaxed);
+    }
+
+    /// Notes when the certificate authority ends (seconds since 1970), if there is one.
+    pub(crate) fn authority_ends(&self, end: Option<u64>) {
+        self.authority_ends.store(end.unwrap_or(0), Relaxed);
     }
 
     fn sum(&self, count: impl Fn(&WorkerMetrics) -> &AtomicU64) -> u64 {

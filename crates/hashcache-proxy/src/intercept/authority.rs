@@ -1,9 +1,9 @@
 //! The certificate authority of an intercepting proxy: a root for devices to trust, an intermediate
 //! that signs for it, and a leaf for each host that is intercepted.
 //!
-//! `hashcache ca init` makes one ([`Authority::make`]), the proxy loads it ([`Authority::load`]) and
-//! asks it for the certificate of a host at each handshake ([`Authority::leaf`]). `files` knows how
-//! it lies on disk.
+//! `hashcache ca init` makes one ([`Authority::make`]), the proxy loads it ([`Authority::load`])
+//! and asks it for the certificate of a host at each handshake ([`Authority::leaf`]). `files` knows
+//! how it lies on disk.
 //!
 //! ```text
 //! root (5 years, pathlen 1) ── intermediate (5 years, pathlen 0, TLS servers only)
@@ -24,9 +24,10 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use hashcache::Cache;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -173,6 +174,8 @@ pub struct Authority {
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
     leaves: Mutex<Leaves>,
+    /// Out of whose budget the leaves are, once it is known.
+    memory: OnceLock<Cache>,
 }
 
 impl Authority {
@@ -181,7 +184,7 @@ impl Authority {
     pub const NAME_CHARS: usize = 64 - INTERMEDIATE.len();
 
     /// Memory for leaves that are kept, bytes: some 1,100 of them.
-    pub const LEAVES_BYTES: usize = 2 << 20;
+    pub const LEAVES_BYTES: u64 = 2 << 20;
 
     /// Makes a new authority and writes it to `directory`, which must be empty or not there.
     ///
@@ -270,6 +273,7 @@ impl Authority {
             leaf_key,
             signing_key: any_ecdsa_type(&pkcs8).map_err(|_| "no key can be made")?,
             leaves: Mutex::new(Leaves::new(Self::LEAVES_BYTES)),
+            memory: OnceLock::new(),
         };
         let begin = facts.not_before.max(root_facts.not_before) + DAY;
         authority.prove(begin)?;
@@ -342,7 +346,12 @@ impl Authority {
             not_before,
             not_after,
         };
-        self.leaves().put(&host, leaf);
+        // Where memory is short it is made anew the next time.
+        let bytes = leaf.bytes(&host);
+        let memory = self.memory.get().map(|cache| cache.reserve_spare(bytes));
+        if !matches!(memory, Some(None)) {
+            self.leaves().put(&host, leaf, memory.flatten());
+        }
         Ok(key)
     }
 
@@ -363,6 +372,12 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let signed = params.signed_by(&self.leaf_key, &self.issuer);
         Ok(signed.map_err(sign_error)?.into())
+    }
+
+    /// Has the leaves count in the budget of `cache`, from the next one on.
+    pub(crate) fn count_in(&self, cache: &Cache) {
+        // A second call comes with the same one: a process has one store.
+        let _ = self.memory.set(cache.clone());
     }
 
     /// Whether it may vouch for `host`: always, unless it is kept to domains.
@@ -409,8 +424,13 @@ impl Authority {
         SystemTime::UNIX_EPOCH + Duration::from_secs(self.not_after)
     }
 
+    /// The same in seconds since 1970.
+    pub(crate) fn not_after_seconds(&self) -> u64 {
+        self.not_after
+    }
+
     /// Memory that the leaves take now, bytes; no more than [`Self::LEAVES_BYTES`].
-    pub fn leaves_bytes(&self) -> usize {
+    pub fn leaves_bytes(&self) -> u64 {
         self.leaves().bytes()
     }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use hashcache::Reservation;
 use rustls::sign::CertifiedKey;
 
 /// A leaf that was made.
@@ -19,19 +20,33 @@ pub(super) struct Leaf {
     pub(super) not_after: u64,
 }
 
+impl Leaf {
+    /// Memory that it takes: its certificates, its name twice, and its places in the maps.
+    pub(super) fn bytes(&self, host: &str) -> u64 {
+        let chain: usize = self.key.cert.iter().map(|it| it.len()).sum();
+        (chain + 2 * host.len() + OVERHEAD) as u64
+    }
+}
+
+/// A leaf with the turn of its last use, and its part of a budget.
+struct Kept {
+    used: u64,
+    leaf: Leaf,
+    _memory: Option<Reservation>,
+}
+
 /// All that are kept.
-#[derive(Debug)]
 pub(super) struct Leaves {
-    by_host: HashMap<Box<str>, (u64, Leaf)>,
+    by_host: HashMap<Box<str>, Kept>,
     /// Hosts by the turn of their last use.
     by_use: BTreeMap<u64, Box<str>>,
     turn: u64,
-    bytes: usize,
-    bytes_max: usize,
+    bytes: u64,
+    bytes_max: u64,
 }
 
 impl Leaves {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(super) fn new(bytes_max: u64) -> Self {
         Self {
             by_host: HashMap::new(),
             by_use: BTreeMap::new(),
@@ -43,22 +58,27 @@ impl Leaves {
 
     /// The leaf of `host`, which counts as a use.
     pub(super) fn get(&mut self, host: &str) -> Option<Leaf> {
-        let (used, leaf) = self.by_host.get_mut(host)?;
-        let leaf = leaf.clone();
+        let kept = self.by_host.get_mut(host)?;
         self.turn += 1;
-        if let Some(host) = self.by_use.remove(used) {
+        if let Some(host) = self.by_use.remove(&kept.used) {
             self.by_use.insert(self.turn, host);
         }
-        *used = self.turn;
-        Some(leaf)
+        kept.used = self.turn;
+        Some(kept.leaf.clone())
     }
 
-    /// Keeps `leaf` in place of any other of `host`, and gives up those that were not used for long.
-    pub(super) fn put(&mut self, host: &str, leaf: Leaf) {
+    /// Keeps `leaf` in place of any other of `host`, and gives up those not used for long.
+    /// `memory` is given back with it.
+    pub(super) fn put(&mut self, host: &str, leaf: Leaf, memory: Option<Reservation>) {
         self.remove(host);
         self.turn += 1;
-        self.bytes += bytes(host, &leaf);
-        self.by_host.insert(host.into(), (self.turn, leaf));
+        self.bytes += leaf.bytes(host);
+        let kept = Kept {
+            used: self.turn,
+            leaf,
+            _memory: memory,
+        };
+        self.by_host.insert(host.into(), kept);
         self.by_use.insert(self.turn, host.into());
         while self.bytes > self.bytes_max && self.by_host.len() > 1 {
             let Some((_, oldest)) = self.by_use.first_key_value() else {
@@ -70,22 +90,16 @@ impl Leaves {
     }
 
     /// Memory that all of them take, bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     fn remove(&mut self, host: &str) {
-        if let Some((used, leaf)) = self.by_host.remove(host) {
-            self.by_use.remove(&used);
-            self.bytes -= bytes(host, &leaf);
+        if let Some(kept) = self.by_host.remove(host) {
+            self.by_use.remove(&kept.used);
+            self.bytes -= kept.leaf.bytes(host);
         }
     }
-}
-
-/// Memory that one takes: its certificates, its name twice, and its places in the maps.
-fn bytes(host: &str, leaf: &Leaf) -> usize {
-    let chain: usize = leaf.key.cert.iter().map(|it| it.len()).sum();
-    chain + 2 * host.len() + OVERHEAD
 }
 
 /// Places in both maps, the `Arc` and the vectors; rounded up.
@@ -112,14 +126,14 @@ mod tests {
 
     #[test]
     fn the_least_used_go_first_and_no_more_is_kept_than_allowed() {
-        let one = OVERHEAD + 600 + 2;
+        let one = (OVERHEAD + 600 + 2) as u64;
         let mut leaves = Leaves::new(3 * one);
         for host in ["a", "b", "c"] {
-            leaves.put(host, leaf(600, 1));
+            leaves.put(host, leaf(600, 1), None);
         }
         assert_eq!(leaves.bytes(), 3 * one);
         assert!(leaves.get("a").is_some());
-        leaves.put("d", leaf(600, 1));
+        leaves.put("d", leaf(600, 1), None);
         assert!(leaves.get("b").is_none());
         assert!(
             ["a", "c", "d"]
@@ -132,18 +146,18 @@ mod tests {
     #[test]
     fn a_host_has_one_leaf() {
         let mut leaves = Leaves::new(1 << 20);
-        leaves.put("a", leaf(600, 1));
-        leaves.put("a", leaf(700, 2));
+        leaves.put("a", leaf(600, 1), None);
+        leaves.put("a", leaf(700, 2), None);
         assert_eq!(leaves.get("a").unwrap().not_after, 2);
-        assert_eq!(leaves.bytes(), OVERHEAD + 700 + 2);
+        assert_eq!(leaves.bytes(), (OVERHEAD + 700 + 2) as u64);
         assert_eq!(leaves.by_use.len(), 1);
     }
 
     #[test]
     fn a_bound_below_one_leaf_keeps_the_last() {
         let mut leaves = Leaves::new(1);
-        leaves.put("a", leaf(600, 1));
-        leaves.put("b", leaf(600, 1));
+        leaves.put("a", leaf(600, 1), None);
+        leaves.put("b", leaf(600, 1), None);
         assert!(leaves.get("a").is_none() && leaves.get("b").is_some());
     }
 }

@@ -13,6 +13,7 @@
 // Whom we answer for, and with what.
 pub(crate) mod authority;
 pub(crate) mod certificate;
+pub(crate) mod expiry;
 mod leaves;
 pub(crate) mod pem;
 

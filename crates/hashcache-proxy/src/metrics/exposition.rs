@@ -461,7 +461,15 @@ impl Exposition {
             "hashcache_verified_hosts",
             "Hosts that are intercepted without being asked",
             self.known.verified.len() as u64,
-        )
+        )?;
+        match metrics.authority_ends.load(Relaxed) {
+            0 => Ok(()),
+            end => page.gauge(
+                "hashcache_ca_expires_timestamp_seconds",
+                "When the certificate authority ends, since 1970",
+                end,
+            ),
+        }
     }
 
     fn encode_durations(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -157,6 +157,9 @@ async fn serve(
     {
         return Ok(own::self_test(note));
     }
+    if connection.within.is_none() && own::is_self_test(connection, &target.authority) {
+        return Ok(own::self_test(note));
+    }
     if request.method().as_str() == "PURGE" {
         let (space, target) = mirrored::purged(connection, &target);
         return purge::answer(connection, &request, (space, &target), note).await;

@@ -115,6 +115,7 @@ impl Control {
             ..old.upstream.clone()
         };
         let own = &self.common.own;
+        super::account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor);
         let live = Live::new(&settings, old.generation + 1, own, upstream, shown);
         self.common.live.store(Arc::new(live));

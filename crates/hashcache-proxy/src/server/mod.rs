@@ -44,7 +44,7 @@ use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::intercept::verified::Verified;
-use crate::intercept::{Interceptor, Known};
+use crate::intercept::{Interceptor, Known, expiry};
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::purge::Purger;
 use crate::related::Related;
@@ -141,6 +141,7 @@ pub fn run<E: std::fmt::Display>(
     let metrics = Metrics::new(settings.workers);
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
+    account(interceptor.as_deref(), &cache, &metrics);
     let verified = Arc::new(Verified::load(state.verified));
     let known = Arc::new(Known {
         verified: Arc::clone(&verified),
@@ -232,6 +233,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(expiry::mind(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,
@@ -262,6 +264,15 @@ fn interceptor(
     let intercept = settings.intercept.as_ref();
     let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
     made.transpose().map_err(IdentityError::Tickets)
+}
+
+/// Has what `interceptor` keeps count in the budget, and operators be told when its authority ends.
+fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
+    let authority = interceptor.map(|it| &it.authority);
+    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
+    if let Some(authority) = authority {
+        authority.count_in(cache);
+    }
 }
 
 /// Two proxies that nobody named must not take each other's requests for their own.

@@ -1,13 +1,16 @@
-//! How an authority lies on disk: a directory with three files.
+//! How an authority lies on disk: a directory with four files.
 //!
 //! | file | mode | what |
 //! |---|---|---|
 //! | `root.pem` | 644 | the certificate that devices are to trust |
-//! | `signer.pem` | 600 | what the proxy loads: the intermediate's key, its certificate, the root's |
+//! | `bundle.pem` | 644 | the same, and what the system trusted then |
+//! | `signer.pem` | 600 | for the proxy: the intermediate's key, its certificate, the root's |
 //! | `root.key` | 600 | the root's key; not there if the authority is kept to domains |
 //!
-//! Called by `authority`. Invariant: the directory gets its name when all of it is on disk, so a cut
-//! leaves a whole authority or none (and beside it a directory with a name that nobody asks for).
+//! The bundle is for programs that take one file for all.
+//!
+//! Called by `authority`. Invariant: the directory gets its name when all of it is on disk, so a
+//! cut leaves a whole authority or none (and beside it a directory that nobody asks for).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -112,6 +115,11 @@ impl<S: FnMut() -> io::Result<()>> Write<S> {
             pem("CERTIFICATE", &bundle.intermediate),
         );
         self.file(&fresh.join("root.pem"), 0o644, &root)?;
+        let mut all = root.clone();
+        for certificate in rustls_native_certs::load_native_certs().certs {
+            all.push_str(&pem("CERTIFICATE", &certificate));
+        }
+        self.file(&fresh.join("bundle.pem"), 0o644, &all)?;
         if let Some(key) = root_key {
             let text = pem("PRIVATE KEY", key.serialized_der());
             self.file(&fresh.join("root.key"), 0o600, &text)?;

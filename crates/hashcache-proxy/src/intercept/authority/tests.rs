@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustls::CertificateError;
 use rustls::Error as TlsError;
+use rustls::pki_types::pem::PemObject as _;
 use tempfile::TempDir;
 
 use super::*;
@@ -205,6 +206,14 @@ fn what_was_made_is_loaded_and_trusted_by_the_same_devices() {
         assert_eq!(judge(&made, &leaf.cert, "a.test", NOW), Ok(()));
         let pem = fs::read_to_string(home.path().join("ca/root.pem")).unwrap();
         assert_eq!(pem, loaded.root_pem());
+        // Programs that take one file trust it and what the system trusts.
+        let bundle = fs::read(home.path().join("ca/bundle.pem")).unwrap();
+        let bundle: Vec<_> = CertificateDer::pem_slice_iter(&bundle)
+            .map(|it| it.unwrap())
+            .collect();
+        assert_eq!(&bundle[0][..], loaded.root_der());
+        let system = rustls_native_certs::load_native_certs().certs;
+        assert_eq!(bundle[1..], system);
     }
 }
 
@@ -304,8 +313,8 @@ fn a_cut_at_any_step_leaves_no_authority_or_a_whole_one() {
         assert!(!directory.exists(), "step {steps}");
         steps += 1;
     }
-    // The directory, two files in three steps each, its sync, its name.
-    assert_eq!(steps, 9);
+    // The directory, three files in three steps each, its sync, its name.
+    assert_eq!(steps, 12);
     assert!(Authority::load_from(&directory, None).is_ok());
 }
 
@@ -400,4 +409,26 @@ fn a_fingerprint_is_written_as_people_compare_it() {
         "{text}"
     );
     assert_eq!(text.len(), 95);
+}
+
+#[test]
+fn leaves_count_in_the_budget_and_are_done_without_where_it_is_spent() {
+    let (_home, authority) = make(&[]);
+    let device = Arc::new(hashcache::device::MemoryDevice::new(32 << 20));
+    let cache = Cache::open(hashcache::Config::on_device(device)).unwrap();
+    authority.count_in(&cache);
+    let before = cache.stats().memory_used_bytes;
+    for host in 0..20 {
+        authority.leaf_for_a_week(&format!("h{host}.test"));
+    }
+    let counted = cache.stats().memory_used_bytes - before;
+    assert_eq!(counted, authority.leaves_bytes());
+    assert!(counted > 20 * 1000, "{counted}");
+    *authority.leaves() = Leaves::new(1);
+    assert_eq!(cache.stats().memory_used_bytes, before);
+    let limit = cache.stats().memory_limit_bytes;
+    let _spent = cache.reserve(limit / 8 * 5).unwrap();
+    let one = authority.leaf_for_a_week("a.test");
+    assert!(!Arc::ptr_eq(&one, &authority.leaf_for_a_week("a.test")));
+    assert_eq!(authority.leaves_bytes(), 0);
 }
