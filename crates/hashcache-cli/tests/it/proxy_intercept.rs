@@ -28,7 +28,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -48,6 +48,8 @@ struct Site {
 enum Clients {
     Anybody,
     Certified,
+    /// In TLS 1.2 alone, where a client without one hears of it within the handshake.
+    CertifiedOld,
 }
 
 type Pair = CertifiedKey<KeyPair>;
@@ -58,26 +60,38 @@ fn pair(name: &str) -> Pair {
 
 impl Site {
     async fn start(pair: &Pair, clients: Clients) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), pair, clients).await
+    }
+
+    /// The same where another was before.
+    async fn start_at(address: SocketAddr, pair: &Pair, clients: Clients) -> Self {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der()));
         let certificate: CertificateDer<'static> = pair.cert.der().clone();
         let builder = match clients {
             Clients::Anybody => ServerConfig::builder().with_no_client_auth(),
-            Clients::Certified => {
+            Clients::Certified | Clients::CertifiedOld => {
                 let roots = roots(&[certificate.clone()]);
                 let verifier = WebPkiClientVerifier::builder(Arc::new(roots));
-                ServerConfig::builder().with_client_cert_verifier(verifier.build().unwrap())
+                let versions = match clients {
+                    Clients::CertifiedOld => &[&rustls::version::TLS12][..],
+                    _ => rustls::ALL_VERSIONS,
+                };
+                ServerConfig::builder_with_protocol_versions(versions)
+                    .with_client_cert_verifier(verifier.build().unwrap())
             }
         };
         let config = builder.with_single_cert(vec![certificate.clone()], key);
         let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&requests);
         let accepting = tokio::spawn(async move {
+            // They end with this task.
+            let mut connections = JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
                 let (acceptor, count) = (acceptor.clone(), Arc::clone(&count));
-                tokio::spawn(async move {
+                connections.spawn(async move {
                     let Ok(stream) = acceptor.accept(socket).await else {
                         return;
                     };
@@ -351,7 +365,7 @@ async fn the_second_visit_is_a_hit_in_both_versions() {
     assert_eq!(
         log.matches(&format!("NONE_NONE/200 0 CONNECT {host} "))
             .count(),
-        3,
+        4,
         "{log}"
     );
     assert!(log.contains(&format!(" GET https://{host}/page ")), "{log}");
@@ -791,39 +805,39 @@ async fn an_origin_that_is_not_to_be_believed_or_wants_certificates_is_seen_by_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_origin_that_is_no_longer_to_be_believed_is_forgotten() {
+async fn of_an_origin_that_goes_bad_what_is_stored_stays_and_one_that_refuses_us_is_forgotten() {
     let home = Home::new();
     let root = authority(&home, &[]);
-    let mut site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let own = pair("a.localhost");
+    let mut site = Site::start(&own, Clients::Anybody).await;
     let (port, address) = (site.port(), site.address);
     let host = format!("a.localhost:{port}");
     let proxy = proxy(&home, &site, "a.localhost", &[]);
     let program = Program::new(&root, HTTP_1);
-    drop(program.reach(&proxy, "a.localhost", port).await.unwrap());
+    let mut stream = program.reach(&proxy, "a.localhost", port).await.unwrap();
+    get(&mut stream, &host, "/page").await;
     site.stop().await;
-    // Somebody else, with a certificate of his own, in its place.
-    let other = pair("a.localhost");
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(other.signing_key.serialize_der()));
-    let config = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(vec![other.cert.der().clone()], key);
-    let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
-    let listener = TcpListener::bind(address).await.unwrap();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move { acceptor.accept(socket).await.map(drop) });
-        }
-    });
+    let mut bad = Site::start_at(address, &pair("a.localhost"), Clients::Anybody).await;
     let mut stream = program.reach(&proxy, "a.localhost", port).await.unwrap();
     let head = get(&mut stream, &host, "/page").await;
+    assert!(status(&head).contains("hit"), "{head}");
+    let head = get(&mut stream, &host, "/other").await;
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     assert!(head.contains("tls_certificate_error"), "{head}");
+    assert_eq!(bad.requests(), 0);
+    assert_eq!(proxy.figure("hashcache_verified_hosts").await, "1");
+    bad.stop().await;
+
+    let _certified = Site::start_at(address, &own, Clients::CertifiedOld).await;
+    let mut stream = program.reach(&proxy, "a.localhost", port).await.unwrap();
+    let head = get(&mut stream, &host, "/other").await;
+    assert!(head.contains("tls_alert_received"), "{head}");
     assert_eq!(proxy.figure("hashcache_verified_hosts").await, "0");
-    let program = Program::new(other.cert.der(), HTTP_1);
-    let stream = program.reach(&proxy, "a.localhost", port).await.unwrap();
-    assert_eq!(shown(&stream), other.cert.der());
-    drop(stream);
+    let error = program.reach(&proxy, "a.localhost", port).await;
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+    let counted = "hashcache_not_intercepted_total{reason=\"client_certificate\"}";
+    assert_eq!(proxy.figure(counted).await, "1");
     proxy.end();
 }
 

@@ -93,7 +93,7 @@ impl Verified {
         }
     }
 
-    /// The certificate of `authority` is no longer good: whoever comes next shall see that.
+    /// `authority` is to be verified again before it is answered for.
     pub(crate) fn forget(&self, authority: &Authority) {
         if self.rows().remove(authority).is_some() {
             self.is_changed.store(true, Relaxed);

@@ -128,6 +128,7 @@ async fn serve(
     let common = &connection.worker.common;
     if let Some(within) = &connection.within {
         within.asked(&connection.worker);
+        note.set_authority(within.host_field());
     }
     if common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);

@@ -233,7 +233,9 @@ async fn follow_tunnel(
     mut stage: watch::Receiver<Stage>,
 ) {
     loop {
-        match *stage.borrow_and_update() {
+        // A copy: what is lent would keep the next stage from being told.
+        let now = *stage.borrow_and_update();
+        match now {
             Stage::Serving => {}
             Stage::Draining => drop(stop.send_replace(true)),
             Stage::Over => {

@@ -393,10 +393,10 @@ impl Upstream {
                 let not_after = || tls::not_after(stream);
                 self.verified.renew(&to.authority, now, not_after);
             }
-            // Whoever comes next by CONNECT is to see for himself.
-            Err(Failure::TlsCertificate(_) | Failure::TlsAlert(_) | Failure::TlsProtocol(_)) => {
-                self.verified.forget(&to.authority);
-            }
+            // It does not want us, perhaps for want of a certificate of ours: whoever comes next by
+            // CONNECT shall see whether it wants him. A certificate that is not good is no reason
+            // to forget: it may be that of a line that is down and says so to everybody.
+            Err(Failure::TlsAlert(_)) => self.verified.forget(&to.authority),
             Err(_) => {}
         }
         Ok(Channel::Tls(Box::new(shaken?)))
