@@ -107,7 +107,11 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
             directory.join("root.key").display()
         ));
     }
-    text.push_str("\nnext: have devices trust it, from the proxy's page /ca\n");
+    text.push_str(&format!(
+        "\nnext: hashcache proxy --intercept-ca {} --intercept-list cacheable\n\
+         Then devices find the certificate at the proxy's page /ca\n",
+        directory.display()
+    ));
     say(&text);
     Ok(ExitCode::SUCCESS)
 }

@@ -105,7 +105,10 @@ impl CaPage<'_> {
             let only: Vec<&str> = only.collect();
             let _ = write!(main, "<dt>Only for<dd>{}", Escaped(&only.join(", ")));
         }
-        main.push_str("</dl><h2>How to trust it</h2>");
+        main.push_str(
+            "</dl><h2>How to trust it</h2><p>First compare the SHA-256 with what the operator of \
+             this cache tells you: anybody can make such a page.</p>",
+        );
         for (system, steps) in SYSTEMS {
             let _ = write!(main, "<details><summary>{system}</summary>");
             for step in *steps {
