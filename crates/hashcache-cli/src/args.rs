@@ -138,7 +138,8 @@ pub enum ConfigCommand {
 const SETTINGS_HELP: &str = "\
 Every flag is also a key of the configuration file (cache_size = \"20GiB\") and an environment
 variable (HASHCACHE_CACHE_SIZE=20GiB, lists with commas, HASHCACHE_LIMITS__HEAD_TIME for keys of
-tables; those of [intercept] have flags that begin with --intercept). Flags win over variables, these over the file. `hashcache config show` lists all keys.
+tables; of these, those of [intercept] alone have flags). Flags win over variables, these over the
+file. `hashcache config show` lists all keys.
 Sizes: 64MiB, 20GiB, 1GB or plain bytes. Times: 250ms, 10s, 5m.";
 
 /// Flags of all settings; those of lists may be repeated or take several values with commas.
@@ -169,8 +170,8 @@ pub struct SettingArgs {
     /// that its index says files are on. NAME is the kind if none is given.
     #[arg(long, value_name = "KIND[:NAME]=URL", value_delimiter = ',')]
     mirror: Vec<String>,
-    /// Directory of the certificate authority (`hashcache ca init`) by which TLS may end here, so that
-    /// what passes can be stored; it ends here for hosts that are named alone
+    /// Directory of the certificate authority (`hashcache ca init`) by which TLS may end here, so
+    /// that what passes can be stored; it ends here for hosts that are named alone
     #[arg(long, value_name = "DIR")]
     intercept_ca: Option<String>,
     /// Host whose TLS ends here, or `*.example.org` for all below one

@@ -1,7 +1,7 @@
 //! Which hosts may be intercepted: those an operator named, those of lists that ship, and never
 //! banks and the like.
 //!
-//! `hashcache-cli` builds [`Hosts`] of its settings; `plan` asks at every CONNECT.
+//! `hashcache-cli` builds [`Hosts`] of its settings; the `Interceptor` asks at every CONNECT.
 //!
 //! Invariant: nothing is intercepted that nobody named. Who is on the list of those never to be
 //! intercepted is not, whatever else is said, unless a key of its own takes it off that list.

@@ -1,8 +1,8 @@
 //! Programs that refuse our certificates, learned by trying: they get a tunnel.
 //!
-//! Asked by `connection` after the peek, told by it how a handshake and what followed went. A row is
-//! one program (by its ClientHello) on one client, for one host: another program there keeps its
-//! hits.
+//! Asked by `request/intercepted` after the peek, told by it how a handshake and what followed
+//! went. A row is one program (by its ClientHello) on one client, for one host: another program
+//! there keeps its hits.
 //!
 //! ```text
 //!            refused            refused within 10 min            term over

@@ -1,14 +1,14 @@
 //! TLS that ends here: the proxy answers for an origin with a certificate of its own authority, so
 //! that what passes can be stored. Nothing is intercepted that nobody named.
 //!
-//! `request` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one of
-//! those; after the 200, `peek` looks at what the client says and `hello` reads it; `verified`
+//! `request` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
+//! of those; after the 200, `peek` looks at what the client says and `hello` reads it; `verified`
 //! knows whether the origin's certificate was found good lately, `learned` whether this program
-//! refuses ours. Only when all agree does `authority` make a leaf. Else the bytes go on to the origin
-//! as they came, and the client sees its certificate.
+//! refuses ours. Only when all agree does `authority` make a leaf. Else the bytes go on to the
+//! origin as they came, and the client sees its certificate.
 //!
-//! Invariant: a client whose TLS is not ended here finds no difference to a proxy that cannot do it,
-//! but that its first bytes may come up to three seconds later where its host is on the list.
+//! Invariant: a client whose TLS does not end here finds no difference to a proxy that cannot do
+//! it, but that what it says may be passed on up to three seconds later where its host is listed.
 
 // Whom we answer for, and with what.
 pub(crate) mod authority;

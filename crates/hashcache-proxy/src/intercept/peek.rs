@@ -1,6 +1,6 @@
 //! The first bytes of a tunnel, looked at and kept: is it TLS, and who is asked for?
 //!
-//! Called by `connection` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads for it.
+//! Called by `request/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads for it.
 //!
 //! Invariant: what was read is given back whole, whatever it was, to be replayed to the origin or
 //! into a handshake of ours. Cost: at most [`PEEK_BYTES`] twice, beyond [`SMALL_BYTES`] set aside

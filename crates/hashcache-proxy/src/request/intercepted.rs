@@ -1,12 +1,12 @@
-//! CONNECT to a host whose TLS may end here: what is found out between the 200 and the first request
-//! inside, and the tunnel it becomes when anything speaks against it.
+//! CONNECT to a host whose TLS may end here: what is found out between the 200 and the first
+//! request inside, and the tunnel it becomes when anything speaks against it.
 //!
 //! Called by `connect`; the parts are those of `intercept`. What is asked inside goes through
 //! `server` and `request` like any other request.
 //!
 //! Invariant: until our handshake begins, everything the client said can still be replayed to the
-//! origin. A host that was verified lately is not connected to before somebody needs it. Cost: for a
-//! host that is not known, a connection and a handshake with it; for others a look at two tables.
+//! origin. A host that was verified lately is not connected to before somebody needs it. Cost: for
+//! a host that is not known, a connection and a handshake with it; for others a look at two tables.
 
 use std::cell::Cell;
 use std::io;
