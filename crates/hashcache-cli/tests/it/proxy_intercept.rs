@@ -426,6 +426,41 @@ async fn what_is_stored_is_there_when_the_origin_is_gone_also_after_a_restart() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ports_and_destinations_are_refused_as_for_any_connect() {
+    let home = Home::new();
+    let root = authority(&home, &[]);
+    let site = Site::start(&pair("a.localhost"), Clients::Anybody).await;
+    let host = format!("a.localhost:{}", site.port());
+    let program = Program::new(&root, HTTP_1);
+    let first = proxy(&home, &site, "a.localhost,b.localhost", &[]);
+    let mut stream = program
+        .reach(&first, "a.localhost", site.port())
+        .await
+        .unwrap();
+    get(&mut stream, &host, "/page").await;
+    drop(stream);
+    first.end();
+    let deny = ["--deny-destination=127.0.0.0/8"];
+    let proxy = proxy(&home, &site, "a.localhost,b.localhost", &deny);
+    let mut stream = program
+        .reach(&proxy, "a.localhost", site.port())
+        .await
+        .unwrap();
+    let head = get(&mut stream, &host, "/page").await;
+    assert!(status(&head).contains("hit"), "{head}");
+    let head = get(&mut stream, &host, "/other").await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    for to in [&format!("b.localhost:{}", site.port()), "a.localhost:25"] {
+        let mut socket = TcpStream::connect(proxy.listen).await.unwrap();
+        let head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let answer = head_of(&mut socket).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
+    proxy.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_is_not_named_or_never_to_be_intercepted_shows_its_own_certificate() {
     let home = Home::new();
     let root = authority(&home, &["localhost"]);
@@ -474,6 +509,18 @@ async fn a_key_of_its_own_takes_a_host_off_the_list_of_those_never_to_be_interce
     let program = Program::new(&root, HTTP_1);
     let reach = program.reach(&proxy, "www.mybank.localhost", site.port());
     assert_ne!(*shown(&reach.await.unwrap()), site.certificate);
+    // A reload without the authority changes nothing.
+    let (ca, away) = (home.path().join("ca"), home.path().join("away"));
+    fs::rename(&ca, &away).unwrap();
+    proxy.signal(Signal::HUP);
+    let said = proxy.says("configuration not reloaded");
+    assert!(
+        said.contains("cannot intercept by the authority in ca"),
+        "{said}"
+    );
+    let reach = program.reach(&proxy, "www.mybank.localhost", site.port());
+    assert_ne!(*shown(&reach.await.unwrap()), site.certificate);
+    fs::rename(&away, &ca).unwrap();
     // A reload takes it back.
     home.file("hashcache.toml", "");
     proxy.signal(Signal::HUP);

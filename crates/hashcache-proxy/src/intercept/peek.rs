@@ -1,6 +1,7 @@
 //! The first bytes of a tunnel, looked at and kept: is it TLS, and who is asked for?
 //!
-//! Called by `request/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads for it.
+//! Called by `request/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads
+//! for it.
 //!
 //! Invariant: what was read is given back whole, whatever it was, to be replayed to the origin or
 //! into a handshake of ours. Cost: at most [`PEEK_BYTES`] twice, beyond [`SMALL_BYTES`] set aside
@@ -24,7 +25,7 @@ pub(crate) struct Peeked {
     /// What the client wants, or why that is not known.
     pub(crate) seen: Result<Hello, Reason>,
     /// Memory for a long hello, until it is replayed.
-    pub(super) _memory: Option<Reservation>,
+    pub(crate) memory: Option<Reservation>,
 }
 
 /// Reads until there is a ClientHello, or it is clear that there will be none, within `limit`.
@@ -59,7 +60,7 @@ pub(crate) async fn peek(
     Peeked {
         bytes: peek.bytes.into(),
         seen,
-        _memory: memory,
+        memory,
     }
 }
 

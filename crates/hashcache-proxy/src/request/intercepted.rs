@@ -187,6 +187,8 @@ struct Tunnel {
     client: Socket,
     upstream: Option<TcpStream>,
     to: Endpoint,
+    /// For a long hello, which waits for the upstream to take it.
+    memory: Option<Reservation>,
 }
 
 /// A client whose TLS ended here.
@@ -225,6 +227,7 @@ async fn decide(
                 client,
                 upstream,
                 to: candidate.to,
+                memory: peeked.memory,
             });
         }
     };
@@ -368,7 +371,8 @@ impl Tunnel {
             }
         };
         let open = worker.metrics.tunnel();
-        connect::carry(connection, note, self.client, upstream, open).await;
+        let held = (open, self.memory);
+        connect::carry(connection, note, self.client, upstream, held).await;
     }
 }
 
@@ -390,7 +394,9 @@ impl Ours {
             ending = serving => server::count_ending(&worker.metrics, ending),
             _ = drained.wait_for(|drained| *drained) => {}
         }
-        if !within.has_asked.get() && !within.is_self_test() {
+        // Whom we told to stop may have had no time to ask.
+        let is_stopping = *connection.stopping.borrow();
+        if !within.has_asked.get() && !within.is_self_test() && !is_stopping {
             let known = &worker.common.intercept;
             known.learned.silent(&within.who, Instant::now());
         }
