@@ -9,11 +9,15 @@ use std::sync::LazyLock;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use hashcache_proxy::HostList;
 
 use crate::bench::BenchCommand;
+use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
-use crate::settings::{FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find};
+use crate::settings::{
+    FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find_flag,
+};
 
 /// The version, with the commit when the build was told one.
 ///
@@ -67,6 +71,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// Purge objects of a proxy that runs on this machine
     Purge(PurgeArgs),
+    /// Make or show the certificate authority of a proxy that intercepts TLS
+    #[command(subcommand)]
+    Ca(CaCommand),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -131,7 +138,8 @@ pub enum ConfigCommand {
 const SETTINGS_HELP: &str = "\
 Every flag is also a key of the configuration file (cache_size = \"20GiB\") and an environment
 variable (HASHCACHE_CACHE_SIZE=20GiB, lists with commas, HASHCACHE_LIMITS__HEAD_TIME for keys of
-tables). Flags win over variables, these over the file. `hashcache config show` lists all keys.
+tables; of these, those of [intercept] alone have flags). Flags win over variables, these over the
+file. `hashcache config show` lists all keys.
 Sizes: 64MiB, 20GiB, 1GB or plain bytes. Times: 250ms, 10s, 5m.";
 
 /// Flags of all settings; those of lists may be repeated or take several values with commas.
@@ -162,6 +170,16 @@ pub struct SettingArgs {
     /// that its index says files are on. NAME is the kind if none is given.
     #[arg(long, value_name = "KIND[:NAME]=URL", value_delimiter = ',')]
     mirror: Vec<String>,
+    /// Directory of the certificate authority (`hashcache ca init`) by which TLS may end here, so
+    /// that what passes can be stored; it ends here for hosts that are named alone
+    #[arg(long, value_name = "DIR")]
+    intercept_ca: Option<String>,
+    /// Host whose TLS ends here, or `*.example.org` for all below one
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    intercept: Vec<String>,
+    /// List of hosts whose TLS ends here: `cacheable`, those that answer all who ask alike
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = words(&HostList::ALL))]
+    intercept_list: Vec<String>,
     /// URL under which clients reach this proxy, where their requests do not tell
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -272,6 +290,9 @@ impl SettingArgs {
             ("tls-cert", many(&self.tls_cert)),
             ("tls-key", many(&self.tls_key)),
             ("mirror", many(&self.mirror)),
+            ("intercept-ca", one(&self.intercept_ca)),
+            ("intercept", many(&self.intercept)),
+            ("intercept-list", many(&self.intercept_list)),
             ("public-url", one(&self.public_url)),
             ("fail", one(&self.fail)),
             ("cache", many(&self.cache)),
@@ -309,7 +330,8 @@ impl SettingArgs {
         ];
         all.into_iter()
             .filter_map(|(flag, written)| {
-                let found = find(flag).expect("the test below finds every flag among the keys");
+                let found =
+                    find_flag(flag).expect("the test below finds every flag among the keys");
                 Some(Given {
                     found,
                     written: written?,
@@ -356,7 +378,7 @@ mod tests {
     fn every_flag_is_a_key_of_the_file_and_a_variable() {
         assert!(flags().contains(&"cache-size".to_owned()));
         for flag in flags() {
-            assert!(find(&flag).is_some(), "{flag}");
+            assert!(find_flag(&flag).is_some(), "{flag}");
         }
     }
 
@@ -371,6 +393,7 @@ mod tests {
                 "fail" => format!("--{flag}=closed"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
+                "intercept-list" => format!("--{flag}=cacheable"),
                 _ => format!("--{flag}=7"),
             };
             let cli = Cli::try_parse_from(["hashcache", "config", "show", &argument]).unwrap();
@@ -380,7 +403,13 @@ mod tests {
             let given = settings.given();
             assert_eq!(given.len(), 1, "{flag}");
             assert_eq!(given[0].source, Source::Flag(format!("--{flag}")));
-            assert_eq!(given[0].found.spelling, flag.replace('-', "_"));
+            let key = match flag.as_str() {
+                "intercept" => "intercept.hosts",
+                "intercept-ca" => "intercept.ca",
+                "intercept-list" => "intercept.lists",
+                _ => &flag.replace('-', "_"),
+            };
+            assert_eq!(given[0].found.spelling, key);
         }
     }
 

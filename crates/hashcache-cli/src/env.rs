@@ -4,7 +4,9 @@
 //! configured.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use hashcache_http::{Authority, Host, Origin, Scheme};
@@ -30,7 +32,8 @@ pub fn run(
         return Err(fault.hint("they ask it as they would ask the site").into());
     }
     let proxy = proxy_url(&values);
-    let told = Told::of(&proxy, &values.mirror);
+    let certificates = values.intercept_ca.as_deref().map(Certificates::of);
+    let told = Told::of(&proxy, &values.mirror, certificates);
     let text = if as_json {
         told.json(&proxy)
     } else {
@@ -65,14 +68,59 @@ fn proxy_url(values: &Values) -> Origin {
     })
 }
 
+/// Files of the certificate authority by which TLS ends at the proxy.
+#[derive(Debug)]
+struct Certificates {
+    /// Its certificate, for programs that take it beside those of the system.
+    root: PathBuf,
+    /// The same with those of the system, for programs that take one file for all.
+    bundle: PathBuf,
+    /// Whether we can read both, and so those can whom we tell of them.
+    readable: bool,
+}
+
+impl Certificates {
+    fn of(directory: &Path) -> Self {
+        // Whoever reads it may be elsewhere.
+        let directory = directory.canonicalize().unwrap_or(directory.to_owned());
+        let (root, bundle) = (directory.join("root.pem"), directory.join("bundle.pem"));
+        let readable = [&root, &bundle].iter().all(|it| File::open(it).is_ok());
+        Self {
+            root,
+            bundle,
+            readable,
+        }
+    }
+
+    fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let adds = ("NODE_EXTRA_CA_CERTS", self.root.display().to_string());
+        let bundle = self.bundle.display().to_string();
+        let replace = [
+            "SSL_CERT_FILE",
+            "CURL_CA_BUNDLE",
+            "REQUESTS_CA_BUNDLE",
+            "PIP_CERT",
+            "CARGO_HTTP_CAINFO",
+            "GIT_SSL_CAINFO",
+            "AWS_CA_BUNDLE",
+            // Wins over a `cafile` of its own files, which would win over NODE_EXTRA_CA_CERTS.
+            "npm_config_cafile",
+        ];
+        let replace = replace.map(|name| (name, bundle.clone()));
+        [adds].into_iter().chain(replace)
+    }
+}
+
 /// All that programs are told.
 struct Told<'a> {
     variables: Vec<(&'static str, String)>,
     mirrors: Vec<(&'a Mirror, Setup)>,
+    /// What people are told of certificates, if there are any.
+    certificates: Vec<String>,
 }
 
 impl<'a> Told<'a> {
-    fn of(proxy: &Origin, mirrors: &'a [Mirror]) -> Self {
+    fn of(proxy: &Origin, mirrors: &'a [Mirror], certificates: Option<Certificates>) -> Self {
         let url = format!("{proxy}/");
         // Without its port: few programs look at one here.
         let own = match &proxy.authority.host {
@@ -107,13 +155,37 @@ impl<'a> Told<'a> {
                 variables.extend(setup.variables.iter().cloned());
             }
         }
-        Self { variables, mirrors }
+        let mut lines = vec![];
+        if let Some(certificates) = certificates {
+            if certificates.readable {
+                variables.extend(certificates.variables());
+                lines
+                    .push("Chromium and Firefox have lists of their own. For Chromium:".to_owned());
+                lines.push(format!("  {CERTUTIL}"));
+            } else {
+                lines.push(
+                    "The certificates by which TLS ends there cannot be read here.".to_owned(),
+                );
+            }
+            lines.push(format!("Other devices find the certificate at {proxy}/ca"));
+        }
+        Self {
+            variables,
+            mirrors,
+            certificates: lines,
+        }
     }
 
     fn shell(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.variables {
             text.push_str(&format!("export {name}={}\n", quoted(value)));
+        }
+        if !self.certificates.is_empty() {
+            text.push('\n');
+        }
+        for line in &self.certificates {
+            text.push_str(&format!("# {line}\n"));
         }
         for (mirror, setup) in &self.mirrors {
             let (name, kind, url) = (mirror.name(), mirror.kind(), mirror.url());
@@ -163,6 +235,10 @@ impl<'a> Told<'a> {
     }
 }
 
+/// Has Chromium on Linux trust the authority; the variable is one of ours.
+const CERTUTIL: &str = "certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n hashcache -i \
+    \"$NODE_EXTRA_CA_CERTS\"";
+
 /// A word as every POSIX shell reads it back.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
@@ -194,7 +270,7 @@ mod tests {
         let proxy: Origin = "http://cache.lan:3128".parse().unwrap();
         let mirrors = ["npm=http://one.test/", "npm:two=http://two.test/"]
             .map(|word| settings::read_mirror(word).unwrap());
-        let told = Told::of(&proxy, &mirrors);
+        let told = Told::of(&proxy, &mirrors, None);
         let text = told.shell();
         let set = "export npm_config_registry='http://cache.lan:3128/mirror/npm/'\n";
         assert!(text.contains(set), "{text}");

@@ -13,6 +13,7 @@ mod units;
 
 // The subcommands.
 mod bench;
+mod ca;
 mod check;
 mod completions;
 mod config;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Purge(args) => purge::run(&args, &environment),
+        Command::Ca(command) => ca::run(&command, &environment),
         Command::Config(command) => config::run(command, &environment),
         Command::Env { json, settings } => env::run(json, &settings, &environment),
         Command::Completions { shell } => completions::run(shell),

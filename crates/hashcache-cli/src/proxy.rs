@@ -8,10 +8,13 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use hashcache::{Cache, Config, PolicyKind};
-use hashcache_proxy::{AccessLog, RunError, Speaks};
+use hashcache_proxy::{
+    AccessLog, Authority, Hosts, Intercept, RunError, Settings, Speaks, StateFiles,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -45,7 +48,7 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
             warn!(settings, "changed settings need a restart");
         }
         bound(&mut effective, open_files, cache_size);
-        Ok::<_, String>(effective.values.for_proxy())
+        for_proxy(&effective).map_err(|error| fault::one_line(&error))
     };
     let announced = effective.clone();
     let listening = move |listen: &[SocketAddr], admin: Option<SocketAddr>| {
@@ -56,16 +59,39 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
     };
-    let state = clock_file(&effective);
-    hashcache_proxy::run(
-        effective.values.for_proxy(),
-        cache,
-        state,
-        listening,
-        reload,
-    )
-    .map_err(cannot_run)?;
+    let state = StateFiles {
+        clock: state_file(&effective, "clock"),
+        verified: state_file(&effective, "verified"),
+    };
+    hashcache_proxy::run(for_proxy(&effective)?, cache, state, listening, reload)
+        .map_err(cannot_run)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The proxy's share of the settings, with what they name in files.
+fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
+    let values = &effective.values;
+    let intercept = values.intercept_ca.as_deref().map(|directory| {
+        let authority = Authority::load(directory).map_err(|error| {
+            let fault = Fault::new(format!(
+                "cannot intercept by the authority in {}",
+                directory.display()
+            ));
+            let fault = match error.advice() {
+                Some(advice) => fault.hint(advice),
+                None => fault,
+            };
+            anyhow::Error::new(error).context(fault)
+        })?;
+        Ok::<_, anyhow::Error>(Intercept {
+            authority: Arc::new(authority),
+            hosts: Hosts::new(&values.intercept),
+        })
+    });
+    Ok(Settings {
+        intercept: intercept.transpose()?,
+        ..values.for_proxy()
+    })
 }
 
 /// Bounds settings by what this process has, at its start and at every reload: an existing cache
@@ -129,14 +155,14 @@ fn cannot_run(error: RunError) -> anyhow::Error {
     Fault::new(format!("{error}: {source}")).hint(hint).into()
 }
 
-/// Where the last time known is kept: beside the cache, which is ours to write to.
-fn clock_file(effective: &Effective) -> Option<PathBuf> {
+/// Where something is kept for the next start: beside the cache, which is ours to write to.
+fn state_file(effective: &Effective, ending: &str) -> Option<PathBuf> {
     let cache = effective.values.cache.first()?;
-    let clock = cache.with_extension("clock");
-    if clock == *cache {
-        return Some(cache.with_extension("clock.clock"));
+    let file = cache.with_extension(ending);
+    if file == *cache {
+        return Some(cache.with_extension(format!("{ending}.{ending}")));
     }
-    Some(clock)
+    Some(file)
 }
 
 fn load(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Effective> {
@@ -440,14 +466,15 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_never_kept_in_the_file_of_the_cache() {
+    fn no_state_is_ever_kept_in_the_file_of_the_cache() {
         for (cache, clock) in [
             ("/c.img", "/c.clock"),
             ("/c.clock", "/c.clock.clock"),
             ("/c.clock.new", "/c.clock.clock"),
         ] {
             let effective = effective(&[&format!("--cache={cache}")]);
-            assert_eq!(clock_file(&effective).as_deref(), Some(Path::new(clock)));
+            let file = state_file(&effective, "clock");
+            assert_eq!(file.as_deref(), Some(Path::new(clock)));
         }
     }
 

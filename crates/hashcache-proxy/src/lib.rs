@@ -14,6 +14,7 @@ mod worker;
 // The life of a request.
 mod collapse;
 mod fetch;
+mod intercept;
 mod mirror;
 mod pieces;
 mod purge;
@@ -32,10 +33,14 @@ mod clock;
 mod metrics;
 mod page;
 
+pub use intercept::Intercept;
+pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
+pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use server::{IdentityError, RunError, run};
 pub use settings::{
     AccessLog, CertificateFiles, Fail, GroupBy, Limits, Listen, LogFormat, Mode, Settings, Speaks,
+    StateFiles,
 };
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;

@@ -17,6 +17,7 @@ pub(crate) use exposition::{Exposition, Requests};
 
 use crate::access_log::{Entry, Outcome, Tally};
 use crate::failure::Failure;
+use crate::intercept::{Handshake, Reason};
 use crate::purge;
 
 /// The counters of the process.
@@ -24,6 +25,8 @@ use crate::purge;
 pub(crate) struct Metrics {
     workers: Box<[Arc<WorkerMetrics>]>,
     reload_failed: AtomicBool,
+    /// When the certificate authority ends, seconds since 1970; 0 without one.
+    authority_ends: AtomicU64,
     purges: Arc<purge::Counts>,
 }
 
@@ -34,6 +37,7 @@ impl Metrics {
         Arc::new(Self {
             workers,
             reload_failed: AtomicBool::new(false),
+            authority_ends: AtomicU64::new(0),
             purges: Arc::default(),
         })
     }
@@ -51,6 +55,11 @@ impl Metrics {
     /// Notes how the latest reload of the configuration ended.
     pub(crate) fn config_reloaded(&self, result: Reload) {
         self.reload_failed.store(result == Reload::Kept, Relaxed);
+    }
+
+    /// Notes when the certificate authority ends (seconds since 1970), if there is one.
+    pub(crate) fn authority_ends(&self, end: Option<u64>) {
+        self.authority_ends.store(end.unwrap_or(0), Relaxed);
     }
 
     fn sum(&self, count: impl Fn(&WorkerMetrics) -> &AtomicU64) -> u64 {
@@ -84,6 +93,8 @@ pub(crate) struct WorkerMetrics {
     duration_ns: AtomicU64,
     failures: [AtomicU64; Failure::SLUGS.len()],
     limits: [AtomicU64; Limit::ALL.len()],
+    intercepted: [AtomicU64; Handshake::ALL.len()],
+    not_intercepted: [AtomicU64; Reason::ALL.len()],
     connections: Opened,
     tunnels: Opened,
 }
@@ -150,6 +161,16 @@ impl WorkerMetrics {
     /// Counts a limit that was hit.
     pub(crate) fn limit(&self, limit: Limit) {
         self.limits[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a handshake in the place of an origin.
+    pub(crate) fn intercepted(&self, handshake: Handshake) {
+        self.intercepted[handshake as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a CONNECT that was tunnelled where it might have been intercepted.
+    pub(crate) fn not_intercepted(&self, reason: Reason) {
+        self.not_intercepted[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts a client's connection as open while the guard lives.

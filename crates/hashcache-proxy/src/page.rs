@@ -5,8 +5,10 @@
 //!
 //! Invariant: whatever came from outside is escaped before it is part of a page; a page needs
 //! nothing but itself (no script, no image, no font, no other host), is under 4 KiB but for the
-//! escaped host and what is configured, and is never stored by anyone.
+//! escaped host and what is configured, and is never stored by anyone. `ca` says where its page
+//! differs.
 
+mod ca;
 mod frame;
 mod pac;
 
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use hashcache_http::{Origin, PROXY_STATUS};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+pub(crate) use ca::{CaPage, ca};
 use frame::Escaped;
 pub(crate) use frame::document;
 pub(crate) use pac::pac;
@@ -135,6 +138,8 @@ pub(crate) struct Landing<'a> {
     pub(crate) requests: Requests,
     /// How the store is, and what it holds.
     pub(crate) engine: EngineFigures,
+    /// Whether TLS of some sites ends here, so that there is a page `/ca`.
+    pub(crate) intercepts: bool,
     /// Who reads it.
     pub(crate) reader: Reader,
 }
@@ -181,11 +186,18 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
         );
     }
     let name = printable(landing.name);
+    let https = match landing.intercepts {
+        true => {
+            "That goes for some https:// sites too, on devices that \
+             <a href=/ca>trust this cache</a>; all others pass through unread."
+        }
+        false => "Pages of https:// sites pass through unread.",
+    };
     let body = match landing.reader {
         Reader::Browser => {
             let mut main = format!(
                 "<p>This is {}, a web proxy that keeps what it fetches: what one has asked for, \
-                 the next one gets at once. Pages of https:// sites pass through unread.</p>\
+                 the next one gets at once. {https}</p>\
                  <p class=a>{facts}</p>\
                  <h2>In a terminal</h2><pre>{}</pre>\
                  <h2>For apt, in /etc/apt/apt.conf.d/30proxy</h2><pre>{}</pre>\
@@ -213,6 +225,9 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
                 "This is {name}, a web proxy that keeps what it fetches.\n{facts}\n\n\
                  In a terminal:\n{lines}\n\nFor apt, in /etc/apt/apt.conf.d/30proxy:\n{apt}\n"
             );
+            if landing.intercepts {
+                let _ = write!(text, "\nTo have https:// sites kept too, see {url}/ca\n");
+            }
             for (mirror, setup) in &setups {
                 let lines = setup.lines.join("\n");
                 let client = client(mirror);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::intercept::Intercept;
 use crate::mirror::Mirror;
 use crate::upstream::address::{ConnectPort, Prefix};
 
@@ -168,6 +169,8 @@ pub struct Settings {
     pub public_url: Option<hashcache_http::Origin>,
     /// Registries under paths of this proxy.
     pub mirrors: Vec<Mirror>,
+    /// Whose TLS ends here, and by which authority; none: nobody's.
+    pub intercept: Option<Intercept>,
     /// What `/proxy.pac` says of the time when this proxy is gone.
     pub fail: Fail,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
@@ -209,6 +212,15 @@ pub struct Settings {
     pub workers: usize,
     /// Bounds on what one client or origin may take.
     pub limits: Limits,
+}
+
+/// Where the process keeps what it must know after a restart, beside what is in its store.
+#[derive(Clone, Debug, Default)]
+pub struct StateFiles {
+    /// The latest time known.
+    pub clock: Option<PathBuf>,
+    /// Hosts whose certificates were found good.
+    pub verified: Option<PathBuf>,
 }
 
 /// Bounds on time and memory; the defaults are those of `docs/OPERATING.md`.

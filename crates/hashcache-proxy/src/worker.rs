@@ -19,6 +19,7 @@ use hashcache_http::{
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::intercept::{Interceptor, Known};
 use crate::metrics::{Exposition, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::purge::Purger;
@@ -39,6 +40,8 @@ pub(crate) struct Common {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
+    /// What is known of hosts and clients whose TLS may end here.
+    pub(crate) intercept: Arc<Known>,
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) purger: Purger,
     pub(crate) related: Related,
@@ -64,6 +67,8 @@ pub(crate) struct Live {
     pub(crate) upstream: upstream::Shared,
     /// What is shown to clients that speak TLS.
     pub(crate) identity: Option<Identity>,
+    /// Who ends TLS that is for others.
+    pub(crate) intercept: Option<Arc<Interceptor>>,
 }
 
 impl Live {
@@ -73,7 +78,7 @@ impl Live {
         generation: u64,
         own: &OwnAddresses,
         upstream: upstream::Shared,
-        identity: Option<Identity>,
+        (identity, intercept): (Option<Identity>, Option<Arc<Interceptor>>),
     ) -> Self {
         let destinations = Destinations::new(
             &settings.allow_destination,
@@ -109,6 +114,7 @@ impl Live {
                 ..upstream
             },
             identity,
+            intercept,
         }
     }
 }

@@ -95,7 +95,7 @@ async fn clone(bench: &Bench, url: &str, commit: &str, smart: &str) -> anyhow::R
 }
 
 /// A repository with some MB in a pack, bare, below `directory`; returns its commit.
-async fn make_repository(directory: &Path) -> anyhow::Result<String> {
+pub async fn make_repository(directory: &Path) -> anyhow::Result<String> {
     let work = directory.join("work");
     std::fs::create_dir_all(&work)?;
     let content = hashcache_testkit::content::body_for(1, "/repository", 1, FILE_BYTES);
@@ -128,13 +128,14 @@ async fn make_repository(directory: &Path) -> anyhow::Result<String> {
 
 /// Serves the repositories below a directory until dropped.
 #[derive(Debug)]
-struct GitServer {
-    address: SocketAddr,
+pub struct GitServer {
+    pub address: SocketAddr,
     task: JoinHandle<()>,
 }
 
 impl GitServer {
-    async fn start(directory: &Path) -> anyhow::Result<Self> {
+    /// Begins.
+    pub async fn start(directory: &Path) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let directory = directory.to_owned();

@@ -6,7 +6,7 @@
 //!
 //! The bar: what comes is right, and the second time no byte of content comes from the registry.
 
-mod registries;
+pub mod registries;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::report::show_bytes;
 /// Tries all of them.
 pub async fn run(bench: &mut Bench, binary: &Path) -> anyhow::Result<()> {
     let directory = bench.empty("mirrors")?;
-    let registries = Registries::start(&directory.join("registries")).await?;
+    let registries = Registries::start(&directory.join("registries"), None).await?;
     let proxy = ProxyCommand::new(binary, &directory.join("cache.img")).flag("cache-size", "1GiB");
     let proxy = registries
         .flags()
@@ -34,6 +34,7 @@ pub async fn run(bench: &mut Bench, binary: &Path) -> anyhow::Result<()> {
     let trial = Trial {
         directory,
         settings,
+        variables: vec![],
     };
     for (kind, fetch) in CLIENTS {
         let what = format!("{kind} through a mirror");
@@ -66,12 +67,13 @@ pub async fn run(bench: &mut Bench, binary: &Path) -> anyhow::Result<()> {
 }
 
 /// How a client fetches a package into an empty directory, and sees that it is right.
-type Fetch = for<'a> fn(
+pub type Fetch = for<'a> fn(
     &'a Trial,
     &'a Path,
 ) -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
 
-const CLIENTS: [(&str, Fetch); 4] = [
+/// All of them, by the name of the program.
+pub const CLIENTS: [(&str, Fetch); 4] = [
     ("pip", |trial, directory| Box::pin(pip(trial, directory))),
     ("npm", |trial, directory| Box::pin(npm(trial, directory))),
     ("cargo", |trial, directory| {
@@ -95,14 +97,23 @@ async fn settings(
     Ok(serde_json::from_slice(&tool.run().await?)?)
 }
 
-struct Trial {
-    directory: PathBuf,
-    settings: Value,
+/// Where clients fetch to, and what they are told.
+pub struct Trial {
+    pub directory: PathBuf,
+    /// What `hashcache env --json` says, or what is like it.
+    pub settings: Value,
+    /// Variables beside those of the mirror.
+    pub variables: Vec<(String, String)>,
 }
 
 impl Trial {
     /// Fetches twice from nothing.
-    async fn twice(&self, kind: &str, fetch: Fetch, content: &Content) -> anyhow::Result<String> {
+    pub async fn twice(
+        &self,
+        kind: &str,
+        fetch: Fetch,
+        content: &Content,
+    ) -> anyhow::Result<String> {
         let mut told = vec![];
         for pass in 1..=2 {
             let directory = self.directory.join(format!("{kind}-{pass}"));
@@ -140,7 +151,7 @@ impl Trial {
         found.with_context(|| format!("`env` tells of no {kind}"))
     }
 
-    /// A program that knows the mirror's variables and no proxy.
+    /// A program that knows the mirror's variables and no proxy but what is told beside them.
     fn tool(&self, program: &str, kind: &str) -> anyhow::Result<Tool> {
         let tool = [
             "http_proxy",
@@ -153,9 +164,11 @@ impl Trial {
         .fold(Tool::new(program), Tool::without);
         let variables = self.mirror(kind)?["variables"].as_object();
         let variables = variables.context("no variables")?.iter();
-        Ok(variables.fold(tool, |tool, (name, value)| {
+        let tool = variables.fold(tool, |tool, (name, value)| {
             tool.variable(name, value.as_str().unwrap_or_default())
-        }))
+        });
+        let others = self.variables.iter();
+        Ok(others.fold(tool, |tool, (name, value)| tool.variable(name, value)))
     }
 
     /// The lines of the mirror's file.

@@ -13,6 +13,7 @@ mod apt;
 mod conditional;
 mod downloads;
 mod git;
+mod intercept;
 mod mirrors;
 mod tool;
 mod tunnels;
@@ -39,6 +40,9 @@ pub struct Args {
     /// Try these alone
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
+    /// Try those alone whose TLS the proxy ends
+    #[arg(long, conflicts_with = "only")]
+    intercept: bool,
     /// Destinations to allow: package sources with private addresses need it
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_destination: Vec<String>,
@@ -60,6 +64,8 @@ enum Part {
     Mirrors,
     /// curl and wget
     Downloads,
+    /// Tools and a browser through a proxy that ends their TLS
+    Intercept,
 }
 
 /// Tries all tools and tells what became of each.
@@ -96,7 +102,10 @@ async fn try_all(args: &Args) -> anyhow::Result<()> {
         directory: directory_path,
         report: Report::new("real-clients", args.json),
     };
-    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let wanted = |part| match args.intercept {
+        true => part == Part::Intercept,
+        false => args.only.is_empty() || args.only.contains(&part),
+    };
     if wanted(Part::Downloads) {
         downloads::run(&mut bench, &content).await?;
     }
@@ -108,6 +117,9 @@ async fn try_all(args: &Args) -> anyhow::Result<()> {
     }
     if wanted(Part::Mirrors) {
         mirrors::run(&mut bench, &binary).await?;
+    }
+    if wanted(Part::Intercept) {
+        intercept::run(&mut bench, &binary).await?;
     }
     if wanted(Part::Apt) {
         apt::run(&mut bench).await?;

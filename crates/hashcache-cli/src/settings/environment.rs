@@ -17,6 +17,8 @@ pub const CONFIG: &str = "HASHCACHE_CONFIG";
 /// Names of a configuration file and a cache file below the directories for them.
 const CONFIG_FILE: &str = "hashcache/hashcache.toml";
 const CACHE_FILE: &str = "hashcache/cache.img";
+/// Name of the certificate authority's directory, beside the configuration file.
+const CA_DIRECTORY: &str = "hashcache/ca";
 
 /// The surroundings of the process.
 #[derive(Clone, Debug)]
@@ -68,6 +70,15 @@ impl Environment {
             .chain([PathBuf::from("/etc")])
             .map(|directory| directory.join(CONFIG_FILE))
             .collect()
+    }
+
+    /// Where the certificate authority lies when nobody says; `None` when there is no home.
+    pub fn ca_directory(&self) -> Option<PathBuf> {
+        let directory = match self.is_root {
+            true => PathBuf::from("/etc"),
+            false => self.user_directory("XDG_CONFIG_HOME", ".config")?,
+        };
+        Some(directory.join(CA_DIRECTORY))
     }
 
     /// The configuration file that a variable names.
@@ -283,5 +294,19 @@ pub mod tests {
             .config_files(),
             [etc]
         );
+    }
+
+    #[test]
+    fn the_certificate_authority_lies_beside_the_configuration() {
+        let user = environment(&[("HOME", "/h")]);
+        assert_eq!(user.ca_directory(), Some("/h/.config/hashcache/ca".into()));
+        let elsewhere = environment(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/x")]);
+        assert_eq!(elsewhere.ca_directory(), Some("/x/hashcache/ca".into()));
+        assert_eq!(environment(&[]).ca_directory(), None);
+        let root = Environment {
+            is_root: true,
+            ..user
+        };
+        assert_eq!(root.ca_directory(), Some("/etc/hashcache/ca".into()));
     }
 }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, TargetError};
-use hashcache_proxy::{AccessLog, Fail, GroupBy, Listen, LogFormat};
+use hashcache_proxy::{AccessLog, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat};
 
 use super::mirror::{read_mirror, show_mirror};
 use super::suggest;
@@ -140,6 +140,24 @@ macro_rules! many {
     };
 }
 
+/// A row of the table `intercept` that takes a list of hosts.
+macro_rules! hosts {
+    ($name:literal, $field:ident) => {
+        Key {
+            name: $name,
+            form: Form::Many(|values, words| {
+                let hosts = words.iter().map(|word| host_pattern(word));
+                values.intercept.$field = hosts.collect::<Result<_, _>>()?;
+                Ok(())
+            }),
+            show: |values| {
+                let hosts = &values.intercept.$field;
+                Shown::List(hosts.iter().map(ToString::to_string).collect())
+            },
+        }
+    };
+}
+
 /// A row that takes a list of paths.
 macro_rules! paths {
     ($name:literal, $field:ident) => {
@@ -240,6 +258,33 @@ pub static KEYS: &[Key] = &[
         show_duration
     ),
     one!("adaptive_lifetime", adaptive_lifetime, truth, show_truth),
+    Key {
+        name: "intercept.ca",
+        form: Form::One(|values, word| {
+            values.intercept_ca = Some(path(word)?);
+            Ok(())
+        }),
+        show: |values| match &values.intercept_ca {
+            Some(path) => Shown::Text(show_path(path)),
+            None => Shown::Nothing,
+        },
+    },
+    hosts!("intercept.hosts", hosts),
+    Key {
+        name: "intercept.lists",
+        form: Form::Many(|values, words| {
+            let lists = words.iter().map(|word| one_of(&HostList::ALL, word));
+            values.intercept.lists = lists.collect::<Result<_, _>>()?;
+            Ok(())
+        }),
+        show: |values| {
+            let lists = values.intercept.lists.iter();
+            let names = lists.filter_map(|list| HostList::ALL.iter().find(|(_, it)| it == list));
+            Shown::List(names.map(|(name, _)| (*name).to_owned()).collect())
+        },
+    },
+    hosts!("intercept.never", never),
+    hosts!("intercept.despite_never", despite_never),
     limit!(clients, count, show_count),
     limit!(clients_per_address, count, show_count),
     limit!(streams, count, show_count),
@@ -266,6 +311,13 @@ pub static KEYS: &[Key] = &[
 
 /// Opposites: the flag that turns a thing off is a key and a variable too, as every flag is.
 const OPPOSITES: [(&str, &str); 1] = [("no_default_rules", "default_rules")];
+
+/// Flags that are called otherwise than their keys: those are in a table.
+const FLAGS: [(&str, &str); 3] = [
+    ("intercept", "intercept.hosts"),
+    ("intercept-ca", "intercept.ca"),
+    ("intercept-list", "intercept.lists"),
+];
 
 /// The words for each choice, also what the flags offer to complete.
 pub const POLICIES: [(&str, PolicyKind); 6] = [
@@ -315,6 +367,12 @@ pub fn find(name: &str) -> Option<Found> {
     })
 }
 
+/// The key of the flag called `flag`, without its dashes in front.
+pub fn find_flag(flag: &str) -> Option<Found> {
+    let named = FLAGS.iter().find(|(word, _)| *word == flag);
+    find(named.map_or(flag, |(_, key)| key))
+}
+
 /// All spellings that `find` knows.
 pub fn spellings() -> impl Iterator<Item = &'static str> {
     KEYS.iter()
@@ -333,7 +391,7 @@ pub fn unknown(name: &str) -> Fault {
     if name == "config" {
         return fault.hint("a configuration file cannot name another one");
     }
-    match suggest::nearest(name, spellings().chain(["limits", "rule"])) {
+    match suggest::nearest(name, spellings().chain(["limits", "intercept", "rule"])) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
         None => fault.hint("`hashcache config show` lists every key"),
     }
@@ -464,6 +522,13 @@ fn host(word: &str) -> Result<Host, Fault> {
     Host::parse(word).map_err(|_| {
         Fault::new(format!("`{word}` is not a host"))
             .hint("write a name or an address, without a port")
+    })
+}
+
+fn host_pattern(word: &str) -> Result<HostPattern, Fault> {
+    word.parse().map_err(|error| {
+        Fault::new(format!("`{word}` names no hosts to intercept: {error}"))
+            .hint("write a name, or `*.example.org` for all below one")
     })
 }
 

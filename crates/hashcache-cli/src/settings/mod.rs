@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 pub use environment::Environment;
 pub use keys::{
     FAILS, FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
+    find_flag,
 };
 #[cfg(test)]
 pub use mirror::read_mirror;
@@ -251,6 +252,29 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
     faults
 }
 
+/// The same of whose TLS ends here.
+fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
+    let values = &effective.values;
+    let mut faults = vec![];
+    let says_hosts = !values.intercept.hosts.is_empty() || !values.intercept.lists.is_empty();
+    if values.intercept_ca.is_none() && says_hosts {
+        let key = match values.intercept.hosts.is_empty() {
+            true => "intercept.lists",
+            false => "intercept.hosts",
+        };
+        let fault = Fault::new("hosts are to be intercepted, and there is no authority for it");
+        let fault =
+            fault.hint("make one with `hashcache ca init` and name it: `--intercept-ca DIR`");
+        faults.push(fault.at(effective.source(key)));
+    }
+    if values.intercept_ca.is_some() && values.accelerate.is_some() {
+        let fault =
+            Fault::new("`intercept` is for a forward proxy, and `accelerate` makes it another");
+        faults.push(fault.at(effective.source("intercept.ca")));
+    }
+    faults
+}
+
 /// Values that are right alone but not together.
 fn contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
@@ -274,6 +298,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         }
     }
     faults.extend(tls_contradictions(effective));
+    faults.extend(intercept_contradictions(effective));
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
         let fault = Fault::new("`accelerate_host` names hosts of a site, and `accelerate` no site");
         faults.push(fault.at(effective.source("accelerate_host")));

@@ -10,7 +10,7 @@ const HOME: (&str, &str) = ("HOME", "/home-of-tests");
 /// A flag as `args` would give it.
 fn flag(name: &str, word: &str) -> Given {
     Given {
-        found: find(name).unwrap(),
+        found: find_flag(name).unwrap(),
         written: Written::One(word.to_owned()),
         source: Source::Flag(format!("--{name}")),
     }
@@ -363,11 +363,63 @@ fn a_variable_names_the_file_unless_a_flag_does() {
 }
 
 #[test]
+fn hosts_are_intercepted_by_an_authority_and_on_a_forward_proxy_alone() {
+    let fault = |file: &str| whats(assembled(file, &[], vec![])).join("; ");
+    for (file, told) in [
+        (
+            "[intercept]\nhosts = [\"a.test\"]",
+            "there is no authority for it",
+        ),
+        (
+            "[intercept]\nlists = [\"cacheable\"]",
+            "there is no authority for it",
+        ),
+        (
+            "accelerate = \"http://a\"\n[intercept]\nca = \"c\"",
+            "is for a forward proxy",
+        ),
+        (
+            "[intercept]\nca = \"c\"\nhosts = [\"*.org\"]",
+            "a whole top-level domain",
+        ),
+        (
+            "[intercept]\nca = \"c\"\nnever = [\"10.0.0.1\"]",
+            "it is an address",
+        ),
+        (
+            "[intercept]\nca = \"c\"\nlists = [\"cachable\"]",
+            "is none of cacheable",
+        ),
+    ] {
+        assert!(fault(file).contains(told), "{}", fault(file));
+    }
+    let file = "[intercept]\nca = \"c\"\nhosts = [\"a.test\", \"*.B.test\"]\n\
+                lists = [\"cacheable\"]\ndespite_never = [\"mail.a.test\"]";
+    let effective = assembled(file, &[], vec![flag("intercept", "c.test")]).unwrap();
+    let hosts = row(&effective, "intercept.hosts");
+    assert_eq!(
+        hosts,
+        (Shown::List(vec!["c.test".into()]), "--intercept".into())
+    );
+    let effective = assembled(file, &[("HASHCACHE_INTERCEPT__CA", "d")], vec![]).unwrap();
+    let ca = row(&effective, "intercept.ca");
+    assert_eq!(ca, (text("d"), "HASHCACHE_INTERCEPT__CA".into()));
+    let hosts = Shown::List(vec!["a.test".into(), "*.b.test".into()]);
+    assert_eq!(row(&effective, "intercept.hosts").0, hosts);
+}
+
+#[test]
 fn every_key_can_be_set_to_what_it_shows() {
     let file = "accelerate = \"http://127.0.0.1:81\"\nheld_share = 30\n\
                 public_url = \"http://box.test\"\nadmin_token_file = \"/etc/token\"";
-    let effective = assembled(file, &[], vec![]).unwrap();
+    // What goes with no `accelerate`.
+    let other = "[intercept]\nca = \"/ca\"";
+    let [effective, other] = [file, other].map(|file| assembled(file, &[], vec![]).unwrap());
     for (key, shown, _) in effective.shown() {
+        let (effective, shown) = match shown {
+            Shown::Nothing => (&other, (key.show)(&other.values)),
+            _ => (&effective, shown),
+        };
         let written = match shown {
             Shown::Nothing => panic!("{} shows nothing", key.name),
             Shown::Text(text) => Written::One(text),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, ConnectPort, Fail, GroupBy, Limits, Listen, LogFormat, Mirror,
-    Mode, Prefix, Settings,
+    AccessLog, CertificateFiles, ConnectPort, Fail, GroupBy, HostOptions, Limits, Listen,
+    LogFormat, Mirror, Mode, Prefix, Settings,
 };
 
 use super::environment::Environment;
@@ -71,6 +71,10 @@ pub struct Values {
     pub public_url: Option<Origin>,
     /// Registries under paths of the proxy.
     pub mirror: Vec<Mirror>,
+    /// Where the authority lies that vouches for us to clients whose TLS ends here.
+    pub intercept_ca: Option<PathBuf>,
+    /// For which hosts it ends here.
+    pub intercept: HostOptions,
     /// What `/proxy.pac` says of the time when the proxy is gone.
     pub fail: Fail,
     /// Clients allowed beside the default ones.
@@ -136,6 +140,8 @@ impl Values {
             max_object_size: None,
             public_url: None,
             mirror: vec![],
+            intercept_ca: None,
+            intercept: HostOptions::default(),
             fail: Fail::Open,
             allow_client: vec![],
             allow_purge: vec![],
@@ -174,7 +180,7 @@ impl Values {
             .collect()
     }
 
-    /// The proxy's share.
+    /// The proxy's share, but for what must be read from files first: whose TLS ends here.
     pub fn for_proxy(&self) -> Settings {
         Settings {
             mode: match &self.accelerate {
@@ -190,6 +196,7 @@ impl Values {
             name: self.name.clone(),
             public_url: self.public_url.clone(),
             mirrors: self.mirror.clone(),
+            intercept: None,
             fail: self.fail,
             allow_client: self.allow_client.clone(),
             allow_purge: self.allow_purge.clone(),

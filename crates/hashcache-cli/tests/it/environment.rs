@@ -86,3 +86,63 @@ fn a_proxy_in_front_of_a_site_is_nothing_to_tell_clients_of() {
     assert_eq!((outcome.status, &outcome.stdout[..]), (Some(2), ""));
     assert!(outcome.stderr.contains("hint: "), "{}", outcome.stderr);
 }
+
+#[test]
+fn who_has_an_authority_is_told_of_its_certificates() {
+    let home = Home::new();
+    let made = home.hashcache(&["ca", "init", "--dir=it's $(id)"], &[]);
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    let flags = ["env", "--intercept-ca=it's $(id)", "--intercept=a.test"];
+    let outcome = home.hashcache(&flags, &[]);
+    assert_eq!((outcome.status, &outcome.stderr[..]), (Some(0), ""));
+    let names = [
+        "SSL_CERT_FILE",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "PIP_CERT",
+        "CARGO_HTTP_CAINFO",
+        "GIT_SSL_CAINFO",
+        "AWS_CA_BUNDLE",
+        "npm_config_cafile",
+        "NODE_EXTRA_CA_CERTS",
+    ];
+    // From another directory than that of the flags.
+    let script = format!("cd /\n{}\n", outcome.stdout);
+    let script = names.iter().fold(script, |script, name| {
+        format!("{script}cat \"${name}\"; echo .\n")
+    });
+    let output = Command::new("sh")
+        .args(["-euc", &script])
+        .env_clear()
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let read = |file: &str| std::fs::read_to_string(home.path().join("it's $(id)").join(file));
+    let (root, bundle) = (read("root.pem").unwrap(), read("bundle.pem").unwrap());
+    let expected = [format!("{bundle}.\n").repeat(8), format!("{root}.\n")].concat();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    let line = "# Other devices find the certificate at http://127.0.0.1:3128/ca\n";
+    assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
+
+    let told = home.hashcache(&[&flags[..], &["--json"]].concat(), &[]);
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    let bundle = home
+        .path()
+        .canonicalize()
+        .unwrap()
+        .join("it's $(id)/bundle.pem");
+    assert_eq!(told["variables"]["PIP_CERT"], bundle.to_str().unwrap());
+}
+
+#[test]
+fn nobody_is_told_of_certificates_that_cannot_be_read() {
+    let flags = ["env", "--intercept-ca=none", "--intercept=a.test"];
+    let outcome = Home::new().hashcache(&flags, &[]);
+    assert_eq!((outcome.status, &outcome.stderr[..]), (Some(0), ""));
+    assert!(!outcome.stdout.contains("CERT="), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("cannot be read here"),
+        "{}",
+        outcome.stdout
+    );
+}

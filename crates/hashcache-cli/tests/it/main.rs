@@ -1,6 +1,7 @@
 //! The command as a shell sees it: what is printed where, and the exit status.
 
 mod bench;
+mod certificate_authority;
 mod command;
 mod configuration;
 mod environment;
@@ -9,8 +10,10 @@ mod plan;
 
 mod proxy_process;
 
+mod proxy_ca;
 mod proxy_followers;
 mod proxy_groups;
+mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_purges;

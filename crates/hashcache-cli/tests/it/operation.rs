@@ -165,7 +165,7 @@ pub struct Running {
     child: Child,
     said: BufReader<ChildStderr>,
     pub listen: SocketAddr,
-    admin: SocketAddr,
+    pub admin: SocketAddr,
 }
 
 impl Running {
@@ -221,7 +221,7 @@ impl Running {
         assert!(self.child.wait().expect("a child").success());
     }
 
-    async fn figure(&self, name: &str) -> String {
+    pub async fn figure(&self, name: &str) -> String {
         let mut client = Client::connect(self.admin)
             .await
             .expect("the admin listener");

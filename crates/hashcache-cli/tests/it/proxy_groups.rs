@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
 use hashcache_http::{ClientReload, Rules, Seconds};
-use hashcache_proxy::{AccessLog, Fail, GroupBy, Limits, LogFormat, Mode, Settings};
+use hashcache_proxy::{AccessLog, Fail, GroupBy, Limits, LogFormat, Mode, Settings, StateFiles};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
 const PAGES: u64 = 150;
@@ -58,6 +58,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         allow_destination: vec!["127.0.0.0/8".parse().expect("a prefix")],
         deny_destination: vec![],
         upstream_ca: vec![],
+        intercept: None,
         allow_connect_port: vec![],
         access_log: AccessLog::None,
         log_format: LogFormat::Squid,
@@ -77,7 +78,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
     std::thread::spawn(move || {
         let listening =
             |addresses: &[SocketAddr], _| said.send(addresses[0]).expect("it is waited for");
-        hashcache_proxy::run(settings, cache, None, listening, || {
+        hashcache_proxy::run(settings, cache, StateFiles::default(), listening, || {
             Ok::<_, std::convert::Infallible>(again.clone())
         })
     });

@@ -69,7 +69,7 @@ impl Entry<'_> {
         // A stale response served instead of an error is a hit all the same: the client is served.
         match (self.error, tally) {
             (Some(_), Some(Tally::Hit)) => tally,
-            (Some(_), _) if self.outcome != Outcome::Tunnel => Some(Tally::Error),
+            (Some(_), _) if !self.outcome.is_connection() => Some(Tally::Error),
             _ => tally,
         }
     }
@@ -125,6 +125,8 @@ pub(crate) enum Outcome {
     Partial,
     /// A tunnel.
     Tunnel,
+    /// A CONNECT whose TLS ended here.
+    Intercepted,
     /// Refused by a list of ours.
     Denied,
     /// Answered by ourselves: own pages, refused heads.
@@ -161,6 +163,11 @@ pub(super) struct Row {
 }
 
 impl Outcome {
+    /// Whether this is about a connection, and what is asked on it counts for itself.
+    fn is_connection(self) -> bool {
+        matches!(self, Self::Tunnel | Self::Intercepted)
+    }
+
     pub(super) fn row(self) -> Row {
         let (word, squid, tally) = match self {
             Self::Hit => ("hit", "TCP_HIT", Some(Tally::Hit)),
@@ -182,6 +189,7 @@ impl Outcome {
             Self::Method => ("method", "TCP_MISS", Some(Tally::Bypass)),
             Self::Partial => ("partial", "TCP_MISS", Some(Tally::Miss)),
             Self::Tunnel => ("tunnel", "TCP_TUNNEL", None),
+            Self::Intercepted => ("intercepted", "NONE_NONE", None),
             Self::Denied => ("denied", "TCP_DENIED", Some(Tally::Error)),
             Self::Own => ("own", "NONE_NONE", None),
             Self::Purge => ("purge", "NONE_NONE", None),

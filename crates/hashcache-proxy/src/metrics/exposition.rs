@@ -16,11 +16,13 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES, UpstreamFigures};
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::failure::Failure;
+use crate::intercept::{Handshake, Known, Reason};
 
 /// Asks the engine for its figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
@@ -35,6 +37,7 @@ pub(crate) struct Exposition {
     log: Arc<AccessLog>,
     engine: Arc<AskEngine>,
     upstream: Arc<AskUpstream>,
+    known: Arc<Known>,
     start_seconds: u64,
 }
 
@@ -54,8 +57,14 @@ impl Exposition {
             log,
             engine: Arc::new(engine),
             upstream: Arc::new(upstream),
+            known: Arc::default(),
             start_seconds,
         }
+    }
+
+    /// The same with what is known of hosts and clients whose TLS may end here.
+    pub(crate) fn with_known(self, known: Arc<Known>) -> Self {
+        Self { known, ..self }
     }
 
     /// The text of `/metrics`.
@@ -105,11 +114,41 @@ impl Exposition {
             "connections_open": self.open(|worker| &worker.connections),
             "upstream_connections": { "busy": upstream.busy, "idle": upstream.idle },
             "tunnels_open": self.open(|worker| &worker.tunnels),
+            "intercept": self.intercept(),
             "access_log_dropped": self.log.figures().dropped,
             "clock_suspect": self.clock.suspect(),
             "resident_bytes": resident_bytes(),
             "uptime_seconds": now.saturating_sub(self.start_seconds),
             "version": VERSION,
+        })
+    }
+
+    /// What became of CONNECTs, and who refuses our certificates: the latest of them.
+    fn intercept(&self) -> Value {
+        let now = Instant::now();
+        let (count, latest) = self.known.learned.refusers(REFUSERS_SHOWN, now);
+        let latest: Vec<Value> = latest
+            .into_iter()
+            .map(|refuser| {
+                json!({
+                    "client": refuser.client.to_string(),
+                    "host": refuser.host,
+                    "seconds_left": refuser.left.as_secs(),
+                })
+            })
+            .collect();
+        let handshakes = Handshake::ALL.iter().enumerate();
+        let handshakes: serde_json::Map<_, _> = handshakes
+            .map(|(at, (_, name))| {
+                let count = self.metrics.sum(|worker| &worker.intercepted[at]);
+                ((*name).to_owned(), count.into())
+            })
+            .collect();
+        json!({
+            "handshakes": handshakes,
+            "verified_hosts": self.known.verified.len(),
+            "refusing_clients": count,
+            "refusing": latest,
         })
     }
 
@@ -269,6 +308,8 @@ impl Collector for Exposition {
             metrics.sum(|worker| &worker.tunnels.opened),
         )?;
 
+        self.encode_intercept(&mut page)?;
+
         page.gauge("hashcache_objects", "Objects stored", engine.objects)?;
         page.gauge(
             "hashcache_objects_exact",
@@ -394,6 +435,43 @@ impl Collector for Exposition {
 }
 
 impl Exposition {
+    fn encode_intercept(&self, page: &mut Page<'_>) -> fmt::Result {
+        let metrics = &self.metrics;
+        let handshakes = Handshake::ALL.iter().enumerate();
+        page.family(
+            "hashcache_intercepted",
+            "Handshakes with clients in the place of an origin",
+            "handshake",
+            handshakes.map(|(at, (_, name))| (*name, metrics.sum(|it| &it.intercepted[at]))),
+        )?;
+        let reasons = Reason::ALL.iter().enumerate();
+        page.family(
+            "hashcache_not_intercepted",
+            "Tunnels while interception is on, by why they are tunnels",
+            "reason",
+            reasons.map(|(at, (_, name))| (*name, metrics.sum(|it| &it.not_intercepted[at]))),
+        )?;
+        let (refusing, _) = self.known.learned.refusers(0, Instant::now());
+        page.gauge(
+            "hashcache_refusing_clients",
+            "Programs that refuse our certificates for a host, and get tunnels",
+            refusing as u64,
+        )?;
+        page.gauge(
+            "hashcache_verified_hosts",
+            "Hosts that are intercepted without being asked",
+            self.known.verified.len() as u64,
+        )?;
+        match metrics.authority_ends.load(Relaxed) {
+            0 => Ok(()),
+            end => page.gauge(
+                "hashcache_ca_expires_timestamp_seconds",
+                "When the certificate authority ends, since 1970",
+                end,
+            ),
+        }
+    }
+
     fn encode_durations(&self, page: &mut Page<'_>) -> fmt::Result {
         let bounds = DURATION_BOUNDS.iter().map(std::time::Duration::as_secs_f64);
         let buckets: Vec<(f64, u64)> = bounds
@@ -492,5 +570,8 @@ fn resident_bytes() -> Option<u64> {
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
+
+/// So that the page stays small whatever clients do.
+const REFUSERS_SHOWN: usize = 64;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -292,6 +292,18 @@ fn connections_to_origins_are_shown_by_what_they_do() {
 }
 
 #[test]
+fn the_end_of_the_authority_is_told_where_there_is_one() {
+    let metrics = Metrics::new(1);
+    let name = "hashcache_ca_expires_timestamp_seconds";
+    let text = || exposition(&metrics).openmetrics().unwrap();
+    assert!(!text().contains(name));
+    metrics.authority_ends(Some(1_953_028_882));
+    assert!(text().contains(&format!("\n{name} 1953028882\n")));
+    metrics.authority_ends(None);
+    assert!(!text().contains(name));
+}
+
+#[test]
 fn the_text_is_openmetrics_to_its_last_line() {
     let text = exposition(&Metrics::new(1)).openmetrics().unwrap();
     assert!(text.ends_with("# EOF\n"));

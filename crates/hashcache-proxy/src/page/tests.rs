@@ -13,7 +13,7 @@ fn context(reader: Reader) -> PageContext<'static> {
     }
 }
 
-fn text(response: &Response<Bytes>) -> &str {
+pub(super) fn text(response: &Response<Bytes>) -> &str {
     std::str::from_utf8(response.body()).unwrap()
 }
 
@@ -41,6 +41,7 @@ fn door(url: &Origin, reader: Reader) -> Landing<'_> {
             objects_exact: true,
             ..EngineFigures::default()
         },
+        intercepts: false,
         reader,
     }
 }
@@ -208,6 +209,22 @@ fn the_front_door_tells_how_to_use_the_proxy_by_the_name_it_was_found() {
         let text = text(&response);
         assert!(text.contains("export http_proxy=http://box.lan:3128/\n"));
         assert!(text.contains("1,234,567 of 2,000,000 requests (61 %)"));
+    }
+}
+
+#[test]
+fn the_front_page_leads_to_the_certificate_where_there_is_one() {
+    let url = url();
+    for reader in [Reader::Browser, Reader::Program] {
+        let told = |intercepts| {
+            let page = landing(&Landing {
+                intercepts,
+                ..door(&url, reader)
+            });
+            text(&page).to_owned()
+        };
+        assert!(told(true).contains("/ca"));
+        assert!(!told(false).contains("/ca"));
     }
 }
 

@@ -1,22 +1,22 @@
 //! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that
 //! change to another protocol (WebSocket).
 
-use std::io::Cursor;
 use std::rc::Rc;
 
 use hashcache_http::{Authority, Scheme};
 use http::Response;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::body::Body;
 use super::note::{Note, TunnelNote};
-use super::{Answer, Connection};
+use super::{Answer, Connection, intercepted};
 use crate::failure::Failure;
 use crate::tunnel::{self, Carried, Ended};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
 use crate::upstream::connect::Endpoint;
+use crate::wire::Socket;
 
 /// Connects first, so that the client hears of a failure; then answers 200 and becomes a pipe.
 pub(super) async fn tunnel(
@@ -35,9 +35,12 @@ pub(super) async fn tunnel(
         // Whatever is spoken inside is the client's.
         scheme: Scheme::Http,
     };
+    if let Some(candidate) = intercepted::candidate(connection, &endpoint) {
+        return intercepted::begin(connection, candidate, note).await;
+    }
     let (upstream, peer) = worker.upstream().connect(&endpoint).await?;
     note.upstream(Some(peer));
-    carry(
+    switch(
         connection,
         note.hand_over(),
         async move { Some(upstream) },
@@ -50,12 +53,11 @@ pub(super) async fn tunnel(
 pub(super) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
     let Upgrade { stream, place } = upgrade;
     let upstream = async move { stream.await.ok().map(TokioIo::new) };
-    carry(connection, note.hand_over(), upstream, place);
+    switch(connection, note.hand_over(), upstream, place);
 }
 
-/// Carries bytes both ways once the answer has gone to the client, and writes the log entries.
-/// `held` is kept until the end.
-fn carry<U: AsyncRead + AsyncWrite + Unpin + 'static>(
+/// Carries bytes both ways once the answer has gone to the client. `held` is kept until the end.
+fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
     connection: &Rc<Connection>,
     note: TunnelNote,
     upstream: impl Future<Output = Option<U>> + 'static,
@@ -65,28 +67,37 @@ fn carry<U: AsyncRead + AsyncWrite + Unpin + 'static>(
     let connection = Rc::clone(connection);
     let open = connection.worker.metrics.tunnel();
     tokio::task::spawn_local(async move {
-        let worker = &connection.worker;
         let (client, upstream) = tokio::join!(client, upstream);
         let (Ok(client), Some(upstream)) = (client, upstream) else {
-            note.write(worker, 0, true);
-            return;
+            return note.write(&connection.worker, 0, true);
         };
         // What the client sent along with its request belongs to the tunnel.
-        let (read, write) = tokio::io::split(client.socket);
-        let client = tokio::io::join(Cursor::new(client.read).chain(read), write);
-        let mut drained = connection.drained.clone();
-        let stop = async move {
-            let _ = drained.wait_for(|drained| *drained).await;
-        };
-        let idle_time = worker.limits.tunnel_idle_time;
-        let mut told = 0;
-        let progress = |carried: Carried| {
-            note.write(worker, carried.to_client - told, false);
-            told = carried.to_client;
-        };
-        let (carried, ended) = tunnel::run(client, upstream, idle_time, stop, progress).await;
-        let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
-        note.write(worker, carried.to_client - told, broke);
-        drop((open, held));
+        let client = client.socket.begun_with(client.read);
+        carry(&connection, note, client, upstream, (open, held)).await;
     });
+}
+
+/// Carries bytes both ways and writes the log entries. `held` is kept until the end.
+pub(super) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
+    connection: &Connection,
+    note: TunnelNote,
+    client: Socket,
+    upstream: U,
+    held: impl Sized,
+) {
+    let worker = &connection.worker;
+    let mut drained = connection.drained.clone();
+    let stop = async move {
+        let _ = drained.wait_for(|drained| *drained).await;
+    };
+    let idle_time = worker.limits.tunnel_idle_time;
+    let mut told = 0;
+    let progress = |carried: Carried| {
+        note.write(worker, carried.to_client - told, false);
+        told = carried.to_client;
+    };
+    let (carried, ended) = tunnel::run(client, upstream, idle_time, stop, progress).await;
+    let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
+    note.write(worker, carried.to_client - told, broke);
+    drop(held);
 }

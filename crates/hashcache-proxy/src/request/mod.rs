@@ -16,6 +16,7 @@ mod connect;
 mod follow;
 mod forward;
 mod hit;
+pub(crate) mod intercepted;
 mod look_up;
 mod mirrored;
 mod note;
@@ -41,6 +42,7 @@ use tokio::time::Instant;
 
 use self::body::{Body, Tally};
 use self::forward::{Order, Why};
+use self::intercepted::Within;
 use self::look_up::{LookedUp, look_up};
 use self::note::Note;
 use crate::access_log::Outcome;
@@ -66,6 +68,10 @@ pub(crate) struct Connection {
     pub(crate) scheme: Scheme,
     /// Why this client is served nothing, if it is.
     pub(crate) denied: Option<Failure>,
+    /// Whose requests these are, where TLS to a host ended here.
+    pub(crate) within: Option<Rc<Within>>,
+    /// Tells who serves requests to end with the one under way.
+    pub(crate) stopping: tokio::sync::watch::Receiver<bool>,
     /// Tells tunnels that the time to end has come.
     pub(crate) drained: tokio::sync::watch::Receiver<bool>,
 }
@@ -120,6 +126,10 @@ async fn serve(
         return Err(failure.clone());
     }
     let common = &connection.worker.common;
+    if let Some(within) = &connection.within {
+        within.asked(&connection.worker);
+        note.set_authority(within.host_field());
+    }
     if common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
     }
@@ -140,21 +150,32 @@ async fn serve(
         None => target.scheme,
     };
     note.set_target(&target, scheme);
+    if connection
+        .within
+        .as_ref()
+        .is_some_and(|it| it.is_self_test())
+    {
+        return Ok(own::self_test(note));
+    }
+    if connection.within.is_none() && own::is_self_test(connection, &target.authority) {
+        return Ok(own::self_test(note));
+    }
     if request.method().as_str() == "PURGE" {
         let (space, target) = mirrored::purged(connection, &target);
         return purge::answer(connection, &request, (space, &target), note).await;
     }
-    if common.accelerated().is_none() {
+    let names_host = common.accelerated().is_none() && connection.within.is_none();
+    if names_host {
         not_admin(connection, &target.authority)?;
     }
-    if common.accelerated().is_none() && common.is_us(&target.authority) {
+    if names_host && common.is_us(&target.authority) {
         let Some(led) = mirrored::lead(connection, &target) else {
             return own::page(connection, &request, &target, note);
         };
         let mirrored = mirrored::serve(connection, request, info, (&target, led), note);
         return Box::pin(mirrored).await;
     }
-    if common.accelerated().is_none() && info.form == crate::wire::Form::Origin {
+    if names_host && info.form == crate::wire::Form::Origin {
         // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
         if own::is_pac(&target) {
             return own::page(connection, &request, &target, note);
@@ -228,7 +249,19 @@ fn parse(
             other => other,
         });
     }
-    parse_target(request.method(), text, host, connection.scheme).map_err(target_failure)
+    let Some(within) = &connection.within else {
+        return parse_target(request.method(), text, host, connection.scheme)
+            .map_err(target_failure);
+    };
+    // HTTP/1.0 need not say what the CONNECT has said.
+    let named = within.host_field();
+    let host = host.or(Some(&*named));
+    let named = parse_target(request.method(), text, host, Scheme::Https);
+    let named = named.map_err(target_failure)?;
+    match intercepted::refusal(within, &named) {
+        Some(failure) => Err(failure),
+        None => Ok(named),
+    }
 }
 
 fn target_failure(error: TargetError) -> Failure {

@@ -16,6 +16,7 @@ use crate::access_log::{Entry, Outcome, RequestId};
 use crate::clock::UnixMillis;
 use crate::failure::Failure;
 use crate::fetch;
+use crate::intercept::Handshake;
 use crate::wire::{ClientBody, Head, Sent};
 use crate::worker::Worker;
 
@@ -197,8 +198,38 @@ pub(super) struct TunnelNote {
 }
 
 impl TunnelNote {
+    /// Notes where it leads, if that was not known when it was handed over.
+    pub(super) fn upstream(&mut self, peer: SocketAddr) {
+        self.upstream = Some(peer);
+    }
+
     /// Writes an entry about what passed since the one before.
     pub(super) fn write(&self, worker: &Worker, to_client: u64, aborted: bool) {
+        self.write_as(worker, Outcome::Tunnel, to_client, (aborted, None));
+    }
+
+    /// Writes the entry of a tunnel that leads nowhere.
+    pub(super) fn failed(&self, worker: &Worker, failure: &Failure) {
+        self.write_as(worker, Outcome::Tunnel, 0, (true, Some(failure.slug())));
+    }
+
+    /// Writes the entry of a CONNECT that ended here; what is asked inside has entries of its own.
+    pub(super) fn intercepted(&self, worker: &Worker, handshake: Handshake) {
+        let failed = match handshake {
+            Handshake::Finished => (false, None),
+            Handshake::Refused => (true, Some("certificate-refused")),
+            Handshake::Failed => (true, Some("handshake-failed")),
+        };
+        self.write_as(worker, Outcome::Intercepted, 0, failed);
+    }
+
+    fn write_as(
+        &self,
+        worker: &Worker,
+        outcome: Outcome,
+        to_client: u64,
+        (aborted, error): (bool, Option<&'static str>),
+    ) {
         let entry = Entry {
             start: self.start,
             duration: self.received.elapsed(),
@@ -210,13 +241,13 @@ impl TunnelNote {
             path: &self.path,
             version: self.version,
             status: self.status,
-            outcome: Outcome::Tunnel,
+            outcome,
             aborted,
             client_bytes: to_client,
             origin_bytes: to_client,
             upstream: self.upstream,
             peer: None,
-            error: None,
+            error,
             request_id: self.id,
             user_agent: self.user_agent.as_ref().map(HeaderValue::as_bytes),
             referer: None,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hashcache_http::{Authority, Host, Target};
-use http::header::ALLOW;
+use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -11,8 +11,9 @@ use super::note::Note;
 use super::{Answer, Connection, text};
 use crate::access_log::Outcome;
 use crate::failure::Failure;
+use crate::intercept::SELF_TEST_HOST;
 use crate::mirror::Mirror;
-use crate::page::{self, Landing, Reader};
+use crate::page::{self, CaPage, Landing, Reader};
 use crate::wire::ClientBody;
 
 /// The page at a path of this proxy itself.
@@ -38,6 +39,18 @@ pub(super) fn page(
     if is_pac(target) {
         return Ok(page::pac(&url, live.fail).map(Body::full));
     }
+    let reader = Reader::of(request.headers());
+    let interceptor = live.intercept.as_deref();
+    if let Some(interceptor) = interceptor {
+        let wanted = CaPage {
+            authority: &interceptor.authority,
+            url: &url,
+            reader,
+        };
+        if let Some(page) = page::ca(target.path(), &wanted) {
+            return Ok(page.map(Body::full));
+        }
+    }
     if target.path() != "/" {
         let reason = "this proxy has no page of that name";
         return Err(Failure::Refused {
@@ -52,9 +65,33 @@ pub(super) fn page(
         mirrors: &mirrors,
         requests: common.exposition.requests(),
         engine: common.exposition.engine(),
-        reader: Reader::of(request.headers()),
+        intercepts: interceptor.is_some(),
+        reader,
     };
     Ok(page::landing(&landing).map(Body::full))
+}
+
+/// Whether a request is for the host of the self-test, and there is one. In the clear its answer
+/// says no more than that the client uses this proxy.
+pub(super) fn is_self_test(connection: &Connection, authority: &Authority) -> bool {
+    let is_host = matches!(&authority.host, Host::Name(name) if &**name == SELF_TEST_HOST);
+    is_host && connection.worker.common.live().intercept.is_some()
+}
+
+/// Whatever is asked of the host that only who trusts our authority gets an answer from.
+pub(super) fn self_test(note: &mut Note) -> Response<Body> {
+    note.outcome(Outcome::Own);
+    let mut response = text(StatusCode::OK, bytes::Bytes::from_static(b"trusted\n"));
+    let fields = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_TYPE, "text/plain; charset=utf-8"),
+        // Pages of this proxy, by whatever name it is known, ask from there.
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        fields.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// Whether this is where browsers look for their settings.

@@ -89,16 +89,17 @@ impl Control {
             }
         };
         let clock = &self.common.clock;
-        let read = Identity::load(&settings.tls, clock)
-            .map_err(|error| told(&error))
-            .and_then(|identity| {
-                let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
-                Ok((identity, trust.map_err(|error| told(&error))?))
-            });
-        let (mut identity, trust) = match read {
+        let read = || {
+            let identity = Identity::load(&settings.tls, clock).map_err(|error| told(&error))?;
+            let interceptor = super::interceptor(&settings, clock).map_err(|error| told(&error))?;
+            let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
+            Ok((identity, interceptor, trust.map_err(|error| told(&error))?))
+        };
+        let (mut identity, interceptor, trust) = match read() {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
+                let error: String = error;
                 error!("configuration not reloaded, the old one holds: {error}");
                 return;
             }
@@ -114,7 +115,9 @@ impl Control {
             ..old.upstream.clone()
         };
         let own = &self.common.own;
-        let live = Live::new(&settings, old.generation + 1, own, upstream, identity);
+        super::account(interceptor.as_deref(), &self.cache, &self.metrics);
+        let shown = (identity, interceptor);
+        let live = Live::new(&settings, old.generation + 1, own, upstream, shown);
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -131,6 +134,7 @@ impl Control {
             adaptive_lifetime: settings.adaptive_lifetime,
             public_url: settings.public_url,
             mirrors: settings.mirrors,
+            intercept: settings.intercept,
             fail: settings.fail,
             allow_client: settings.allow_client,
             allow_destination: settings.allow_destination,

@@ -42,6 +42,8 @@ const TLS_BYTES: u64 = 24 << 10;
 /// What HTTP/2 takes beside: hyper's state, its buffers and tables of fields; of 200 connections at
 /// rest each took 23 KiB more than the first of these, with TLS 30.
 const HTTP_2_BYTES: u64 = 28 << 10;
+/// What both take together, on a connection that began in the clear.
+pub(crate) const INTERCEPTED_BYTES: u64 = TLS_BYTES + HTTP_2_BYTES;
 
 /// What a core's thread starts with.
 pub(super) struct Core {
@@ -199,6 +201,8 @@ impl Core {
             },
             client,
             local,
+            within: None,
+            stopping: stopping.clone(),
             drained,
         };
         let serving = serve(socket, protocol, connection, stopping);
@@ -215,31 +219,54 @@ impl Core {
             }
         };
         match ending {
-            Ending::Idle => worker.metrics.limit(Limit::IdleTime),
-            Ending::SlowHead => worker.metrics.limit(Limit::HeadTime),
-            Ending::Flood => worker.metrics.limit(Limit::Frames),
-            Ending::NoMemory => worker.metrics.limit(Limit::Memory),
-            Ending::SlowWrite => worker.metrics.limit(Limit::ProgressTime),
-            Ending::Upgraded => self.follow_tunnel(over, stage).await,
-            Ending::Closed | Ending::Broken | Ending::Aborted => {}
+            Ending::Upgraded => follow_tunnel(&stop, &over, stage).await,
+            _ => count_ending(&worker.metrics, ending),
         }
     }
+}
 
-    /// Holds the connection's place until its tunnel ends, and tells the tunnel when to.
-    async fn follow_tunnel(&self, over: watch::Sender<bool>, mut stage: watch::Receiver<Stage>) {
-        tokio::select! {
-            () = over.closed() => {}
-            _ = stage.wait_for(|stage| *stage == Stage::Over) => {
+/// Holds the connection's place until its tunnel ends, and tells the tunnel when to; also those who
+/// serve requests inside it.
+async fn follow_tunnel(
+    stop: &watch::Sender<bool>,
+    over: &watch::Sender<bool>,
+    mut stage: watch::Receiver<Stage>,
+) {
+    loop {
+        // A copy: what is lent would keep the next stage from being told.
+        let now = *stage.borrow_and_update();
+        match now {
+            Stage::Serving => {}
+            Stage::Draining => drop(stop.send_replace(true)),
+            Stage::Over => {
                 over.send_replace(true);
-                over.closed().await;
+                return over.closed().await;
             }
         }
+        tokio::select! {
+            () = over.closed() => return,
+            changed = stage.changed() => if changed.is_err() {
+                return over.closed().await;
+            },
+        }
+    }
+}
+
+/// Counts the limit that ended a connection, if one did.
+pub(crate) fn count_ending(metrics: &WorkerMetrics, ending: Ending) {
+    match ending {
+        Ending::Idle => metrics.limit(Limit::IdleTime),
+        Ending::SlowHead => metrics.limit(Limit::HeadTime),
+        Ending::Flood => metrics.limit(Limit::Frames),
+        Ending::NoMemory => metrics.limit(Limit::Memory),
+        Ending::SlowWrite => metrics.limit(Limit::ProgressTime),
+        Ending::Upgraded | Ending::Closed | Ending::Broken | Ending::Aborted => {}
     }
 }
 
 /// Serves a stream of bytes in one of both protocols, whatever it comes through: the requests on it
 /// are those of `connection`.
-async fn serve(
+pub(crate) async fn serve(
     socket: Socket,
     protocol: Protocol,
     connection: Connection,

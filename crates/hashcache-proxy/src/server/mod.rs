@@ -20,9 +20,11 @@ mod protocol;
 
 pub use self::identity::IdentityError;
 
+pub(crate) use self::cores::{INTERCEPTED_BYTES, count_ending, serve};
+pub(crate) use self::protocol::{Protocol, shake};
+
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,10 +43,12 @@ use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
+use crate::intercept::verified::Verified;
+use crate::intercept::{Interceptor, Known, expiry};
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::purge::Purger;
 use crate::related::Related;
-use crate::settings::{Mode, Settings};
+use crate::settings::{Mode, Settings, StateFiles};
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::{AuthoritiesError, Trust};
@@ -107,7 +111,7 @@ const DRAIN_STEP: Duration = Duration::from_millis(50);
 pub fn run<E: std::fmt::Display>(
     settings: Settings,
     cache: Cache,
-    state_path: Option<PathBuf>,
+    state: StateFiles,
     listening: impl FnOnce(&[SocketAddr], Option<SocketAddr>),
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
@@ -133,9 +137,16 @@ pub fn run<E: std::fmt::Display>(
         source,
     })?;
     let log = Arc::new(log);
-    let clock = Arc::new(Clock::start(state_path));
+    let clock = Arc::new(Clock::start(state.clock));
     let metrics = Metrics::new(settings.workers);
     let identity = Identity::load(&settings.tls, &clock)?;
+    let interceptor = interceptor(&settings, &clock)?;
+    account(interceptor.as_deref(), &cache, &metrics);
+    let verified = Arc::new(Verified::load(state.verified));
+    let known = Arc::new(Known {
+        verified: Arc::clone(&verified),
+        ..Known::default()
+    });
     let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
     let limits = Arc::new(settings.limits.clone());
@@ -147,8 +158,13 @@ pub fn run<E: std::fmt::Display>(
         trust,
         limits,
     );
+    let shared = upstream::Shared {
+        verified: Arc::clone(&verified),
+        ..shared
+    };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
-    let live = Live::new(&settings, 0, &own, shared, identity);
+    let exposition = exposition.with_known(Arc::clone(&known));
+    let live = Live::new(&settings, 0, &own, shared, (identity, interceptor));
     let site = match &settings.mode {
         Mode::Forward => None,
         Mode::Accelerate { origin, .. } => Some(origin.clone()),
@@ -164,6 +180,7 @@ pub fn run<E: std::fmt::Display>(
         listen: listen.clone(),
         admin: admin_address,
         clock: Arc::clone(&clock),
+        intercept: known,
         collapse,
         purger,
         own,
@@ -215,6 +232,8 @@ pub fn run<E: std::fmt::Display>(
         runtime.spawn(Arc::clone(&admin).serve(listener));
     }
     runtime.spawn(Arc::clone(&clock).keep());
+    runtime.spawn(Arc::clone(&verified).keep());
+    runtime.spawn(expiry::mind(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,
@@ -230,8 +249,30 @@ pub fn run<E: std::fmt::Display>(
     if let Err(error) = clock.persist() {
         warn!(%error, "time not noted");
     }
+    if let Err(error) = verified.persist() {
+        warn!(%error, "verified hosts not kept");
+    }
     log.stop();
     Ok(())
+}
+
+/// Who ends TLS for the hosts in `settings`, if anybody does.
+fn interceptor(
+    settings: &Settings,
+    clock: &Arc<Clock>,
+) -> Result<Option<Arc<Interceptor>>, IdentityError> {
+    let intercept = settings.intercept.as_ref();
+    let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
+    made.transpose().map_err(IdentityError::Tickets)
+}
+
+/// Has what `interceptor` keeps count in the budget, and operators be told when its authority ends.
+fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
+    let authority = interceptor.map(|it| &it.authority);
+    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
+    if let Some(authority) = authority {
+        authority.count_in(cache);
+    }
 }
 
 /// Two proxies that nobody named must not take each other's requests for their own.

@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use super::identity::{HTTP_2, Identity};
 use crate::settings::Speaks;
@@ -19,7 +20,7 @@ use crate::wire::{PREFACE, Socket};
 
 /// How requests are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(crate) enum Protocol {
     Http1,
     Http2,
 }
@@ -43,7 +44,9 @@ pub(super) async fn settle(
     let settled = match (speaks, identity) {
         (Speaks::Http, _) => return Ok((socket.into(), Protocol::Http1)),
         (Speaks::H2c, _) => timeout(limit, preface(socket)).await,
-        (Speaks::Tls, Some(identity)) => timeout(limit, handshake(socket.into(), &identity)).await,
+        (Speaks::Tls, Some(identity)) => {
+            timeout(limit, shake(socket.into(), identity.acceptor())).await
+        }
         (Speaks::Tls, None) => Ok(Err(io::ErrorKind::NotFound.into())),
     };
     settled
@@ -73,8 +76,8 @@ async fn preface(mut socket: TcpStream) -> io::Result<(Socket, Protocol)> {
 }
 
 /// Shakes hands; who offers HTTP/2 gets it.
-async fn handshake(socket: Socket, identity: &Identity) -> io::Result<(Socket, Protocol)> {
-    let mut stream = identity.acceptor().accept(socket).await?;
+pub(crate) async fn shake(socket: Socket, acceptor: TlsAcceptor) -> io::Result<(Socket, Protocol)> {
+    let mut stream = acceptor.accept(socket).await?;
     // What a client has not taken waits above, where it is counted.
     stream.get_mut().1.set_buffer_limit(Some(RECORD_BYTES));
     let protocol = match stream.get_ref().1.alpn_protocol() {

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache::Cache;
-use hashcache_http::Scheme;
+use hashcache_http::{Scheme, UnixTime};
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
@@ -56,12 +56,14 @@ use self::tls::{Offer, Trust};
 use self::trunk::{Refused, Trunk, Trunks};
 use self::unreached::Unreached;
 use crate::failure::Failure;
+use crate::intercept::verified::Verified;
 use crate::settings::Limits;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::connect::Endpoint;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
+pub(crate) use self::tls::Unverified;
 
 /// What the cores have in common.
 #[derive(Clone, Debug)]
@@ -76,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) unreached: Unreached,
     /// Whose certificates are good.
     pub(crate) trust: Trust,
+    /// Whose certificates were found good.
+    pub(crate) verified: Arc<Verified>,
     /// Places for busy connections.
     pub(crate) places: Places,
     /// Bounds on time and memory.
@@ -86,6 +90,7 @@ pub(crate) struct Shared {
 pub(crate) struct Upstream {
     connector: Connector,
     trust: Trust,
+    verified: Arc<Verified>,
     places: Places,
     pool: Rc<Pool>,
     trunks: Rc<Trunks>,
@@ -156,6 +161,7 @@ impl Shared {
             own,
             unreached: Unreached::new(limits.unreachable_time),
             trust,
+            verified: Arc::default(),
             places,
             limits,
         }
@@ -172,6 +178,7 @@ impl Upstream {
             own,
             unreached,
             trust,
+            verified,
             places,
             limits,
         } = shared.clone();
@@ -194,6 +201,7 @@ impl Upstream {
         Self {
             connector,
             trust,
+            verified,
             places,
             pool,
             trunks: Rc::default(),
@@ -386,7 +394,35 @@ impl Upstream {
         let handshake = self
             .trust
             .handshake(&to.authority.host, socket, offer, limit);
-        Ok(Channel::Tls(Box::new(handshake.await?)))
+        let shaken = handshake.await;
+        match &shaken {
+            Ok(stream) => {
+                let now = self.trust.now();
+                let not_after = || tls::not_after(stream);
+                self.verified.renew(&to.authority, now, not_after);
+            }
+            // It does not want us, perhaps for want of a certificate of ours: whoever comes next by
+            // CONNECT shall see whether it wants him. A certificate that is not good is no reason
+            // to forget: it may be that of a line that is down and says so to everybody.
+            Err(Failure::TlsAlert(_)) => self.verified.forget(&to.authority),
+            Err(_) => {}
+        }
+        Ok(Channel::Tls(Box::new(shaken?)))
+    }
+
+    /// Finds out whether `to` has a certificate that is good, and when it ends, by a handshake on
+    /// `socket` or on one of its own that is used for nothing else.
+    pub(crate) async fn verify(
+        &self,
+        to: &Endpoint,
+        socket: Option<tokio::net::TcpStream>,
+    ) -> Result<UnixTime, Unverified> {
+        let socket = match socket {
+            Some(socket) => socket,
+            None => self.connect(to).await.map_err(Unverified::Failed)?.0,
+        };
+        let limit = self.limits.connect_time;
+        self.trust.verify(&to.authority.host, socket, limit).await
     }
 }
 

@@ -13,16 +13,22 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use hashcache_http::Host;
-use rustls::client::Resumption;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
-use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
+use rustls::{
+    CertificateError, ClientConfig, Error as TlsError, HandshakeKind, RootCertStore,
+    SignatureScheme,
+};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -30,6 +36,7 @@ use tracing::warn;
 
 use crate::clock::Clock;
 use crate::failure::Failure;
+use crate::intercept::certificate;
 
 /// Certificates of authorities that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +72,16 @@ pub(crate) struct Trust {
     /// Offers HTTP/2 as well.
     both: Arc<ClientConfig>,
     http_1: Arc<ClientConfig>,
+    time: Arc<dyn TimeProvider>,
+}
+
+/// Why a host is not one to answer for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unverified {
+    /// Its certificate is not good, or it is not to be reached.
+    Failed(Failure),
+    /// It asks clients for certificates, which we cannot show for them.
+    WantsCertificate,
 }
 
 /// Which versions are offered in ALPN.
@@ -92,7 +109,7 @@ impl Trust {
     }
 
     fn of(roots: RootCertStore, time: Arc<dyn TimeProvider>) -> Self {
-        let config = ClientConfig::builder_with_details(provider(), time)
+        let config = ClientConfig::builder_with_details(provider(), Arc::clone(&time))
             .with_safe_default_protocol_versions()
             .expect("the provider has suites of both versions");
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
@@ -103,7 +120,14 @@ impl Trust {
         Self {
             both: Arc::new(both),
             http_1: Arc::new(config),
+            time,
         }
+    }
+
+    /// The time by which certificates are judged, seconds since 1970.
+    pub(super) fn now(&self) -> hashcache_http::UnixTime {
+        let now = self.time.current_time();
+        hashcache_http::UnixTime(now.map_or(0, |now| now.as_secs()))
     }
 
     /// Makes a stream to `host` of a connected socket, within `limit`.
@@ -124,6 +148,63 @@ impl Trust {
             Ok(Err(error)) => Err(failure_of(&error)),
             Err(_) => Err(Failure::ConnectTimeout(limit)),
         }
+    }
+}
+
+impl Trust {
+    /// Shakes hands with `host` on a socket that is used for nothing else; when its certificate
+    /// ends. Nothing is taken from an earlier handshake: it shows its certificate.
+    pub(super) async fn verify(
+        &self,
+        host: &Host,
+        socket: TcpStream,
+        limit: Duration,
+    ) -> Result<hashcache_http::UnixTime, Unverified> {
+        let wanted = Arc::new(Wanted::default());
+        let mut config = ClientConfig::clone(&self.both);
+        config.resumption = Resumption::disabled();
+        config.client_auth_cert_resolver = Arc::clone(&wanted) as Arc<dyn ResolvesClientCert>;
+        let name = server_name(host).map_err(Unverified::Failed)?;
+        let connector = TlsConnector::from(Arc::new(config));
+        let shaken = tokio::time::timeout(limit, connector.connect(name, socket)).await;
+        // Some hosts break off when they get none, and that is not what is wrong.
+        if wanted.0.load(Relaxed) {
+            return Err(Unverified::WantsCertificate);
+        }
+        let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let mut stream = shaken.map_err(|error| Unverified::Failed(failure_of(&error)))?;
+        let damaged = Failure::TlsCertificate("damaged");
+        let not_after = not_after(&stream).ok_or(Unverified::Failed(damaged));
+        // Fits into the socket's buffer, so it waits for nobody.
+        let _ = tokio::time::timeout(limit, stream.shutdown()).await;
+        not_after
+    }
+}
+
+/// When the certificate ends that was shown in this handshake; none if none was.
+pub(super) fn not_after(stream: &TlsStream<TcpStream>) -> Option<hashcache_http::UnixTime> {
+    let connection = stream.get_ref().1;
+    if connection.handshake_kind() == Some(HandshakeKind::Resumed) {
+        return None;
+    }
+    let certificate = connection.peer_certificates()?.first()?;
+    let not_after = certificate::not_after(certificate)?;
+    let since = not_after.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(hashcache_http::UnixTime(since.as_secs()))
+}
+
+/// Has no certificate, and notes that one was asked for.
+#[derive(Debug, Default)]
+struct Wanted(AtomicBool);
+
+impl ResolvesClientCert for Wanted {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.store(true, Relaxed);
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
     }
 }
 

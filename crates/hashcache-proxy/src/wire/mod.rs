@@ -37,7 +37,7 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{Cell, Head, HeadInfo, Sent};
+pub(crate) use cell::{Cell, Head, HeadInfo, Sent, Upgraded};
 pub(crate) use head::{Content, Form};
 pub(crate) use http2::{ClientBody, PREFACE, serve_http2};
 pub(crate) use serve::{Ending, serve_connection};

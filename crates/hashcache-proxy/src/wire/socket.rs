@@ -37,8 +37,11 @@ enum Channel {
 impl Socket {
     /// The same socket with `bytes`, which were read from it, to be read again.
     pub(crate) fn begun_with(mut self, bytes: Bytes) -> Self {
-        debug_assert!(self.begun.is_empty());
-        self.begun = bytes;
+        self.begun = match self.begun.is_empty() {
+            true => bytes,
+            // Somebody before us looked ahead too, and further.
+            false => [bytes, self.begun].concat().into(),
+        };
         self
     }
 
@@ -171,5 +174,24 @@ impl AsyncWrite for Socket {
             #[cfg(test)]
             Channel::Memory(pipe) => Pin::new(pipe).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_two_looked_at_is_read_in_the_order_it_came() {
+        let (mut client, server) = duplex(64);
+        client.write_all(b"and the rest").await.unwrap();
+        drop(client);
+        let socket = Socket::from(server).begun_with(Bytes::from_static(b"second, "));
+        let mut socket = socket.begun_with(Bytes::from_static(b"first, "));
+        let mut read = String::new();
+        socket.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, "first, second, and the rest");
     }
 }

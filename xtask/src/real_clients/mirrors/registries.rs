@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use hashcache_testkit::{Origin, RawRequest, Script};
 use serde_json::json;
 
+use crate::real_clients::intercept::front::Front;
 use crate::real_clients::tool::{Tool, is_installed};
 
 /// The package that all registries have.
@@ -56,18 +57,22 @@ type Files = BTreeMap<String, Vec<(&'static str, Vec<u8>)>>;
 
 impl Content {
     /// Serves these at an origin of their own; its URL without a slash.
-    async fn serve(&mut self, files: Files) -> anyhow::Result<String> {
+    async fn serve(&mut self, files: Files, front: Option<&Front>) -> anyhow::Result<String> {
         let (requests, body_bytes) = (Arc::clone(&self.requests), Arc::clone(&self.body_bytes));
+        let scheme = if front.is_some() { "https" } else { "http" };
         let origin = Origin::start(move |request: &RawRequest| {
             requests.fetch_add(1, Ordering::Relaxed);
-            let (script, sent) = answer(&files, request);
+            let (script, sent) = answer(&files, request, scheme);
             body_bytes.fetch_add(sent as u64, Ordering::Relaxed);
             script
         });
         let origin = origin.await?;
-        let url = format!("http://{}", origin.address());
+        let address = origin.address();
         self.origins.push(origin);
-        Ok(url)
+        match front {
+            Some(front) => front.put(address).await,
+            None => Ok(format!("http://{address}")),
+        }
     }
 
     /// What they have sent so far.
@@ -79,8 +84,8 @@ impl Content {
     }
 }
 
-/// The answer to a request, and the bytes of its content.
-fn answer(files: &Files, request: &RawRequest) -> (Script, usize) {
+/// The answer to a request, and the bytes of its content; links have this scheme.
+fn answer(files: &Files, request: &RawRequest, scheme: &str) -> (Script, usize) {
     if request.method() == "POST" {
         // Of what is installed nothing is known to be broken.
         let fields = [("Content-Type", "application/json")];
@@ -104,7 +109,7 @@ fn answer(files: &Files, request: &RawRequest) -> (Script, usize) {
     if asked.split(", ").any(|asked| asked == tag) {
         return (Script::response(304, &fields, ""), 0);
     }
-    let own = format!("http://{}", request.field("host").unwrap_or_default());
+    let own = format!("{scheme}://{}", request.field("host").unwrap_or_default());
     let content = match std::str::from_utf8(content) {
         Ok(text) => text.replace(ORIGIN, &own).into_bytes(),
         Err(_) => content.clone(),
@@ -130,8 +135,8 @@ pub struct Registries {
 }
 
 impl Registries {
-    /// Makes them below `directory`.
-    pub async fn start(directory: &Path) -> anyhow::Result<Self> {
+    /// Makes them below `directory`, with TLS in front of each if there is a front.
+    pub async fn start(directory: &Path, front: Option<&Front>) -> anyhow::Result<Self> {
         let mut all = Self::default();
         for (client, tools) in [
             ("pip", &["python3", "sha256sum"][..]),
@@ -147,10 +152,10 @@ impl Registries {
             fs::create_dir_all(&directory)?;
             let mut content = Content::default();
             let flag = match client {
-                "pip" => pypi(&mut content, &directory).await,
-                "npm" => npm(&mut content, &directory).await,
-                "cargo" => crates(&mut content, &directory).await,
-                _ => apt(&mut content, &directory).await,
+                "pip" => pypi(&mut content, &directory, front).await,
+                "npm" => npm(&mut content, &directory, front).await,
+                "cargo" => crates(&mut content, &directory, front).await,
+                _ => apt(&mut content, &directory, front).await,
             };
             let flag = flag.with_context(|| format!("cannot make a registry for {client}"))?;
             all.made.push(Registry {
@@ -195,7 +200,11 @@ impl Registries {
 }
 
 /// Two wheels on a host of their own, one of which needs the other; the index in both forms.
-async fn pypi(content: &mut Content, directory: &Path) -> anyhow::Result<String> {
+async fn pypi(
+    content: &mut Content,
+    directory: &Path,
+    front: Option<&Front>,
+) -> anyhow::Result<String> {
     let mut files = Files::new();
     let mut wheels = vec![];
     for (name, needs) in [("hcneeded", ""), (NAME, "Requires-Dist: hcneeded\n")] {
@@ -209,7 +218,7 @@ async fn pypi(content: &mut Content, directory: &Path) -> anyhow::Result<String>
         files.insert(path.clone(), vec![("application/zip", fs::read(&wheel)?)]);
         wheels.push((name, path, digest));
     }
-    let base = content.serve(files).await?;
+    let base = content.serve(files, front).await?;
     let mut index = Files::new();
     for (name, path, digest) in &wheels {
         let file = format!("{name}-1.0-py3-none-any.whl");
@@ -234,7 +243,7 @@ async fn pypi(content: &mut Content, directory: &Path) -> anyhow::Result<String>
         ];
         index.insert(format!("/simple/{name}/"), kinds);
     }
-    let index = content.serve(index).await?;
+    let index = content.serve(index, front).await?;
     Ok(format!("pypi={index}/simple/ {base}"))
 }
 
@@ -258,7 +267,11 @@ async fn wheel(directory: &Path, name: &str, metadata: &str) -> anyhow::Result<P
 }
 
 /// A package and one with a scope that needs it; links with the slashes escaped.
-async fn npm(content: &mut Content, directory: &Path) -> anyhow::Result<String> {
+async fn npm(
+    content: &mut Content,
+    directory: &Path,
+    front: Option<&Front>,
+) -> anyhow::Result<String> {
     let mut files = Files::new();
     for (name, needed) in [(NAME, json!({})), (SCOPED, json!({NAME: "^1.0.0"}))] {
         let root = directory.join(name);
@@ -286,12 +299,16 @@ async fn npm(content: &mut Content, directory: &Path) -> anyhow::Result<String> 
             vec![("application/octet-stream", fs::read(&tarball)?)],
         );
     }
-    let url = content.serve(files).await?;
+    let url = content.serve(files, front).await?;
     Ok(format!("npm={url}/npm/"))
 }
 
 /// A crate on a host of its own, and its sparse index.
-async fn crates(content: &mut Content, directory: &Path) -> anyhow::Result<String> {
+async fn crates(
+    content: &mut Content,
+    directory: &Path,
+    front: Option<&Front>,
+) -> anyhow::Result<String> {
     let root = format!("{NAME}-1.0.0");
     fs::create_dir_all(directory.join(&root).join("src"))?;
     let manifest =
@@ -302,7 +319,7 @@ async fn crates(content: &mut Content, directory: &Path) -> anyhow::Result<Strin
     pack(directory, &root, &packed).await?;
     let path = format!("/crates/{NAME}/{NAME}-1.0.0.crate");
     let file = vec![("application/gzip", fs::read(&packed)?)];
-    let dl = content.serve(Files::from([(path, file)])).await?;
+    let dl = content.serve(Files::from([(path, file)]), front).await?;
     let line = json!({
         "name": NAME, "vers": "1.0.0", "deps": [], "features": {}, "yanked": false,
         "cksum": sum("sha256sum", &packed).await?,
@@ -312,18 +329,23 @@ async fn crates(content: &mut Content, directory: &Path) -> anyhow::Result<Strin
         "api": ORIGIN,
     });
     let below = format!("/index/{}/{}/{NAME}", &NAME[..2], &NAME[2..4]);
-    let index = content.serve(Files::from([
+    let index = Files::from([
         (
             "/index/config.json".to_owned(),
             vec![("application/json", config.to_string().into())],
         ),
         (below, vec![("text/plain", format!("{line}\n").into())]),
-    ]));
-    Ok(format!("crates={}/index/ {dl}", index.await?))
+    ]);
+    let index = content.serve(index, front).await?;
+    Ok(format!("crates={index}/index/ {dl}"))
 }
 
 /// A flat archive of one package.
-async fn apt(content: &mut Content, directory: &Path) -> anyhow::Result<String> {
+async fn apt(
+    content: &mut Content,
+    directory: &Path,
+    front: Option<&Front>,
+) -> anyhow::Result<String> {
     let root = directory.join("root");
     fs::create_dir_all(root.join("DEBIAN"))?;
     fs::create_dir_all(directory.join("pool/h"))?;
@@ -349,7 +371,7 @@ async fn apt(content: &mut Content, directory: &Path) -> anyhow::Result<String> 
         ),
         ("/debian/Packages".to_owned(), vec![(kind, packages)]),
     ]);
-    let url = content.serve(files).await?;
+    let url = content.serve(files, front).await?;
     Ok(format!("apt={url}/debian/"))
 }
 

@@ -117,7 +117,7 @@ async fn origin(leaf: Leaf, answer: &'static str, close: Close) -> Origin {
             let Ok(mut stream) = acceptor.accept(socket).await else {
                 continue;
             };
-            if stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed) {
+            if stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
                 count.set(count.get() + 1);
             }
             while !all.borrow().ends_with("\r\n\r\n") {

@@ -1,0 +1,251 @@
+//! `hashcache ca init` and `ca show`: the certificate authority of a proxy that intercepts.
+//!
+//! Called by `main`; the proxy's library makes and reads it. Nothing of a key is ever printed.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use hashcache_http::{UnixTime, http_date};
+use hashcache_proxy::{Authority, AuthorityError, MakeOptions};
+use serde_json::json;
+
+use crate::fault::Fault;
+use crate::settings::{self, Environment};
+use crate::{NOT_WELL, say};
+
+/// What can be done with a certificate authority.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CaCommand {
+    /// Make a certificate authority for a proxy that intercepts TLS
+    #[command(after_help = INIT_HELP)]
+    Init(InitArgs),
+    /// Show a certificate authority, or print the certificate that devices are to trust
+    #[command(after_help = "Exit status: 0 all well, 1 it has ended, 2 could not.")]
+    Show(ShowArgs),
+}
+
+const INIT_HELP: &str = "\
+It holds for five years. Whoever has its keys can read what devices that trust it send over TLS:
+the directory is for its owner alone, and nothing that is there already is overwritten. With --only
+it is of no use for other domains, to nobody: the key of its root is gone once it has signed.
+Devices get its certificate from the proxy's own page, http://PROXY/ca.";
+
+/// What is to be made.
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// Where to put it [default: what the settings say, else hashcache/ca in ~/.config or /etc]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Name under which devices list it [default: of this machine and day]
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    /// Keep it to these domains and all below them
+    #[arg(long, value_name = "DOMAIN", value_delimiter = ',', num_args = 1..)]
+    only: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be shown.
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    /// Where it is [default: what the settings say, else hashcache/ca in ~/.config or /etc]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print the certificate in PEM
+    #[arg(long, group = "form")]
+    pem: bool,
+    /// Print the certificate in DER
+    #[arg(long, group = "form")]
+    der: bool,
+    /// Print JSON
+    #[arg(long, group = "form")]
+    json: bool,
+}
+
+/// Runs either.
+pub fn run(command: &CaCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
+    #[expect(clippy::disallowed_methods, reason = "the command begins here")]
+    let now = SystemTime::now();
+    match command {
+        CaCommand::Init(args) => init(args, environment, now),
+        CaCommand::Show(args) => show(args, environment, now),
+    }
+}
+
+fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::Result<ExitCode> {
+    let directory = match named(args.dir.as_deref(), environment)? {
+        Some(directory) => directory,
+        None => {
+            let directory = default_directory(environment)?;
+            // Only what leads to our own default place is made.
+            if let Some(parent) = directory.parent() {
+                let fault = || Fault::new(format!("cannot make {}", parent.display()));
+                fs::create_dir_all(parent).with_context(fault)?;
+            }
+            directory
+        }
+    };
+    let name = args.name.clone().unwrap_or_else(|| default_name(now));
+    let only = args.only.clone();
+    let made = Authority::make(&directory, &MakeOptions { name, only, now });
+    let authority = made.map_err(|error| cannot("make a certificate authority", error))?;
+    if args.json {
+        say(&json_of(&authority, &directory));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = text_of(&authority, &directory, now);
+    if authority.only().is_none() {
+        text.push_str(&format!(
+            "\nThe proxy does not need {}: keep it elsewhere, or remove it.\n",
+            directory.join("root.key").display()
+        ));
+    }
+    text.push_str(&format!(
+        "\nnext: hashcache proxy --intercept-ca {} --intercept-list cacheable\n\
+         Then devices find the certificate at the proxy's page /ca\n",
+        directory.display()
+    ));
+    say(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(args: &ShowArgs, environment: &Environment, now: SystemTime) -> anyhow::Result<ExitCode> {
+    let directory = match named(args.dir.as_deref(), environment)? {
+        Some(directory) => directory,
+        None => default_directory(environment)?,
+    };
+    let loaded = Authority::load(&directory);
+    let authority = loaded.map_err(|error| cannot("show a certificate authority", error))?;
+    let mut output = std::io::stdout().lock();
+    if args.der {
+        output.write_all(authority.root_der())?;
+    } else {
+        let text = match (args.pem, args.json) {
+            (true, _) => authority.root_pem(),
+            (_, true) => json_of(&authority, &directory),
+            _ => text_of(&authority, &directory, now),
+        };
+        output.write_all(text.as_bytes())?;
+    }
+    output.flush()?;
+    Ok(match authority.not_after() > now {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NOT_WELL),
+    })
+}
+
+fn text_of(authority: &Authority, directory: &Path, now: SystemTime) -> String {
+    let only = match authority.only() {
+        Some(only) => only.collect::<Vec<_>>().join(", "),
+        None => "every host".to_owned(),
+    };
+    let until = date(authority.not_after());
+    let ended = if authority.not_after() > now {
+        ""
+    } else {
+        " (it has ended)"
+    };
+    format!(
+        "name         {}\nSHA-256      {}\nuntil        {until}{ended}\nfor          {only}\n\
+         directory    {}\n",
+        authority.name(),
+        authority.fingerprint(),
+        directory.display(),
+    )
+}
+
+fn json_of(authority: &Authority, directory: &Path) -> String {
+    let since_1970 = authority.not_after().duration_since(SystemTime::UNIX_EPOCH);
+    let all = json!({
+        "name": authority.name(),
+        "sha256": authority.fingerprint().to_string(),
+        "not_after": since_1970.unwrap_or_default().as_secs(),
+        "only": authority.only().map(Iterator::collect::<Vec<_>>),
+        "directory": directory,
+        "certificate": directory.join("root.pem"),
+    });
+    format!("{all:#}\n")
+}
+
+/// The directory that was given, else the one that the proxy would use.
+fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Option<PathBuf>> {
+    if let Some(directory) = given {
+        return Ok(Some(directory.to_owned()));
+    }
+    let effective = settings::load(None, vec![], environment)?;
+    Ok(effective.values.intercept_ca)
+}
+
+/// Beside the configuration file.
+fn default_directory(environment: &Environment) -> Result<PathBuf, Fault> {
+    environment.ca_directory().ok_or_else(|| {
+        let fault = Fault::new("no home directory to keep a certificate authority in");
+        fault.hint("name one with `--dir DIR`")
+    })
+}
+
+/// Tells this machine and day from others, as two authorities of one name could not be told apart.
+fn default_name(now: SystemTime) -> String {
+    let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine: String = machine.trim().chars().take(HOST_CHARS).collect();
+    // `Sun, 22 Nov 2026 11:33:00 GMT`
+    let date = date(now);
+    let day = date.get(5..16).unwrap_or_default();
+    match machine.is_empty() {
+        true => format!("HashCache, {day}"),
+        false => format!("HashCache of {machine}, {day}"),
+    }
+}
+
+/// What is left of a name for that of the machine, in characters.
+const HOST_CHARS: usize = Authority::NAME_CHARS - "HashCache of , 22 Nov 2026".len();
+
+fn date(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let date = http_date(UnixTime(since.unwrap_or(Duration::ZERO).as_secs()));
+    date.to_str().unwrap_or_default().to_owned()
+}
+
+fn cannot(what: &str, error: AuthorityError) -> anyhow::Error {
+    let advice = error.advice();
+    let fault = Fault::new(format!("cannot {what}"));
+    let fault = match advice {
+        Some(advice) => fault.hint(advice),
+        None => fault,
+    };
+    anyhow::Error::from(error).context(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_home_a_place_must_be_named() {
+        let nobody = Environment {
+            variables: [].into(),
+            is_root: false,
+            processors: 1,
+        };
+        let fault = default_directory(&nobody).unwrap_err();
+        assert!(fault.hint.is_some_and(|hint| hint.contains("--dir DIR")));
+    }
+
+    #[test]
+    fn a_default_name_is_one_that_can_be_given() {
+        let home = tempfile::tempdir().unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_347_180);
+        let name = default_name(now);
+        assert!(name.ends_with(", 22 Nov 2026"), "{name}");
+        let only = vec![];
+        let options = MakeOptions { name, only, now };
+        assert!(Authority::make(&home.path().join("ca"), &options).is_ok());
+    }
+}

@@ -1,0 +1,558 @@
+//! The certificate authority of an intercepting proxy: a root for devices to trust, an intermediate
+//! that signs for it, and a leaf for each host that is intercepted.
+//!
+//! `hashcache ca init` makes one ([`Authority::make`]), the proxy loads it ([`Authority::load`])
+//! and asks it for the certificate of a host at each handshake ([`Authority::leaf`]). `files` knows
+//! how it lies on disk.
+//!
+//! ```text
+//! root (5 years, pathlen 1) ── intermediate (5 years, pathlen 0, TLS servers only)
+//!                                  └── leaf (7 days, one name) ── one key for all leaves
+//! ```
+//!
+//! Invariant: an [`Authority`] that exists has proved by a leaf of its own that its key and
+//! certificates go together. No key is ever shown, by `Debug` neither; the key of the leaves is
+//! never written anywhere. An authority that is kept to domains says so in both its certificates,
+//! and the key of its root is gone.
+//!
+//! Cost: a leaf that is kept costs a look-up, another one a signature (some 30 µs).
+
+mod files;
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use hashcache::Cache;
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    NameConstraints, SanType, SerialNumber, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::crypto::ring::sign::any_ecdsa_type;
+use rustls::pki_types::{
+    CertificateDer, DnsName, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime,
+};
+use rustls::sign::{CertifiedKey, SigningKey};
+
+use super::SELF_TEST_HOST;
+use super::certificate::Certificate;
+use super::leaves::{Leaf, Leaves};
+use super::pem::pem;
+use crate::upstream::tls::provider;
+
+/// What an authority is to be like.
+#[derive(Clone, Debug)]
+pub struct MakeOptions {
+    /// The name under which devices list it, at most [`Authority::NAME_CHARS`] characters.
+    pub name: String,
+    /// The domains it may vouch for, each with all below it; none: all.
+    pub only: Vec<String>,
+    /// The time.
+    pub now: SystemTime,
+}
+
+/// Why there is no authority, or no certificate of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// There is something where a new one was to be made.
+    #[error("{} is there already, and not empty", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Others than its owner may read the key.
+    #[error("others may read the key in {} (mode {mode:03o})", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is not what `make` has written.
+    #[error("{} holds no certificate authority: {what}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The name cannot be that of an authority.
+    #[error("`{0}` is no name for a certificate authority")]
+    Name(String),
+    /// What it was to be kept to is no domain.
+    #[error("`{0}` is no domain")]
+    Domain(String),
+    /// No certificate can be made for this host.
+    #[error("`{0}` is no name of a host")]
+    Host(String),
+    /// This authority is kept to other domains.
+    #[error("this authority is not for `{0}`")]
+    NotPermitted(String),
+    /// The origin's certificate, or that of the authority, has ended.
+    #[error("no certificate can hold now: {0} has ended")]
+    Ended(&'static str),
+    /// The system gave no random bytes, or the key could not sign.
+    #[error("cannot make a certificate")]
+    Sign(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl AuthorityError {
+    /// What an operator can do about it.
+    pub fn advice(&self) -> Option<String> {
+        Some(match self {
+            Self::Exists { path } => format!(
+                "devices that trust the old one would not trust a new one; to make one all the \
+                 same, name another place with `--dir`, or move {} away",
+                path.display()
+            ),
+            Self::Exposed { path, .. } => format!(
+                "`chmod 600 {}`; who has read it can make certificates for every device that \
+                 trusts this authority: if that may have happened, make a new one",
+                path.display()
+            ),
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "`hashcache ca init` makes one".to_owned()
+            }
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "it must be owned by the user we run as".to_owned()
+            }
+            Self::Malformed { .. } => "`hashcache ca init` makes one that is whole".to_owned(),
+            Self::Name(_) => format!(
+                "a name has 1 to {} characters, none of them a control character",
+                Authority::NAME_CHARS
+            ),
+            Self::Domain(_) => {
+                "a domain is written like example.org, in ASCII (xn--…), and means all below it"
+                    .to_owned()
+            }
+            Self::Ended("the authority") => {
+                "make a new one with `hashcache ca init --dir DIR`, and have devices trust it"
+                    .to_owned()
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// A certificate authority, ready to sign; one for all cores.
+pub struct Authority {
+    root: CertificateDer<'static>,
+    intermediate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+    name: String,
+    /// Seconds since 1970: the end of whichever of its certificates ends first.
+    not_after: u64,
+    /// The domains it is kept to; `None`: it is not.
+    only: Option<Vec<String>>,
+    /// The key of all leaves, and the same as `rustls` wants it.
+    leaf_key: KeyPair,
+    signing_key: Arc<dyn SigningKey>,
+    leaves: Mutex<Leaves>,
+    /// Out of whose budget the leaves are, once it is known.
+    memory: OnceLock<Cache>,
+}
+
+impl Authority {
+    /// Most characters of a name: what X.509 allows a common name (64), less what the
+    /// intermediate's has more.
+    pub const NAME_CHARS: usize = 64 - INTERMEDIATE.len();
+
+    /// Memory for leaves that are kept, bytes: some 1,500 of them.
+    pub const LEAVES_BYTES: u64 = 2 << 20;
+
+    /// Makes a new authority and writes it to `directory`, which must be empty or not there.
+    ///
+    /// A cut of power leaves a whole authority there or none. The directory is its owner's alone
+    /// (mode 700), and so are the files with keys (600).
+    pub fn make(directory: &Path, options: &MakeOptions) -> Result<Self, AuthorityError> {
+        let name = options.name.trim();
+        if name.is_empty()
+            || name.chars().count() > Self::NAME_CHARS
+            || name.chars().any(char::is_control)
+        {
+            return Err(AuthorityError::Name(options.name.clone()));
+        }
+        files::check_free(directory)?;
+        let constraints = constraints(&options.only)?;
+        let now = seconds(options.now);
+        let params = |name: String, path_length| {
+            let mut params = params(&name, now.saturating_sub(DAY), now + LIFETIME)?;
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(path_length));
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            params.name_constraints = constraints.clone();
+            Ok::<_, AuthorityError>(params)
+        };
+        let root_key = KeyPair::generate().map_err(sign_error)?;
+        let root_params = params(name.to_owned(), 1)?;
+        let root = root_params.self_signed(&root_key).map_err(sign_error)?;
+        let key = KeyPair::generate().map_err(sign_error)?;
+        let mut own_params = params(format!("{name}{INTERMEDIATE}"), 0)?;
+        // Whoever gets hold of this key cannot sign programs or mail with it.
+        own_params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        own_params.use_authority_key_identifier_extension = true;
+        let by_root = Issuer::from_params(&root_params, &root_key);
+        let intermediate = own_params.signed_by(&key, &by_root).map_err(sign_error)?;
+        let bundle = files::Bundle {
+            key: PrivatePkcs8KeyDer::from(key.serialize_der()),
+            intermediate: intermediate.der().clone(),
+            root: root.der().clone(),
+        };
+        let authority =
+            Self::of(bundle.clone()).map_err(|what| malformed(&files::signer(directory), what))?;
+        // Some clients do not mind what a root they trust is kept to, but nobody can use a key that
+        // is gone.
+        let root_key = constraints.is_none().then_some(root_key);
+        files::write(directory, &bundle, root_key.as_ref(), || Ok(()))?;
+        Ok(authority)
+    }
+
+    /// Loads the authority in `directory`, or the one that systemd hands over as the credential
+    /// `hashcache-ca`: the content of `signer.pem` of such a directory.
+    ///
+    /// A file with a key that others may read is refused; a credential is nobody else's.
+    pub fn load(directory: &Path) -> Result<Self, AuthorityError> {
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
+        Self::load_from(directory, credentials.as_deref())
+    }
+
+    fn load_from(directory: &Path, credentials: Option<&Path>) -> Result<Self, AuthorityError> {
+        let (path, bundle) = files::read(directory, credentials)?;
+        Self::of(bundle).map_err(|what| malformed(&path, what))
+    }
+
+    /// The authority that is made of these, if they go together.
+    fn of(bundle: files::Bundle) -> Result<Self, &'static str> {
+        let files::Bundle {
+            key,
+            intermediate,
+            root,
+        } = bundle;
+        let root_facts = Certificate::read(&root).ok_or("the root is damaged")?;
+        let facts = Certificate::read(&intermediate).ok_or("the intermediate is damaged")?;
+        let (Some(name), Some(issuer_name)) = (root_facts.common_name, facts.common_name) else {
+            return Err("it was made by another program");
+        };
+        let key = KeyPair::try_from(&key).map_err(|_| "its key cannot be used")?;
+        let leaf_key = KeyPair::generate().map_err(|_| "no key can be made")?;
+        let pkcs8 = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(&issuer_name);
+        let authority = Self {
+            root,
+            intermediate,
+            issuer: Issuer::new(params, key),
+            name,
+            not_after: facts.not_after.min(root_facts.not_after),
+            only: facts.permitted,
+            leaf_key,
+            signing_key: any_ecdsa_type(&pkcs8).map_err(|_| "no key can be made")?,
+            leaves: Mutex::new(Leaves::new(Self::LEAVES_BYTES)),
+            memory: OnceLock::new(),
+        };
+        let begin = facts.not_before.max(root_facts.not_before) + DAY;
+        authority.prove(begin)?;
+        Ok(authority)
+    }
+
+    /// Makes a leaf that holds at `time` and judges it as clients do.
+    fn prove(&self, time: u64) -> Result<(), &'static str> {
+        let leaf = self
+            .sign(SELF_TEST_HOST, time, time + 1)
+            .map_err(|_| "its key cannot sign")?;
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(self.root.clone())
+            .map_err(|_| "the root is no authority")?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(|_| "the root is no authority")?;
+        let name = ServerName::try_from(SELF_TEST_HOST).expect("a name of ours");
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(time));
+        let chain = [self.intermediate.clone()];
+        verifier
+            .verify_server_cert(&leaf, &chain, &name, &[], time)
+            .map_err(|_| "its key and certificates do not go together")?;
+        Ok(())
+    }
+
+    /// The certificate of `host` with its chain (without the root) and key: one that was made
+    /// before, or a new one.
+    ///
+    /// It begins a day before `now` and ends seven days after, or with the certificate of the
+    /// origin (`no_later_than`) or of this authority if that is sooner. One that ends within a day
+    /// is made anew if that makes it longer. Errors: `host` is no name in the DNS, or not one this
+    /// authority is for, or there is no time left.
+    pub fn leaf(
+        &self,
+        host: &str,
+        no_later_than: SystemTime,
+        now: SystemTime,
+    ) -> Result<Arc<CertifiedKey>, AuthorityError> {
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        let (now, origin_end) = (seconds(now), seconds(no_later_than));
+        if now >= self.not_after {
+            return Err(AuthorityError::Ended("the authority"));
+        }
+        if now >= origin_end {
+            return Err(AuthorityError::Ended("the certificate of the origin"));
+        }
+        let not_after = (now + LEAF_LIFETIME).min(origin_end).min(self.not_after);
+        if let Some(leaf) = self.leaves().get(&host) {
+            let is_long = leaf.not_after > now + DAY || leaf.not_after >= not_after;
+            let is_now = leaf.not_before <= now && leaf.not_after > now;
+            if is_now && is_long && leaf.not_after <= origin_end {
+                return Ok(leaf.key);
+            }
+        }
+        if DnsName::try_from(host.as_str()).is_err() || host.parse::<Ipv4Addr>().is_ok() {
+            return Err(AuthorityError::Host(host));
+        }
+        if !self.permits(&host) {
+            return Err(AuthorityError::NotPermitted(host));
+        }
+        // Not under the lock: the other cores go on.
+        let not_before = now.saturating_sub(DAY);
+        let certificate = self.sign(&host, not_before, not_after)?;
+        let chain = vec![certificate, self.intermediate.clone()];
+        let key = Arc::new(CertifiedKey::new(chain, Arc::clone(&self.signing_key)));
+        let leaf = Leaf {
+            key: Arc::clone(&key),
+            not_before,
+            not_after,
+        };
+        // Where memory is short it is made anew the next time.
+        let bytes = leaf.bytes(&host);
+        let memory = self.memory.get().map(|cache| cache.reserve_spare(bytes));
+        if !matches!(memory, Some(None)) {
+            self.leaves().put(&host, leaf, memory.flatten());
+        }
+        Ok(key)
+    }
+
+    fn sign(
+        &self,
+        host: &str,
+        not_before: u64,
+        not_after: u64,
+    ) -> Result<CertificateDer<'static>, AuthorityError> {
+        // Longer names do not go into a common name, and nobody looks for them there any more.
+        let shown = if host.len() <= 64 { host } else { "" };
+        let mut params = params(shown, not_before, not_after)?;
+        let name = host.try_into().map_err(sign_error)?;
+        params.subject_alt_names = vec![SanType::DnsName(name)];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let signed = params.signed_by(&self.leaf_key, &self.issuer);
+        Ok(signed.map_err(sign_error)?.into())
+    }
+
+    /// Has the leaves count in the budget of `cache`, from the next one on.
+    pub(crate) fn count_in(&self, cache: &Cache) {
+        // A second call comes with the same one: a process has one store.
+        let _ = self.memory.set(cache.clone());
+    }
+
+    /// Whether it may vouch for `host`: always, unless it is kept to domains.
+    pub fn permits(&self, host: &str) -> bool {
+        let Some(only) = &self.only else {
+            return true;
+        };
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        only.iter().any(|domain| {
+            let above = host.strip_suffix(domain.as_str());
+            above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+        })
+    }
+
+    /// The domains it is kept to, if it is; that of the self-test is not told.
+    pub fn only(&self) -> Option<impl Iterator<Item = &str>> {
+        let only = self.only.as_ref()?;
+        let only = only.iter().map(String::as_str);
+        Some(only.filter(|domain| *domain != SELF_TEST_HOST))
+    }
+
+    /// The name under which devices list it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The certificate that devices are to trust.
+    pub fn root_der(&self) -> &[u8] {
+        &self.root
+    }
+
+    /// The same in PEM.
+    pub fn root_pem(&self) -> String {
+        pem("CERTIFICATE", &self.root)
+    }
+
+    /// SHA-256 of that certificate.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(sha256(&self.root))
+    }
+
+    /// When it ends.
+    pub fn not_after(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.not_after)
+    }
+
+    /// The same in seconds since 1970.
+    pub(crate) fn not_after_seconds(&self) -> u64 {
+        self.not_after
+    }
+
+    /// Memory that the leaves take now, bytes; no more than [`Self::LEAVES_BYTES`].
+    pub fn leaves_bytes(&self) -> u64 {
+        self.leaves().bytes()
+    }
+
+    fn leaves(&self) -> std::sync::MutexGuard<'_, Leaves> {
+        // Whoever panicked there left at worst a count that is off.
+        self.leaves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority")
+            .field("name", &self.name)
+            .field("only", &self.only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What people compare to know a certificate: in hexadecimal, its bytes apart by colons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            let colon = if at == 0 { "" } else { ":" };
+            write!(f, "{colon}{byte:02X}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a certificate of ours begins with: one name, a number of its own, two times.
+fn params(
+    name: &str,
+    not_before: u64,
+    not_after: u64,
+) -> Result<CertificateParams, AuthorityError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name(name);
+    // Two of one issuer with one number are refused by some clients.
+    let mut serial = [0; 16];
+    provider()
+        .secure_random
+        .fill(&mut serial)
+        .map_err(|_| sign_error("no random bytes"))?;
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    let epoch = date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + Duration::from_secs(not_before.min(LAST_SECOND));
+    params.not_after = epoch + Duration::from_secs(not_after.min(LAST_SECOND));
+    Ok(params)
+}
+
+/// SHA-256, as the suite of that name has it.
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let suite = TLS13_AES_128_GCM_SHA256.tls13();
+    let hash = suite.expect("a suite of TLS 1.3").common.hash_provider;
+    let hash = hash.hash(bytes);
+    hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    if !name.is_empty() {
+        names.push(DnType::CommonName, name);
+    }
+    names
+}
+
+/// What keeps an authority to domains: names below them, and no address at all.
+fn constraints(only: &[String]) -> Result<Option<NameConstraints>, AuthorityError> {
+    if only.is_empty() {
+        return Ok(None);
+    }
+    let mut domains = Vec::new();
+    for domain in only {
+        let bare = domain.trim_end_matches('.').to_ascii_lowercase();
+        let is_domain = DnsName::try_from(bare.as_str()).is_ok()
+            && bare.parse::<Ipv4Addr>().is_err()
+            && !bare.contains('_');
+        if !is_domain {
+            return Err(AuthorityError::Domain(domain.clone()));
+        }
+        domains.push(bare);
+    }
+    // Without it no device could tell whether it trusts the authority.
+    domains.push(SELF_TEST_HOST.to_owned());
+    let addresses = [
+        CidrSubnet::from_addr_prefix(Ipv4Addr::UNSPECIFIED.into(), 0),
+        CidrSubnet::from_addr_prefix(Ipv6Addr::UNSPECIFIED.into(), 0),
+    ];
+    Ok(Some(NameConstraints {
+        permitted_subtrees: domains.into_iter().map(GeneralSubtree::DnsName).collect(),
+        excluded_subtrees: addresses.map(GeneralSubtree::IpAddress).into(),
+    }))
+}
+
+fn malformed(path: &Path, what: &'static str) -> AuthorityError {
+    let path = path.to_owned();
+    AuthorityError::Malformed { path, what }
+}
+
+fn sign_error(error: impl Into<Box<dyn Error + Send + Sync>>) -> AuthorityError {
+    AuthorityError::Sign(error.into())
+}
+
+/// Seconds since 1970; 0 for what lies before.
+fn seconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs().min(LAST_SECOND))
+}
+
+const DAY: u64 = 86_400;
+/// Five years.
+const LIFETIME: u64 = 5 * 365 * DAY;
+/// The longest a leaf holds; some clients take none that holds for more than 398 days.
+const LEAF_LIFETIME: u64 = 7 * DAY;
+/// 9999-12-31 23:59:59, the last second that a certificate can name (RFC 5280, section 4.1.2.5).
+const LAST_SECOND: u64 = 253_402_300_799;
+/// What the intermediate's name has more than the root's.
+const INTERMEDIATE: &str = " (proxy)";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! How an authority lies on disk: a directory with four files.
+//!
+//! | file | mode | what |
+//! |---|---|---|
+//! | `root.pem` | 644 | the certificate that devices are to trust |
+//! | `bundle.pem` | 644 | the same, and what the system trusted then |
+//! | `signer.pem` | 600 | for the proxy: the intermediate's key, its certificate, the root's |
+//! | `root.key` | 600 | the root's key; not there if the authority is kept to domains |
+//!
+//! The bundle is for programs that take one file for all.
+//!
+//! Called by `authority`. Invariant: the directory gets its name when all of it is on disk, so a
+//! cut leaves a whole authority or none (and beside it a directory that nobody asks for).
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rcgen::KeyPair;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+
+use super::{AuthorityError, malformed};
+use crate::intercept::pem::pem;
+
+/// What the proxy needs of an authority.
+pub(super) struct Bundle {
+    pub(super) key: PrivatePkcs8KeyDer<'static>,
+    pub(super) intermediate: CertificateDer<'static>,
+    pub(super) root: CertificateDer<'static>,
+}
+
+impl Clone for Bundle {
+    fn clone(&self) -> Self {
+        Self {
+            key: self.key.clone_key(),
+            intermediate: self.intermediate.clone(),
+            root: self.root.clone(),
+        }
+    }
+}
+
+/// The file that is loaded.
+pub(super) fn signer(directory: &Path) -> PathBuf {
+    directory.join("signer.pem")
+}
+
+/// Fails where `write` would overwrite something.
+pub(super) fn check_free(directory: &Path) -> Result<(), AuthorityError> {
+    let path = directory.to_owned();
+    match directory.read_dir().map(|mut entries| entries.next()) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => Err(AuthorityError::Exists { path }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(AuthorityError::Write { path, source }),
+    }
+}
+
+/// Writes a new authority, whole, or nothing of that name. `step` comes before each change on disk
+/// and ends it by an error: where the power may be cut.
+pub(super) fn write(
+    directory: &Path,
+    bundle: &Bundle,
+    root_key: Option<&KeyPair>,
+    step: impl FnMut() -> io::Result<()>,
+) -> Result<(), AuthorityError> {
+    let path = directory.to_owned();
+    let (Some(name), Some(parent)) = (directory.file_name(), directory.parent()) else {
+        let source = ErrorKind::InvalidInput.into();
+        return Err(AuthorityError::Write { path, source });
+    };
+    let parent = match parent.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => parent,
+    };
+    // Nobody else's, and not that of a run that was cut.
+    let mut fresh = std::ffi::OsString::from(".");
+    fresh.push(name);
+    fresh.push(format!(".{:016x}.new", fastrand::u64(..)));
+    let fresh = parent.join(fresh);
+    let written = Write { step }.all(&fresh, parent, directory, bundle, root_key);
+    written.map_err(|source| {
+        // What is left of it is in nobody's way; a failure here tells nothing more.
+        let _ = std::fs::remove_dir_all(&fresh);
+        match source.kind() {
+            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
+                AuthorityError::Exists { path }
+            }
+            _ => AuthorityError::Write { path, source },
+        }
+    })
+}
+
+/// A write that may be cut anywhere.
+struct Write<S> {
+    step: S,
+}
+
+impl<S: FnMut() -> io::Result<()>> Write<S> {
+    fn all(
+        mut self,
+        fresh: &Path,
+        parent: &Path,
+        directory: &Path,
+        bundle: &Bundle,
+        root_key: Option<&KeyPair>,
+    ) -> io::Result<()> {
+        (self.step)()?;
+        DirBuilder::new().mode(0o700).create(fresh)?;
+        let root = pem("CERTIFICATE", &bundle.root);
+        let signer_text = format!(
+            "{}{}{root}",
+            pem("PRIVATE KEY", bundle.key.secret_pkcs8_der()),
+            pem("CERTIFICATE", &bundle.intermediate),
+        );
+        self.file(&fresh.join("root.pem"), 0o644, &root)?;
+        let mut all = root.clone();
+        for certificate in rustls_native_certs::load_native_certs().certs {
+            all.push_str(&pem("CERTIFICATE", &certificate));
+        }
+        self.file(&fresh.join("bundle.pem"), 0o644, &all)?;
+        if let Some(key) = root_key {
+            let text = pem("PRIVATE KEY", key.serialized_der());
+            self.file(&fresh.join("root.key"), 0o600, &text)?;
+        }
+        self.file(&signer(fresh), 0o600, &signer_text)?;
+        (self.step)()?;
+        File::open(fresh)?.sync_all()?;
+        (self.step)()?;
+        // Fails where there is a directory that is not empty.
+        std::fs::rename(fresh, directory)?;
+        File::open(parent)?.sync_all()
+    }
+
+    fn file(&mut self, path: &Path, mode: u32, text: &str) -> io::Result<()> {
+        (self.step)()?;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+        (self.step)()?;
+        file.write_all(text.as_bytes())?;
+        (self.step)()?;
+        file.sync_all()
+    }
+}
+
+/// Reads what the proxy needs, and says from where: the credential, if there is one, else the file
+/// in `directory`.
+pub(super) fn read(
+    directory: &Path,
+    credentials: Option<&Path>,
+) -> Result<(PathBuf, Bundle), AuthorityError> {
+    let credential = credentials.map(|credentials| credentials.join(CREDENTIAL));
+    let (path, is_file) = match credential.filter(|path| path.exists()) {
+        // systemd shows it to this service alone; its mode is no measure of that.
+        Some(path) => (path, false),
+        None => (signer(directory), true),
+    };
+    let cannot_read = |source| {
+        let path = path.clone();
+        AuthorityError::Read { path, source }
+    };
+    let file = File::open(&path).map_err(cannot_read)?;
+    let facts = file.metadata().map_err(cannot_read)?;
+    let mode = facts.mode() & 0o777;
+    if is_file && mode & 0o077 != 0 {
+        return Err(AuthorityError::Exposed { path, mode });
+    }
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut text)
+        .map_err(cannot_read)?;
+    match parse(&text) {
+        Ok(bundle) => Ok((path, bundle)),
+        Err(what) => Err(malformed(&path, what)),
+    }
+}
+
+fn parse(text: &[u8]) -> Result<Bundle, &'static str> {
+    if u64::try_from(text.len()).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
+        return Err("it is too long");
+    }
+    let key = PrivatePkcs8KeyDer::from_pem_slice(text).map_err(|_| "it has no key")?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let certificates: [CertificateDer<'static>; 2] = certificates
+        .map_err(|_| "a certificate is damaged")?
+        .try_into()
+        .map_err(|_| "it has not two certificates")?;
+    let [intermediate, root] = certificates;
+    Ok(Bundle {
+        key,
+        intermediate,
+        root,
+    })
+}
+
+/// The name of the credential; its content is that of `signer.pem`.
+const CREDENTIAL: &str = "hashcache-ca";
+
+/// What is longer is not read; a whole one has some 2 KiB.
+const FILE_BYTES_MAX: u64 = 64 << 10;

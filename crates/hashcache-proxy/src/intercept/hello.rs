@@ -1,0 +1,247 @@
+//! What a ClientHello says, as far as it decides whether a client is intercepted.
+//!
+//! Made by `peek` of the bytes that a client sent. rustls reads the message and says whether it is
+//! one; what rustls does not tell (versions, extensions) is read here from the same bytes.
+//!
+//! Invariant: nothing here depends on how the bytes were cut into records or segments.
+//! Cost: two passes over the message, a few hundred nanoseconds.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use rustls::server::ClientHello;
+use rustls::{CipherSuite, NamedGroup, SignatureScheme};
+
+/// What a client offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// The name it wants, in lower case; none for an address.
+    pub(crate) name: Option<Box<str>>,
+    /// What it wants to speak inside.
+    pub(crate) speaks: Inside,
+    /// Whether TLS 1.2 or 1.3 is among its versions.
+    pub(crate) modern: bool,
+    /// Whether we have a suite, a group and a signature in common.
+    pub(crate) common: bool,
+    /// The same for each connection of one program, another one for most others.
+    pub(crate) fingerprint: u64,
+}
+
+/// What a client wants to speak inside TLS, by ALPN (RFC 7301).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// Nothing was said, which means HTTP/1.1 on the port of https.
+    Unsaid,
+    /// HTTP/1.1 or HTTP/2 is among it.
+    Http,
+    /// Neither is.
+    Other,
+}
+
+impl Hello {
+    /// What `hello` says, that was read out of `records`. None if the two are not one message.
+    pub(crate) fn of(hello: &ClientHello<'_>, records: &[u8]) -> Option<Self> {
+        let message = message(records)?;
+        let raw = Raw::read(&message)?;
+        let mut alpn = hello.alpn();
+        let speaks = match &mut alpn {
+            None => Inside::Unsaid,
+            Some(names) => match names.any(|name| matches!(name, b"h2" | b"http/1.1")) {
+                true => Inside::Http,
+                false => Inside::Other,
+            },
+        };
+        Some(Self {
+            name: hello
+                .server_name()
+                .map(|name| name.to_ascii_lowercase().into()),
+            speaks,
+            modern: raw.offers(TLS_1_2) || raw.offers(TLS_1_3),
+            common: has_common(hello, &raw),
+            fingerprint: fingerprint(hello, &raw),
+        })
+    }
+}
+
+/// Whether a handshake with a P-256 certificate can succeed: who has nothing in common with us is
+/// better served by the origin.
+fn has_common(hello: &ClientHello<'_>, raw: &Raw<'_>) -> bool {
+    let suites = hello.cipher_suites();
+    let any = |ours: &[CipherSuite]| suites.iter().any(|suite| ours.contains(suite));
+    let suite = raw.offers(TLS_1_3) && any(&SUITES_1_3) || raw.offers(TLS_1_2) && any(&SUITES_1_2);
+    let groups = hello.named_groups().unwrap_or_default();
+    let group = groups.iter().any(|group| GROUPS.contains(group));
+    let signatures = hello.signature_schemes();
+    suite && group && signatures.contains(&SignatureScheme::ECDSA_NISTP256_SHA256)
+}
+
+/// A number for the program that said hello: versions, suites, extensions, groups, signatures and
+/// ALPN, without what changes from one connection to the next (keys, tickets, the order of
+/// extensions, padding, the values that only keep servers tolerant: RFC 8701).
+fn fingerprint(hello: &ClientHello<'_>, raw: &Raw<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    raw.legacy_version.hash(&mut hasher);
+    let suites = hello.cipher_suites().iter().map(|suite| u16::from(*suite));
+    hash_each(&mut hasher, suites);
+    let mut kinds: Vec<u16> = raw.kinds.clone();
+    kinds.retain(|kind| !CHANGING.contains(kind));
+    kinds.sort_unstable();
+    hash_each(&mut hasher, kinds);
+    hash_each(&mut hasher, raw.versions());
+    let groups = hello.named_groups().unwrap_or_default();
+    hash_each(&mut hasher, groups.iter().map(|group| u16::from(*group)));
+    let signatures = hello.signature_schemes().iter();
+    hash_each(&mut hasher, signatures.map(|scheme| u16::from(*scheme)));
+    for name in hello.alpn().into_iter().flatten() {
+        name.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn hash_each(hasher: &mut DefaultHasher, numbers: impl IntoIterator<Item = u16>) {
+    let numbers = numbers.into_iter().filter(|number| !is_grease(*number));
+    numbers.collect::<Vec<u16>>().hash(hasher);
+}
+
+/// RFC 8701: both bytes alike, and ending in `a`.
+fn is_grease(number: u16) -> bool {
+    let [high, low] = number.to_be_bytes();
+    high == low && low & 0x0f == 0x0a
+}
+
+/// The handshake message at the beginning of `records`, put together.
+fn message(records: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = Bytes(records);
+    let mut message = Vec::with_capacity(records.len());
+    loop {
+        if rest.u8()? != HANDSHAKE {
+            return None;
+        }
+        rest.take(2)?;
+        let fragment = rest.prefixed_u16()?;
+        message.extend_from_slice(fragment);
+        let mut head = Bytes(&message);
+        let Some([kind, high, middle, low]) =
+            head.take(4).and_then(|it| <[u8; 4]>::try_from(it).ok())
+        else {
+            continue;
+        };
+        if kind != CLIENT_HELLO {
+            return None;
+        }
+        let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
+        if let Some(body) = head.take(length) {
+            return Some(body.to_vec());
+        }
+    }
+}
+
+/// What is read from the message itself (RFC 8446, section 4.1.2).
+struct Raw<'a> {
+    legacy_version: u16,
+    /// Kinds of the extensions.
+    kinds: Vec<u16>,
+    /// Content of `supported_versions`, in pairs of bytes.
+    versions: Option<&'a [u8]>,
+}
+
+impl<'a> Raw<'a> {
+    fn read(message: &'a [u8]) -> Option<Self> {
+        let mut rest = Bytes(message);
+        let legacy_version = rest.u16()?;
+        rest.take(RANDOM_BYTES)?;
+        rest.prefixed_u8()?; // session
+        rest.prefixed_u16()?; // suites
+        rest.prefixed_u8()?; // compression
+        let mut raw = Self {
+            legacy_version,
+            kinds: Vec::new(),
+            versions: None,
+        };
+        if rest.0.is_empty() {
+            return Some(raw);
+        }
+        let mut extensions = Bytes(rest.prefixed_u16()?);
+        while !extensions.0.is_empty() {
+            let kind = extensions.u16()?;
+            let content = extensions.prefixed_u16()?;
+            raw.kinds.push(kind);
+            if kind == SUPPORTED_VERSIONS {
+                raw.versions = Some(Bytes(content).prefixed_u8()?);
+            }
+        }
+        Some(raw)
+    }
+
+    fn versions(&self) -> impl Iterator<Item = u16> {
+        let pairs = self.versions.unwrap_or_default().chunks_exact(2);
+        pairs.map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
+    }
+
+    /// Without `supported_versions` the old field names the latest of all versions (RFC 5246).
+    fn offers(&self, version: u16) -> bool {
+        match self.versions {
+            Some(_) => self.versions().any(|offered| offered == version),
+            None => version <= TLS_1_2 && self.legacy_version >= version,
+        }
+    }
+}
+
+/// Bytes that are read from the front.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        let bytes = self.take(2)?.try_into().ok()?;
+        Some(u16::from_be_bytes(bytes))
+    }
+
+    fn prefixed_u8(&mut self) -> Option<&'a [u8]> {
+        let length = self.u8()?;
+        self.take(length.into())
+    }
+
+    fn prefixed_u16(&mut self) -> Option<&'a [u8]> {
+        let length = self.u16()?;
+        self.take(length.into())
+    }
+}
+
+const TLS_1_2: u16 = 0x0303;
+const TLS_1_3: u16 = 0x0304;
+
+/// The kind of record that a handshake begins with.
+pub(super) const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+const RANDOM_BYTES: usize = 32;
+const SUPPORTED_VERSIONS: u16 = 43;
+/// Padding, early data, cookie, the ticket to go on with: there or not, as the moment will have it.
+const CHANGING: [u16; 4] = [21, 41, 42, 44];
+
+const SUITES_1_3: [CipherSuite; 3] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS13_AES_256_GCM_SHA384,
+    CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+];
+const SUITES_1_2: [CipherSuite; 3] = [
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+const GROUPS: [NamedGroup; 3] = [
+    NamedGroup::X25519,
+    NamedGroup::secp256r1,
+    NamedGroup::secp384r1,
+];
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,426 @@
+//! Which hosts may be intercepted: those an operator named, those of lists that ship, and never
+//! banks and the like.
+//!
+//! `hashcache-cli` builds [`Hosts`] of its settings; the `Interceptor` asks at every CONNECT.
+//!
+//! Invariant: nothing is intercepted that nobody named. Who is on the list of those never to be
+//! intercepted is not, whatever else is said, unless a key of its own takes it off that list.
+//! Cost: a look-up for each label of the name.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use hashcache_http::Host;
+use serde::Deserialize;
+
+use super::Reason;
+
+/// A name, or `*.` and a domain, which stands for all names below it and not for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    domain: Box<str>,
+    is_wildcard: bool,
+}
+
+/// What is no [`HostPattern`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostPatternError {
+    /// An address.
+    #[error("it is an address, and certificates are made for names")]
+    Address,
+    /// No name, or a `*` elsewhere than in front.
+    #[error("it is neither a name nor `*.` before one")]
+    Name,
+    /// All names below a top-level domain.
+    #[error("it stands for a whole top-level domain")]
+    TopLevel,
+}
+
+impl FromStr for HostPattern {
+    type Err = HostPatternError;
+
+    fn from_str(text: &str) -> Result<Self, HostPatternError> {
+        let (name, is_wildcard) = match text.strip_prefix("*.") {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        let domain = match Host::parse(name).map_err(|_| HostPatternError::Name)? {
+            // A dot at the end would be another spelling.
+            Host::Name(name) if !name.ends_with('.') => name,
+            Host::Name(_) => return Err(HostPatternError::Name),
+            Host::V4(_) | Host::V6(_) => return Err(HostPatternError::Address),
+        };
+        if is_wildcard && !domain.contains('.') {
+            return Err(HostPatternError::TopLevel);
+        }
+        Ok(Self {
+            domain,
+            is_wildcard,
+        })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.is_wildcard { "*." } else { "" };
+        write!(f, "{star}{}", self.domain)
+    }
+}
+
+/// A list of hosts that ships.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostList {
+    /// Hosts whose content is the same for all who ask: updates of systems, Wikimedia, networks
+    /// that deliver static files.
+    Cacheable,
+}
+
+impl HostList {
+    /// All, by their names in settings.
+    pub const ALL: [(&'static str, Self); 1] = [("cacheable", Self::Cacheable)];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Cacheable => include_str!("../../lists/cacheable.toml"),
+        }
+    }
+}
+
+/// What an operator says of hosts.
+#[derive(Clone, Debug, Default)]
+pub struct HostOptions {
+    /// To be intercepted.
+    pub hosts: Vec<HostPattern>,
+    /// Lists of more.
+    pub lists: Vec<HostList>,
+    /// Never to be intercepted, beside those that ship.
+    pub never: Vec<HostPattern>,
+    /// Not among those never to be intercepted, though something else says so.
+    pub despite_never: Vec<HostPattern>,
+}
+
+/// Which hosts may be intercepted.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    allowed: Names,
+    never: Names,
+    despite_never: Names,
+}
+
+impl Hosts {
+    /// What `options` say.
+    pub fn new(options: &HostOptions) -> Self {
+        let mut allowed = Names::of(&options.hosts);
+        for list in &options.lists {
+            for group in groups(list.text()) {
+                allowed.add_all(&group.hosts);
+            }
+        }
+        Self {
+            allowed,
+            never: Names::of(&options.never),
+            despite_never: Names::of(&options.despite_never),
+        }
+    }
+
+    /// Whether `host` may be intercepted, or why not.
+    pub(crate) fn judge(&self, host: &Host) -> Result<(), Reason> {
+        let Host::Name(name) = host else {
+            return Err(Reason::Address);
+        };
+        if !self.allowed.contain(name) {
+            return Err(Reason::NotListed);
+        }
+        let is_never = self.never.contain(name) || NEVER.matches(name);
+        if is_never && !self.despite_never.contain(name) {
+            return Err(Reason::Never);
+        }
+        Ok(())
+    }
+}
+
+/// Patterns, by what they hold.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    exact: HashSet<Box<str>>,
+    below: HashSet<Box<str>>,
+}
+
+impl Names {
+    fn of(patterns: &[HostPattern]) -> Self {
+        let mut names = Self::default();
+        for pattern in patterns {
+            names.add(&pattern.domain, pattern.is_wildcard);
+        }
+        names
+    }
+
+    fn add(&mut self, domain: &str, is_wildcard: bool) {
+        let names = match is_wildcard {
+            true => &mut self.below,
+            false => &mut self.exact,
+        };
+        names.insert(domain.into());
+    }
+
+    /// Adds what a list says, in which a wildcard may stand for a top-level domain.
+    fn add_all(&mut self, texts: &[String]) {
+        for text in texts {
+            match text.strip_prefix("*.") {
+                Some(domain) => self.add(domain, true),
+                None => self.add(text, false),
+            }
+        }
+    }
+
+    fn contain(&self, name: &str) -> bool {
+        self.exact.contains(name)
+            || !self.below.is_empty() && parents(name).any(|parent| self.below.contains(parent))
+    }
+}
+
+/// The domains that `name` lies in, from the nearest on.
+fn parents(name: &str) -> impl Iterator<Item = &str> {
+    let above = name.split_once('.').map(|(_, parent)| parent);
+    std::iter::successors(above, |parent| {
+        parent.split_once('.').map(|(_, above)| above)
+    })
+}
+
+/// The hosts that ship as never to be intercepted.
+struct Never {
+    names: Names,
+    /// A name is one of them if one of its labels is one of these.
+    labels: HashSet<Box<str>>,
+    /// Likewise if one of its labels holds one of these.
+    parts: Vec<Box<str>>,
+    /// Likewise if it ends in one of these and a country's two letters.
+    before_country: HashSet<Box<str>>,
+}
+
+impl Never {
+    fn read(text: &str) -> Self {
+        let mut never = Self {
+            names: Names::default(),
+            labels: HashSet::new(),
+            parts: Vec::new(),
+            before_country: HashSet::new(),
+        };
+        for group in groups(text) {
+            never.names.add_all(&group.hosts);
+            let boxed = |words: Vec<String>| words.into_iter().map(String::into_boxed_str);
+            never.labels.extend(boxed(group.labels));
+            never.parts.extend(boxed(group.parts));
+            never.before_country.extend(boxed(group.before_country));
+        }
+        never
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        let is_part = |label: &str| self.parts.iter().any(|part| label.contains(&**part));
+        let mut last = name.rsplit('.');
+        let (country, second) = (last.next(), last.next());
+        country.is_some_and(|country| country.len() == 2)
+            && second.is_some_and(|second| self.before_country.contains(second))
+            || self.names.contain(name)
+            || name
+                .split('.')
+                .any(|label| self.labels.contains(label) || is_part(label))
+    }
+}
+
+static NEVER: LazyLock<Never> =
+    LazyLock::new(|| Never::read(include_str!("../../lists/never.toml")));
+
+/// One `[[group]]` of a list.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    /// For whoever reads the list.
+    #[serde(rename = "about")]
+    _about: String,
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    labels: Vec<String>,
+    #[serde(default)]
+    parts: Vec<String>,
+    #[serde(default)]
+    before_country: Vec<String>,
+}
+
+fn groups(text: &str) -> Vec<Group> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct List {
+        group: Vec<Group>,
+    }
+    let list: List = toml::from_str(text).expect("the lists are read by a test");
+    list.group
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(texts: &[&str]) -> Vec<HostPattern> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_is_a_name_or_all_below_one() {
+        for text in ["a.test", "*.a.test", "localhost", "xn--bcher-kva.example"] {
+            assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), text);
+        }
+        let upper: HostPattern = "*.A.Test".parse().unwrap();
+        assert_eq!(upper.to_string(), "*.a.test");
+        for (text, error) in [
+            ("127.0.0.1", HostPatternError::Address),
+            ("[::1]", HostPatternError::Address),
+            ("0x7f.1", HostPatternError::Name),
+            ("*", HostPatternError::Name),
+            ("", HostPatternError::Name),
+            ("a.*.test", HostPatternError::Name),
+            ("*a.test", HostPatternError::Name),
+            ("a.test.", HostPatternError::Name),
+            ("a.test:443", HostPatternError::Name),
+            ("https://a.test", HostPatternError::Name),
+            ("*.test", HostPatternError::TopLevel),
+        ] {
+            assert_eq!(text.parse::<HostPattern>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn who_is_not_named_is_not_intercepted() {
+        let hosts = Hosts::new(&HostOptions {
+            hosts: patterns(&["a.test", "*.b.test"]),
+            ..HostOptions::default()
+        });
+        for name in ["a.test", "x.b.test", "x.y.b.test"] {
+            assert_eq!(hosts.judge(&host(name)), Ok(()), "{name}");
+        }
+        for name in ["x.a.test", "b.test", "xb.test", "a.test.", "test", "c.test"] {
+            assert_eq!(hosts.judge(&host(name)), Err(Reason::NotListed), "{name}");
+        }
+        assert_eq!(hosts.judge(&host("127.0.0.1")), Err(Reason::Address));
+        let none = Hosts::default();
+        assert_eq!(none.judge(&host("a.test")), Err(Reason::NotListed));
+    }
+
+    #[test]
+    fn never_wins_unless_a_key_of_its_own_says_otherwise() {
+        let names = [
+            "www.mybank.test",
+            "*.example.gov",
+            "mail.a.test",
+            "own.test",
+        ];
+        let options = HostOptions {
+            hosts: patterns(&names),
+            never: patterns(&["own.test"]),
+            ..HostOptions::default()
+        };
+        let asked = [
+            "www.mybank.test",
+            "x.example.gov",
+            "mail.a.test",
+            "own.test",
+        ];
+        let hosts = Hosts::new(&options);
+        for name in asked {
+            assert_eq!(hosts.judge(&host(name)), Err(Reason::Never), "{name}");
+        }
+        let hosts = Hosts::new(&HostOptions {
+            despite_never: patterns(&names),
+            ..options
+        });
+        for name in asked {
+            assert_eq!(hosts.judge(&host(name)), Ok(()), "{name}");
+        }
+        let only_despite = Hosts::new(&HostOptions {
+            despite_never: patterns(&names),
+            ..HostOptions::default()
+        });
+        assert_eq!(
+            only_despite.judge(&host("own.test")),
+            Err(Reason::NotListed)
+        );
+    }
+
+    #[test]
+    fn banks_health_government_and_mail_are_known() {
+        for name in [
+            "irs.gov",
+            "www.gov.uk",
+            "www.service.gov.uk",
+            "portal.gob.mx",
+            "impots.gouv.fr",
+            "www.army.mil",
+            "www.nhs.uk",
+            "mychart.hospital.test",
+            "online.somebank.test",
+            "ebanking.example.ch",
+            "paypal.com",
+            "www.paypal.com",
+            "mail.example.org",
+            "webmail.example.org",
+            "imap.example.org",
+            "outlook.office.com",
+            "accounts.google.com",
+        ] {
+            assert!(NEVER.matches(name), "{name}");
+        }
+        for name in [
+            "en.wikipedia.org",
+            "static.example.org",
+            "gov.example.org",
+            "nhs.example",
+        ] {
+            assert!(!NEVER.matches(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_ships_is_read_and_names_nobody_who_is_never_intercepted() {
+        let shipped = groups(HostList::Cacheable.text());
+        let all: Vec<&String> = shipped.iter().flat_map(|group| &group.hosts).collect();
+        assert!(!all.is_empty());
+        let hosts = Hosts::new(&HostOptions {
+            lists: vec![HostList::Cacheable],
+            ..HostOptions::default()
+        });
+        for text in all {
+            let pattern: HostPattern = text.parse().unwrap();
+            assert_eq!(pattern.to_string(), *text, "in its one spelling");
+            let name = text.replace("*.", "x.");
+            assert_eq!(hosts.judge(&host(&name)), Ok(()), "{text}");
+        }
+        for group in shipped {
+            let more = [group.labels, group.parts, group.before_country].concat();
+            assert!(more.is_empty(), "a list that allows has names alone");
+        }
+        assert_eq!(hosts.judge(&host("upload.wikimedia.org")), Ok(()));
+        assert_eq!(
+            hosts.judge(&host("wikipedia.example")),
+            Err(Reason::NotListed)
+        );
+    }
+
+    #[test]
+    fn a_name_of_255_labels_is_judged_as_any() {
+        let long = "a.".repeat(126) + "a";
+        let hosts = Hosts::new(&HostOptions {
+            hosts: patterns(&["*.a.a"]),
+            ..HostOptions::default()
+        });
+        assert_eq!(hosts.judge(&host(&long)), Ok(()));
+    }
+}

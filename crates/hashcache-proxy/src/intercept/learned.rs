@@ -1,0 +1,291 @@
+//! Programs that refuse our certificates, learned by trying: they get a tunnel.
+//!
+//! Asked by `request/intercepted` after the peek, told by it how a handshake and what followed
+//! went. A row is one program (by its ClientHello) on one client, for one host: another program
+//! there keeps its hits.
+//!
+//! ```text
+//!            refused            refused within 10 min            term over
+//!   new ───────────────▶ doubted ─────────────────────▶ learned ───────────▶ on trial
+//!    ▲ a request inside     │                              ▲                     │ refused:
+//!    └──────────────────────┴──────────────────────────────┼─────────────────────┘ twice the term
+//!                                                          └─ five silent, no request ever
+//! ```
+//!
+//! Invariant: at most [`ROWS`] rows, at most [`ROWS_PER_CLIENT`] of one client: who floods it with
+//! programs forgets their own. Nothing is written to disk, so a restart tries anew.
+//! Cost: one lock and one hash; a new row in a full table looks at all of them, beside a handshake
+//! that costs ten times as much.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// One program on one client, and where it wants to go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Who {
+    pub(crate) client: IpAddr,
+    pub(crate) host: Box<str>,
+    pub(crate) fingerprint: u64,
+}
+
+/// What is known of who refuses; one table for all cores.
+#[derive(Debug, Default)]
+pub(crate) struct Learned(Mutex<HashMap<Who, Row>>);
+
+/// What a program did.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    touched: Instant,
+    /// When the first of `refusals` was.
+    since: Instant,
+    refusals: u8,
+    /// Handshakes that were finished, with nothing said after them.
+    silences: u8,
+    /// Whether there ever was a request.
+    has_asked: bool,
+    /// Until when it gets a tunnel.
+    until: Option<Instant>,
+    /// The latest time for that.
+    term: Duration,
+}
+
+/// A program that gets a tunnel, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refuser {
+    pub(crate) client: IpAddr,
+    pub(crate) host: Box<str>,
+    pub(crate) left: Duration,
+}
+
+impl Learned {
+    /// Whether this one gets a tunnel.
+    pub(crate) fn tunnels(&self, who: &Who, now: Instant) -> bool {
+        let mut rows = self.rows();
+        let Some(row) = rows.get_mut(who) else {
+            return false;
+        };
+        row.touched = now;
+        row.is_learned(now)
+    }
+
+    /// It broke off the handshake because of our certificate, or as if because of it.
+    pub(crate) fn refused(&self, who: &Who, now: Instant) {
+        let mut rows = self.rows();
+        let row = row(&mut rows, who, now);
+        if row.refusals == 0 || now.duration_since(row.since) > TOGETHER {
+            (row.since, row.refusals) = (now, 0);
+        }
+        row.refusals += 1;
+        // Who was learned before needs no second try: nothing has changed.
+        if row.refusals >= REFUSALS || row.until.is_some() {
+            row.learn(now);
+        }
+    }
+
+    /// It finished the handshake and said nothing.
+    pub(crate) fn silent(&self, who: &Who, now: Instant) {
+        let mut rows = self.rows();
+        let row = row(&mut rows, who, now);
+        if row.has_asked {
+            return;
+        }
+        row.silences += 1;
+        if row.silences >= SILENCES {
+            row.learn(now);
+        }
+    }
+
+    /// It sent a request, so it believes us.
+    pub(crate) fn asked(&self, who: &Who, now: Instant) {
+        let mut rows = self.rows();
+        *row(&mut rows, who, now) = Row {
+            has_asked: true,
+            ..Row::new(now)
+        };
+    }
+
+    /// How many get a tunnel, and who: the `most` latest.
+    pub(crate) fn refusers(&self, most: usize, now: Instant) -> (usize, Vec<Refuser>) {
+        let rows = self.rows();
+        let mut learned: Vec<_> = rows.iter().filter(|(_, row)| row.is_learned(now)).collect();
+        learned.sort_by_key(|(_, row)| std::cmp::Reverse(row.touched));
+        let shown = learned.iter().take(most).map(|(who, row)| Refuser {
+            client: who.client,
+            host: who.host.clone(),
+            left: row
+                .until
+                .map_or(Duration::ZERO, |until| until.duration_since(now)),
+        });
+        (learned.len(), shown.collect())
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<Who, Row>> {
+        // A panic under the lock would leave at worst one odd row.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Row {
+    fn new(now: Instant) -> Self {
+        Self {
+            touched: now,
+            since: now,
+            refusals: 0,
+            silences: 0,
+            has_asked: false,
+            until: None,
+            term: Duration::ZERO,
+        }
+    }
+
+    fn is_learned(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    fn learn(&mut self, now: Instant) {
+        self.term = (2 * self.term).clamp(TERM, TERM_MAX);
+        self.until = Some(now + self.term);
+        (self.refusals, self.silences) = (0, 0);
+    }
+}
+
+/// The row of `who`, touched; room is made for a new one.
+fn row<'a>(rows: &'a mut HashMap<Who, Row>, who: &Who, now: Instant) -> &'a mut Row {
+    if !rows.contains_key(who) {
+        make_room(rows, who.client, now);
+    }
+    let row = rows.entry(who.clone()).or_insert_with(|| Row::new(now));
+    row.touched = now;
+    row
+}
+
+/// Takes out the oldest row of a client that has its share, or of all when the table is full. What
+/// was learned goes last: it is what the table is for.
+fn make_room(rows: &mut HashMap<Who, Row>, client: IpAddr, now: Instant) {
+    let of_client = rows.keys().filter(|who| who.client == client).count();
+    let is_theirs = of_client >= ROWS_PER_CLIENT;
+    if !is_theirs && rows.len() < ROWS {
+        return;
+    }
+    let among = rows
+        .iter()
+        .filter(|(who, _)| !is_theirs || who.client == client);
+    let oldest = among.min_by_key(|(_, row)| (row.is_learned(now), row.touched));
+    if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
+        rows.remove(&oldest);
+    }
+}
+
+/// Rows in all; each takes some 200 bytes.
+const ROWS: usize = 4096;
+const ROWS_PER_CLIENT: usize = 256;
+/// Refusals that are believed, when they come within [`TOGETHER`].
+const REFUSALS: u8 = 2;
+const TOGETHER: Duration = Duration::from_mins(10);
+/// Handshakes in vain that are believed: browsers connect ahead and think better of it.
+const SILENCES: u8 = 5;
+/// For how long at first, and at the most.
+const TERM: Duration = Duration::from_hours(24);
+const TERM_MAX: Duration = Duration::from_hours(32 * 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn who(client: u8, fingerprint: u64) -> Who {
+        Who {
+            client: IpAddr::from([10, 0, 0, client]),
+            host: "a.test".into(),
+            fingerprint,
+        }
+    }
+
+    #[test]
+    fn two_refusals_within_ten_minutes_are_learned_for_this_program_alone() {
+        let (learned, now) = (Learned::default(), Instant::now());
+        learned.refused(&who(1, 1), now);
+        assert!(!learned.tunnels(&who(1, 1), now));
+        learned.refused(&who(1, 1), now + TOGETHER);
+        assert!(learned.tunnels(&who(1, 1), now + TOGETHER));
+        assert!(!learned.tunnels(&who(1, 2), now));
+        assert!(!learned.tunnels(&who(2, 1), now));
+        let refusers = learned.refusers(8, now + TOGETHER);
+        assert_eq!((refusers.0, refusers.1[0].left), (1, TERM));
+    }
+
+    #[test]
+    fn two_refusals_far_apart_are_two_accidents() {
+        let (learned, now) = (Learned::default(), Instant::now());
+        learned.refused(&who(1, 1), now);
+        learned.refused(&who(1, 1), now + TOGETHER + SECOND);
+        assert!(!learned.tunnels(&who(1, 1), now + TOGETHER + SECOND));
+        learned.refused(&who(1, 1), now + TOGETHER + 2 * SECOND);
+        assert!(learned.tunnels(&who(1, 1), now + TOGETHER + 2 * SECOND));
+    }
+
+    #[test]
+    fn a_term_ends_and_the_next_is_twice_as_long_up_to_a_bound() {
+        let (learned, mut now) = (Learned::default(), Instant::now());
+        learned.refused(&who(1, 1), now);
+        for days in [1, 2, 4, 8, 16, 32, 32] {
+            learned.refused(&who(1, 1), now);
+            let term = days * TERM;
+            assert!(learned.tunnels(&who(1, 1), now + term - SECOND), "{days}");
+            assert!(!learned.tunnels(&who(1, 1), now + term), "{days}");
+            now += term;
+        }
+    }
+
+    #[test]
+    fn a_request_forgives_all() {
+        let (learned, now) = (Learned::default(), Instant::now());
+        learned.refused(&who(1, 1), now);
+        learned.asked(&who(1, 1), now);
+        learned.refused(&who(1, 1), now);
+        assert!(!learned.tunnels(&who(1, 1), now));
+        for _ in 0..2 * SILENCES {
+            learned.silent(&who(1, 1), now);
+        }
+        assert!(!learned.tunnels(&who(1, 1), now));
+    }
+
+    #[test]
+    fn five_silences_with_no_request_ever_are_learned() {
+        let (learned, now) = (Learned::default(), Instant::now());
+        for _ in 1..SILENCES {
+            learned.silent(&who(1, 1), now);
+            assert!(!learned.tunnels(&who(1, 1), now));
+        }
+        learned.silent(&who(1, 1), now);
+        assert!(learned.tunnels(&who(1, 1), now));
+    }
+
+    #[test]
+    fn a_flood_of_programs_stays_in_its_bounds_and_costs_no_other_client_its_row() {
+        let (learned, mut now) = (Learned::default(), Instant::now());
+        for _ in 0..2 {
+            learned.refused(&who(1, 0), now);
+        }
+        for fingerprint in 0..3 * ROWS_PER_CLIENT as u64 {
+            now += SECOND;
+            learned.refused(&who(2, fingerprint), now);
+        }
+        assert_eq!(learned.rows().len(), 1 + ROWS_PER_CLIENT);
+        assert!(learned.tunnels(&who(1, 0), now));
+        for client in 3..=255 {
+            for fingerprint in 0..32 {
+                now += Duration::from_millis(1);
+                learned.refused(&who(client, fingerprint), now);
+            }
+        }
+        assert_eq!(learned.rows().len(), ROWS);
+        assert!(learned.tunnels(&who(1, 0), now));
+        assert!(!learned.rows().contains_key(&who(2, 1)));
+    }
+}

@@ -1,0 +1,346 @@
+//! TLS that ends here: the proxy answers for an origin with a certificate of its own authority, so
+//! that what passes can be stored. Nothing is intercepted that nobody named.
+//!
+//! `request` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
+//! of those; after the 200, `peek` looks at what the client says and `hello` reads it; `verified`
+//! knows whether the origin's certificate was found good lately, `learned` whether this program
+//! refuses ours. Only when all agree does `authority` make a leaf. Else the bytes go on to the
+//! origin as they came, and the client sees its certificate.
+//!
+//! Invariant: a client whose TLS does not end here finds no difference to a proxy that cannot do
+//! it, but that what it says may be passed on up to three seconds later where its host is listed.
+
+// Whom we answer for, and with what.
+pub(crate) mod authority;
+pub(crate) mod certificate;
+pub(crate) mod expiry;
+mod leaves;
+pub(crate) mod pem;
+
+// Whether we do.
+pub(crate) mod hosts;
+
+pub(crate) mod hello;
+pub(crate) mod peek;
+
+pub(crate) mod learned;
+pub(crate) mod verified;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hashcache_http::{Authority as Place, Host, UnixTime};
+use rustls::crypto::ring::Ticketer;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{AlertDescription, Error as TlsError, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use self::authority::{Authority, AuthorityError};
+use self::hello::{Hello, Inside};
+use self::hosts::Hosts;
+use self::learned::Learned;
+use self::verified::Verified;
+use crate::clock::Clock;
+use crate::upstream::tls::{OurTime, provider};
+
+/// The host that is always intercepted and that the proxy answers itself, for nobody else has it:
+/// a browser that gets an answer from there over https trusts the authority. The domain `internal`
+/// is for private use alone, so the name leads nowhere without this proxy.
+pub(crate) const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
+
+/// That TLS is to end here, as an operator says it.
+#[derive(Clone, Debug)]
+pub struct Intercept {
+    /// Who vouches for us.
+    pub authority: Arc<Authority>,
+    /// For which hosts.
+    pub hosts: Hosts,
+}
+
+/// What is known of hosts and clients; one for all cores, and no reload changes it.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) verified: Arc<Verified>,
+    pub(crate) learned: Learned,
+}
+
+/// Who ends TLS; made anew by a reload.
+pub(crate) struct Interceptor {
+    pub(crate) authority: Arc<Authority>,
+    hosts: Hosts,
+    /// All of a handshake but the certificate.
+    config: ServerConfig,
+}
+
+/// Whose TLS is to end here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// That of an origin.
+    Origin,
+    /// That of nobody: who asks wants to know whether our authority is trusted.
+    SelfTest,
+}
+
+impl Interceptor {
+    /// Ends TLS as `intercept` says. An error: the system gave no random bytes for tickets.
+    pub(crate) fn new(intercept: &Intercept, clock: &Arc<Clock>) -> Result<Self, TlsError> {
+        let time = Arc::new(OurTime(Arc::clone(clock)));
+        let mut config = ServerConfig::builder_with_details(provider(), time)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites of both versions")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(Leaf(None)));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // A ticket is taken back only for the name it was given for.
+        config.ticketer = Ticketer::new()?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Self {
+            authority: Arc::clone(&intercept.authority),
+            hosts: intercept.hosts.clone(),
+            config,
+        })
+    }
+
+    /// Whether TLS to `place` may end here, by its name alone.
+    pub(crate) fn judge(&self, place: &Place) -> Result<Wanted, Reason> {
+        let Host::Name(name) = &place.host else {
+            return Err(Reason::Address);
+        };
+        if &**name == SELF_TEST_HOST {
+            return Ok(Wanted::SelfTest);
+        }
+        self.hosts.judge(&place.host)?;
+        match self.authority.permits(name) {
+            true => Ok(Wanted::Origin),
+            false => Err(Reason::NotPermitted),
+        }
+    }
+
+    /// Shakes hands as `host`, whose own certificate ends at `not_after`.
+    pub(crate) fn acceptor(
+        &self,
+        host: &str,
+        not_after: UnixTime,
+        now: UnixTime,
+    ) -> Result<TlsAcceptor, AuthorityError> {
+        let time = |time: UnixTime| SystemTime::UNIX_EPOCH + Duration::from_secs(time.0);
+        let leaf = self.authority.leaf(host, time(not_after), time(now))?;
+        let mut config = self.config.clone();
+        config.cert_resolver = Arc::new(Leaf(Some(leaf)));
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+impl fmt::Debug for Interceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Interceptor").finish()
+    }
+}
+
+/// The certificate of one handshake, whatever name is asked for: the name was judged before.
+#[derive(Debug)]
+struct Leaf(Option<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Leaf {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.clone()
+    }
+}
+
+/// Why TLS does not end here while it might.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The host is not on the list.
+    NotListed,
+    /// It is one of those that are never intercepted.
+    Never,
+    /// There is no name, but an address.
+    Address,
+    /// Our authority is kept to other domains.
+    NotPermitted,
+    /// This program has refused us.
+    Learned,
+    /// Nothing that could be judged came in time.
+    Slow,
+    /// The client ended before.
+    Ended,
+    /// The first byte is not one of TLS.
+    NotTls,
+    /// It is no ClientHello, or one of unheard-of size.
+    Malformed,
+    /// The client names nobody.
+    NoName,
+    /// The client names another host than the one it connects to.
+    OtherName,
+    /// The client does not offer TLS 1.2 or 1.3.
+    OldTls,
+    /// The client wants to speak something else than HTTP.
+    NotHttp,
+    /// We could not shake hands with this client.
+    NothingInCommon,
+    /// The origin's certificate is not good, or the origin is not to be reached.
+    Unverified,
+    /// The origin wants to know who the client is.
+    ClientCertificate,
+    /// The authority does not vouch for the name.
+    NoLeaf,
+    /// There is no memory for it.
+    Memory,
+}
+
+impl Reason {
+    /// All, in the order of their numbers, with their names.
+    pub(crate) const ALL: [(Self, &'static str); 18] = [
+        (Self::NotListed, "not_listed"),
+        (Self::Never, "never"),
+        (Self::Address, "address"),
+        (Self::NotPermitted, "not_permitted"),
+        (Self::Learned, "learned"),
+        (Self::Slow, "slow"),
+        (Self::Ended, "ended"),
+        (Self::NotTls, "not_tls"),
+        (Self::Malformed, "malformed"),
+        (Self::NoName, "no_name"),
+        (Self::OtherName, "other_name"),
+        (Self::OldTls, "old_tls"),
+        (Self::NotHttp, "not_http"),
+        (Self::NothingInCommon, "nothing_in_common"),
+        (Self::Unverified, "unverified"),
+        (Self::ClientCertificate, "client_certificate"),
+        (Self::NoLeaf, "no_leaf"),
+        (Self::Memory, "memory"),
+    ];
+}
+
+/// What became of a handshake of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    /// The client believes us.
+    Finished,
+    /// The client does not, by what it said or by breaking off.
+    Refused,
+    /// Something else went wrong, or it took too long.
+    Failed,
+}
+
+impl Handshake {
+    /// All, in the order of their numbers, with their names.
+    pub(crate) const ALL: [(Self, &'static str); 3] = [
+        (Self::Finished, "finished"),
+        (Self::Refused, "refused"),
+        (Self::Failed, "failed"),
+    ];
+
+    /// What an error of a handshake means.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        use AlertDescription as Alert;
+        let cause = error.get_ref().and_then(|it| it.downcast_ref::<TlsError>());
+        match cause {
+            Some(TlsError::AlertReceived(
+                Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA,
+            )) => Self::Refused,
+            // We could not go on: a tunnel will do better.
+            Some(TlsError::PeerIncompatible(_) | TlsError::NoApplicationProtocol) => Self::Refused,
+            Some(_) => Self::Failed,
+            None => match error.kind() {
+                io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe => Self::Refused,
+                _ => Self::Failed,
+            },
+        }
+    }
+}
+
+/// Whether who said `hello` on a connection to `host` can be served by us.
+pub(crate) fn suits(hello: &Hello, host: &str) -> Result<(), Reason> {
+    match hello.name.as_deref() {
+        None => return Err(Reason::NoName),
+        Some(name) if name != host => return Err(Reason::OtherName),
+        Some(_) => {}
+    }
+    if !hello.modern {
+        return Err(Reason::OldTls);
+    }
+    if hello.speaks == Inside::Other {
+        return Err(Reason::NotHttp);
+    }
+    match hello.common {
+        true => Ok(()),
+        false => Err(Reason::NothingInCommon),
+    }
+}
+
+/// How long a client that has its 200 is waited for to say who it wants.
+pub(crate) const PEEK_TIME: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_number_has_its_place() {
+        for (at, (reason, _)) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, at);
+        }
+        for (at, (handshake, _)) in Handshake::ALL.iter().enumerate() {
+            assert_eq!(*handshake as usize, at);
+        }
+    }
+
+    #[test]
+    fn a_client_refuses_by_alert_or_by_leaving() {
+        let by = |error: TlsError| Handshake::of(&io::Error::other(error));
+        for alert in [42, 43, 45, 46, 48].map(AlertDescription::from) {
+            assert_eq!(by(TlsError::AlertReceived(alert)), Handshake::Refused);
+        }
+        for alert in [0, 40, 44, 47, 49, 80, 90].map(AlertDescription::from) {
+            assert_eq!(by(TlsError::AlertReceived(alert)), Handshake::Failed);
+        }
+        assert_eq!(by(TlsError::DecryptError), Handshake::Failed);
+        for (kind, expected) in [
+            (io::ErrorKind::UnexpectedEof, Handshake::Refused),
+            (io::ErrorKind::ConnectionReset, Handshake::Refused),
+            (io::ErrorKind::TimedOut, Handshake::Failed),
+        ] {
+            assert_eq!(Handshake::of(&kind.into()), expected);
+        }
+    }
+
+    #[test]
+    fn a_hello_suits_if_it_names_the_host_and_can_be_answered() {
+        let good = Hello {
+            name: Some("a.test".into()),
+            speaks: Inside::Http,
+            modern: true,
+            common: true,
+            fingerprint: 0,
+        };
+        let judged = |change: &dyn Fn(&mut Hello)| {
+            let mut hello = good.clone();
+            change(&mut hello);
+            suits(&hello, "a.test")
+        };
+        assert_eq!(judged(&|_| ()), Ok(()));
+        assert_eq!(judged(&|it| it.speaks = Inside::Unsaid), Ok(()));
+        assert_eq!(
+            judged(&|it| it.speaks = Inside::Other),
+            Err(Reason::NotHttp)
+        );
+        assert_eq!(judged(&|it| it.name = None), Err(Reason::NoName));
+        let other = |it: &mut Hello| it.name = Some("b.test".into());
+        assert_eq!(judged(&other), Err(Reason::OtherName));
+        assert_eq!(judged(&|it| it.modern = false), Err(Reason::OldTls));
+        assert_eq!(
+            judged(&|it| it.common = false),
+            Err(Reason::NothingInCommon)
+        );
+    }
+}

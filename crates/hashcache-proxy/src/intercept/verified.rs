@@ -1,0 +1,329 @@
+//! Hosts whose certificates we have found good within the last week: they are intercepted without
+//! being asked, so that what is stored is there when the line is down.
+//!
+//! Asked by `request/intercepted`, told by `upstream` of every handshake; kept in a small file,
+//! which `server` has written every few seconds if anything is new.
+//!
+//! Invariant: at most [`HOSTS`]; the file is replaced as a whole or not at all, and one that is not
+//! as it was written is as none. A host in it is still verified each time we connect to it.
+//! Cost: one lock and one hash.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashcache_http::{Authority, UnixTime};
+use tracing::warn;
+
+/// Hosts that were verified; one table for all cores.
+#[derive(Debug, Default)]
+pub(crate) struct Verified {
+    rows: Mutex<Rows>,
+    /// Whether the file is not as the table.
+    is_changed: AtomicBool,
+    path: Option<PathBuf>,
+}
+
+type Rows = HashMap<Authority, Row>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    at: UnixTime,
+    /// When the certificate ends.
+    not_after: UnixTime,
+}
+
+impl Verified {
+    /// What is kept in the file at `path`; from then on it is kept there.
+    pub(crate) fn load(path: Option<PathBuf>) -> Self {
+        let rows = path.as_deref().map(read).unwrap_or_default();
+        Self {
+            rows: Mutex::new(rows),
+            is_changed: AtomicBool::new(false),
+            path,
+        }
+    }
+
+    /// When the certificate of `authority` ends, if it was verified lately and has not ended yet.
+    pub(crate) fn not_after(&self, authority: &Authority, now: UnixTime) -> Option<UnixTime> {
+        let row = *self.rows().get(authority)?;
+        // What was verified in the future was so by a clock that was wrong.
+        let is_recent = row.at <= now && now.0 - row.at.0 < LIFE.as_secs();
+        (is_recent && now < row.not_after).then_some(row.not_after)
+    }
+
+    /// The certificate of `authority` was found good just now.
+    pub(crate) fn note(&self, authority: &Authority, not_after: UnixTime, now: UnixTime) {
+        let mut rows = self.rows();
+        if rows.len() >= HOSTS && !rows.contains_key(authority) {
+            let oldest = rows.iter().min_by_key(|(_, row)| row.at);
+            if let Some(oldest) = oldest.map(|(authority, _)| authority.clone()) {
+                rows.remove(&oldest);
+            }
+        }
+        rows.insert(authority.clone(), Row { at: now, not_after });
+        self.is_changed.store(true, Relaxed);
+    }
+
+    /// The same if it is one of those we intercept, that is, if it was noted before; once an hour,
+    /// for the file's sake.
+    pub(crate) fn renew(
+        &self,
+        authority: &Authority,
+        now: UnixTime,
+        not_after: impl FnOnce() -> Option<UnixTime>,
+    ) {
+        let mut rows = self.rows();
+        let Some(row) = rows.get_mut(authority) else {
+            return;
+        };
+        let Some(not_after) = not_after() else {
+            return;
+        };
+        let is_new =
+            row.not_after != not_after || now < row.at || now.0 - row.at.0 >= RENEWAL_SECONDS;
+        if is_new {
+            *row = Row { at: now, not_after };
+            self.is_changed.store(true, Relaxed);
+        }
+    }
+
+    /// `authority` is to be verified again before it is answered for.
+    pub(crate) fn forget(&self, authority: &Authority) {
+        if self.rows().remove(authority).is_some() {
+            self.is_changed.store(true, Relaxed);
+        }
+    }
+
+    /// How many are known.
+    pub(crate) fn len(&self) -> usize {
+        self.rows().len()
+    }
+
+    /// Writes the file, if there is anything new.
+    pub(crate) fn persist(&self) -> io::Result<()> {
+        let Some(path) = self.path.as_deref() else {
+            return Ok(());
+        };
+        if !self.is_changed.swap(false, Relaxed) {
+            return Ok(());
+        }
+        let text = text(&self.rows());
+        let written = replace(path, text.as_bytes());
+        if written.is_err() {
+            self.is_changed.store(true, Relaxed);
+        }
+        written
+    }
+
+    /// Writes the file every few seconds if there is anything new; never ends.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        let mut is_failing = false;
+        loop {
+            tokio::time::sleep(PERSIST_EVERY).await;
+            let verified = Arc::clone(&self);
+            let kept = tokio::task::spawn_blocking(move || verified.persist()).await;
+            let error = match kept {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error),
+                Err(error) => Some(io::Error::other(error)),
+            };
+            // Once per spell of failure: a disk that is full stays full for a while.
+            if let (Some(error), false) = (&error, is_failing) {
+                warn!(%error, "verified hosts not kept");
+            }
+            is_failing = error.is_some();
+        }
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The rows in the file at `path`; none if there is no such file.
+fn read(path: &Path) -> Rows {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
+    match read {
+        Ok(_) => parse(&text).unwrap_or_else(|| {
+            warn!(path = %path.display(), "verified hosts not taken over: the file is damaged");
+            Rows::new()
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Rows::new(),
+        Err(error) => {
+            warn!(%error, path = %path.display(), "verified hosts not taken over");
+            Rows::new()
+        }
+    }
+}
+
+/// A head, a line a host with the seconds of both times, and the number of hosts.
+fn text(rows: &Rows) -> String {
+    let mut text = format!("{HEAD}\n");
+    for (authority, row) in rows {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{authority} {} {}", row.at.0, row.not_after.0);
+    }
+    let _ = writeln!(text, "{END} {}", rows.len());
+    text
+}
+
+fn parse(text: &str) -> Option<Rows> {
+    let (lines, end) = text.strip_suffix('\n')?.rsplit_once('\n')?;
+    let mut lines = lines.lines();
+    if lines.next() != Some(HEAD) {
+        return None;
+    }
+    let rows: Rows = lines.map(row).collect::<Option<_>>()?;
+    let count: usize = end.strip_prefix(END)?.trim_start().parse().ok()?;
+    (rows.len() == count && count <= HOSTS).then_some(rows)
+}
+
+fn row(line: &str) -> Option<(Authority, Row)> {
+    let mut words = line.split(' ');
+    let authority = Authority::parse_with_port(words.next()?).ok()?;
+    let mut time = || words.next()?.parse().ok().map(UnixTime);
+    let row = Row {
+        at: time()?,
+        not_after: time()?,
+    };
+    words.next().is_none().then_some((authority, row))
+}
+
+/// Puts `bytes` in the place of the file at `path`.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // The whole name stays in front: with another ending it could be some other file's.
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let fresh = PathBuf::from(fresh);
+    let mut file = File::create(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    std::fs::rename(&fresh, path)
+}
+
+/// For how long a host need not be asked.
+const LIFE: Duration = Duration::from_hours(7 * 24);
+/// Hosts in all; a line has 300 bytes at the most.
+const HOSTS: usize = 2048;
+const FILE_BYTES: u64 = 1 << 20;
+const RENEWAL_SECONDS: u64 = 3600;
+const PERSIST_EVERY: Duration = Duration::from_secs(5);
+const HEAD: &str = "hashcache verified hosts 1";
+const END: &str = "end";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+    const DAY: u64 = 86_400;
+
+    fn authority(text: &str) -> Authority {
+        Authority::parse_with_port(text).unwrap()
+    }
+
+    fn later(seconds: u64) -> UnixTime {
+        UnixTime(NOW.0 + seconds)
+    }
+
+    #[test]
+    fn a_host_is_verified_for_a_week_and_no_longer_than_its_certificate() {
+        let verified = Verified::default();
+        let (long, short) = (authority("a.test:443"), authority("b.test:443"));
+        verified.note(&long, later(90 * DAY), NOW);
+        verified.note(&short, later(DAY), NOW);
+        let known = |authority: &Authority, seconds| {
+            verified.not_after(authority, later(seconds)).is_some()
+        };
+        assert!(known(&long, 0) && known(&long, 7 * DAY - 1) && !known(&long, 7 * DAY));
+        assert!(known(&short, DAY - 1) && !known(&short, DAY));
+        assert_eq!(verified.not_after(&long, UnixTime(NOW.0 - 1)), None);
+        assert_eq!(verified.not_after(&authority("a.test:444"), NOW), None);
+        verified.renew(&long, later(6 * DAY), || None);
+        assert!(!known(&long, 12 * DAY));
+        verified.renew(&long, later(6 * DAY), || Some(later(90 * DAY)));
+        assert!(known(&long, 12 * DAY));
+        verified.renew(&authority("c.test:443"), NOW, || Some(later(DAY)));
+        assert!(!known(&authority("c.test:443"), 0));
+        verified.forget(&long);
+        assert!(!known(&long, 0));
+    }
+
+    #[test]
+    fn what_is_kept_is_there_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("verified");
+        let verified = Verified::load(Some(path.clone()));
+        verified.persist().unwrap();
+        assert!(!path.exists(), "nothing is new");
+        for host in ["a.test:443", "[2001:db8::1]:8443"] {
+            verified.note(&authority(host), later(DAY), NOW);
+        }
+        verified.persist().unwrap();
+        let again = Verified::load(Some(path));
+        assert_eq!(*again.rows(), *verified.rows());
+        assert_eq!(
+            again.not_after(&authority("a.test:443"), NOW),
+            Some(later(DAY))
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_cut_or_changed_is_as_none() {
+        let verified = Verified::default();
+        for host in ["a.test:443", "b.test:443"] {
+            verified.note(&authority(host), later(DAY), NOW);
+        }
+        let whole = text(&verified.rows());
+        assert_eq!(parse(&whole).unwrap().len(), 2);
+        for length in 0..whole.len() {
+            assert_eq!(parse(&whole[..length]), None, "{length}");
+        }
+        for (from, to) in [
+            ("hosts 1", "hosts 2"),
+            ("a.test:443", "a.test"),
+            ("a.test:443", "b.test:443"),
+            ("a.test:443", "a..test:443"),
+            (" 18", " x8"),
+            ("end 2", "end 3"),
+        ] {
+            assert_eq!(parse(&whole.replacen(from, to, 1)), None, "{from}");
+        }
+        assert_eq!(parse(""), None);
+        assert_eq!(parse("\n\n"), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_the_oldest_goes() {
+        let verified = Verified::default();
+        for n in 0..=HOSTS as u64 {
+            let host = authority(&format!("{n}.test:443"));
+            verified.note(&host, later(DAY), later(n));
+        }
+        assert_eq!(verified.len(), HOSTS);
+        let now = later(HOSTS as u64);
+        assert_eq!(verified.not_after(&authority("0.test:443"), now), None);
+        assert!(verified.not_after(&authority("1.test:443"), now).is_some());
+        let text = text(&verified.rows());
+        assert_eq!(parse(&text).unwrap().len(), HOSTS);
+        let longest = "x".repeat(63) + "." + &"y".repeat(63) + "." + &"z".repeat(63);
+        let line = format!(
+            "{longest}.{}:65535 {} {}\n",
+            "w".repeat(60),
+            u64::MAX,
+            u64::MAX
+        );
+        assert!(
+            (HOSTS * line.len()) as u64 + 100 < FILE_BYTES,
+            "{}",
+            line.len()
+        );
+    }
+}

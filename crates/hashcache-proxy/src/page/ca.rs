@@ -1,0 +1,410 @@
+//! The page `/ca`: how a device comes to trust the authority of this proxy, and whether it does.
+//!
+//! Called by `request::own` where there is an authority.
+//!
+//! Invariant: the page loads nothing but the answer of the self-test, from a host that only this
+//! proxy can answer for; its one script is a constant, which the policy of the page names by its
+//! hash.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use hashcache_http::{Host, Origin, UnixTime, http_date};
+use http::{HeaderValue, Response, StatusCode, header};
+use qrcodegen::{QrCode, QrCodeEcc};
+
+use super::frame::{Escaped, document};
+use super::{Reader, page, printable};
+use crate::intercept::SELF_TEST_HOST;
+use crate::intercept::authority::{Authority, sha256};
+use crate::intercept::pem::base64;
+
+/// What the page is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CaPage<'a> {
+    /// Whom devices are to trust.
+    pub(crate) authority: &'a Authority,
+    /// The URL under which the client reaches us.
+    pub(crate) url: &'a Origin,
+    /// Who reads it.
+    pub(crate) reader: Reader,
+}
+
+/// The answer at `path`, if there is one.
+pub(crate) fn ca(path: &str, wanted: &CaPage<'_>) -> Option<Response<Bytes>> {
+    let authority = wanted.authority;
+    let (kind, content) = match path {
+        "/ca" => return Some(wanted.page()),
+        // The type that Android and Firefox know for what it is.
+        "/ca.crt" => (
+            "application/x-x509-ca-cert",
+            Bytes::copy_from_slice(authority.root_der()),
+        ),
+        "/ca.pem" => ("application/x-pem-file", authority.root_pem().into()),
+        "/ca.mobileconfig" => (
+            "application/x-apple-aspen-config",
+            profile(authority).into(),
+        ),
+        _ => return None,
+    };
+    let mut response = Response::new(content);
+    let fields = response.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    fields.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    Some(response)
+}
+
+impl CaPage<'_> {
+    fn page(&self) -> Response<Bytes> {
+        let body = match self.reader {
+            Reader::Browser => document("Trust this cache", &self.html()),
+            Reader::Program => self.text(),
+        };
+        let mut response = page(StatusCode::OK, self.reader, body);
+        response
+            .headers_mut()
+            .insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
+        response
+    }
+
+    fn html(&self) -> String {
+        let (authority, url) = (self.authority, self.url);
+        let name = printable(authority.name());
+        // May be broken between bytes, and is copied as it is.
+        let fingerprint = authority.fingerprint().to_string().replace(':', ":<wbr>");
+        let until = date(authority.not_after());
+        let mut main = format!(
+            "<style>{STYLE}</style>\
+             <p>This cache also keeps what comes over https:// from some sites, those its operator \
+             has named (updates, packages, encyclopedias). To do so it ends their encryption \
+             itself, so your device has to trust it. All other sites pass through unread.</p>{TEST}"
+        );
+        if let Some(code) = qr_code(url) {
+            let _ = write!(main, "<p>This page, for a phone:</p>{code}");
+        } else {
+            main.push_str(
+                "<p>Open this page by the address of this machine in your network, and there is a \
+                 code here for phones.</p>",
+            );
+        }
+        let _ = write!(
+            main,
+            "<p class=d><a href=/ca.crt>Certificate</a> <a href=/ca.pem>as text (PEM)</a> \
+             <a href=/ca.mobileconfig>for iPhone and iPad</a></p>\
+             <dl><dt>Name<dd>{}<dt>SHA-256<dd>{fingerprint}<dt>Until<dd>{until}",
+            Escaped(&name)
+        );
+        if let Some(only) = authority.only() {
+            let only: Vec<&str> = only.collect();
+            let _ = write!(main, "<dt>Only for<dd>{}", Escaped(&only.join(", ")));
+        }
+        main.push_str(
+            "</dl><h2>How to trust it</h2><p>First compare the SHA-256 with what the operator of \
+             this cache tells you: anybody can make such a page.</p>",
+        );
+        for (system, steps) in SYSTEMS {
+            let _ = write!(main, "<details><summary>{system}</summary>");
+            for step in *steps {
+                let _ = match step {
+                    Step::Do(text) => write!(main, "<p>{text}</p>"),
+                    Step::Type(lines) => {
+                        let lines = lines.replace("{url}", &url.to_string());
+                        write!(main, "<pre>{}</pre>", Escaped(&lines))
+                    }
+                };
+            }
+            main.push_str("</details>");
+        }
+        let _ = write!(
+            main,
+            "<h2>What it cannot do</h2><p>{LIMITS}</p>\
+             <p>To take it back, remove the certificate in the same place.</p>\
+             <script>{SCRIPT}</script>"
+        );
+        main
+    }
+
+    fn text(&self) -> String {
+        let (authority, url) = (self.authority, self.url);
+        let mut text = format!(
+            "This cache keeps what comes over https from sites that its operator has named, on \
+             devices that trust its certificate.\n\nName:    {}\nSHA-256: {}\nUntil:   {}\n",
+            printable(authority.name()),
+            authority.fingerprint(),
+            date(authority.not_after()),
+        );
+        if let Some(only) = authority.only() {
+            let _ = writeln!(text, "Only:    {}", only.collect::<Vec<_>>().join(", "));
+        }
+        let _ = write!(
+            text,
+            "\nCertificate: {url}/ca.crt (DER), {url}/ca.pem, {url}/ca.mobileconfig\n"
+        );
+        for (system, steps) in SYSTEMS {
+            for step in *steps {
+                if let Step::Type(lines) = step {
+                    let lines = lines.replace("{url}", &url.to_string());
+                    let _ = write!(text, "\n{system}:\n{lines}\n");
+                }
+            }
+        }
+        let _ = write!(text, "\n{LIMITS}\n");
+        text
+    }
+}
+
+/// What somebody has to do.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// In words, as HTML.
+    Do(&'static str),
+    /// In a terminal; `{url}` stands for ours.
+    Type(&'static str),
+}
+
+/// How each system is told, those with most people who need it first.
+const SYSTEMS: &[(&str, &[Step])] = &[
+    (
+        "Windows",
+        &[
+            Step::Do(
+                "Open the <a href=/ca.crt>certificate</a>, choose “Install Certificate…”, “Place \
+                 all certificates in the following store”, “Trusted Root Certification \
+                 Authorities”. Or, in a terminal in the folder where it is:",
+            ),
+            Step::Type("certutil -user -addstore Root ca.crt"),
+        ],
+    ),
+    (
+        "Android",
+        &[Step::Do(
+            "Download the <a href=/ca.crt>certificate</a>. In the settings look for “CA \
+             certificate” (Security, Encryption &amp; credentials, Install a certificate) and \
+             choose the file. Chrome heeds it; Firefox does when “Use third party CA certificates” \
+             is on in its secret settings.",
+        )],
+    ),
+    (
+        "iPhone and iPad",
+        &[Step::Do(
+            "In Safari, open the <a href=/ca.mobileconfig>profile</a>. In the settings, install it \
+             under “Profile Downloaded”. Then turn it on under General, About, Certificate Trust \
+             Settings.",
+        )],
+    ),
+    (
+        "ChromeOS",
+        &[Step::Do(
+            "Download the <a href=/ca.crt>certificate</a>. In the settings of Chrome: Privacy and \
+             security, Security, Manage certificates, Authorities, Import; tick “Trust this \
+             certificate for identifying websites”.",
+        )],
+    ),
+    (
+        "macOS",
+        &[
+            Step::Do(
+                "Open the <a href=/ca.crt>certificate</a>: Keychain Access takes it. Find it \
+                 there, open it, and under Trust choose “Always Trust”. Or, in a terminal:",
+            ),
+            Step::Type(
+                "curl -o hashcache-ca.pem {url}/ca.pem\n\
+                 sudo security add-trusted-cert -d -r trustRoot \\\n  \
+                 -k /Library/Keychains/System.keychain hashcache-ca.pem",
+            ),
+        ],
+    ),
+    (
+        "Firefox (on Linux and where it asks for its own)",
+        &[Step::Do(
+            "Settings, Privacy &amp; Security, View Certificates, Authorities, Import; tick “Trust \
+             this CA to identify websites”.",
+        )],
+    ),
+    (
+        "Chromium on Linux",
+        &[Step::Type(
+            "curl -o hashcache-ca.pem {url}/ca.pem\n\
+             certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n hashcache -i hashcache-ca.pem",
+        )],
+    ),
+    (
+        "Debian and Ubuntu",
+        &[Step::Type(
+            "sudo curl -o /usr/local/share/ca-certificates/hashcache.crt {url}/ca.pem\n\
+             sudo update-ca-certificates",
+        )],
+    ),
+    (
+        "Fedora and its kin",
+        &[Step::Type(
+            "sudo curl -o /etc/pki/ca-trust/source/anchors/hashcache.pem {url}/ca.pem\n\
+             sudo update-ca-trust",
+        )],
+    ),
+    (
+        "curl, pip, npm, cargo, git and other programs",
+        &[
+            Step::Do(
+                "Most of them trust what the system trusts. Those that do not are told by \
+                 variables, with a file that holds the system’s certificates too:",
+            ),
+            Step::Type(
+                "curl -o hashcache-ca.pem {url}/ca.pem\n\
+                 cat /etc/ssl/certs/ca-certificates.crt hashcache-ca.pem > hashcache-all.pem\n\
+                 export CURL_CA_BUNDLE=$PWD/hashcache-all.pem\n\
+                 export PIP_CERT=$PWD/hashcache-all.pem\n\
+                 export REQUESTS_CA_BUNDLE=$PWD/hashcache-all.pem\n\
+                 export CARGO_HTTP_CAINFO=$PWD/hashcache-all.pem\n\
+                 export GIT_SSL_CAINFO=$PWD/hashcache-all.pem\n\
+                 export NODE_EXTRA_CA_CERTS=$PWD/hashcache-ca.pem",
+            ),
+        ],
+    ),
+];
+
+const LIMITS: &str = "Apps on Android trust no certificate that you install, only browsers do. \
+    Some other programs (banks, messengers, app stores) know the certificates of their own servers \
+    by heart. All of them go on to work: after two tries they pass through unread, and nothing of \
+    theirs is kept.";
+
+/// The self-test: one of the four is shown at a time.
+const TEST: &str = "\
+<div role=status><p class=a id=w>Looking whether this device trusts the certificate…</p>\
+<p class=a id=y hidden><b>✓ This device trusts the certificate.</b> There is nothing left to \
+do.</p>\
+<p class=a id=n hidden><b>✗ This device does not trust the certificate yet.</b> Do as below, then \
+<a href=/ca>look again</a>.</p>\
+<p class=a id=p hidden><b>This browser does not use the proxy yet.</b> Set it up as the \
+<a href=/>first page</a> says, then <a href=/ca>look again</a>.</p></div>\
+<noscript><p>Open <a href=\"https://trust-test.hashcache.internal/ok\">the test</a>: if it says \
+“trusted”, this device trusts the certificate; if there is a warning, it does not yet; if there is \
+nothing, it does not use the proxy.</p></noscript>";
+
+/// Over https the answer means trust; if there is none, the one over http means that at least the
+/// proxy is used.
+const SCRIPT: &str = "\
+(function(){\
+function ask(u){return fetch(u+'://trust-test.hashcache.internal/ok',\
+{cache:'no-store',credentials:'omit'})\
+.then(function(r){return r.ok},function(){return false})}\
+function show(i){['w','y','n','p'].forEach(function(k){\
+document.getElementById(k).hidden=k!==i})}\
+ask('https').then(function(y){if(y)return show('y');\
+ask('http').then(function(p){show(p?'n':'p')})})\
+})()";
+
+const STYLE: &str = "\
+svg{display:block;width:12rem;max-width:100%;margin:0 0 1rem}\
+.d a{display:inline-block;margin:0 1rem .3rem 0}\
+details{border-top:1px solid var(--l)}\
+summary{padding:.6rem 0;cursor:pointer}\
+details p,details pre{margin:0 0 .8rem}";
+
+/// Only our script may run, and only ask the self-test.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let hash = base64(&sha256(SCRIPT.as_bytes()));
+    let policy = format!(
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'; \
+         connect-src https://{SELF_TEST_HOST} http://{SELF_TEST_HOST}"
+    );
+    HeaderValue::from_str(&policy).expect("letters, digits and signs alone")
+});
+
+/// The page's own URL as a picture, unless it leads to whoever scans it.
+fn qr_code(url: &Origin) -> Option<String> {
+    let is_here = match &url.authority.host {
+        Host::Name(name) => &**name == "localhost" || name.ends_with(".localhost"),
+        Host::V4(address) => IpAddr::V4(*address).is_loopback(),
+        Host::V6(address) => IpAddr::V6(*address).is_loopback(),
+    };
+    if is_here {
+        return None;
+    }
+    let code = QrCode::encode_text(&format!("{url}/ca"), QrCodeEcc::Medium).ok()?;
+    let size = code.size();
+    let whole = size + 2 * QUIET;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {whole} {whole}\" shape-rendering=crispEdges role=img \
+         aria-label=\"{url}/ca\"><path fill=#fff d=\"M0 0h{whole}v{whole}H0z\"/><path d=\""
+    );
+    for y in 0..size {
+        let mut x = 0;
+        while x < size {
+            let run = (x..size).take_while(|&x| code.get_module(x, y)).count();
+            let run = i32::try_from(run).expect("a code has at most 177 modules a side");
+            if run > 0 {
+                let _ = write!(svg, "M{} {}h{run}v1h-{run}z", x + QUIET, y + QUIET);
+            }
+            x += run + 1;
+        }
+    }
+    svg.push_str("\"/></svg>");
+    Some(svg)
+}
+
+/// White around a code, in modules (ISO/IEC 18004).
+const QUIET: i32 = 4;
+
+/// The certificate as a profile for iOS and macOS.
+fn profile(authority: &Authority) -> String {
+    let name = printable(authority.name());
+    let name = Escaped(&name);
+    let bytes = authority.fingerprint().0;
+    let certificate = base64(authority.root_der());
+    let (outer, inner) = (uuid(&bytes[..16]), uuid(&bytes[16..]));
+    let payload = |kind: &str, uuid: &str| {
+        format!(
+            "<key>PayloadDisplayName</key><string>{name}</string>\n\
+             <key>PayloadIdentifier</key><string>hashcache.ca.{uuid}</string>\n\
+             <key>PayloadType</key><string>{kind}</string>\n\
+             <key>PayloadUUID</key><string>{uuid}</string>\n\
+             <key>PayloadVersion</key><integer>1</integer>\n"
+        )
+    };
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <!DOCTYPE plist PUBLIC \"-//Apple//DTD PLIST 1.0//EN\" \
+         \"http://www.apple.com/DTDs/PropertyList-1.0.dtd\">\n\
+         <plist version=\"1.0\"><dict>\n{}\
+         <key>PayloadContent</key><array><dict>\n{}\
+         <key>PayloadCertificateFileName</key><string>ca.crt</string>\n\
+         <key>PayloadContent</key><data>{certificate}</data>\n\
+         </dict></array>\n</dict></plist>\n",
+        payload("Configuration", &outer),
+        payload("com.apple.security.root", &inner),
+    )
+}
+
+/// A UUID made of 16 bytes (RFC 9562, version 8): the same whenever the same profile is loaded.
+fn uuid(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        let byte = match at {
+            6 => byte & 0x0f | 0x80,
+            8 => byte & 0x3f | 0x80,
+            _ => *byte,
+        };
+        let _ = write!(text, "{byte:02X}");
+    }
+    text
+}
+
+fn date(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let date = http_date(UnixTime(since.unwrap_or(Duration::ZERO).as_secs()));
+    date.to_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

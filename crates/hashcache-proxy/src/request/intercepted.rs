@@ -1,0 +1,421 @@
+//! CONNECT to a host whose TLS may end here: what is found out between the 200 and the first
+//! request inside, and the tunnel it becomes when anything speaks against it.
+//!
+//! Called by `connect`; the parts are those of `intercept`. What is asked inside goes through
+//! `server` and `request` like any other request.
+//!
+//! Invariant: until our handshake begins, everything the client said can still be replayed to the
+//! origin. A host that was verified lately is not connected to before somebody needs it. Cost: for
+//! a host that is not known, a connection and a handshake with it; for others a look at two tables.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hashcache::Reservation;
+use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
+use http::{Response, StatusCode};
+use tokio::net::TcpStream;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
+use tracing::debug;
+
+use super::body::Body;
+use super::note::{Note, TunnelNote};
+use super::{Answer, Connection, connect};
+use crate::failure::Failure;
+use crate::intercept::hello::Hello;
+use crate::intercept::learned::Who;
+use crate::intercept::peek::peek;
+use crate::intercept::{Handshake, Interceptor, PEEK_TIME, Reason, Wanted, suits};
+use crate::server::{self, Protocol};
+use crate::upstream::Unverified;
+use crate::upstream::connect::Endpoint;
+use crate::wire::{self, Ending, Socket, Upgraded};
+use crate::worker::Worker;
+
+/// A CONNECT that may be intercepted, by its name alone.
+pub(super) struct Candidate {
+    interceptor: Arc<Interceptor>,
+    wanted: Wanted,
+    to: Endpoint,
+    host: Box<str>,
+    memory: Reservation,
+}
+
+/// Whose requests come on an intercepted connection.
+pub(crate) struct Within {
+    /// All of them are for this one.
+    authority: Authority,
+    wanted: Wanted,
+    who: Who,
+    has_asked: Cell<bool>,
+    /// TLS and HTTP/2 take it, also when another protocol follows.
+    _memory: Reservation,
+}
+
+impl Within {
+    /// The authority as clients write it in Host.
+    pub(super) fn host_field(&self) -> String {
+        self.authority.display(Scheme::Https).to_string()
+    }
+
+    /// Whether the proxy answers all of it by itself.
+    pub(super) fn is_self_test(&self) -> bool {
+        self.wanted == Wanted::SelfTest
+    }
+
+    /// A request has come: this client believes us.
+    pub(super) fn asked(&self, worker: &Worker) {
+        if !self.has_asked.replace(true) && !self.is_self_test() {
+            let known = &worker.common.intercept;
+            known.learned.asked(&self.who, Instant::now());
+        }
+    }
+}
+
+/// Whether a CONNECT to `to` may be intercepted.
+pub(super) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
+    let worker = &connection.worker;
+    let interceptor = worker.common.live().intercept.clone()?;
+    let judged = interceptor.judge(&to.authority).and_then(|wanted| {
+        let memory = worker.cache.reserve(server::INTERCEPTED_BYTES);
+        Ok((wanted, memory.ok_or(Reason::Memory)?))
+    });
+    match (judged, &to.authority.host) {
+        (Ok((wanted, memory)), Host::Name(name)) => Some(Candidate {
+            interceptor,
+            wanted,
+            to: to.clone(),
+            host: name.clone(),
+            memory,
+        }),
+        (Ok(_), Host::V4(_) | Host::V6(_)) => None,
+        (Err(reason), _) => {
+            worker.metrics.not_intercepted(reason);
+            None
+        }
+    }
+}
+
+/// Answers 200, after it has connected to a host that is not known, so that the client hears of a
+/// failure; then goes on by itself.
+pub(super) async fn begin(
+    connection: &Rc<Connection>,
+    candidate: Candidate,
+    note: &mut Note,
+) -> Answer {
+    let worker = &connection.worker;
+    let upstream = match candidate.is_known(worker) {
+        true => None,
+        false => {
+            let (upstream, peer) = worker.upstream().connect(&candidate.to).await?;
+            note.upstream(Some(peer));
+            Some(upstream)
+        }
+    };
+    let client = connection.cell.upgraded();
+    let connection = Rc::clone(connection);
+    spawn(go_on(
+        connection,
+        candidate,
+        client,
+        upstream,
+        note.hand_over(),
+    ));
+    Ok(Response::new(Body::empty()))
+}
+
+fn spawn(going: impl Future<Output = ()> + 'static) {
+    tokio::task::spawn_local(going);
+}
+
+/// What follows the 200.
+async fn go_on(
+    connection: Rc<Connection>,
+    candidate: Candidate,
+    client: oneshot::Receiver<Upgraded>,
+    upstream: Option<TcpStream>,
+    note: TunnelNote,
+) {
+    let worker = &connection.worker;
+    let Ok(Upgraded { socket, read }) = client.await else {
+        return note.write(worker, 0, true);
+    };
+    let mut drained = connection.drained.clone();
+    let deciding = Box::pin(decide(
+        worker,
+        &connection,
+        candidate,
+        socket.begun_with(read),
+        upstream,
+    ));
+    let decided = tokio::select! {
+        decided = deciding => decided,
+        _ = drained.wait_for(|drained| *drained) => return note.write(worker, 0, true),
+    };
+    match decided {
+        Decided::Tunnel(tunnel) => {
+            worker.metrics.not_intercepted(tunnel.reason);
+            tunnel.carry(&connection, note).await;
+        }
+        Decided::Broken(handshake) => {
+            worker.metrics.intercepted(handshake);
+            note.intercepted(worker, handshake);
+        }
+        Decided::Ours(ours) => {
+            worker.metrics.intercepted(Handshake::Finished);
+            note.intercepted(worker, Handshake::Finished);
+            ours.serve(&connection).await;
+        }
+    }
+}
+
+/// What becomes of a candidate.
+enum Decided {
+    Tunnel(Tunnel),
+    /// Our handshake was not finished.
+    Broken(Handshake),
+    Ours(Ours),
+}
+
+/// Bytes that go on as they came.
+struct Tunnel {
+    reason: Reason,
+    client: Socket,
+    upstream: Option<TcpStream>,
+    to: Endpoint,
+    /// For a long hello, which waits for the upstream to take it.
+    memory: Option<Reservation>,
+}
+
+/// A client whose TLS ended here.
+struct Ours {
+    socket: Socket,
+    protocol: Protocol,
+    within: Rc<Within>,
+}
+
+/// Looks at what the client says and finds out whether it may be answered by us.
+async fn decide(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    candidate: Candidate,
+    mut client: Socket,
+    mut upstream: Option<TcpStream>,
+) -> Decided {
+    let peeked = peek(&mut client, PEEK_TIME, &worker.cache).await;
+    let client = client.begun_with(peeked.bytes);
+    let hello = peeked
+        .seen
+        .and_then(|hello| suits(&hello, &candidate.host).map(|()| hello));
+    let able = match hello {
+        Ok(hello) => {
+            candidate
+                .enable(worker, connection, &hello, &mut upstream)
+                .await
+        }
+        Err(reason) => Err(reason),
+    };
+    let (who, acceptor) = match able {
+        Ok(able) => able,
+        Err(reason) => {
+            return Decided::Tunnel(Tunnel {
+                reason,
+                client,
+                upstream,
+                to: candidate.to,
+                memory: peeked.memory,
+            });
+        }
+    };
+    drop(upstream);
+    let learned = &worker.common.intercept.learned;
+    let is_origin = candidate.wanted == Wanted::Origin;
+    let shaking = timeout(worker.limits.head_time, server::shake(client, acceptor)).await;
+    let shaken = shaken_in_time(shaking);
+    match shaken {
+        Ok((socket, protocol)) => {
+            let within = Rc::new(Within {
+                authority: candidate.to.authority,
+                wanted: candidate.wanted,
+                who,
+                has_asked: Cell::new(false),
+                _memory: candidate.memory,
+            });
+            Decided::Ours(Ours {
+                socket,
+                protocol,
+                within,
+            })
+        }
+        Err(error) => {
+            let handshake = Handshake::of(&error);
+            debug!(client = %connection.client, host = %candidate.host, %error, "not believed");
+            if handshake == Handshake::Refused && is_origin {
+                learned.refused(&who, Instant::now());
+            }
+            Decided::Broken(handshake)
+        }
+    }
+}
+
+/// What is served inside leads here again: without a name for its type, the compiler would look for
+/// the end of it in vain, and for minutes.
+fn serve_inside(
+    socket: Socket,
+    protocol: Protocol,
+    inside: Connection,
+    stopping: watch::Receiver<bool>,
+) -> Pin<Box<dyn Future<Output = Ending>>> {
+    Box::pin(server::serve(socket, protocol, inside, stopping))
+}
+
+fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>) -> io::Result<T> {
+    shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+impl Candidate {
+    /// Whether the host need not be asked.
+    fn is_known(&self, worker: &Worker) -> bool {
+        self.wanted == Wanted::SelfTest || self.verified_until(worker).is_some()
+    }
+
+    fn verified_until(&self, worker: &Worker) -> Option<UnixTime> {
+        let common = &worker.common;
+        common
+            .intercept
+            .verified
+            .not_after(&self.to.authority, common.now())
+    }
+
+    /// Makes ready to answer for the host, which may mean to verify it first.
+    async fn enable(
+        &self,
+        worker: &Worker,
+        connection: &Connection,
+        hello: &Hello,
+        upstream: &mut Option<TcpStream>,
+    ) -> Result<(Who, tokio_rustls::TlsAcceptor), Reason> {
+        let common = &worker.common;
+        let who = Who {
+            client: connection.client.ip(),
+            host: self.host.clone(),
+            fingerprint: hello.fingerprint,
+        };
+        let is_origin = self.wanted == Wanted::Origin;
+        if is_origin && common.intercept.learned.tunnels(&who, Instant::now()) {
+            return Err(Reason::Learned);
+        }
+        let not_after = match self.verified_until(worker) {
+            _ if !is_origin => UnixTime(u64::from(u32::MAX)),
+            Some(not_after) => not_after,
+            None => self.verify(worker, upstream.take()).await?,
+        };
+        let acceptor = self
+            .interceptor
+            .acceptor(&self.host, not_after, common.now());
+        let acceptor = acceptor.map_err(|error| {
+            debug!(host = %self.host, %error, "no certificate for a host");
+            Reason::NoLeaf
+        })?;
+        Ok((who, acceptor))
+    }
+
+    /// Verifies the host by a connection that serves nothing else.
+    async fn verify(
+        &self,
+        worker: &Worker,
+        upstream: Option<TcpStream>,
+    ) -> Result<UnixTime, Reason> {
+        let common = &worker.common;
+        let verified = worker.upstream().verify(&self.to, upstream).await;
+        let not_after = verified.map_err(|unverified| match unverified {
+            Unverified::Failed(failure) => {
+                debug!(host = %self.host, %failure, "host not verified");
+                Reason::Unverified
+            }
+            Unverified::WantsCertificate => Reason::ClientCertificate,
+        })?;
+        let known = &common.intercept;
+        known
+            .verified
+            .note(&self.to.authority, not_after, common.now());
+        Ok(not_after)
+    }
+}
+
+impl Tunnel {
+    /// Carries bytes both ways until the end, to an upstream that is connected to if need be.
+    async fn carry(self, connection: &Rc<Connection>, mut note: TunnelNote) {
+        let worker = &connection.worker;
+        let upstream = match self.upstream {
+            Some(upstream) => upstream,
+            None => {
+                let mut drained = connection.drained.clone();
+                let upstream = worker.upstream();
+                let connected = tokio::select! {
+                    connected = upstream.connect(&self.to) => connected,
+                    _ = drained.wait_for(|drained| *drained) => return note.write(worker, 0, true),
+                };
+                match connected {
+                    Ok((upstream, peer)) => {
+                        note.upstream(peer);
+                        upstream
+                    }
+                    // The client has its 200; all there is left to say is that it ends.
+                    Err(failure) => return note.failed(worker, &failure),
+                }
+            }
+        };
+        let open = worker.metrics.tunnel();
+        let held = (open, self.memory);
+        connect::carry(connection, note, self.client, upstream, held).await;
+    }
+}
+
+impl Ours {
+    /// Serves the requests inside until the connection ends.
+    async fn serve(self, connection: &Connection) {
+        let worker = &connection.worker;
+        let within = Rc::clone(&self.within);
+        let inside = Connection {
+            cell: wire::Cell::within(&worker.cache),
+            scheme: Scheme::Https,
+            within: Some(self.within),
+            ..connection.clone()
+        };
+        let mut drained = connection.drained.clone();
+        let stopping = connection.stopping.clone();
+        let serving = serve_inside(self.socket, self.protocol, inside, stopping);
+        tokio::select! {
+            ending = serving => server::count_ending(&worker.metrics, ending),
+            _ = drained.wait_for(|drained| *drained) => {}
+        }
+        // Whom we told to stop may have had no time to ask.
+        let is_stopping = *connection.stopping.borrow();
+        if !within.has_asked.get() && !within.is_self_test() && !is_stopping {
+            let known = &worker.common.intercept;
+            known.learned.silent(&within.who, Instant::now());
+        }
+    }
+}
+
+/// Why a request on an intercepted connection is not answered, if it is not.
+pub(super) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure> {
+    let is_ours = match named {
+        RequestTarget::Resource(target) => {
+            target.scheme == Scheme::Https && target.authority == within.authority
+        }
+        RequestTarget::Server(authority) => *authority == within.authority,
+        RequestTarget::Tunnel(_) => {
+            return Some(Failure::NotImplemented("CONNECT within another"));
+        }
+    };
+    (!is_ours).then_some(Failure::Refused {
+        status: StatusCode::MISDIRECTED_REQUEST,
+        reason: "this connection is for another host",
+    })
+}

@@ -1,0 +1,106 @@
+//! TLS in front of origins that speak in the clear, with certificates of an authority of the run's
+//! own, which the proxy is told to believe and clients are not.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+/// The name of all origins; it leads to this machine for whoever is asked.
+pub const HOST: &str = "origin.localhost";
+
+/// All fronts of a run.
+pub struct Front {
+    acceptor: TlsAcceptor,
+    /// The authority's certificate.
+    pub pem: String,
+    open: Mutex<Vec<(u16, JoinHandle<()>)>>,
+}
+
+impl Front {
+    /// With an authority and one certificate, for [`HOST`].
+    pub fn new() -> anyhow::Result<Self> {
+        let mut authority = CertificateParams::new(vec![])?;
+        let name = "Authority of origins";
+        let names = &mut authority.distinguished_name;
+        names.push(rcgen::DnType::CommonName, name);
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate()?;
+        let certificate = authority.self_signed(&authority_key)?;
+        let issuer = Issuer::new(authority, authority_key);
+        let key = KeyPair::generate()?;
+        let leaf = CertificateParams::new(vec![HOST.to_owned()])?.signed_by(&key, &issuer)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![leaf.der().clone()], key)?;
+        Ok(Self {
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            pem: certificate.pem(),
+            open: Mutex::default(),
+        })
+    }
+
+    /// Puts TLS in front of `origin`; the URL without a slash at its end.
+    pub async fn put(&self, origin: SocketAddr) -> anyhow::Result<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        let acceptor = self.acceptor.clone();
+        let task = tokio::spawn(async move {
+            // Connections end with the one who accepts them.
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                connections.spawn(async move {
+                    // Who breaks off, or refuses the certificate, is no fault of ours.
+                    if let Ok(mut client) = acceptor.accept(client).await
+                        && let Ok(mut origin) = TcpStream::connect(origin).await
+                    {
+                        let _ = copy_bidirectional(&mut client, &mut origin).await;
+                    }
+                });
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        self.open().push((port, task));
+        Ok(format!("https://{HOST}:{port}"))
+    }
+
+    /// All ports there are.
+    pub fn ports(&self) -> Vec<u16> {
+        self.open().iter().map(|(port, _)| *port).collect()
+    }
+
+    /// Ends all fronts: as if the line were down.
+    pub async fn cut(&self) -> anyhow::Result<()> {
+        let open = std::mem::take(&mut *self.open());
+        for (port, task) in open {
+            task.abort();
+            // Only once it has ended is its port closed.
+            let _ = task.await;
+            let refused = TcpStream::connect(("127.0.0.1", port)).await;
+            anyhow::ensure!(refused.is_err(), "port {port} is still open");
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<(u16, JoinHandle<()>)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        for (_, task) in self.open().drain(..) {
+            task.abort();
+        }
+    }
+}
