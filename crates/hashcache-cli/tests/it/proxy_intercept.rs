@@ -134,7 +134,7 @@ async fn answer(
         if head.contains("GET /socket ") {
             let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
                              Upgrade: websocket\r\n\r\n";
-            stream.write_all(switching.as_bytes()).await?;
+            say(&mut stream, switching.as_bytes()).await?;
             let (mut read, mut write) = tokio::io::split(stream);
             tokio::io::copy(&mut read, &mut write).await?;
             return write.shutdown().await;
@@ -146,8 +146,14 @@ async fn answer(
         let answer = format!(
             "HTTP/1.1 200 OK\r\nCache-Control: {control}\r\nContent-Length: 8\r\n\r\nthe page"
         );
-        stream.write_all(answer.as_bytes()).await?;
+        say(&mut stream, answer.as_bytes()).await?;
     }
+}
+
+/// Writes through all layers: what TLS was given may else wait for the next write.
+async fn say(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
 }
 
 /// A head, read byte by byte so that nothing behind it is taken.
@@ -282,8 +288,7 @@ fn shown<S>(stream: &TlsStream<S>) -> &CertificateDer<'static> {
 /// Asks for `path` of `host`; the answer's head, freed of its content.
 async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    stream.flush().await.unwrap();
+    say(stream, request.as_bytes()).await.unwrap();
     let head = head_of(stream).await.unwrap();
     let length = head.lines().find_map(|line| {
         line.to_ascii_lowercase()
@@ -940,7 +945,7 @@ async fn inside_there_is_one_host() {
         ),
     ] {
         let mut stream = program.reach(&proxy, "a.localhost", port).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
+        say(&mut stream, request.as_bytes()).await.unwrap();
         let head = head_of(&mut stream).await.unwrap();
         assert!(
             head[8..].starts_with(&format!(" {expected} ")),
@@ -976,11 +981,11 @@ async fn a_websocket_inside_is_passed_on() {
          Upgrade: websocket\r\n\r\n",
         site.port()
     );
-    stream.write_all(request.as_bytes()).await.unwrap();
+    say(&mut stream, request.as_bytes()).await.unwrap();
     let head = head_of(&mut stream).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     for word in ["one", "two"] {
-        stream.write_all(word.as_bytes()).await.unwrap();
+        say(&mut stream, word.as_bytes()).await.unwrap();
         let mut heard = [0; 3];
         stream.read_exact(&mut heard).await.unwrap();
         assert_eq!(heard, word.as_bytes());

@@ -72,17 +72,19 @@ impl Learned {
         row.is_learned(now)
     }
 
-    /// It broke off the handshake because of our certificate, or as if because of it.
+    /// It broke off the handshake because of our certificate.
     pub(crate) fn refused(&self, who: &Who, now: Instant) {
         let mut rows = self.rows();
+        row(&mut rows, who, now).refuse(now);
+    }
+
+    /// It broke off the handshake without a word, which may be because of our certificate unless it
+    /// has believed us before: browsers connect ahead, and leave when they think better of it.
+    pub(crate) fn left(&self, who: &Who, now: Instant) {
+        let mut rows = self.rows();
         let row = row(&mut rows, who, now);
-        if row.refusals == 0 || now.duration_since(row.since) > TOGETHER {
-            (row.since, row.refusals) = (now, 0);
-        }
-        row.refusals += 1;
-        // Who was learned before needs no second try: nothing has changed.
-        if row.refusals >= REFUSALS || row.until.is_some() {
-            row.learn(now);
+        if !row.has_asked {
+            row.refuse(now);
         }
     }
 
@@ -90,7 +92,7 @@ impl Learned {
     pub(crate) fn silent(&self, who: &Who, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, who, now);
-        if row.has_asked {
+        if row.has_asked || row.is_learned(now) {
             return;
         }
         row.silences += 1;
@@ -144,6 +146,21 @@ impl Row {
 
     fn is_learned(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
+    }
+
+    fn refuse(&mut self, now: Instant) {
+        // Of several connections made at once, those that come after the one that taught us.
+        if self.is_learned(now) {
+            return;
+        }
+        if self.refusals == 0 || now.duration_since(self.since) > TOGETHER {
+            (self.since, self.refusals) = (now, 0);
+        }
+        self.refusals += 1;
+        // Who was learned before needs no second try: nothing has changed.
+        if self.refusals >= REFUSALS || self.until.is_some() {
+            self.learn(now);
+        }
     }
 
     fn learn(&mut self, now: Instant) {
@@ -215,6 +232,9 @@ mod tests {
         assert!(learned.tunnels(&who(1, 1), now + TOGETHER));
         assert!(!learned.tunnels(&who(1, 2), now));
         assert!(!learned.tunnels(&who(2, 1), now));
+        // Connections that were made at the same time are no further reason.
+        learned.refused(&who(1, 1), now + TOGETHER);
+        learned.silent(&who(1, 1), now + TOGETHER);
         let refusers = learned.refusers(8, now + TOGETHER);
         assert_eq!((refusers.0, refusers.1[0].left), (1, TERM));
     }
@@ -253,6 +273,22 @@ mod tests {
             learned.silent(&who(1, 1), now);
         }
         assert!(!learned.tunnels(&who(1, 1), now));
+    }
+
+    #[test]
+    fn who_leaves_without_a_word_is_believed_to_refuse_unless_it_has_asked() {
+        let (learned, now) = (Learned::default(), Instant::now());
+        learned.asked(&who(1, 1), now);
+        for _ in 0..4 {
+            learned.left(&who(1, 1), now);
+            learned.left(&who(2, 1), now);
+        }
+        assert!(!learned.tunnels(&who(1, 1), now));
+        assert!(learned.tunnels(&who(2, 1), now));
+        for _ in 0..2 {
+            learned.refused(&who(1, 1), now);
+        }
+        assert!(learned.tunnels(&who(1, 1), now));
     }
 
     #[test]

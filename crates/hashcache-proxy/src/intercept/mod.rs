@@ -220,17 +220,20 @@ impl Reason {
 pub(crate) enum Handshake {
     /// The client believes us.
     Finished,
-    /// The client does not, by what it said or by breaking off.
+    /// The client does not, and says so, or we cannot go on with it.
     Refused,
+    /// The client broke off without a word.
+    Left,
     /// Something else went wrong, or it took too long.
     Failed,
 }
 
 impl Handshake {
     /// All, in the order of their numbers, with their names.
-    pub(crate) const ALL: [(Self, &'static str); 3] = [
+    pub(crate) const ALL: [(Self, &'static str); 4] = [
         (Self::Finished, "finished"),
         (Self::Refused, "refused"),
+        (Self::Left, "left"),
         (Self::Failed, "failed"),
     ];
 
@@ -252,7 +255,7 @@ impl Handshake {
             None => match error.kind() {
                 io::ErrorKind::UnexpectedEof
                 | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::BrokenPipe => Self::Refused,
+                | io::ErrorKind::BrokenPipe => Self::Left,
                 _ => Self::Failed,
             },
         }
@@ -306,8 +309,8 @@ mod tests {
         }
         assert_eq!(by(TlsError::DecryptError), Handshake::Failed);
         for (kind, expected) in [
-            (io::ErrorKind::UnexpectedEof, Handshake::Refused),
-            (io::ErrorKind::ConnectionReset, Handshake::Refused),
+            (io::ErrorKind::UnexpectedEof, Handshake::Left),
+            (io::ErrorKind::ConnectionReset, Handshake::Left),
             (io::ErrorKind::TimedOut, Handshake::Failed),
         ] {
             assert_eq!(Handshake::of(&kind.into()), expected);

@@ -254,8 +254,11 @@ async fn decide(
         Err(error) => {
             let handshake = Handshake::of(&error);
             debug!(client = %connection.client, host = %candidate.host, %error, "not believed");
-            if handshake == Handshake::Refused && is_origin {
-                learned.refused(&who, Instant::now());
+            match handshake {
+                _ if !is_origin => {}
+                Handshake::Refused => learned.refused(&who, Instant::now()),
+                Handshake::Left => learned.left(&who, Instant::now()),
+                Handshake::Finished | Handshake::Failed => {}
             }
             Decided::Broken(handshake)
         }

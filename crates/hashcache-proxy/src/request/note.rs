@@ -218,6 +218,7 @@ impl TunnelNote {
         let failed = match handshake {
             Handshake::Finished => (false, None),
             Handshake::Refused => (true, Some("certificate-refused")),
+            Handshake::Left => (true, Some("handshake-left")),
             Handshake::Failed => (true, Some("handshake-failed")),
         };
         self.write_as(worker, Outcome::Intercepted, 0, failed);
