@@ -204,6 +204,9 @@ pub struct Settings {
     pub client_reload: hashcache_http::ClientReload,
     /// Lifetime of 404 and 410 that state none.
     pub negative_lifetime: hashcache_http::Seconds,
+    /// Time for which an origin that could not be reached is not tried again; doubles each time, up
+    /// to five minutes. Zero: it is always tried.
+    pub unreachable_lifetime: Duration,
     /// Whether a guessed lifetime doubles each time the response proves unchanged.
     pub adaptive_lifetime: bool,
     /// Largest object to be stored, bytes.
@@ -252,9 +255,6 @@ pub struct Limits {
     pub progress_time: Duration,
     /// Time to connect, over all addresses of a name.
     pub connect_time: Duration,
-    /// Time for which an origin that could not be reached is not tried again; doubles each time, up
-    /// to five minutes. Zero: it is always tried.
-    pub unreachable_time: Duration,
     /// Time from the request sent to the first byte of the response.
     pub first_byte_time: Duration,
     /// Time between bytes of a response.
@@ -302,7 +302,6 @@ impl Default for Limits {
             idle_time: Duration::from_mins(1),
             progress_time: Duration::from_mins(1),
             connect_time: Duration::from_secs(10),
-            unreachable_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
             between_bytes_time: Duration::from_mins(1),
             // As many as `clients_per_address`: at 64, a hundred clients on a page of a second that

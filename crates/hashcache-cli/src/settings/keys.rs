@@ -257,6 +257,12 @@ pub static KEYS: &[Key] = &[
         parse_time,
         show_duration
     ),
+    one!(
+        "unreachable_lifetime",
+        unreachable_lifetime,
+        parse_time,
+        show_duration
+    ),
     one!("adaptive_lifetime", adaptive_lifetime, truth, show_truth),
     Key {
         name: "intercept.ca",
@@ -297,7 +303,6 @@ pub static KEYS: &[Key] = &[
     limit!(idle_time, positive_time, show_duration),
     limit!(progress_time, positive_time, show_duration),
     limit!(connect_time, positive_time, show_duration),
-    limit!(unreachable_time, parse_time, show_duration),
     limit!(first_byte_time, positive_time, show_duration),
     limit!(between_bytes_time, positive_time, show_duration),
     limit!(upstream_per_origin, count, show_count),

@@ -107,6 +107,8 @@ pub struct Values {
     pub client_reload: ClientReload,
     /// Lifetime of 404 and 410 that state none.
     pub negative_lifetime: Duration,
+    /// How long an origin that could not be reached is not tried again.
+    pub unreachable_lifetime: Duration,
     /// Whether a guessed lifetime doubles each time the response proves unchanged.
     pub adaptive_lifetime: bool,
     /// Bounds on what one client or origin may take.
@@ -158,6 +160,7 @@ impl Values {
             rules: Rules::none(),
             client_reload: ClientReload::Validate,
             negative_lifetime: Duration::from_mins(1),
+            unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
             limits: Limits::default(),
         }
@@ -213,6 +216,7 @@ impl Values {
             rules: self.rules.clone(),
             client_reload: self.client_reload,
             negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
+            unreachable_lifetime: self.unreachable_lifetime,
             adaptive_lifetime: self.adaptive_lifetime,
             max_object_size: self.max_object_size(),
             workers: self.workers,

@@ -68,6 +68,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         rules: Rules::none(),
         client_reload: ClientReload::Validate,
         negative_lifetime: Seconds::new(60),
+        unreachable_lifetime: std::time::Duration::from_secs(10),
         adaptive_lifetime: false,
         max_object_size: 1 << 20,
         workers: 2,

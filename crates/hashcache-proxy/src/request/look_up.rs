@@ -16,6 +16,10 @@ use super::Connection;
 use crate::store::{Place, StoredResponse};
 
 /// What the store has for a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once or twice; a box would be an allocation a hit"
+)]
 pub(super) enum LookedUp {
     Found {
         hit: Hit,

@@ -24,6 +24,7 @@ use crate::metrics::{Metrics, Reload};
 use crate::settings::Settings;
 use crate::upstream;
 use crate::upstream::tls::Trust;
+use crate::upstream::unreached::Unreached;
 use crate::worker::{Common, Live};
 
 /// The thread that minds the others.
@@ -112,6 +113,8 @@ impl Control {
         }
         let upstream = upstream::Shared {
             trust,
+            // Who reloads may just have mended the line.
+            unreached: Unreached::new(settings.unreachable_lifetime),
             ..old.upstream.clone()
         };
         let own = &self.common.own;
@@ -131,6 +134,7 @@ impl Control {
             rules: settings.rules,
             client_reload: settings.client_reload,
             negative_lifetime: settings.negative_lifetime,
+            unreachable_lifetime: settings.unreachable_lifetime,
             adaptive_lifetime: settings.adaptive_lifetime,
             public_url: settings.public_url,
             mirrors: settings.mirrors,

@@ -52,6 +52,7 @@ use crate::settings::{Mode, Settings, StateFiles};
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::{AuthoritiesError, Trust};
+use crate::upstream::unreached::Unreached;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
 
@@ -160,6 +161,7 @@ pub fn run<E: std::fmt::Display>(
     );
     let shared = upstream::Shared {
         verified: Arc::clone(&verified),
+        unreached: Unreached::new(settings.unreachable_lifetime),
         ..shared
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);

@@ -159,7 +159,7 @@ impl Shared {
             names,
             destinations,
             own,
-            unreached: Unreached::new(limits.unreachable_time),
+            unreached: Unreached::new(Duration::ZERO),
             trust,
             verified: Arc::default(),
             places,
