@@ -21,6 +21,9 @@ const THEIRS: &str = "#b3541e";
 const LABEL_STEP: f64 = 17.0;
 const LABEL_WIDTH: f64 = 130.0;
 const LETTER_WIDTH: f64 = 7.0;
+/// Half of what a mark takes sideways, and how far below its middle words beside it stand.
+const MARK: f64 = 8.0;
+const BASELINE: f64 = 4.5;
 
 struct Point {
     x: f64,
@@ -148,11 +151,12 @@ fn mark(point: &Point) -> String {
     circle(point.x, point.y, colour, fill)
 }
 
-/// Words beside the points, pushed apart from below to above where points lie close together.
+/// Words beside the points, pushed upwards where they would lie on others or on another point.
 fn labels(mut points: Vec<Point>) -> String {
     points.sort_by(|a, b| b.y.total_cmp(&a.y));
     let mut text = String::new();
-    let mut placed: Vec<(Range<f64>, f64)> = Vec::new();
+    let around = |point: &Point| (point.x - MARK..point.x + MARK, point.y + BASELINE);
+    let mut placed: Vec<(Range<f64>, f64)> = points.iter().map(around).collect();
     for point in &points {
         // To the left of points at the far right, and where there is another to the right.
         let blocked = points.iter().any(|other| {
@@ -169,7 +173,7 @@ fn labels(mut points: Vec<Point>) -> String {
         let words = format!("{name}  {rate:.0}");
         let width = words.chars().count() as f64 * LETTER_WIDTH;
         let begins = if anchor == "end" { x - width } else { x };
-        let mut y = point.y + 4.5;
+        let mut y = point.y + BASELINE;
         while let Some((_, taken)) = placed.iter().find(|(other, taken)| {
             let beside = other.end <= begins || begins + width <= other.start;
             !beside && (taken - y).abs() < LABEL_STEP
@@ -223,6 +227,18 @@ mod tests {
             places.push(y.unwrap().parse().unwrap());
         }
         assert!((places[0] - places[1]).abs() >= LABEL_STEP, "{places:?}");
+        // Its words would go to the left, where `log` is.
+        let crowded = [
+            measured("log", 50.0, 123.0),
+            measured("log one-row", 54.0, 122.0),
+            measured("log-lru", 67.0, 120.0),
+        ];
+        let crowd = svg(&crowded, &[]);
+        let line = crowd.lines().find(|line| line.contains(">log one-row  "));
+        let y = line.and_then(|line| line.split("y=\"").nth(1)?.split('"').next()?.parse().ok());
+        let rate_max = 150.0;
+        let beside: f64 = BOTTOM - (BOTTOM - TOP) * 123.0 / rate_max + BASELINE;
+        assert!(y.is_some_and(|y: f64| beside - y >= LABEL_STEP), "{y:?}");
         assert!(picture.contains(">log one-row  108<"), "{picture}");
         assert!(picture.ends_with("</svg>\n"));
     }
