@@ -30,7 +30,7 @@ const FILLED: u64 = 80;
 
 fn config(path: &str) -> Config {
     Config {
-        // As much as a device needs that is written to while the next batch is put together.
+        // Enough for the next batch to be put together while one is written.
         memory_bytes: 256 << 20,
         // Each answer is to come from the device.
         hot_bytes_max: 0,

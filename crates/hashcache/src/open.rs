@@ -489,8 +489,8 @@ fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
 }
 
 /// Two batches of each device are at most this share of the memory, or there is one: so batches of
-/// 4 MiB overlap from 256 MiB on.
-const OVERLAP_SHARE: u64 = 32;
+/// 4 MiB overlap from 128 MiB on, and the small ones of small segments in tests do.
+const OVERLAP_SHARE: u64 = 16;
 
 /// What the stripes of a store share.
 pub(crate) struct Common {
