@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use hashcache_http::{Authority, Host, Scheme};
+use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -140,6 +141,8 @@ async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketA
 struct Losses {
     denied: Option<Failure>,
     refused: bool,
+    /// It was we who had no socket, memory or port left.
+    short: bool,
     tried: bool,
 }
 
@@ -147,6 +150,7 @@ impl Losses {
     fn note(&mut self, error: &io::Error) {
         self.tried = true;
         self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
+        self.short |= Errno::from_io_error(error).is_some_and(|errno| SHORTAGES.contains(&errno));
     }
 
     /// A refused connection says most: somebody lives there. The verdict on an address is told only
@@ -154,6 +158,7 @@ impl Losses {
     fn failure(self) -> Failure {
         match self.denied {
             _ if self.refused => Failure::ConnectionRefused,
+            _ if self.short => Failure::UpstreamLimit,
             Some(denied) if !self.tried => denied,
             _ => Failure::Unreachable,
         }
@@ -164,6 +169,14 @@ impl Losses {
 const STAGGER: Duration = Duration::from_millis(250);
 /// Addresses tried for one connection; a name with more is balanced by its order.
 const ADDRESSES_TRIED: usize = 8;
+/// What says nothing of the other end.
+const SHORTAGES: [Errno; 5] = [
+    Errno::MFILE,
+    Errno::NFILE,
+    Errno::NOBUFS,
+    Errno::NOMEM,
+    Errno::ADDRNOTAVAIL,
+];
 /// Silence after which the peer is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 
@@ -338,5 +351,8 @@ mod tests {
             Failure::ConnectionRefused
         );
         assert_eq!(told(None, &[]), Failure::Unreachable);
+        // An origin is not to be remembered for what we had too little of.
+        let short = io::Error::from(Errno::MFILE);
+        assert_eq!(told(None, &[&unreachable, &short]), Failure::UpstreamLimit);
     }
 }

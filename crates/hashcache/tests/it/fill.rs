@@ -159,6 +159,9 @@ fn what_came_before_a_put_was_bypassed_is_kept() {
         let content = value.content(b"name");
         writer.write(&content[..written]).unwrap();
         writer.bypass();
+        // Of what waits for the disk, all is on the books.
+        let used = cache.stats().memory_used_bytes - at_rest;
+        assert!(used >= written.min(PAGE) as u64, "{used} {written}");
         // It is found while the rest still comes, and stays when that does not become of it.
         let hit = cache.get(b"name").wait().unwrap();
         writer.write(&content[written..]).unwrap();

@@ -357,7 +357,12 @@ impl<D: Device> Device for Gate<D> {
         self.held.lock().unwrap().push(name.clone());
         self.waiting.notify_all();
         let shut = self.shut.lock().unwrap();
-        drop(self.opened.wait_while(shut, |shut| *shut).unwrap());
+        // A test that fails while it is shut would else never end.
+        let minute = std::time::Duration::from_mins(1);
+        let waited = self.opened.wait_timeout_while(shut, minute, |shut| *shut);
+        if waited.unwrap().1.timed_out() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let mut held = self.held.lock().unwrap();
         let own = held.iter().position(|it| *it == name).unwrap();
         held.remove(own);

@@ -79,7 +79,7 @@ impl Writer {
             return;
         }
         let mut held = std::mem::take(&mut self.reservations);
-        if self.head_reservations.is_empty() {
+        if self.cut.span_at(self.written) == 0 {
             self.head_reservations.append(&mut held);
         }
         if self.may_keep() {
