@@ -385,7 +385,8 @@ fn scribe(
     scribe.readmission = readmits.then(Readmission::default);
     if open::overlaps(config, &opened.geometry) {
         let spare = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
-        scribe.pen = Some(Pen::new(stripe, spare)?);
+        let seat = AlignedBuf::zeroed(open::seat_bytes(&opened.geometry));
+        scribe.pen = Some(Pen::new(stripe, spare, seat)?);
     }
     scribe.past = past;
     let (promise, recovered) = promise::<bool>();

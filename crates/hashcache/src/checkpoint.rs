@@ -51,6 +51,8 @@ pub(crate) struct Checkpoint {
     /// When the last part was written, and how long others have the device from then on.
     written_at: Duration,
     rest: Duration,
+    /// The last part was left to others, who have not written it yet.
+    is_away: bool,
 }
 
 /// Where a checkpoint says that replay begins, and what it knew of the log.
@@ -102,6 +104,7 @@ impl Checkpoint {
                 .then(|| AlignedBuf::zeroed(PART_BYTES)),
             written_at: Duration::ZERO,
             rest: Duration::ZERO,
+            is_away: false,
         }
     }
 
@@ -127,21 +130,60 @@ impl Checkpoint {
         (self.written_at + rest).saturating_sub(now)
     }
 
-    /// Writes the next part; true when it was the last.
-    pub(crate) fn write_part(&mut self, stripe: &Stripe) -> io::Result<bool> {
+    /// Writes the next part.
+    pub(crate) fn write_part(&mut self, stripe: &Stripe) -> io::Result<()> {
         let begun_at = stripe.clock.monotone();
+        let body = self.next_body(stripe);
+        self.write_body(stripe, &body)?;
+        let now = stripe.clock.monotone();
+        self.rest_from(now, now.saturating_sub(begun_at));
+        Ok(())
+    }
+
+    /// A part was written by `now`, and it `took` so long.
+    fn rest_from(&mut self, now: Duration, took: Duration) {
+        self.written_at = now;
+        self.rest = took.saturating_mul(REST).min(REST_MAX);
+    }
+
+    /// Writes all that are left.
+    pub(crate) fn write_parts(&mut self, stripe: &Stripe) -> io::Result<()> {
+        while !self.is_whole() {
+            self.write_part(stripe)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]): where it goes.
+    pub(crate) fn put_part(&mut self, stripe: &Stripe, out: &mut [u8]) -> u64 {
+        let body = self.next_body(stripe);
+        let (part, at) = self.part(stripe, &body);
+        part.encode(out, &stripe.secret);
+        self.next += 1;
+        self.is_away = true;
+        at
+    }
+
+    /// What was left to others was written by `now`, and it `took` so long; a part, if one was.
+    pub(crate) fn others_wrote(&mut self, now: Duration, took: Duration) {
+        if std::mem::take(&mut self.is_away) {
+            self.rest_from(now, took);
+        }
+    }
+
+    /// Whether there is no part left to write.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.next >= self.parts
+    }
+
+    fn next_body(&mut self, stripe: &Stripe) -> Vec<u8> {
         let meta_parts = meta_parts(stripe.geometry.segments);
-        let body = if self.next < meta_parts {
+        if self.next < meta_parts {
             let from = usize::try_from(self.next).unwrap_or(0) * PART_BODY;
             self.meta[from..self.meta.len().min(from + PART_BODY)].to_vec()
         } else {
             self.rows_body(stripe, self.next - meta_parts)
-        };
-        self.write_body(stripe, &body)?;
-        self.written_at = stripe.clock.monotone();
-        let took = self.written_at.saturating_sub(begun_at);
-        self.rest = took.saturating_mul(REST).min(REST_MAX);
-        Ok(self.next >= self.parts)
+        }
     }
 
     /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
@@ -173,6 +215,15 @@ impl Checkpoint {
     }
 
     fn write_body(&mut self, stripe: &Stripe, body: &[u8]) -> io::Result<()> {
+        let (part, at) = self.part(stripe, body);
+        part.encode(&mut self.buffer, &stripe.secret);
+        stripe.write(at, &self.buffer)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// The next part, and where it goes.
+    fn part<'a>(&self, stripe: &Stripe, body: &'a [u8]) -> (Part<'a>, u64) {
         let part = Part {
             device: stripe.device_id,
             serial: self.serial,
@@ -180,11 +231,8 @@ impl Checkpoint {
             begun: self.begun,
             body,
         };
-        part.encode(&mut self.buffer, &stripe.secret);
         let at = area(&stripe.geometry, self.serial) + self.next * PART_BYTES as u64;
-        stripe.write(at, &self.buffer)?;
-        self.next += 1;
-        Ok(())
+        (part, at)
     }
 
     fn rows_body(&mut self, stripe: &Stripe, part: u64) -> Vec<u8> {

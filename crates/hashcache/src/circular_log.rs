@@ -293,18 +293,20 @@ impl LogWriter {
 
     /// Writes the open segment's footer to `out`: where it goes, from the start of the log, and its
     /// size.
-    pub(crate) fn footer(&self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
+    pub(crate) fn footer(&mut self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
         if self.phase != Phase::Open {
             return None;
         }
         let bytes = Footer::bytes(self.listed.len());
+        let out = out.get_mut(..bytes)?;
         let footer = Footer {
             device: self.device,
             stamp: self.cursor.stamp,
             lap: self.cursor.lap,
-            list: self.listed.clone(),
+            list: std::mem::take(&mut self.listed),
         };
-        footer.encode(out.get_mut(..bytes)?, secret);
+        footer.encode(out, secret);
+        self.listed = footer.list;
         let at = self.cursor.segment * u64::from(self.segment_bytes)
             + (self.segment_bytes as usize - bytes) as u64;
         Some((at, bytes))

@@ -13,7 +13,9 @@ use crate::config::{Config, Geometry, IndexId, IndexPolicy, Io, PolicyKind, bloc
 use crate::device::{Device, FileDevice, FileError, Ring};
 use crate::error::{OpenError, Resize};
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN, Queue};
-use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::format::{
+    BLOCK, Family, PART_BYTES, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION,
+};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::members::{History, Member, Members};
@@ -398,24 +400,27 @@ pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
     alone && batches <= config.memory_bytes / OVERLAP_SHARE
 }
 
-/// The memory a store needs: for each device its index, a batch (two of them where they overlap),
-/// the footer and its list, a set, a checkpoint part and the state of the log that goes into it
-/// (and the part before, where rows are merged, and with readmission the footer of the segment that
-/// is looked through); and room for content.
+/// The memory a store needs: for each device its index, a batch (two of them where they overlap,
+/// and what is written between them), the footer and its list, a set, a checkpoint part and the
+/// state of the log that goes into it (and the part before, where rows are merged, and with
+/// readmission the footer of the segment that is looked through); and room for content.
 pub(crate) fn memory_needed<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry>,
 ) -> u64 {
     let of = |geometry: &Geometry| {
-        let buffers = if overlaps(config, geometry) { 2 } else { 1 };
-        let buffer = buffers * buffer_bytes(config, geometry) as u64;
+        let batch = buffer_bytes(config, geometry) as u64;
+        let buffer = match overlaps(config, geometry) {
+            true => 2 * batch + seat_bytes(geometry) as u64,
+            false => batch,
+        };
         let index = geometry.index(IndexPolicy::of(config));
         let parts = if index.stays_on_disk() { 3 } else { 2 };
         index
             .bytes()
             .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
             .saturating_add(crate::disk_table::set_buffer_bytes(geometry) as u64)
-            .saturating_add(parts * crate::format::PART_BYTES as u64 + geometry.segments * 16)
+            .saturating_add(parts * PART_BYTES as u64 + geometry.segments * 16)
             .saturating_add(match config.readmission {
                 true => footer_bytes_max(geometry) as u64,
                 false => 0,
@@ -423,6 +428,11 @@ pub(crate) fn memory_needed<'a>(
     };
     let devices = geometries.into_iter().map(of);
     devices.fold(CONTENT_BYTES_MIN, u64::saturating_add)
+}
+
+/// The buffer for what is written between two batches that overlap: a footer, a checkpoint's part.
+pub(crate) fn seat_bytes(geometry: &Geometry) -> usize {
+    footer_bytes_max(geometry).max(PART_BYTES)
 }
 
 /// The buffer of a writing thread: batches, and footers, which are encoded into it too.
@@ -433,19 +443,35 @@ pub(crate) fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
 /// Whether the memory allowed is enough, also for the old indexes of what grows.
 pub(crate) fn enough<'a>(
     config: &Config,
-    geometries: impl IntoIterator<Item = &'a Geometry>,
+    geometries: impl IntoIterator<Item = &'a Geometry> + Clone,
     past: impl IntoIterator<Item = &'a Geometry>,
 ) -> Result<(), OpenError> {
     let memory_bytes = config.memory_bytes;
     let past = past.into_iter().map(|it| past_bytes(config, it));
-    let needed_bytes = past.fold(memory_needed(config, geometries), u64::saturating_add);
-    if memory_bytes < needed_bytes {
-        return Err(OpenError::Memory {
+    let past = past.fold(0, u64::saturating_add);
+    let needed_with = |memory_bytes| {
+        let config = Config {
             memory_bytes,
-            needed_bytes,
-        });
+            ..config.clone()
+        };
+        memory_needed(&config, geometries.clone()).saturating_add(past)
+    };
+    let mut needed_bytes = needed_with(memory_bytes);
+    if memory_bytes >= needed_bytes {
+        return Ok(());
     }
-    Ok(())
+    // With more memory batches are larger, and overlap: what is told must be enough then too.
+    loop {
+        let with_that = needed_with(needed_bytes);
+        if with_that <= needed_bytes {
+            break;
+        }
+        needed_bytes = with_that;
+    }
+    Err(OpenError::Memory {
+        memory_bytes,
+        needed_bytes,
+    })
 }
 
 /// Memory for the index of the layout that a device had before it grew, with all its positions.
@@ -651,4 +677,37 @@ fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>
 fn footer_bytes_max(geometry: &Geometry) -> usize {
     let lines = usize::try_from(LogWriter::list_bytes_max(geometry)).unwrap_or(usize::MAX);
     crate::format::round_up(lines + crate::format::FOOTER_TAIL, BLOCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_named_as_needed_is_enough_whether_batches_overlap_or_not() {
+        let mut were_refused = 0;
+        for policy in PolicyKind::ALL {
+            // Indexes that leave the sum on either side of where batches begin to overlap.
+            for size in (1..40).map(|n| n * (2 << 30)) {
+                let with = |memory_bytes| Config {
+                    policy,
+                    memory_bytes,
+                    ..Config::new("x")
+                };
+                let geometry = Geometry::plan(&with(64 << 20), size).unwrap();
+                for memory in (8..200).map(|n| n << 20) {
+                    let Err(error) = enough(&with(memory), [&geometry], []) else {
+                        continue;
+                    };
+                    let OpenError::Memory { needed_bytes, .. } = error else {
+                        panic!("{error}")
+                    };
+                    assert!(needed_bytes > memory);
+                    enough(&with(needed_bytes), [&geometry], []).unwrap();
+                    were_refused += 1;
+                }
+            }
+        }
+        assert!(were_refused > 1_000, "{were_refused}");
+    }
 }

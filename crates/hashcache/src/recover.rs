@@ -142,7 +142,7 @@ fn made_anew(
             if stays_on_disk {
                 checkpoint.write_shards(&stripe, shards)?;
             } else {
-                while !checkpoint.write_part(&stripe)? {}
+                checkpoint.write_parts(&stripe)?;
             }
         }
         some.narrow(&stripe);

@@ -8,8 +8,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Scribe, group};
+use super::{Pen, Scribe, group};
 use crate::circular_log::Cursor;
 use crate::disk_table;
 use crate::format::{
@@ -98,6 +99,7 @@ impl Scribe {
             }
             _ => {
                 self.record(earlier);
+                self.write_rider()?;
                 self.stripe.write(at, &self.buffer[..bytes])?;
                 self.record(Some(written));
             }
@@ -105,18 +107,36 @@ impl Scribe {
         Ok(())
     }
 
-    /// Waits for the write that is under way, if there is one, and has its records found.
+    /// Waits for the write that is under way, if there is one, and has its records found; writes
+    /// what would have gone with the next.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         let written = self.finish()?;
         self.record(written);
+        self.write_rider()
+    }
+
+    /// Writes what would go with the pen's next write. None is under way.
+    fn write_rider(&mut self) -> io::Result<()> {
+        if let Some(pen) = &mut self.pen {
+            let took = pen.drop_off(&self.stripe)?;
+            self.rider_was_written(took);
+        }
         Ok(())
+    }
+
+    /// It may have been a part of the checkpoint.
+    fn rider_was_written(&mut self, took: Option<Duration>) {
+        if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
+            checkpoint.others_wrote(self.stripe.clock.monotone(), took);
+        }
     }
 
     /// Waits for the write that is under way; what it wrote is still to be recorded.
     fn finish(&mut self) -> io::Result<Option<Written>> {
         let written = self.under_way.take();
         if let (Some(_), Some(pen)) = (&written, &mut self.pen) {
-            pen.finish()?;
+            let took = pen.finish()?;
+            self.rider_was_written(took);
         }
         Ok(written)
     }
@@ -209,17 +229,25 @@ impl Scribe {
         Ok(self.log.first_record(count))
     }
 
-    /// Seals the open segment with its footer and opens the next one.
+    /// Seals the open segment with its footer, which is written now or with the next batch, and
+    /// opens the next one.
     fn open_segment(&mut self) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
-        if let Some((at, bytes)) = self.log.footer(&mut self.buffer, &stripe.secret) {
+        let seat = self.pen.as_mut().and_then(Pen::seat);
+        let rides = seat.is_some();
+        let out = seat.unwrap_or(&mut self.buffer);
+        if let Some((at, bytes)) = self.log.footer(out, &stripe.secret) {
             // The footer goes over what the last lap left there, so the head moves first here too.
             let end = Cursor {
                 used: stripe.geometry.segment_bytes,
                 ..self.log.cursor
             };
             stripe.log.opened(end);
-            stripe.write(stripe.geometry.log_offset + at, &self.buffer[..bytes])?;
+            let at = stripe.geometry.log_offset + at;
+            match &mut self.pen {
+                Some(pen) if rides => pen.carry(at, bytes),
+                _ => stripe.write(at, &self.buffer[..bytes])?,
+            }
             self.unsynced_bytes += bytes as u64;
         }
         let cursor = self.log.next_segment(stripe.draw_version().0);

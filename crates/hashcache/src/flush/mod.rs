@@ -28,7 +28,7 @@ use crate::checkpoint::Checkpoint;
 use crate::circular_log::LogWriter;
 use crate::completion::Promise;
 use crate::disk_table;
-use crate::format::{Family, Superblock};
+use crate::format::{Family, PART_BYTES, Superblock};
 use crate::journal::Journal;
 use crate::memory::AlignedBuf;
 use crate::recover::Past;
@@ -303,13 +303,23 @@ impl Scribe {
         }
     }
 
-    /// Writes the next part, whatever others want to write.
+    /// Writes the next part, or leaves it to the pen where that is at work. What is under way need
+    /// not be in it: replay begins before that.
     fn step_checkpoint(&mut self) -> io::Result<()> {
-        self.settle()?;
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        if checkpoint.write_part(&self.stripe)? {
+        match &mut self.pen {
+            Some(pen) if self.under_way.is_some() => {
+                if let Some(seat) = pen.seat() {
+                    let out = &mut seat[..PART_BYTES];
+                    let at = checkpoint.put_part(&self.stripe, out);
+                    pen.carry(at, PART_BYTES);
+                }
+            }
+            _ => checkpoint.write_part(&self.stripe)?,
+        }
+        if checkpoint.is_whole() {
             self.complete_checkpoint(&checkpoint, false)
         } else {
             self.checkpoint = Some(checkpoint);
@@ -336,6 +346,7 @@ impl Scribe {
             if self.unsaved() < UNSAVED_MAX {
                 break;
             }
+            self.settle()?;
             if self.checkpoint.is_none() {
                 self.begin_checkpoint();
             }
@@ -400,7 +411,7 @@ impl Scribe {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        while !checkpoint.write_part(&self.stripe)? {}
+        checkpoint.write_parts(&self.stripe)?;
         self.complete_checkpoint(&checkpoint, true)
     }
 
