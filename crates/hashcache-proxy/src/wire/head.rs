@@ -196,7 +196,10 @@ fn request_line(
         [b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
-            return Err(refuse(StatusCode::NOT_IMPLEMENTED, "HTTP version"));
+            return Err(refuse(
+                StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+                "unknown HTTP version",
+            ));
         }
         _ => return Err(malformed("malformed request line")),
     };
