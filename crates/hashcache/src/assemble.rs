@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::completion::{Outcome, promise};
-use crate::config::{BLOCK_BYTES, Config, Geometry, IndexPolicy};
+use crate::config::Config;
 use crate::error::OpenError;
 use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
+use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, Keeper};
+use crate::needs;
 use crate::open::{self, Common, Opened, Place, member, write_superblock};
 use crate::recover::Past;
 use crate::stripe::Stripe;
@@ -82,7 +84,7 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     common.members.join(std::slice::from_ref(&stripe));
     tell(&mut opened)?;
     let [opened] = opened;
-    let buffer = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
+    let buffer = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
     let mut scribe = Scribe::new(
         Arc::clone(&stripe),
         opened.superblock,
@@ -138,7 +140,7 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
         })
         .collect::<Result<_, _>>()?;
     let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
-    open::enough(config, &geometries, past)?;
+    needs::enough(config, &geometries, past)?;
     for (place, _) in places
         .iter()
         .zip(&found)
@@ -377,15 +379,15 @@ fn scribe(
     let mut scribe = Scribe::new(
         Arc::clone(stripe),
         opened.superblock,
-        AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry)),
+        AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry)),
         config.sync_interval,
         opened.was_clean,
     );
     let readmits = config.readmission && opened.geometry.family == Family::Log;
     scribe.readmission = readmits.then(Readmission::default);
-    if open::overlaps(config, &opened.geometry) {
-        let spare = AlignedBuf::zeroed(open::buffer_bytes(config, &opened.geometry));
-        let seat = AlignedBuf::zeroed(open::seat_bytes(&opened.geometry));
+    if needs::overlaps(config, &opened.geometry) {
+        let spare = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
+        let seat = AlignedBuf::zeroed(needs::seat_bytes(&opened.geometry));
         scribe.pen = Some(Pen::new(stripe, spare, seat)?);
     }
     scribe.past = past;

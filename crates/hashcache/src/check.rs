@@ -1,9 +1,10 @@
 //! Looking at a store from outside: every record verified, or just what the superblock says.
 
 use crate::circular_log::Cursor;
-use crate::config::{Config, IndexPolicy, PolicyKind, Rows};
+use crate::config::{Config, PolicyKind, Rows};
 use crate::error::OpenError;
 use crate::format::{KIND_SLOT, Superblock};
+use crate::geometry::IndexPolicy;
 use crate::members::{DEVICES_MAX, Member};
 use crate::object::PAGE;
 use crate::open::{self, Common, Opened, Place};
@@ -11,7 +12,7 @@ use crate::policy::SetId;
 use crate::recover::{Segment, first_header};
 use crate::stats::bits_each;
 use crate::stripe::{Read, Stripe};
-use crate::{checkpoint, disk_table, journal};
+use crate::{checkpoint, disk_table, journal, needs};
 
 /// What a check found; see [`CheckReport::is_well`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,7 +143,7 @@ fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stri
         }
     }
     // Enough for a store of any size: the index takes no memory unless it is loaded.
-    let memory_bytes = open::memory_needed(&config, [&only.geometry]).saturating_add(64 << 20);
+    let memory_bytes = needs::memory_needed(&config, [&only.geometry]).saturating_add(64 << 20);
     let config = Config {
         memory_bytes,
         ..config

@@ -16,10 +16,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::circular_log::Cursor;
-use crate::config::{Geometry, IndexShape, checkpoint_parts, meta_parts};
 use crate::format::{
     BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
+use crate::geometry::{Geometry, IndexShape, checkpoint_parts, meta_parts};
 use crate::index_file::{self, Edition};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;

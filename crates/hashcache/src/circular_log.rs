@@ -14,8 +14,8 @@
 
 use std::sync::RwLock;
 
-use crate::config::Geometry;
 use crate::format::{BLOCK, BatchHeader, Footer, LIST_ENTRY, Listed, RecordPlace, round_up};
+use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::policy::LogPos;
 use crate::sync::atomic::{AtomicU64, Ordering};

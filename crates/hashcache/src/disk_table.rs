@@ -14,8 +14,8 @@ use std::io;
 
 use bytes::Bytes;
 
-use crate::config::Geometry;
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
+use crate::geometry::Geometry;
 use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;

@@ -18,8 +18,8 @@ use std::sync::RwLock;
 use bytes::Bytes;
 
 use crate::checkpoint::{self, Piece};
-use crate::config::meta_parts;
 use crate::format::{PART_BODY, PART_BYTES, PART_HEADER};
+use crate::geometry::meta_parts;
 use crate::stripe::Stripe;
 
 /// Bytes of the check behind a row.

@@ -19,11 +19,11 @@
 
 use std::io;
 
-use crate::config::Geometry;
 use crate::format::{
     BLOCK, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed, RuleLine,
     RulesBlock,
 };
+use crate::geometry::Geometry;
 use crate::memory::AlignedBuf;
 use crate::rules::MAX_RULES;
 use crate::stripe::Stripe;

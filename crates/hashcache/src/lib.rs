@@ -29,6 +29,7 @@
 mod clock;
 mod config;
 mod error;
+mod geometry;
 mod object;
 pub mod plan;
 mod stats;
@@ -38,6 +39,7 @@ mod assemble;
 mod cache;
 mod check;
 mod measure;
+mod needs;
 mod open;
 
 // Names to places.

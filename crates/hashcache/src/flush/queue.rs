@@ -488,8 +488,9 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::config::{Config, Geometry};
+    use crate::config::Config;
     use crate::format::{Fields, Kind};
+    use crate::geometry::Geometry;
     use crate::key::Secret;
     use crate::object::Version;
     use crate::record::Kept;

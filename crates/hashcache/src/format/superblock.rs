@@ -1,7 +1,7 @@
 //! The superblock: what the store is and where things lie. Two copies, written in turn.
 
 use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
-use crate::config::Geometry;
+use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::members::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 

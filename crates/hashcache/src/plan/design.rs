@@ -4,8 +4,9 @@
 
 use std::fmt;
 
+use crate::config::PolicyKind;
 pub use crate::config::Rows;
-use crate::config::{POSITIONS_HELD, PolicyKind, SETS_HELD};
+use crate::geometry::{POSITIONS_HELD, SETS_HELD};
 
 /// A policy that can be planned for, by its published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -426,7 +427,8 @@ mod tests {
 
     #[test]
     fn the_planned_index_is_the_one_that_is_built() {
-        use crate::config::{Config, Geometry, IndexPolicy};
+        use crate::config::Config;
+        use crate::geometry::{Geometry, IndexPolicy};
         for disk in [1 << 30, 100 << 30, TB] {
             let config = Config::new("x");
             let geometry = Geometry::plan(&config, disk).unwrap();
@@ -438,7 +440,8 @@ mod tests {
 
     #[test]
     fn the_planned_share_of_set_mem_is_the_one_that_is_built() {
-        use crate::config::{Config, Geometry, IndexPolicy};
+        use crate::config::Config;
+        use crate::geometry::{Geometry, IndexPolicy};
         for (disk, held_share) in [(TB, 40), (TB, 10), (4 * TB, 25)] {
             let bytes = |policy| {
                 let config = Config {

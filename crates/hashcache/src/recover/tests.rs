@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::config::{Config, Geometry, PolicyKind};
+use crate::config::{Config, PolicyKind};
 use crate::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
 use crate::format::{BLOCK, BatchHeader, Family, Footer, KIND_SLOT, KIND_TAIL, Listed, Superblock};
+use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
 use crate::open::{Front, front, write_superblock};

@@ -25,10 +25,10 @@ pub(crate) use read::Read;
 
 use crate::circular_log::LogMap;
 use crate::clock::Clock;
-use crate::config::{Geometry, IndexId, IndexShape};
 use crate::device::{Device, Ring};
 use crate::flush::Queue;
 use crate::format::Family;
+use crate::geometry::{Geometry, IndexId, IndexShape};
 use crate::index_file::IndexFile;
 use crate::io::Pool;
 use crate::journal;

@@ -1,0 +1,320 @@
+//! What was built: every size and place in a store ([`Geometry`]), and what memory holds of it
+//! (`index`).
+//!
+//! Invariant: only a `Geometry` can make or open a store, and it can only be had from a `Config`
+//! and a size, or from a superblock; so no code below ever checks a setting again.
+
+mod index;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use index::{
+    IndexId, IndexPolicy, IndexShape, POSITIONS_HELD, SETS_HELD, checkpoint_parts, meta_parts,
+};
+
+use crate::config::Config;
+use crate::error::{OpenError, Resize};
+use crate::format::{
+    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, SECTOR, Superblock, round_up_u64,
+};
+use crate::key::SHARDS;
+use crate::object::MAX_NAME;
+use crate::policy::WAYS;
+/// What was built: every size and place in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) family: Family,
+    pub(crate) device_bytes: u64,
+    pub(crate) unit_bytes: u32,
+    pub(crate) segment_bytes: u32,
+    pub(crate) block_bytes: u32,
+    pub(crate) ways: u32,
+    pub(crate) object_bytes: u32,
+    pub(crate) journal_offset: u64,
+    pub(crate) journal_bytes: u64,
+    pub(crate) checkpoint_offset: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) table_offset: u64,
+    pub(crate) sets: u64,
+    pub(crate) log_offset: u64,
+    pub(crate) segments: u64,
+}
+
+const GIB: u64 = 1 << 30;
+/// Room for the two superblocks and what may come beside them.
+const FRONT_BYTES: u64 = 64 << 10;
+/// A segment must hold a batch with the largest record and its footer.
+const MIN_SEGMENT_BYTES: u64 = 1 << 20;
+const MAX_SEGMENT_BYTES: u64 = 64 << 20;
+/// No object is smaller than a unit.
+const MIN_OBJECT_BYTES: u32 = 512;
+/// Size of slots unless told otherwise.
+pub(crate) const BLOCK_BYTES: u32 = 8 << 10;
+const BLOCK_BYTES_MIN: u32 = 2 << 10;
+const BLOCK_BYTES_MAX: u32 = 1 << 20;
+/// With fewer segments the log would lose too much of itself when it opens the next one.
+const MIN_SEGMENTS: u64 = 4;
+/// Slots for each 100 objects of a full log: 95.7 % of them are found then, at 51.7 bits for each
+/// of those (49.4 for each that the log holds).
+const SLOTS_PER_100_OBJECTS: u64 = 103;
+/// Share of the device, in 1/100, that the Disk Table takes: the rest is for tails.
+const TABLE_SHARE: u64 = 50;
+
+impl Geometry {
+    /// The layout of a new store of `size_bytes`.
+    pub(crate) fn plan(config: &Config, size_bytes: u64) -> Result<Self, OpenError> {
+        let size = size_bytes / BLOCK as u64 * BLOCK as u64;
+        let unit_bytes = unit_bytes(size);
+        let step = u64::from(unit_bytes).max(BLOCK as u64);
+        let segment = config
+            .segment_bytes
+            .map_or_else(|| segment_bytes(size), u64::from);
+        let segment = segment
+            .clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
+            .div_ceil(step)
+            * step;
+        let block_bytes = block_bytes(config.block_bytes.unwrap_or(BLOCK_BYTES));
+        let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
+        let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
+        let (family, ways) = (config.policy.family(), config.policy.ways());
+        let set_bytes = u64::from(block_bytes) * u64::from(ways);
+        let checkpoint = {
+            let index = IndexShape::largest(
+                family,
+                ways,
+                match family {
+                    Family::Log => rows(size, object_bytes),
+                    Family::Table => size / 100 * TABLE_SHARE / set_bytes / SHARDS as u64,
+                },
+            );
+            checkpoint_parts(size / segment, &index) * PART_BYTES as u64
+        };
+        let checkpoint_offset = FRONT_BYTES + journal;
+        let table_offset = checkpoint_offset + 2 * checkpoint;
+        let log_min = (MIN_SEGMENTS + 1) * segment;
+        let needed_bytes = table_offset
+            + match family {
+                Family::Log => log_min,
+                // Half of what is left is the Disk Table's, at least a set a shard.
+                Family::Table => {
+                    let table_min = (set_bytes + 1) * SHARDS as u64;
+                    2 * log_min.max(table_min) + BLOCK as u64
+                }
+            };
+        let too_small = OpenError::TooSmall {
+            size_bytes,
+            needed_bytes,
+        };
+        let room = size.checked_sub(table_offset).ok_or(too_small)?;
+        // Sets of a shard must be its own, so each shard has equally many.
+        let sets = match family {
+            Family::Log => 0,
+            Family::Table => room / 100 * TABLE_SHARE / set_bytes / SHARDS as u64 * SHARDS as u64,
+        };
+        let log_offset = table_offset + sets * set_bytes;
+        let segments = (size - log_offset) / segment;
+        if segments < MIN_SEGMENTS || (family == Family::Table && sets == 0) {
+            return Err(OpenError::TooSmall {
+                size_bytes,
+                needed_bytes,
+            });
+        }
+        Ok(Self {
+            family,
+            device_bytes: size,
+            unit_bytes,
+            segment_bytes: u32::try_from(segment).expect("at most 64 MiB"),
+            block_bytes,
+            ways,
+            object_bytes,
+            journal_offset: FRONT_BYTES,
+            journal_bytes: journal,
+            checkpoint_offset,
+            checkpoint_bytes: checkpoint,
+            table_offset,
+            sets,
+            log_offset,
+            segments,
+        })
+    }
+
+    /// The layout of this store with `size_bytes`, which is more than it has: segments are appended
+    /// to its log, and behind them lie checkpoints of the larger index.
+    ///
+    /// # Errors
+    /// Why it cannot have that size.
+    pub(crate) fn grown(&self, size_bytes: u64) -> Result<Self, Resize> {
+        if self.family == Family::Table {
+            return Err(Resize::Table);
+        }
+        let block = BLOCK as u64;
+        let size = size_bytes / block * block;
+        // Positions are on disk, in units of this size.
+        let most_bytes = (u64::from(self.unit_bytes) << 32) - block;
+        if size > most_bytes {
+            return Err(Resize::Above { most_bytes });
+        }
+        let segment = u64::from(self.segment_bytes);
+        let shard_rows = rows(size, self.object_bytes);
+        let index = IndexShape::largest(self.family, self.ways, shard_rows);
+        let checkpoint = checkpoint_parts(size / segment, &index) * PART_BYTES as u64;
+        // All that lies there now stays until the new checkpoint is whole.
+        let log_end = self.log_offset + (self.segments + 1) * segment;
+        let least_bytes = self.device_bytes.max(log_end) + 2 * checkpoint;
+        if size < least_bytes {
+            // With its own, slightly larger, index.
+            let least_bytes = round_up_u64(least_bytes, block) + 4 * PART_BYTES as u64;
+            return Err(Resize::Between { least_bytes });
+        }
+        let checkpoint_offset = size - 2 * checkpoint;
+        Ok(Self {
+            device_bytes: size,
+            checkpoint_offset,
+            checkpoint_bytes: checkpoint,
+            segments: (checkpoint_offset - self.log_offset) / segment,
+            ..self.clone()
+        })
+    }
+
+    /// The layout a superblock describes, if it is one this build could have made.
+    pub(crate) fn from_superblock(sb: &Superblock) -> Option<Self> {
+        let geometry = Self {
+            family: sb.family,
+            device_bytes: sb.device_bytes,
+            unit_bytes: sb.unit_bytes,
+            segment_bytes: sb.segment_bytes,
+            block_bytes: sb.block_bytes,
+            ways: sb.ways,
+            object_bytes: sb.object_bytes,
+            journal_offset: sb.journal_offset,
+            journal_bytes: sb.journal_bytes,
+            checkpoint_offset: sb.checkpoint_offset,
+            checkpoint_bytes: sb.checkpoint_bytes,
+            table_offset: sb.table_offset,
+            sets: sb.sets,
+            log_offset: sb.log_offset,
+            segments: sb.segments,
+        };
+        geometry.is_sound().then_some(geometry)
+    }
+
+    /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so
+    /// it tells damage, not a file that somebody made up to crash its reader.
+    fn is_sound(&self) -> bool {
+        let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
+        let sizes = unit.is_power_of_two()
+            && (SECTOR as u64..=1 << 16).contains(&unit)
+            && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment)
+            && segment.is_multiple_of(unit.max(BLOCK as u64))
+            && self.block_bytes == block_bytes(self.block_bytes)
+            && (self.ways == 8 || (self.ways == 1 && self.family == Family::Table))
+            && self.object_bytes >= MIN_OBJECT_BYTES
+            && (8 * BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
+            && self.segments >= MIN_SEGMENTS
+            && self.capacity() <= 1 << 32
+            && (self.family == Family::Log
+                || (self.sets > 0 && self.sets.is_multiple_of(SHARDS as u64)));
+        if !sizes {
+            return false;
+        }
+        let index = IndexShape::largest(self.family, self.ways, self.shard_rows());
+        let checkpoint = checkpoint_parts(self.segments, &index).saturating_mul(PART_BYTES as u64);
+        let table = self.sets.saturating_mul(self.set_bytes());
+        let log = self.segments.saturating_mul(segment);
+        let areas = [
+            (self.journal_offset, self.journal_bytes),
+            (
+                self.checkpoint_offset,
+                self.checkpoint_bytes.saturating_mul(2),
+            ),
+            (self.table_offset, table),
+            (self.log_offset, log),
+        ];
+        // Checkpoints of a store that has grown lie behind its log.
+        let mut areas = areas;
+        areas.sort_unstable();
+        let mut end = FRONT_BYTES;
+        let in_order = areas.iter().all(|(start, size)| {
+            let behind = *start >= end && start.is_multiple_of(BLOCK as u64);
+            end = start.saturating_add(*size);
+            behind
+        });
+        in_order && end <= self.device_bytes && checkpoint <= self.checkpoint_bytes
+    }
+
+    pub(crate) fn set_bytes(&self) -> u64 {
+        u64::from(self.block_bytes) * u64::from(self.ways)
+    }
+
+    /// Entries an index of the log family has room for, places of a Disk Table.
+    pub(crate) fn slots(&self) -> u64 {
+        match self.family {
+            Family::Log => self.shard_rows() * SHARDS as u64 * WAYS as u64,
+            Family::Table => self.sets * u64::from(self.ways),
+        }
+    }
+
+    /// The longest name whose record proves itself in what memory reads first: of a slot, its
+    /// block.
+    pub(crate) fn name_bytes_max(&self) -> usize {
+        match self.family {
+            Family::Log => MAX_NAME,
+            Family::Table => (self.block_bytes as usize - PRELUDE_REST_MAX).min(MAX_NAME),
+        }
+    }
+
+    /// Units in a segment.
+    pub(crate) fn segment_units(&self) -> u64 {
+        u64::from(self.segment_bytes / self.unit_bytes)
+    }
+
+    /// Units in the log.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.segments.saturating_mul(self.segment_units())
+    }
+
+    /// Rows in each shard's index: what a policy of this family has at most.
+    fn shard_rows(&self) -> u64 {
+        match self.family {
+            Family::Log => rows(self.device_bytes, self.object_bytes),
+            Family::Table => self.sets / SHARDS as u64,
+        }
+    }
+
+    /// Blocks in the remove journal.
+    pub(crate) fn journal_blocks(&self) -> u64 {
+        self.journal_bytes / BLOCK as u64
+    }
+}
+
+/// A size of slots that can be: a power of two, and most names fit with their header.
+pub(crate) fn block_bytes(asked: u32) -> u32 {
+    asked
+        .clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
+        .next_power_of_two()
+}
+
+/// 64 MiB, 16 MiB below 64 GiB; smaller for stores of which that would be too large a share.
+fn segment_bytes(size: u64) -> u64 {
+    let wanted = if size >= 64 * GIB { 64 << 20 } else { 16 << 20 };
+    let mut segment = wanted;
+    while segment > MIN_SEGMENT_BYTES && size / segment < 32 {
+        segment /= 2;
+    }
+    segment
+}
+
+/// 512 bytes as long as 2^32 of them reach, then more.
+fn unit_bytes(size: u64) -> u32 {
+    let mut unit = SECTOR as u64;
+    while size / unit >= 1 << 32 {
+        unit *= 2;
+    }
+    u32::try_from(unit).expect("even 2^63 bytes take units below 2^32")
+}
+
+/// Rows of each shard for `size` bytes full of objects.
+fn rows(size: u64, object_bytes: u32) -> u64 {
+    let slots = size / u64::from(object_bytes) * SLOTS_PER_100_OBJECTS / 100;
+    slots.div_ceil(WAYS as u64 * SHARDS as u64).max(1)
+}

@@ -1,0 +1,245 @@
+//! What memory holds of a store, and checkpoints save: which policy, and how large its index is.
+
+use super::Geometry;
+use crate::config::{Config, PolicyKind, Rows};
+use crate::format::{Family, PART_BODY};
+use crate::index_file::ROW_CHECK;
+use crate::key::SHARDS;
+use crate::policy::{
+    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes, spill_bytes,
+};
+/// A policy with what decides about the form of its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexPolicy {
+    pub(crate) kind: PolicyKind,
+    pub(crate) rows: Rows,
+    /// In 1/100.
+    pub(crate) held_share: u8,
+    pub(crate) grouped: bool,
+}
+
+/// Share of positions that `log-lru` holds unless told otherwise, in 1/100: half, as published
+/// (section 3.5).
+pub(crate) const POSITIONS_HELD: u8 = 50;
+/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the
+/// paper's two (section 5.2).
+pub(crate) const SETS_HELD: u8 = 40;
+
+/// Added to the code of a policy whose entries hold the lengths of runs.
+const GROUPED_CODE: u8 = 128;
+
+impl IndexPolicy {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            kind: config.policy,
+            rows: config.rows,
+            held_share: config
+                .held_share
+                .unwrap_or(Self::default_share(config.policy)),
+            grouped: config.grouped && config.policy.family() == Family::Log,
+        }
+    }
+
+    fn default_share(kind: PolicyKind) -> u8 {
+        match kind {
+            PolicyKind::LogLru => POSITIONS_HELD,
+            _ => SETS_HELD,
+        }
+    }
+
+    /// Positions in each row of `log-lru`.
+    pub(crate) fn positions_held(self) -> usize {
+        ((WAYS * usize::from(self.held_share) + 50) / 100).clamp(1, WAYS - 1)
+    }
+
+    /// What stands for it on disk.
+    pub(crate) fn code(self) -> u8 {
+        let plain = self.plain_code();
+        if self.grouped {
+            plain + GROUPED_CODE
+        } else {
+            plain
+        }
+    }
+
+    fn plain_code(self) -> u8 {
+        match (self.kind, self.rows) {
+            (PolicyKind::Log, Rows::Two) => 1,
+            (PolicyKind::Set, _) => 2,
+            (PolicyKind::Log, Rows::One) => 3,
+            (PolicyKind::Basic, _) => 4,
+            (PolicyKind::SetMem, _) => 5,
+            (PolicyKind::SetMemLru, _) => 6,
+            (PolicyKind::LogLru, _) => 7,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        let grouped = code >= GROUPED_CODE;
+        let policy = |kind, rows| Self {
+            kind,
+            rows,
+            held_share: Self::default_share(kind),
+            grouped,
+        };
+        let all = PolicyKind::ALL.into_iter();
+        let forms = [Rows::Two, Rows::One];
+        all.flat_map(|kind| forms.map(|rows| policy(kind, rows)))
+            .find(|it| it.code() == code)
+    }
+}
+
+/// Which index a store has, and since when nobody but its policy has written to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexId {
+    pub(crate) policy: IndexPolicy,
+    /// The first version of that time; 0: since the store was made.
+    pub(crate) since: u64,
+}
+
+/// What memory holds of a store, and checkpoints save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexShape {
+    /// Rows in each shard.
+    pub(crate) shard_rows: u32,
+    /// As checkpoints save them.
+    pub(crate) row_bytes: usize,
+    /// What stands behind each row there, where rows are read one by one.
+    check_bytes: usize,
+    memory_bytes: u64,
+    widened_bytes: u64,
+}
+
+impl IndexShape {
+    /// The largest that a policy of `family` can have: policies may change, places on disk not.
+    pub(super) fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
+        let packed = |bits: u32| WAYS * bits as usize / 8;
+        let row_bytes = match family {
+            Family::Log => {
+                packed(entry_bits(Rows::Two, true)).max(saved_row_bytes(true) + ROW_CHECK)
+            }
+            Family::Table if ways == 1 => 0,
+            Family::Table => packed(SLOT_BITS),
+        };
+        Self {
+            shard_rows: u32::try_from(shard_rows).unwrap_or(u32::MAX),
+            row_bytes,
+            check_bytes: 0,
+            memory_bytes: 0,
+            widened_bytes: 0,
+        }
+    }
+
+    /// Rows of all shards.
+    pub(crate) fn rows(&self) -> u64 {
+        u64::from(self.shard_rows) * SHARDS as u64
+    }
+
+    /// Memory it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Memory that a shard takes besides while positions that lie on disk are in memory too, bytes.
+    pub(crate) fn widened_bytes(&self) -> u64 {
+        self.widened_bytes
+    }
+
+    /// The number of a shard's row among all shards' rows.
+    pub(crate) fn row_number(&self, shard: usize, row: u32) -> u64 {
+        shard as u64 * u64::from(self.shard_rows) + u64::from(row)
+    }
+
+    /// Bytes of a row in a checkpoint, with the check behind it.
+    pub(crate) fn saved_row_bytes(&self) -> usize {
+        self.row_bytes + self.check_bytes
+    }
+
+    /// Whether rows are read from the last checkpoint one by one.
+    pub(crate) fn stays_on_disk(&self) -> bool {
+        self.check_bytes > 0
+    }
+
+    /// Rows whose bytes fit into a part of a checkpoint.
+    pub(crate) fn rows_per_part(&self) -> u64 {
+        (PART_BODY / self.saved_row_bytes().max(1)) as u64
+    }
+}
+
+impl Geometry {
+    /// What the index of `policy` looks like in this store.
+    pub(crate) fn index(&self, policy: IndexPolicy) -> IndexShape {
+        let of_rows = |bits: u32| {
+            let rows = if bits == 0 { 0 } else { self.shard_rows() };
+            let row_bytes = WAYS * bits as usize / 8;
+            IndexShape {
+                shard_rows: u32::try_from(rows).unwrap_or(u32::MAX),
+                row_bytes,
+                check_bytes: 0,
+                memory_bytes: rows * (SHARDS * row_bytes) as u64,
+                widened_bytes: 0,
+            }
+        };
+        match policy.kind {
+            PolicyKind::Basic | PolicyKind::Set => of_rows(0),
+            PolicyKind::SetMemLru => IndexShape {
+                memory_bytes: self.held_sets_bytes(policy),
+                ..of_rows(0)
+            },
+            PolicyKind::SetMem => of_rows(SLOT_BITS),
+            PolicyKind::Log => of_rows(entry_bits(policy.rows, policy.grouped)),
+            PolicyKind::LogLru => IndexShape {
+                row_bytes: saved_row_bytes(policy.grouped),
+                check_bytes: ROW_CHECK,
+                memory_bytes: self.log_lru_bytes(policy),
+                widened_bytes: self.shard_rows()
+                    * (WAYS - policy.positions_held()) as u64
+                    * u64::from(place_bits(policy.grouped) / 8),
+                ..of_rows(row_bits(policy.grouped, policy.positions_held()))
+            },
+        }
+    }
+
+    /// Displaced positions that may wait for a checkpoint in each shard with `log-lru`: one in 128
+    /// slots, 2^20 in all; in a small store more, for batches are not smaller there.
+    pub(crate) fn spilled(&self, policy: IndexPolicy) -> usize {
+        let rows = usize::try_from(self.shard_rows()).unwrap_or(usize::MAX);
+        let wanted = (rows * WAYS / 128).clamp(512, (1 << 20) / SHARDS);
+        wanted.min(rows * (WAYS - policy.positions_held()))
+    }
+
+    fn log_lru_bytes(&self, policy: IndexPolicy) -> u64 {
+        let row_bytes = u64::from(row_bits(policy.grouped, policy.positions_held()) / 8);
+        let shard = self.shard_rows() * row_bytes + spill_bytes(self.spilled(policy));
+        shard * SHARDS as u64
+    }
+
+    /// Sets that each shard holds at most with `set-mem-lru`.
+    pub(crate) fn held_sets(&self, policy: IndexPolicy) -> usize {
+        let held = self.shard_rows() * u64::from(policy.held_share.clamp(1, 100)) / 100;
+        usize::try_from(held.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// What they take in all shards, bytes.
+    fn held_sets_bytes(&self, policy: IndexPolicy) -> u64 {
+        let rows = self.held_sets(policy);
+        let known = (rows * WAYS) as u64 * u64::from(SLOT_BITS);
+        let bits = known + held_sets_bits(self.shard_rows(), rows);
+        bits.div_ceil(8) * SHARDS as u64
+    }
+}
+
+/// Parts that hold the state of the log and all rows.
+pub(crate) fn checkpoint_parts(segments: u64, index: &IndexShape) -> u64 {
+    let rows = if index.row_bytes == 0 {
+        0
+    } else {
+        index.rows()
+    };
+    meta_parts(segments) + rows.div_ceil(index.rows_per_part())
+}
+
+/// Parts that hold the state of the log: a few words and a stamp per segment.
+pub(crate) fn meta_parts(segments: u64) -> u64 {
+    (segments * 8 + 128).div_ceil(PART_BODY as u64)
+}

@@ -1,0 +1,180 @@
+//! Sizes and places: what fits, what does not overlap, what is told of the index.
+
+use super::*;
+use crate::config::PolicyKind;
+use crate::policy::{LogLru, SetMemLru};
+
+fn plan(size: u64) -> Result<Geometry, OpenError> {
+    Geometry::plan(&Config::new("x"), size)
+}
+
+#[test]
+fn a_terabyte_takes_less_than_900_mb_of_index() {
+    let geometry = plan(1_000_000_000_000).unwrap();
+    let index = geometry.index(IndexPolicy::of(&Config::new("x"))).bytes();
+    assert!(index < 900_000_000, "{index}");
+    assert_eq!(geometry.segment_bytes, 64 << 20);
+    assert_eq!(geometry.unit_bytes, 512);
+}
+
+#[test]
+fn a_terabyte_takes_less_than_530_mb_with_log_lru_and_what_waits_less_than_a_bit_a_slot() {
+    let config = Config {
+        policy: PolicyKind::LogLru,
+        ..Config::new("x")
+    };
+    let geometry = Geometry::plan(&config, 1_000_000_000_000).unwrap();
+    let index = geometry.index(IndexPolicy::of(&config));
+    assert!(index.bytes() < 530_000_000, "{}", index.bytes());
+    let slots = index.rows() * 8;
+    assert!((31 * slots / 8..32 * slots / 8).contains(&index.bytes()));
+    let grouped = Config {
+        grouped: true,
+        ..config
+    };
+    let index = geometry.index(IndexPolicy::of(&grouped));
+    assert!((35 * slots / 8..36 * slots / 8).contains(&index.bytes()));
+}
+
+#[test]
+fn the_code_on_disk_tells_every_form_and_areas_have_room_for_rows_of_56_bytes() {
+    for kind in [PolicyKind::Log, PolicyKind::LogLru] {
+        for grouped in [false, true] {
+            let config = Config {
+                policy: kind,
+                grouped,
+                ..Config::new("x")
+            };
+            let policy = IndexPolicy::of(&config);
+            assert_eq!(policy.grouped, grouped);
+            let geometry = Geometry::plan(&config, 1 << 30).unwrap();
+            assert!(geometry.index(policy).saved_row_bytes() <= 56);
+            assert_eq!(IndexPolicy::from_code(policy.code()), Some(policy));
+        }
+    }
+    let largest = IndexShape::largest(Family::Log, 8, 1);
+    assert_eq!(largest.saved_row_bytes(), 56);
+}
+
+#[test]
+fn what_is_told_of_the_index_is_what_its_parts_take() {
+    for size in [1 << 30, 20 << 30, 100 << 30_u64] {
+        let planned = |policy, grouped| {
+            let config = Config {
+                policy,
+                grouped,
+                ..Config::new("x")
+            };
+            let geometry = Geometry::plan(&config, size).unwrap();
+            (geometry, IndexPolicy::of(&config))
+        };
+        let is_near = |told: u64, shard: u64| {
+            // Not told: a word of padding for each array.
+            let taken = shard * SHARDS as u64;
+            let off = told.abs_diff(taken);
+            assert!(off <= 80 * SHARDS as u64, "{size}: {told}, {taken}");
+        };
+        for grouped in [false, true] {
+            let (geometry, policy) = planned(PolicyKind::LogLru, grouped);
+            let index = geometry.index(policy);
+            let (held, spilled) = (policy.positions_held(), geometry.spilled(policy));
+            let capacity = geometry.capacity();
+            let log = LogLru::new(grouped, index.shard_rows, capacity, held, spilled);
+            is_near(index.bytes(), log.bytes());
+        }
+        let (geometry, policy) = planned(PolicyKind::SetMemLru, false);
+        let here = geometry.sets / SHARDS as u64;
+        let sets = SetMemLru::new(geometry.sets, 0, here, geometry.held_sets(policy));
+        is_near(geometry.index(policy).bytes(), sets.bytes());
+    }
+}
+
+#[test]
+fn beyond_two_tebibytes_units_grow() {
+    let unit = |tib: u64| plan(tib << 40).unwrap().unit_bytes;
+    assert_eq!(
+        [unit(1), unit(2), unit(4), unit(8)],
+        [512, 1024, 2048, 4096]
+    );
+}
+
+#[test]
+fn areas_do_not_overlap_and_end_within_the_device() {
+    for policy in PolicyKind::ALL {
+        for size in [64 << 20, 1 << 30, 100 << 30, 3 << 40u64] {
+            let config = Config {
+                policy,
+                ..Config::new("x")
+            };
+            let g = Geometry::plan(&config, size).unwrap();
+            assert!(g.journal_offset + g.journal_bytes <= g.checkpoint_offset);
+            assert!(g.checkpoint_offset + 2 * g.checkpoint_bytes <= g.table_offset);
+            assert!(g.table_offset + g.sets * g.set_bytes() <= g.log_offset);
+            assert!(g.log_offset + g.segments * u64::from(g.segment_bytes) <= size);
+            assert!(g.capacity() <= 1 << 32);
+            assert!(g.is_sound());
+        }
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_are_rounded_to_ones_that_can() {
+    for (segment, block, object) in [(0, 0, 0), (1, 5000, 1), (u32::MAX, u32::MAX, u32::MAX)] {
+        let config = Config {
+            segment_bytes: Some(segment),
+            block_bytes: Some(block),
+            object_bytes: object,
+            policy: PolicyKind::Set,
+            ..Config::new("x")
+        };
+        assert!(Geometry::plan(&config, 4 << 30).unwrap().is_sound());
+    }
+}
+
+#[test]
+fn a_layout_that_nobody_could_have_made_is_refused() {
+    let good = plan(1 << 30).unwrap();
+    assert!(good.is_sound());
+    let bad: [fn(&mut Geometry); 9] = [
+        |g| g.unit_bytes = 0,
+        |g| g.unit_bytes = 1 << 30,
+        |g| g.segment_bytes = 0,
+        |g| g.segments = u64::MAX,
+        |g| g.checkpoint_bytes = u64::MAX,
+        |g| g.checkpoint_bytes = 0,
+        |g| g.journal_offset = 0,
+        |g| g.log_offset = g.table_offset - 4096,
+        |g| g.device_bytes = 1,
+    ];
+    for change in bad {
+        let mut geometry = good.clone();
+        change(&mut geometry);
+        assert!(!geometry.is_sound(), "{geometry:?}");
+    }
+}
+
+#[test]
+fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
+    for policy in PolicyKind::ALL {
+        for block_bytes in [2 << 10, 8 << 10, 1 << 20].map(Some) {
+            let config = Config {
+                policy,
+                block_bytes,
+                ..Config::new("x")
+            };
+            let mut size = 1 << 20;
+            // A larger store takes a larger checkpoint: a few steps come to one that will do.
+            for _ in 0..10 {
+                match Geometry::plan(&config, size) {
+                    Ok(_) => break,
+                    Err(OpenError::TooSmall { needed_bytes, .. }) => {
+                        assert!(needed_bytes > size, "{policy:?} {size}");
+                        size = needed_bytes;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(Geometry::plan(&config, size).is_ok(), "{policy:?} {size}");
+        }
+    }
+}
