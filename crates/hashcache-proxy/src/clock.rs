@@ -6,21 +6,27 @@
 //! so that a stored response never grows younger. At start the time is the latest of the system
 //! clock, the last time known before the power went, and the day this release was made.
 //!
-//! When three origins agree in their `Date`, they are believed about a clock that is behind, and
-//! they clear or confirm a suspicion. Where we are ahead of them nothing moves before a restart,
+//! When three origins agree in their `Date`, and with them most of those met within the hour, they
+//! are believed about a clock that is behind, and they clear or confirm a suspicion. Origins of one
+//! network, and one host on several ports, are one: who may name what is fetched could else make up
+//! as many as he likes. Where we are ahead of them nothing moves before a restart,
 //! but then the time that is kept for the restart is theirs: one bad hour does not last for ever.
 //!
 //! Invariant: `now` never goes back while the process lives.
 //! Cost: `now` is one read of a clock in user space and one atomic load.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hashcache_http::Host;
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::kept_file::replace;
 
 /// Milliseconds since 1970, as told by [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,17 +108,22 @@ impl Clock {
         self.suspect.store(evidence.suspect(), Relaxed);
     }
 
-    /// Notes the `Date` (seconds since 1970) of a response that `host` made just now.
+    /// Notes the `Date` (seconds since 1970) of a response that `host` made just now at `peer`.
     ///
     /// To be called for responses without `Age` only: others were made at an earlier time.
-    pub(crate) fn hint(&self, host: &str, date: u64) {
+    pub(crate) fn hint(&self, host: &Host, peer: IpAddr, date: u64) {
         if !(RELEASED_SECONDS..BELIEVABLE_SECONDS).contains(&date) {
             return;
         }
         let mut evidence = self.evidence();
         let boot = self.source.boot_ms();
         // `Date` has lost its fraction; half a second is the mean of what was lost.
-        evidence.note(host, boot, (date * 1000 + 500).saturating_sub(boot));
+        evidence.note(Note {
+            host: host.clone(),
+            network: network(peer),
+            boot_ms: boot,
+            anchor_ms: (date * 1000 + 500).saturating_sub(boot),
+        });
         let Some(agreed) = evidence.agreed(boot) else {
             return;
         };
@@ -140,15 +151,7 @@ impl Clock {
             Hosts::Silent | Hosts::Agree => self.anchor_ms.load(Relaxed),
         };
         let seconds = self.source.boot_ms().saturating_add(anchor) / 1000;
-        // What a kill leaves of it here is written over and renamed the next time. The whole name
-        // stays in front: with another ending it could be some other file's, the cache's even.
-        let mut fresh = path.clone().into_os_string();
-        fresh.push(".new");
-        let fresh = PathBuf::from(fresh);
-        let mut file = File::create(&fresh)?;
-        writeln!(file, "{seconds}")?;
-        file.sync_data()?;
-        std::fs::rename(&fresh, path)
+        replace(path, format!("{seconds}\n").as_bytes())
     }
 
     /// Watches the system clock each second and keeps the time each minute; never ends.
@@ -213,7 +216,8 @@ enum Hosts {
 /// The latest `Date` of one host.
 #[derive(Debug)]
 struct Note {
-    host: Box<str>,
+    host: Host,
+    network: IpAddr,
     boot_ms: u64,
     anchor_ms: u64,
 }
@@ -227,21 +231,15 @@ impl Evidence {
         }
     }
 
-    fn note(&mut self, host: &str, boot_ms: u64, anchor_ms: u64) {
-        if let Some(note) = self.notes.iter_mut().find(|note| &*note.host == host) {
-            (note.boot_ms, note.anchor_ms) = (boot_ms, anchor_ms);
-            return;
-        }
+    fn note(&mut self, new: Note) {
+        self.notes
+            .retain(|note| note.host != new.host && note.network != new.network);
         if self.notes.len() == NOTES
             && let Some(oldest) = (0..NOTES).min_by_key(|&at| self.notes[at].boot_ms)
         {
             self.notes.swap_remove(oldest);
         }
-        self.notes.push(Note {
-            host: host.into(),
-            boot_ms,
-            anchor_ms,
-        });
+        self.notes.push(new);
     }
 
     /// The anchor on which most recent hosts agree, three at least.
@@ -256,6 +254,14 @@ impl Evidence {
             .windows(crowd)
             .find(|window| window[crowd - 1] - window[0] <= AGREE_MS)
             .map(|window| window[crowd / 2])
+    }
+}
+
+/// What one owner has of addresses at the least: 256 of them, or the /48 of a site.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !0xff).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 80 << 80).into(),
     }
 }
 
@@ -323,7 +329,8 @@ const AGREE_MS: u64 = 10_000;
 /// What hosts must differ from us by to be right and we wrong.
 const DISAGREE_MS: u64 = 60_000;
 const AGREEING_HOSTS: usize = 3;
-const NOTES: usize = 8;
+/// More than one who fills them with hosts of his own has networks.
+const NOTES: usize = 64;
 const NOTE_LIFE_MS: u64 = 3_600_000;
 const PERSIST_SECONDS: u64 = 60;
 

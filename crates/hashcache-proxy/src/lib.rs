@@ -30,6 +30,7 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
+mod kept_file;
 mod metrics;
 mod page;
 

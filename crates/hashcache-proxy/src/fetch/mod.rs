@@ -191,7 +191,7 @@ pub(crate) async fn fetch(
     );
     let origin = order.endpoint.authority.to_string();
     worker.common.collapse.took(&origin, exchange.head_time);
-    hint_clock(&worker, &origin, exchange.response.headers(), came);
+    hint_clock(&worker, &order.endpoint, &exchange, came);
     let status = exchange.response.status();
     if status == StatusCode::NOT_MODIFIED && (order.known.is_some() || order.choices.is_some()) {
         match spoken_of(&worker, &mut order, exchange.response.headers()).await {
@@ -341,13 +341,15 @@ fn unsendable() -> SendFailure {
     }
 }
 
-fn hint_clock(worker: &Worker, host: &str, fields: &HeaderMap, now: UnixTime) {
+fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime) {
+    let fields = exchange.response.headers();
     if !fields.contains_key(AGE)
         && let Some(date) = fields
             .get(DATE)
             .and_then(|date| parse_http_date(date.as_bytes(), now))
     {
-        worker.common.clock.hint(host, date.0);
+        let (host, peer) = (&to.authority.host, exchange.peer.ip());
+        worker.common.clock.hint(host, peer, date.0);
     }
 }
 

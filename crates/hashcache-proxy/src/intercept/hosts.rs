@@ -228,6 +228,9 @@ impl Never {
             || self.names.contain(name)
             || name
                 .split('.')
+                .rev()
+                // .mx and .id are countries.
+                .skip(usize::from(country.is_some_and(|it| it.len() == 2)))
                 .any(|label| self.labels.contains(label) || is_part(label))
     }
 }
@@ -375,6 +378,8 @@ mod tests {
             "imap.example.org",
             "outlook.office.com",
             "accounts.google.com",
+            "mx.example.mx",
+            "id.example.id",
         ] {
             assert!(NEVER.matches(name), "{name}");
         }
@@ -383,6 +388,8 @@ mod tests {
             "static.example.org",
             "gov.example.org",
             "nhs.example",
+            "mirror.unam.mx",
+            "kambing.ui.ac.id",
         ] {
             assert!(!NEVER.matches(name), "{name}");
         }

@@ -24,7 +24,7 @@ pub(crate) struct Peeked {
     pub(crate) bytes: Bytes,
     /// What the client wants, or why that is not known.
     pub(crate) seen: Result<Hello, Reason>,
-    /// Memory for a long hello, until it is replayed.
+    /// Memory for a long hello, to be held until it is replayed.
     pub(crate) memory: Option<Reservation>,
 }
 

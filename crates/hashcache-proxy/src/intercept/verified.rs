@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use hashcache_http::{Authority, UnixTime};
 use tracing::warn;
+
+use crate::kept_file::replace;
 
 /// Hosts that were verified; one table for all cores.
 #[derive(Debug, Default)]
@@ -194,18 +196,6 @@ fn row(line: &str) -> Option<(Authority, Row)> {
         not_after: time()?,
     };
     words.next().is_none().then_some((authority, row))
-}
-
-/// Puts `bytes` in the place of the file at `path`.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // The whole name stays in front: with another ending it could be some other file's.
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    let fresh = PathBuf::from(fresh);
-    let mut file = File::create(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_data()?;
-    std::fs::rename(&fresh, path)
 }
 
 /// For how long a host need not be asked.

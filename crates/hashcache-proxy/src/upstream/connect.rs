@@ -52,7 +52,7 @@ impl Connector {
     /// of a name has its own time before that. What could not be reached lately fails at once.
     pub(crate) async fn connect(&self, to: &Endpoint) -> Result<(TcpStream, SocketAddr), Failure> {
         let limit = self.connect_time;
-        self.unreached.may_try(&to.authority, limit * 2)?;
+        let trial = self.unreached.may_try(to, limit * 2)?;
         let addresses = match &to.authority.host {
             Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await?,
             Host::V4(v4) => [IpAddr::V4(*v4)].into(),
@@ -61,7 +61,7 @@ impl Connector {
         let race = self.race(&addresses, to.authority.port, to.purpose);
         let outcome = timeout(limit, race).await;
         let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(limit)));
-        self.unreached.note(&to.authority, &outcome);
+        trial.end(&outcome);
         outcome
     }
 
@@ -268,8 +268,12 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let (connector, to) = (connector(&["127.0.0.1"]), endpoint(loopback(), port));
         let silence = Failure::ConnectTimeout(Duration::from_secs(10));
-        let outcome = Err::<(), _>(silence.clone());
-        connector.unreached.note(&to.authority, &outcome);
+        let trial = connector
+            .unreached
+            .may_try(&to, Duration::from_secs(20))
+            .unwrap();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        trial.end(&Err::<(), _>(silence.clone()));
         assert_eq!(connector.connect(&to).await.unwrap_err(), silence);
         tokio::time::advance(Duration::from_secs(10)).await;
         connector.connect(&to).await.unwrap();

@@ -3,11 +3,13 @@
 //! `connect` asks before it connects and tells what came of it. With the line down, every answer
 //! that has to be validated would else wait out the time for connecting first, each client anew
 //! (Harvest calls it negative caching). Who is asked for after that while is tried by one client;
-//! the others are still told at once.
+//! the others are still told at once, until he has heard or gone.
 //!
-//! Invariant: only silence and missing routes are remembered. A refused connection is told within
-//! a round trip, by somebody who may listen in a moment; what is denied is a matter of rules.
-//! Cost: one short lock a connection; at most [`AUTHORITIES`] are kept.
+//! Invariants: only silence and missing routes are remembered, and only if somebody waited for
+//! that: a refused connection is told within a round trip, by somebody who may listen in a moment;
+//! what is denied is a matter of rules. A verdict grows longer only when the one who tried again
+//! failed: of many who fail at the same time each has met the same.
+//! Cost: one short lock a connection; at most [`ORIGINS`] are kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,15 +18,20 @@ use std::time::Duration;
 use hashcache_http::Authority;
 use tokio::time::Instant;
 
+use super::address::Purpose;
+use super::connect::Endpoint;
 use crate::failure::Failure;
 
 /// What could not be reached lately; one for the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Unreached {
-    table: Arc<Mutex<HashMap<Authority, Verdict>>>,
+    table: Arc<Mutex<HashMap<Origin, Verdict>>>,
     /// How long a first verdict holds; nothing is remembered if this is zero.
     first: Duration,
 }
+
+/// Who was asked for, and by whose choice: that decides which of its addresses are tried.
+type Origin = (Authority, Purpose);
 
 #[derive(Clone, Debug)]
 struct Verdict {
@@ -32,6 +39,17 @@ struct Verdict {
     until: Instant,
     /// How long it held; the next one holds twice as long.
     lifetime: Duration,
+}
+
+/// Leave to try an origin. Dropped before its end, it was none.
+#[must_use]
+pub(super) struct Trial {
+    unreached: Unreached,
+    origin: Origin,
+    begun: Instant,
+    /// There is a verdict, which stands for all others meanwhile.
+    again: bool,
+    ended: bool,
 }
 
 impl Unreached {
@@ -43,70 +61,100 @@ impl Unreached {
         }
     }
 
-    /// Whether `authority` may be tried. Whoever is told so after a verdict has `time` to do it;
-    /// until then the verdict stands for all others.
+    /// Whether `to` may be tried. Whoever is told so after a verdict has `time` to do it; until
+    /// then the verdict stands for all others.
     ///
     /// # Errors
     /// What was met the last time.
-    pub(super) fn may_try(&self, authority: &Authority, time: Duration) -> Result<(), Failure> {
+    pub(super) fn may_try(&self, to: &Endpoint, time: Duration) -> Result<Trial, Failure> {
+        let origin = (to.authority.clone(), to.purpose);
         let now = Instant::now();
-        match self.table().get_mut(authority) {
-            Some(verdict) if now < verdict.until => Err(verdict.failure.clone()),
+        let again = match self.table().get_mut(&origin) {
+            Some(verdict) if now < verdict.until => return Err(verdict.failure.clone()),
             Some(verdict) => {
                 verdict.until = now + time;
-                Ok(())
+                true
             }
-            None => Ok(()),
-        }
+            None => false,
+        };
+        Ok(Trial {
+            unreached: self.clone(),
+            origin,
+            begun: now,
+            again,
+            ended: false,
+        })
     }
 
-    /// What came of trying.
-    pub(super) fn note<T>(&self, authority: &Authority, outcome: &Result<T, Failure>) {
-        let failure = match outcome {
-            Err(failure @ (Failure::Unreachable | Failure::ConnectTimeout(_))) => failure,
-            Ok(_) | Err(_) => {
-                self.table().remove(authority);
-                return;
-            }
-        };
-        if self.first.is_zero() {
-            return;
-        }
-        let now = Instant::now();
-        let mut table = self.table();
-        if !table.contains_key(authority) && table.len() >= AUTHORITIES {
-            table.retain(|_, verdict| now < verdict.until);
-            if table.len() >= AUTHORITIES {
-                return;
-            }
-        }
-        let before = table.get(authority).map(|verdict| verdict.lifetime);
-        let lifetime = match before {
-            Some(before) => (before * 2).min(LIFETIME_MAX.max(self.first)),
-            None => self.first,
-        };
-        let verdict = Verdict {
-            failure: failure.clone(),
-            until: now + lifetime,
-            lifetime,
-        };
-        table.insert(authority.clone(), verdict);
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<Authority, Verdict>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<Origin, Verdict>> {
         // A panic under the lock would leave at worst one odd verdict, which expires.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Trial {
+    /// What came of it.
+    pub(super) fn end<T>(mut self, outcome: &Result<T, Failure>) {
+        self.ended = true;
+        let mut table = self.unreached.table();
+        let waited = self.begun.elapsed() >= WAITED_MIN;
+        let failure = match outcome {
+            Err(failure @ (Failure::Unreachable | Failure::ConnectTimeout(_))) if waited => failure,
+            Ok(_) | Err(_) => {
+                table.remove(&self.origin);
+                return;
+            }
+        };
+        let first = self.unreached.first;
+        if first.is_zero() {
+            return;
+        }
+        let now = Instant::now();
+        let lifetime = match table.get(&self.origin) {
+            Some(before) if self.again => (before.lifetime * 2).min(LIFETIME_MAX.max(first)),
+            Some(before) if now < before.until => return,
+            Some(before) => before.lifetime,
+            None => first,
+        };
+        if !table.contains_key(&self.origin) && table.len() >= ORIGINS {
+            table.retain(|_, verdict| now < verdict.until);
+            let soonest = table.iter().min_by_key(|(_, verdict)| verdict.until);
+            let soonest = soonest.map(|(origin, _)| origin.clone());
+            if let Some(soonest) = soonest.filter(|_| table.len() >= ORIGINS) {
+                table.remove(&soonest);
+            }
+        }
+        let verdict = Verdict {
+            failure: failure.clone(),
+            until: now + lifetime,
+            lifetime,
+        };
+        table.insert(self.origin.clone(), verdict);
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // Whoever tried has gone before he heard: the next one may.
+        if self.again
+            && !self.ended
+            && let Some(verdict) = self.unreached.table().get_mut(&self.origin)
+        {
+            verdict.until = Instant::now();
+        }
+    }
+}
+
 /// However often an origin is tried in vain, it is tried again after so long.
 const LIFETIME_MAX: Duration = Duration::from_mins(5);
-/// Origins remembered at once.
-const AUTHORITIES: usize = 1024;
+/// What fails sooner is told as soon the next time.
+const WAITED_MIN: Duration = Duration::from_secs(1);
+/// Origins remembered at once; beyond that those go whose verdicts end first.
+const ORIGINS: usize = 1024;
 
 #[cfg(test)]
 mod tests {
-    use hashcache_http::Host;
+    use hashcache_http::{Host, Scheme};
     use tokio::time::advance;
 
     use super::*;
@@ -114,62 +162,124 @@ mod tests {
     const FIRST: Duration = Duration::from_secs(10);
     const TRY: Duration = Duration::from_secs(3);
 
-    fn authority(n: usize) -> Authority {
-        Authority {
-            host: Host::Name(format!("{n}.test").into()),
-            port: 80,
+    fn origin(n: usize) -> Endpoint {
+        Endpoint {
+            authority: Authority {
+                host: Host::Name(format!("{n}.test").into()),
+                port: 80,
+            },
+            purpose: Purpose::Forward,
+            scheme: Scheme::Http,
         }
     }
 
-    fn fails(unreached: &Unreached, authority: &Authority) {
-        assert_eq!(unreached.may_try(authority, TRY), Ok(()));
-        unreached.note(authority, &Err::<(), _>(Failure::Unreachable));
+    /// What is said to somebody who would try, and does not.
+    fn told(unreached: &Unreached, to: &Endpoint) -> Result<(), Failure> {
+        unreached.may_try(to, TRY).map(drop)
+    }
+
+    fn end(trial: Trial, failure: Failure) {
+        trial.end(&Err::<(), _>(failure));
+    }
+
+    async fn fails(unreached: &Unreached, to: &Endpoint) {
+        let trial = unreached.may_try(to, TRY).unwrap();
+        advance(TRY / 2).await;
+        end(trial, Failure::Unreachable);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_origin_in_vain_is_tried_again_by_one_after_twice_as_long_each_time() {
-        let (unreached, origin) = (Unreached::new(FIRST), authority(1));
+        let (unreached, to) = (Unreached::new(FIRST), origin(1));
         let refusal = Err(Failure::Unreachable);
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
-            fails(&unreached, &origin);
+            fails(&unreached, &to).await;
             advance(Duration::from_secs(seconds) - TRY / 2).await;
-            assert_eq!(unreached.may_try(&origin, TRY), refusal, "{seconds}");
-            assert_eq!(unreached.may_try(&authority(2), TRY), Ok(()));
+            assert_eq!(told(&unreached, &to), refusal, "{seconds}");
+            assert_eq!(told(&unreached, &origin(2)), Ok(()));
+            let other = Endpoint {
+                purpose: Purpose::Configured,
+                ..to.clone()
+            };
+            assert_eq!(told(&unreached, &other), Ok(()));
             advance(TRY / 2).await;
         }
         // One tries; if nothing is heard of that, another may.
-        assert_eq!(unreached.may_try(&origin, TRY), Ok(()));
-        assert_eq!(unreached.may_try(&origin, TRY), refusal);
+        let slow = unreached.may_try(&to, TRY).unwrap();
+        assert_eq!(told(&unreached, &to), refusal);
         advance(TRY).await;
-        assert_eq!(unreached.may_try(&origin, TRY), Ok(()));
-        unreached.note(&origin, &Ok(()));
-        fails(&unreached, &origin);
+        unreached.may_try(&to, TRY).unwrap().end(&Ok(()));
+        drop(slow);
+        fails(&unreached, &to).await;
         advance(FIRST).await;
-        assert_eq!(unreached.may_try(&origin, TRY), Ok(()));
+        assert_eq!(told(&unreached, &to), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_silence_and_missing_routes_are_remembered() {
-        let (unreached, origin) = (Unreached::new(FIRST), authority(1));
-        for failure in [Failure::ConnectionRefused, Failure::NameNotFound] {
-            unreached.note(&origin, &Err::<(), _>(failure));
-            assert_eq!(unreached.may_try(&origin, TRY), Ok(()));
+    async fn many_who_fail_at_the_same_time_are_one() {
+        let (unreached, to) = (Unreached::new(FIRST), origin(1));
+        let all: Vec<Trial> = (0..6)
+            .map(|_| unreached.may_try(&to, TRY).unwrap())
+            .collect();
+        advance(TRY).await;
+        for trial in all {
+            end(trial, Failure::ConnectTimeout(TRY));
         }
-        let timeout = Failure::ConnectTimeout(TRY);
-        unreached.note(&origin, &Err::<(), _>(timeout.clone()));
-        assert_eq!(unreached.may_try(&origin, TRY), Err(timeout));
-        let off = Unreached::new(Duration::ZERO);
-        fails(&off, &origin);
-        assert_eq!(off.may_try(&origin, TRY), Ok(()));
+        advance(FIRST - TRY).await;
+        assert_eq!(told(&unreached, &to), Err(Failure::ConnectTimeout(TRY)));
+        advance(TRY).await;
+        assert_eq!(told(&unreached, &to), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_are_remembered_and_no_more() {
-        let unreached = Unreached::new(FIRST);
-        (0..AUTHORITIES + 10).for_each(|n| fails(&unreached, &authority(n)));
-        assert_eq!(unreached.table().len(), AUTHORITIES);
+    async fn who_tries_again_and_goes_leaves_it_to_the_next() {
+        let (unreached, to) = (Unreached::new(FIRST), origin(1));
+        fails(&unreached, &to).await;
         advance(FIRST).await;
-        fails(&unreached, &authority(AUTHORITIES));
+        let gone = unreached.may_try(&to, TRY).unwrap();
+        assert_eq!(told(&unreached, &to), Err(Failure::Unreachable));
+        drop(gone);
+        fails(&unreached, &to).await;
+        // And that it failed again counts.
+        advance(FIRST).await;
+        assert_eq!(told(&unreached, &to), Err(Failure::Unreachable));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_silence_and_missing_routes_that_were_waited_for_are_remembered() {
+        let (unreached, to) = (Unreached::new(FIRST), origin(1));
+        for failure in [Failure::ConnectionRefused, Failure::NameNotFound] {
+            let trial = unreached.may_try(&to, TRY).unwrap();
+            advance(TRY).await;
+            end(trial, failure);
+            assert_eq!(told(&unreached, &to), Ok(()));
+        }
+        end(unreached.may_try(&to, TRY).unwrap(), Failure::Unreachable);
+        assert_eq!(told(&unreached, &to), Ok(()));
+        let off = Unreached::new(Duration::ZERO);
+        fails(&off, &to).await;
+        assert_eq!(told(&off, &to), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beyond_so_many_the_first_to_end_makes_room() {
+        let unreached = Unreached::new(FIRST);
+        let trials: Vec<Trial> = (0..ORIGINS + 10)
+            .map(|n| unreached.may_try(&origin(n), TRY).unwrap())
+            .collect();
+        advance(TRY).await;
+        for trial in trials {
+            advance(Duration::from_millis(1)).await;
+            end(trial, Failure::Unreachable);
+        }
+        assert_eq!(unreached.table().len(), ORIGINS);
+        assert_eq!(told(&unreached, &origin(9)), Ok(()));
+        let refusal = Err(Failure::Unreachable);
+        assert_eq!(told(&unreached, &origin(10)), refusal);
+        assert_eq!(told(&unreached, &origin(ORIGINS + 9)), refusal);
+        // Those whose time is over go first of all.
+        advance(FIRST).await;
+        fails(&unreached, &origin(ORIGINS + 10)).await;
         assert_eq!(unreached.table().len(), 1);
     }
 }

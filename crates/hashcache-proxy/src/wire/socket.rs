@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use hashcache::Reservation;
 #[cfg(test)]
 use tokio::io::DuplexStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -20,6 +21,8 @@ use tokio_rustls::server::TlsStream;
 pub(crate) struct Socket {
     /// Read from the channel already, by somebody who wanted to know what comes.
     begun: Bytes,
+    /// What was set aside for that.
+    begun_memory: Option<Reservation>,
     channel: Channel,
 }
 
@@ -42,6 +45,12 @@ impl Socket {
             // Somebody before us looked ahead too, and further.
             false => [bytes, self.begun].concat().into(),
         };
+        self
+    }
+
+    /// The same socket, which holds `memory` until what was read before is read again.
+    pub(crate) fn until_read(mut self, memory: Option<Reservation>) -> Self {
+        self.begun_memory = memory;
         self
     }
 
@@ -73,8 +82,11 @@ impl Socket {
 
 impl From<Channel> for Socket {
     fn from(channel: Channel) -> Self {
-        let begun = Bytes::new();
-        Self { begun, channel }
+        Self {
+            begun: Bytes::new(),
+            begun_memory: None,
+            channel,
+        }
     }
 }
 
@@ -110,6 +122,7 @@ impl AsyncRead for Socket {
             this.begun.advance(fits);
             if this.begun.is_empty() {
                 this.begun = Bytes::new();
+                this.begun_memory = None;
             }
             return Poll::Ready(Ok(()));
         }

@@ -271,6 +271,12 @@ impl Reservation {
     }
 }
 
+impl std::fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reservation({} bytes)", self.bytes)
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {

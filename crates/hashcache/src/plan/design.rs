@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use crate::config::PolicyKind;
+use crate::config::Config;
 pub use crate::config::Rows;
-use crate::geometry::{POSITIONS_HELD, SETS_HELD};
+use crate::geometry::{Geometry, IndexPolicy, POSITIONS_HELD, SETS_HELD};
 
 /// A policy that can be planned for, by its published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,13 +186,36 @@ impl Design {
 
     /// Whether this build can be told to run it.
     pub fn is_built(&self) -> bool {
-        self.candidate.name().parse::<PolicyKind>().is_ok()
-            && (!self.grouped || self.candidate.is_log())
-            && *self
-                == (Self {
-                    grouped: self.grouped,
-                    ..Self::of(self.candidate)
-                })
+        self.config(0).is_some()
+    }
+
+    /// The settings that make it, for objects of `object_bytes`.
+    pub(super) fn config(&self, object_bytes: u32) -> Option<Config> {
+        let form = Self {
+            grouped: self.grouped,
+            held: self.held,
+            ..match self.rows {
+                Rows::One => Self::published(self.candidate),
+                Rows::Two => Self::of(self.candidate),
+            }
+        };
+        let groups = self.grouped && !self.candidate.is_log();
+        (*self == form && !groups).then_some(Config {
+            policy: self.candidate.name().parse().ok()?,
+            rows: self.rows,
+            grouped: self.grouped,
+            held_share: Some(percent(self.held)),
+            object_bytes,
+            ..Config::new("")
+        })
+    }
+
+    /// Memory of the index of a store of this build that takes `disk_bytes`, bytes; `None` where
+    /// there can be none.
+    pub fn built_index_bytes(&self, disk_bytes: u64, object_bytes: u32) -> Option<u64> {
+        let config = self.config(object_bytes)?;
+        let geometry = Geometry::plan(&config, disk_bytes).ok()?;
+        Some(geometry.index(IndexPolicy::of(&config)).bytes())
     }
 }
 
@@ -231,15 +254,24 @@ fn one_row_reach(ways: u32, slots_per_object: f64) -> f64 {
 
 #[expect(
     clippy::cast_possible_truncation,
+    reason = "a share is at most 1, and a cast saturates"
+)]
+fn percent(share: f64) -> u8 {
+    (share * 100.0).round() as u8
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
     reason = "saturates, and no disk comes near the end of u64"
 )]
-fn whole(bytes: f64) -> u64 {
+pub(super) fn whole(bytes: f64) -> u64 {
     bytes as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PolicyKind;
 
     const GIB: u64 = 1 << 30;
     const TB: u64 = 1_000_000_000_000;
@@ -306,6 +338,7 @@ mod tests {
         for candidate in [Candidate::Log, Candidate::LogLru] {
             assert!(Design::of(candidate).is_built());
             assert!(Design::of(candidate).grouped().is_built());
+            assert!(Design::published(candidate).is_built());
         }
         assert!(!Design::of(Candidate::SetMem).grouped().is_built());
     }
@@ -418,11 +451,14 @@ mod tests {
     fn only_what_can_be_asked_for_counts_as_built() {
         assert!(Design::of(Candidate::Log).is_built());
         assert!(Design::of(Candidate::Set).is_built());
-        assert!(!Design::published(Candidate::Log).is_built());
-        for design in super::super::designs() {
-            let known = design.candidate.name().parse::<PolicyKind>().is_ok();
-            assert!(known || !design.is_built(), "{design}");
-        }
+        assert!(Design::published(Candidate::Log).is_built());
+        let wider = Design {
+            ways: 16,
+            ..Design::of(Candidate::Log)
+        };
+        assert!(!wider.is_built());
+        assert!(wider.built_index_bytes(TB, WEB_OBJECT).is_none());
+        assert!(super::super::designs().iter().all(Design::is_built));
     }
 
     #[test]

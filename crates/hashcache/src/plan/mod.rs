@@ -78,13 +78,18 @@ pub fn plan(wanted: &Wanted) -> Vec<Row> {
 
 fn row(design: Design, wanted: &Wanted) -> Row {
     let object_bytes = wanted.workload.object_bytes;
-    let index_bytes = design.index_bytes(wanted.disk_bytes, object_bytes);
+    // What this build would make of the disk; too small a one is none, and takes what it takes in
+    // the paper.
+    let built = design.built_index_bytes(wanted.disk_bytes, object_bytes);
+    let index_bytes = built.unwrap_or_else(|| design.index_bytes(wanted.disk_bytes, object_bytes));
+    let bytes_each = index_bytes as f64 / wanted.disk_bytes.max(1) as f64;
     Row {
         design,
         index_bytes,
         fits: index_bytes <= memory_for_index(wanted.memory_bytes)
             && wanted.memory_bytes >= MEMORY_LEFT_MIN,
-        largest_disk_bytes: design.largest_disk(wanted.memory_bytes, object_bytes),
+        largest_disk_bytes: (index_bytes > 0)
+            .then(|| design::whole(wanted.memory_bytes as f64 / bytes_each)),
         prediction: predict(&design, &wanted.workload, Accounting::Engine, &wanted.disk),
     }
 }
@@ -110,6 +115,7 @@ pub fn pick<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<&'a Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::geometry::{Geometry, IndexPolicy};
 
     const TB: u64 = 1_000_000_000_000;
 
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn more_memory_picks_ever_faster_policies() {
-        let picks: Vec<String> = [20, 150, 256, 700, 1000, 2000]
+        let picks: Vec<String> = [20, 85, 128, 700, 1000, 2000]
             .map(|memory| picked(TB, memory * 1_000_000))
             .into();
         let expected = ["set", "set-mem-lru", "set-mem", "log-lru grouped"];
@@ -166,9 +172,19 @@ mod tests {
     }
 
     #[test]
-    fn one_built_by_this_build_can_be_picked_among_the_built() {
+    fn what_is_planned_is_what_a_store_of_that_size_takes() {
+        for disk_bytes in [2 << 30, 100 << 30, TB] {
+            for row in plan(&wanted(disk_bytes, 4 << 30)) {
+                assert!(row.design.is_built(), "{}", row.design);
+                let config = row.design.config(8 << 10).unwrap();
+                let geometry = Geometry::plan(&config, disk_bytes).unwrap();
+                let index = geometry.index(IndexPolicy::of(&config)).bytes();
+                assert_eq!(row.index_bytes, index, "{}", row.design);
+            }
+        }
+        // OPERATING.md rounds them up, MB.
         let rows = plan(&wanted(TB, 4 << 30));
-        let built = pick(rows.iter().filter(|row| row.design.is_built())).unwrap();
-        assert_eq!(built.design, Design::of(Candidate::Log).grouped());
+        let index: Vec<u64> = rows.iter().map(|row| row.index_bytes / 1_000_000).collect();
+        assert_eq!(index, [0, 0, 61, 83, 500, 563, 738, 754, 880]);
     }
 }
