@@ -208,7 +208,7 @@ pub struct SettingArgs {
     /// What `--grouped` takes for one group: a page of a client, or an origin [default: page]
     #[arg(long, value_parser = words(&GROUPS))]
     group_by: Option<String>,
-    /// Keep what is in use when the log comes round to it, with policy `log`
+    /// Keep what is in use when the log comes round to it, with `log` and `log-lru`
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true")]
     readmission: Option<String>,

@@ -106,11 +106,11 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
             needed_bytes,
         } => (
             format!(
-                "{} of memory are too few for its index",
+                "{} of memory are too few for its index and buffers",
                 show_size(*memory_bytes)
             ),
             Some(format!(
-                "the least is `--memory {}`; `--policy set` needs none",
+                "the least is `--memory {}`; the policies `set` and `basic` have no index",
                 enough(*needed_bytes)
             )),
         ),

@@ -191,6 +191,10 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         ("accelerate", old.mode != new.mode),
         ("listen", old.listen != new.listen),
         ("admin", old.admin != new.admin),
+        (
+            "admin_token_file",
+            old.admin_token_file != new.admin_token_file,
+        ),
         ("tls_cert", old.tls.is_empty() != new.tls.is_empty()),
         ("name", old.name != new.name),
         ("access_log", old.access_log != new.access_log),
