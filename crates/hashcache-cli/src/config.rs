@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
 use crate::fault::{self, Faults};
-use crate::settings::{self, Effective, Environment, Shown, Source};
+use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
 use crate::{NOT_WELL, tell};
 
 /// Runs either.
@@ -70,6 +70,11 @@ fn toml_of(effective: &Effective) -> String {
         };
         text.push_str(&format!("{setting:<40} # {source}\n"));
     }
+    if let (false, Some(path)) = (effective.rule_tables.is_empty(), &effective.file) {
+        let rules =
+            toml::Table::from_iter([(RULE.to_owned(), effective.rule_tables.clone().into())]);
+        text.push_str(&format!("\n# {}\n{rules}", path.display()));
+    }
     text
 }
 
@@ -109,6 +114,9 @@ fn json_of(effective: &Effective) -> String {
         {
             table.insert(name.to_owned(), entry);
         }
+    }
+    if !effective.rule_tables.is_empty() {
+        top.insert(RULE.to_owned(), json!(effective.rule_tables));
     }
     format!("{:#}\n", Value::Object(top))
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use hashcache_http::{RuleSpec, Rules};
 use serde::Deserialize as _;
-use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::{Spanned, Value};
 
 use super::keys::{self, Written};
 use super::mirror::MirrorTable;
@@ -16,7 +16,7 @@ use super::{Given, Source};
 use crate::fault::Fault;
 
 /// Name of the array of tables that holds freshness rules.
-const RULE: &str = "rule";
+pub const RULE: &str = "rule";
 
 /// Name of the key that takes tables beside words: mirrors.
 const MIRROR: &str = "mirror";
@@ -28,6 +28,8 @@ pub struct Parsed {
     pub given: Vec<Given>,
     /// Its freshness rules in the order in which they stand: the first that matches decides.
     pub rules: Vec<RuleSpec>,
+    /// The same as they were written.
+    pub rule_tables: Vec<Value>,
     /// What is wrong with its shape.
     pub faults: Vec<Fault>,
 }
@@ -40,6 +42,7 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
         text,
         given: vec![],
         rules: vec![],
+        rule_tables: vec![],
         faults: vec![],
     };
     for error in errors {
@@ -56,6 +59,7 @@ pub fn parse(path: &Path, text: &str) -> Parsed {
     Parsed {
         given: reader.given,
         rules: reader.rules,
+        rule_tables: reader.rule_tables,
         faults: reader.faults.into_iter().map(|(_, fault)| fault).collect(),
     }
 }
@@ -65,6 +69,7 @@ struct Reader<'a> {
     text: &'a str,
     given: Vec<Given>,
     rules: Vec<RuleSpec>,
+    rule_tables: Vec<Value>,
     /// With the lines they are about.
     faults: Vec<(usize, Fault)>,
 }
@@ -127,7 +132,11 @@ impl Reader<'_> {
         };
         // Built alone first: of many built together nobody could say which one is wrong.
         match Rules::new([&spec]) {
-            Ok(_) => self.rules.push(spec),
+            Ok(_) => {
+                self.rules.push(spec);
+                let written = Value::deserialize(ValueDeserializer::from(rule.clone()));
+                self.rule_tables.extend(written);
+            }
             Err(error) => self.fault(self.line(start), Fault::new(error.to_string())),
         }
     }

@@ -19,6 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
+pub use file::RULE;
 pub use keys::{
     FAILS, FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
     find_flag,
@@ -79,6 +80,8 @@ pub struct Effective {
     pub values: Values,
     /// The configuration file that was read, if one was.
     pub file: Option<PathBuf>,
+    /// Its freshness rules, as they were written.
+    pub rule_tables: Vec<toml::Value>,
     /// Where the value of each of [`KEYS`] is from, in that order.
     sources: Vec<Source>,
 }
@@ -161,6 +164,7 @@ fn assemble(
     let mut effective = Effective {
         values: Values::defaults(environment),
         file: path.map(Path::to_owned),
+        rule_tables: parsed.rule_tables,
         sources: vec![Source::Default; KEYS.len()],
     };
     for layer in [parsed.given, variables, flags] {

@@ -135,7 +135,11 @@ fn json_tells_each_value_and_where_it_is_from() {
 #[test]
 fn what_is_shown_is_itself_a_file_with_the_same_settings() {
     let home = Home::new();
+    let rules = "[[rule]]\npath = \"/a/**\"\nlifetime = \"1d\"\n\n[[rule]]\nhost = \"b.test\"\n\
+                 path = [\"/b\", \"/c\"]\nheuristic = { percent = 5, max = \"1h\" }\n";
+    home.file("rules.toml", rules);
     let flags = [
+        "--config=rules.toml",
         "--memory=3MiB",
         "--allow-client=192.0.2.0/24",
         "--log-strip-query",
@@ -154,4 +158,8 @@ fn what_is_shown_is_itself_a_file_with_the_same_settings() {
     assert_eq!((second.status, second.stderr.as_str()), (Some(0), ""));
     assert_eq!(values(&second.stdout), values(&first.stdout));
     assert!(values(&first.stdout).contains(&"memory = \"3MiB\"".to_owned()));
+    assert_eq!(first.stdout.matches("[[rule]]").count(), 2);
+    let json = home.hashcache(&["config", "show", "--json", "--config=shown.toml"], &[]);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["rule"][0]["lifetime"], "1d");
 }
