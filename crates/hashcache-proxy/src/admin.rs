@@ -49,6 +49,8 @@ impl Admin {
         mode: Mode,
         token_file: Option<PathBuf>,
     ) -> Arc<Self> {
+        // Told now, and not first to who wants to purge.
+        let _told = token_file.as_deref().map(purge::token);
         Arc::new(Self {
             purges: Some(Purges {
                 purger,

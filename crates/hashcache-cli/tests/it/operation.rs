@@ -473,6 +473,21 @@ fn a_cache_that_was_damaged_cut_or_never_made_is_told_apart_by_check() {
 }
 
 #[test]
+fn a_token_file_that_will_not_do_is_told_at_once_and_another_one_needs_a_restart() {
+    let home = Home::new();
+    home.file("short", "five5");
+    let config = home.file("h.toml", "admin_token_file = \"short\"");
+    let mut proxy = Running::start(&home, &["--config=h.toml"]);
+    let line = proxy.says("no token of 16 bytes");
+    assert!(line.contains("short"), "{line}");
+    fs::write(&config, "admin_token_file = \"other\"").unwrap();
+    proxy.signal(Signal::HUP);
+    let line = proxy.says("need a restart");
+    assert!(line.contains("admin_token_file"), "{line}");
+    proxy.end();
+}
+
+#[test]
 fn a_reload_says_the_key_that_was_meant_and_what_needs_a_restart() {
     let home = Home::new();
     let config = home.file("h.toml", "");

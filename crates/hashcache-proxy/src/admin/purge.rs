@@ -8,7 +8,7 @@
 //! (browsers ask first where there is an Authorization, and get no for an answer), and nobody
 //! learns it by how long a refusal takes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use hashcache_http::Target;
@@ -91,6 +91,23 @@ impl Admin {
     }
 }
 
+/// The token in the file at `path`. Where there is none that will do, the log says so.
+pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
+    let token = match std::fs::metadata(path) {
+        Ok(file) if file.len() <= TOKEN_MAX => std::fs::read(path).ok(),
+        _ => None,
+    };
+    let token = token.map(|token| token.trim_ascii().to_vec());
+    let token = token.filter(|token| token.len() >= TOKEN_MIN);
+    if token.is_none() {
+        tracing::warn!(
+            path = %path.display(),
+            "no token of 16 bytes or more: the admin listener takes no purges"
+        );
+    }
+    token
+}
+
 impl Purges {
     /// What is said to a request without the token.
     fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
@@ -100,13 +117,7 @@ impl Purges {
                 "no token is set: name a file that holds one with --admin-token-file",
             ));
         };
-        let token = match std::fs::metadata(path) {
-            Ok(file) if file.len() <= TOKEN_MAX => std::fs::read(path).ok(),
-            _ => None,
-        };
-        let token = token.map(|token| token.trim_ascii().to_vec());
-        let Some(token) = token.filter(|token| token.len() >= TOKEN_MIN) else {
-            tracing::warn!(path = %path.display(), "no token of 16 bytes or more");
+        let Some(token) = token(path) else {
             return Some(error(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "the token file cannot be read or holds fewer than 16 bytes",
