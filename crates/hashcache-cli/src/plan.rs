@@ -12,8 +12,8 @@ use std::time::Duration;
 use clap::Args;
 use hashcache::device::{Probe, ProbeError};
 use hashcache::plan::{
-    DiskRates, MEMORY_LEFT_MIN, ReadCost, Row, Rows, SizeShare, Tolerance, Wanted, Workload,
-    block_bytes, pick, plan, set_bytes,
+    Candidate, Design, DiskRates, MEMORY_LEFT_MIN, ReadCost, Row, Rows, SizeShare, Tolerance,
+    Wanted, Workload, block_bytes, pick, plan, set_bytes,
 };
 use hashcache::{Clock, MeasureError};
 use serde_json::{Value, json};
@@ -148,13 +148,6 @@ fn measured(path: &Path, disk_bytes: u64) -> Result<Probe, Fault> {
     })
 }
 
-/// The pick among what this build has, and a faster one that fits but that it has not.
-fn picks(plan: &Plan) -> (Option<&Row>, Option<&Row>) {
-    let built = pick(plan.rows.iter().filter(|row| row.design.is_built()));
-    let any = pick(&plan.rows);
-    (built, any.filter(|row| !row.design.is_built()))
-}
-
 fn json_of(plan: &Plan) -> Value {
     let Wanted {
         disk_bytes,
@@ -162,8 +155,6 @@ fn json_of(plan: &Plan) -> Value {
         disk,
         workload,
     } = plan.wanted;
-    let name = |row: Option<&Row>| row.map(|row| row.design.to_string());
-    let (picked, faster) = picks(plan);
     json!({
         "disk_bytes": disk_bytes,
         "memory_bytes": memory_bytes,
@@ -180,8 +171,7 @@ fn json_of(plan: &Plan) -> Value {
         "set_bytes": plan.set_bytes,
         "block_bytes": plan.block_bytes,
         "policies": plan.rows.iter().map(json_of_row).collect::<Vec<_>>(),
-        "pick": name(picked),
-        "faster_but_not_built": name(faster),
+        "pick": pick(&plan.rows).map(|row| row.design.to_string()),
     })
 }
 
@@ -206,7 +196,6 @@ fn json_of_row(row: &Row) -> Value {
         "ways": design.ways,
         "tag_bits": design.tag_bits,
         "held": design.held,
-        "built": design.is_built(),
         "bits_per_slot": design.bits_per_slot(),
         "bits_per_object": design.bits_per_object(),
         "reach": design.reach(),
@@ -263,13 +252,13 @@ fn text_of(plan: &Plan) -> String {
         "index",
     ];
     text += &format!("{}  fits\n", words(last).trim_end());
-    let (picked, faster) = picks(plan);
+    let picked = pick(&plan.rows);
     for row in &plan.rows {
         let is_picked = picked.is_some_and(|picked| picked.design == row.design);
         let fits = if row.fits { "yes" } else { "no" };
         text += &format!("{}  {fits}\n", line_of(cells_of(row, is_picked)).trim_end());
     }
-    text += &closing(plan, picked, faster);
+    text += &closing(plan, picked);
     text
 }
 
@@ -287,10 +276,9 @@ fn line_of_probe(probe: &Probe) -> String {
 
 fn cells_of(row: &Row, is_picked: bool) -> [String; 8] {
     let design = &row.design;
-    let built = if design.is_built() { "" } else { " *" };
     [
         if is_picked { ">" } else { "" }.to_owned(),
-        format!("{design}{built}"),
+        design.to_string(),
         format!("{:.1}", design.bits_per_slot()),
         format!("{:.1}", design.bits_per_object()),
         format!("{:.0} %", design.reach() * 100.0),
@@ -308,15 +296,12 @@ fn line_of(cells: [String; 8]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-fn closing(plan: &Plan, picked: Option<&Row>, faster: Option<&Row>) -> String {
+fn closing(plan: &Plan, picked: Option<&Row>) -> String {
     let mut text = format!(
         "\nlargest disk: what {} can index, with nothing left for content\n\
          reach: of as many objects as there is room for, the share that is still found\n",
         brief_size(plan.wanted.memory_bytes),
     );
-    if plan.rows.iter().any(|row| !row.design.is_built()) {
-        text += "* not in this build\n";
-    }
     let _ = writeln!(
         text,
         "a Disk Table wants blocks of {}, {} in a set",
@@ -325,23 +310,26 @@ fn closing(plan: &Plan, picked: Option<&Row>, faster: Option<&Row>) -> String {
     );
     match picked {
         Some(row) => {
-            let name = row.design.candidate.name();
-            let grouped = if row.design.grouped { " --grouped" } else { "" };
-            let _ = writeln!(text, "\n> take --policy {name}{grouped}");
+            let _ = writeln!(text, "\n> take {}", flags_of(&row.design));
         }
         None => {
             let least = show_size(MEMORY_LEFT_MIN);
             let _ = writeln!(text, "\nno policy fits: {least} of memory are the least");
         }
     }
-    if let Some(row) = faster {
-        let (name, rate) = (row.design, row.prediction.requests_per_s);
-        let _ = writeln!(
-            text,
-            "  {name} * would fit too, and answer {rate:.0} a second"
-        );
-    }
     text
+}
+
+/// How `hashcache proxy` is told to run it.
+fn flags_of(design: &Design) -> String {
+    let mut flags = format!("--policy {}", design.candidate.name());
+    if design.candidate == Candidate::Log && design.rows == Rows::One {
+        flags += " --rows one";
+    }
+    if design.grouped {
+        flags += " --grouped";
+    }
+    flags
 }
 
 /// `bytes` exactly if that is short, as it is for what people ask for.
@@ -377,6 +365,18 @@ mod tests {
             probe: None,
             json: false,
         }
+    }
+
+    #[test]
+    fn what_is_advised_is_what_the_proxy_takes() {
+        let flags = |design: Design| flags_of(&design);
+        let of = Design::of;
+        assert_eq!(flags(of(Candidate::SetMem)), "--policy set-mem");
+        assert_eq!(flags(of(Candidate::Log)), "--policy log");
+        let one_row = Design::published(Candidate::Log);
+        assert_eq!(flags(one_row), "--policy log --rows one");
+        let grouped = of(Candidate::LogLru).grouped();
+        assert_eq!(flags(grouped), "--policy log-lru --grouped");
     }
 
     #[test]
