@@ -94,7 +94,8 @@ impl Admin {
 /// The token in the file at `path`. Where there is none that will do, the log says so.
 pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
     let token = match std::fs::metadata(path) {
-        Ok(file) if file.len() <= TOKEN_MAX => std::fs::read(path).ok(),
+        // A pipe would have us wait for who writes to it.
+        Ok(file) if file.is_file() && file.len() <= TOKEN_MAX => std::fs::read(path).ok(),
         _ => None,
     };
     let token = token.map(|token| token.trim_ascii().to_vec());
