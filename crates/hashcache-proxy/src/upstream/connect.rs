@@ -141,7 +141,7 @@ async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketA
 struct Losses {
     denied: Option<Failure>,
     refused: bool,
-    /// It was we who had no socket, memory or port left.
+    /// It was we who had no socket or memory left.
     short: bool,
     tried: bool,
 }
@@ -169,14 +169,9 @@ impl Losses {
 const STAGGER: Duration = Duration::from_millis(250);
 /// Addresses tried for one connection; a name with more is balanced by its order.
 const ADDRESSES_TRIED: usize = 8;
-/// What says nothing of the other end.
-const SHORTAGES: [Errno; 5] = [
-    Errno::MFILE,
-    Errno::NFILE,
-    Errno::NOBUFS,
-    Errno::NOMEM,
-    Errno::ADDRNOTAVAIL,
-];
+/// What says nothing of the other end. (EADDRNOTAVAIL is not among them: where IPv6 is turned off, it
+/// is what an address of that family gets.)
+const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
 /// Silence after which the peer is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 
@@ -358,5 +353,7 @@ mod tests {
         // An origin is not to be remembered for what we had too little of.
         let short = io::Error::from(Errno::MFILE);
         assert_eq!(told(None, &[&unreachable, &short]), Failure::UpstreamLimit);
+        let no_family = io::Error::from(Errno::ADDRNOTAVAIL);
+        assert_eq!(told(None, &[&no_family]), Failure::Unreachable);
     }
 }
