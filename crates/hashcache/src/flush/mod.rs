@@ -281,7 +281,8 @@ impl Scribe {
 
     // -- checkpoints and superblocks -----------------------------------------------------------
 
-    /// Segments after which the index is saved: recovery reads at most this many footers.
+    /// Segments after which the index is saved: recovery reads this many footers, and those of what
+    /// is written while it is being saved.
     fn checkpoint_segments(&self) -> u64 {
         (self.stripe.geometry.segments / 8).clamp(2, 200)
     }
