@@ -169,8 +169,8 @@ impl Losses {
 const STAGGER: Duration = Duration::from_millis(250);
 /// Addresses tried for one connection; a name with more is balanced by its order.
 const ADDRESSES_TRIED: usize = 8;
-/// What says nothing of the other end. (EADDRNOTAVAIL is not among them: where IPv6 is turned off, it
-/// is what an address of that family gets.)
+/// Errors of this host that say nothing about the other end. EADDRNOTAVAIL is not among them: a
+/// host without IPv6 gets it for every IPv6 address.
 const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
 /// Silence after which the peer is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_mins(1);

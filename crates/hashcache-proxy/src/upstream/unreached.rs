@@ -9,8 +9,8 @@
 //! that: a refused connection is told within a round trip, by somebody who may listen in a moment;
 //! what is denied is a matter of rules. A verdict grows longer only when the one who tried again
 //! failed: of many who fail at the same time each has met the same.
-//! Cost: one short lock a connection; at most [`ORIGINS`] are kept, and looked through where a new one
-//! finds no room, which is after somebody waited a second.
+//! Cost: one short lock a connection. At most [`ORIGINS`] are kept. All of them are scanned when a
+//! new one finds no room; that happens only after a connection attempt has taken a second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
