@@ -284,6 +284,26 @@ impl Rules {
         limits
     }
 
+    /// What rules say of the labels of `record` alone. Where a rule says it of the name, all older
+    /// versions of that name are barred with it; they need not have had the label.
+    pub(crate) fn judge_labels(&self, record: &Record) -> Judged {
+        let fields = &record.fields;
+        if fields.labels.is_empty() || fields.version.0 >= self.newest.load(Ordering::Acquire) {
+            return Judged::default();
+        }
+        let table = self.read();
+        let of_name = table.of_name(&self.secret, &record.name);
+        let mut of_labels = Limits::default();
+        for label in &fields.labels {
+            of_labels.raise(table.of_label(*label));
+        }
+        let between = |version: Version, name: u64, label: u64| (name..label).contains(&version.0);
+        Judged {
+            gone: between(fields.version, of_name.gone, of_labels.gone),
+            stale: between(fields.confirmed, of_name.stale, of_labels.stale),
+        }
+    }
+
     /// Whether what begins under `name` as of `version`, with labels that nobody knows yet, may
     /// turn out to be barred.
     pub(crate) fn may_bar(&self, name: &[u8], version: Version) -> bool {

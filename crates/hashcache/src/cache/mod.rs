@@ -275,7 +275,7 @@ impl Cache {
     pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
         let inner = &self.hold.inner;
         // One at a time, so that rules come to each device in the order of their versions.
-        let _turn = inner.rules.lock().expect("no holder of this lock panics");
+        let turn = inner.rules.lock().expect("no holder of this lock panics");
         let version = self.next_version();
         let lines: Vec<_> = rules
             .iter()
@@ -289,9 +289,17 @@ impl Cache {
         for stripe in &stripes {
             stripe.rules.add(&lines, &stripe.budget);
         }
+        drop(turn);
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
-            let what = Removing::Rules;
+            let (removed, behind_pending) = stripe.remove_barred();
+            for removed in removed {
+                let what = Removing::Name(removed);
+                let done = Done::Nobody;
+                stripe.queue.push_removal(Removal { what, done });
+            }
+            // Behind those: the queue is served in order, so they are durable when this is.
+            let what = Removing::Rules { behind_pending };
             let done = Done::Part(part);
             stripe.queue.push_removal(Removal { what, done });
         }

@@ -217,20 +217,10 @@ impl Scribe {
         self.tell_members(&mut work.superblocks)?;
         let all = work.closing || !work.flushes.is_empty();
         let mut wrote = false;
-        if work.batch_due || all || !work.cuts.is_empty() {
-            let take = if all { Take::All } else { Take::Due };
-            loop {
-                let (batch, taken_below) = self.take_batch(take);
-                if !batch.is_empty() {
-                    self.save_what_is_full()?;
-                    self.write_batch(batch)?;
-                    self.readmit()?;
-                    wrote = true;
-                }
-                if !all || taken_below >= work.come {
-                    break;
-                }
-            }
+        if all {
+            wrote = self.write_pending_below(work.come)?;
+        } else if work.batch_due || !work.cuts.is_empty() {
+            (wrote, _) = self.write_next_batch(Take::Due)?;
         }
         let due = self.synced_at + self.sync_interval <= self.stripe.clock.monotone();
         if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
@@ -244,6 +234,31 @@ impl Scribe {
         }
         self.outlive_rules()?;
         self.pace_checkpoint(wrote)
+    }
+
+    /// Writes all records numbered below `come`. Returns whether there were any.
+    fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
+        let mut wrote_any = false;
+        loop {
+            let (wrote, taken_below) = self.write_next_batch(Take::All)?;
+            wrote_any |= wrote;
+            if taken_below >= come {
+                return Ok(wrote_any);
+            }
+        }
+    }
+
+    /// Writes the next batch. Returns whether there was one, and the number below which all records
+    /// were taken.
+    fn write_next_batch(&mut self, take: Take) -> io::Result<(bool, u64)> {
+        let (batch, taken_below) = self.take_batch(take);
+        let any = !batch.is_empty();
+        if any {
+            self.save_what_is_full()?;
+            self.write_batch(batch)?;
+            self.readmit()?;
+        }
+        Ok((any, taken_below))
     }
 
     /// Writes what is pending, in the place of the thread.

@@ -30,13 +30,19 @@ pub(crate) enum Removing {
     /// One name.
     Name(Removed),
     /// What rules say; they are in force in memory already.
-    Rules,
+    Rules {
+        /// Records that are pending now must be durable before the rules are: see
+        /// [`crate::stripe::Stripe::remove_barred`].
+        behind_pending: bool,
+    },
 }
 
 /// Who waits for a remove: for one device, or for several. Dropped, it was in vain.
 pub(crate) enum Done {
     Promise(Promise<bool>),
     Part(Part),
+    /// No caller waits for this one, but for one that is queued behind it.
+    Nobody,
 }
 
 impl Done {
@@ -44,6 +50,7 @@ impl Done {
         match self {
             Self::Promise(promise) => promise.set(true),
             Self::Part(part) => part.keep(),
+            Self::Nobody => {}
         }
     }
 }

@@ -57,9 +57,18 @@ impl Scribe {
         let begun = self.stripe.clock.monotone();
         let name = |removal: &Removal| match removal.what {
             Removing::Name(removed) => Some(removed),
-            Removing::Rules => None,
+            Removing::Rules { .. } => None,
         };
-        let is_rules = |removal: &Removal| matches!(removal.what, Removing::Rules);
+        let is_rules = |removal: &Removal| matches!(removal.what, Removing::Rules { .. });
+        let behind_pending = |removal: &Removal| match removal.what {
+            Removing::Name(_) => false,
+            Removing::Rules { behind_pending } => behind_pending,
+        };
+        if removals.iter().any(behind_pending) {
+            let (come, _) = self.stripe.queue.come_and_taken();
+            self.write_pending_below(come)?;
+            self.settle()?;
+        }
         let removed: Vec<Removed> = removals.iter().filter_map(name).collect();
         match self.stripe.geometry.family {
             Family::Log => self.journal_names(&removed)?,

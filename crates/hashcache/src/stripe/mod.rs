@@ -27,7 +27,7 @@ use crate::circular_log::LogMap;
 use crate::clock::Clock;
 use crate::device::{Device, Ring};
 use crate::flush::Queue;
-use crate::format::Family;
+use crate::format::{Family, Removed};
 use crate::geometry::{Geometry, IndexId, IndexShape};
 use crate::index_file::IndexFile;
 use crate::io::Pool;
@@ -268,12 +268,25 @@ impl Stripe {
     /// says whether anything may have been there.
     pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
         let mut shard = self.shard(key);
+        let (version, known, dropped) = self.remove_from(&mut shard, key);
+        drop(shard);
+        drop(dropped);
+        (version, known)
+    }
+
+    /// The same under the lock of the key's shard. What was pending is returned, to be let go of
+    /// without the lock.
+    fn remove_from(
+        &self,
+        shard: &mut Shard,
+        key: KeyHash,
+    ) -> (Version, bool, Option<Arc<Pending>>) {
         // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
         let version = self.draw_version();
         let dropped = shard.supersede(key, version);
         self.hot.remove(key);
         // Both: a pending record may have an older version on disk.
-        let known = self.forget(&mut shard, key) | dropped.is_some();
+        let known = self.forget(shard, key) | dropped.is_some();
         // What the policy cannot forget is masked until the remove is on disk. (The index of the
         // log family is not known yet during recovery, `recovered` forgets again.)
         let masked = match self.health() {
@@ -284,9 +297,55 @@ impl Stripe {
         if masked {
             shard.removing.insert(key, version);
         }
-        drop(shard);
-        drop(dropped);
-        (version, known || masked)
+        (version, known || masked, dropped)
+    }
+
+    /// Takes away each name whose pending record a rule bars by its label, because an older version
+    /// on disk need not have that label: were the pending record lost in a crash, the older version
+    /// would answer. To be called behind each new rule, before the rule is made durable. Returns
+    /// the removes that must be durable before the rule is, and whether pending records must be: a
+    /// soft rule must leave what it makes stale.
+    ///
+    /// No record that the rule bars becomes pending meanwhile ([`Stripe::put_head`] asks under the
+    /// same lock), and none that is pending is replaced before this has seen it.
+    ///
+    /// Memory: a remove is smaller than the pending record that it takes away.
+    pub(crate) fn remove_barred(&self) -> (Vec<Removed>, bool) {
+        let mut removed = Vec::new();
+        let mut any_stale = false;
+        for n in 0..SHARDS {
+            let mut gone = Vec::new();
+            for (key, pending) in &self.view_at(n).pending {
+                let judged = self.rules.judge_labels(&pending.record);
+                any_stale |= judged.stale;
+                if judged.gone {
+                    gone.push(*key);
+                }
+            }
+            if gone.is_empty() {
+                continue;
+            }
+            let mut shard = self.shard_at(n);
+            let mut dropped = Vec::with_capacity(gone.len());
+            for key in gone {
+                // Another remove may have come in between the two locks.
+                if self.has_barred_pending(&shard, key) {
+                    let (version, _, pending) = self.remove_from(&mut shard, key);
+                    removed.push(Removed { key, version });
+                    dropped.extend(pending);
+                }
+            }
+            drop(shard);
+            drop(dropped);
+        }
+        (removed, any_stale)
+    }
+
+    /// Whether the pending record of `key` is barred by its label and must take older versions of
+    /// its name with it.
+    fn has_barred_pending(&self, shard: &Shard, key: KeyHash) -> bool {
+        let pending = shard.pending.get(&key);
+        pending.is_some_and(|it| self.rules.judge_labels(&it.record).gone)
     }
 
     /// A put of `key` begins, with a version of its own.
@@ -331,6 +390,10 @@ impl Stripe {
         }
         // Asked under the lock, and by look-ups again: a rule that comes now bars what is pending.
         if self.rules.judge(&pending.record).is_barred() {
+            return Accepted::Superseded;
+        }
+        // In its place this would hide from `remove_barred` that older versions must go.
+        if self.has_barred_pending(&shard, fields.key) {
             return Accepted::Superseded;
         }
         if begun.is_update && !shard.outruns(fields.key, begun) {

@@ -30,6 +30,7 @@ mod model;
 mod opening;
 mod policies;
 mod power;
+mod purges;
 mod readmission;
 mod recovery;
 mod rings;
