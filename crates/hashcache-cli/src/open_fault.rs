@@ -95,6 +95,22 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
                 )),
             )
         }
+        OpenError::Sectors {
+            block_bytes,
+            sector_bytes,
+            ..
+        } => {
+            let sector = show_size(*sector_bytes as u64);
+            (
+                format!(
+                    "its blocks have {}, but this disk reads and writes no less than {sector}",
+                    show_size((*block_bytes).into()),
+                ),
+                Some(format!(
+                    "copy it back to a disk with smaller sectors, or {START_ANEW}"
+                )),
+            )
+        }
         OpenError::Size {
             size_bytes,
             asked_bytes,

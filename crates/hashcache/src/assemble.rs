@@ -208,8 +208,14 @@ fn make(
         made.0.push(place.path.clone());
     }
     let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
-    // A slot is read and written by itself.
+    // A slot is read and written by itself, so it has a sector at the least.
     let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
+    if let Some(asked) = config.block_bytes.filter(|it| *it < least)
+        && config.policy.family() == Family::Table
+    {
+        let device = place.path.display();
+        tracing::info!(%device, asked, made = least, "blocks are made as large as the disk's sectors");
+    }
     let raised = Config {
         block_bytes: Some(config.block_bytes.unwrap_or(BLOCK_BYTES).max(least)),
         ..config.clone()

@@ -74,6 +74,19 @@ pub enum OpenError {
         /// Its value in the configuration.
         asked: String,
     },
+    /// The store's slots are smaller than what this disk reads and writes at the least.
+    #[error(
+        "the store was made with blocks of {block_bytes} bytes, the disk has sectors of \
+         {sector_bytes}"
+    )]
+    Sectors {
+        /// The file or device.
+        path: PathBuf,
+        /// Size of a slot.
+        block_bytes: u32,
+        /// Size of a sector: the alignment of direct I/O.
+        sector_bytes: usize,
+    },
     /// The store has another size, and cannot be given the one that is asked for.
     #[error("the store has {size_bytes} bytes, not {asked_bytes}: {why}")]
     Size {
@@ -142,6 +155,7 @@ impl OpenError {
             | Self::Twins { path, .. }
             | Self::Version { path, .. }
             | Self::Size { path, .. }
+            | Self::Sectors { path, .. }
             | Self::Geometry { path, .. } => Some(path),
             Self::TooSmall { .. }
             | Self::Memory { .. }

@@ -200,11 +200,10 @@ pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
     }
     let least = device.alignment();
     if geometry.family == Family::Table && (geometry.block_bytes as usize) < least {
-        return Err(OpenError::Geometry {
+        return Err(OpenError::Sectors {
             path: path(),
-            field: "blocks of",
-            found: geometry.block_bytes.to_string(),
-            asked: least.to_string(),
+            block_bytes: geometry.block_bytes,
+            sector_bytes: least,
         });
     }
     Ok(Opened {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 
-use super::Device;
+use super::{Device, direct};
 
 /// Why a file could not become a device.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl FileDevice {
         } else {
             metadata.len()
         };
-        let alignment = direct(&file);
+        let alignment = direct::turn_on(&file);
         if alignment.is_none() {
             tracing::info!(path = %path.display(), "direct I/O refused, using the page cache");
         }
@@ -198,26 +198,6 @@ fn fill_holes(path: &Path) -> io::Result<bool> {
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(true),
         Err(errno) => Err(errno.into()),
     }
-}
-
-/// Turns direct I/O on and returns the alignment it asks for; `None` when it is refused.
-fn direct(file: &File) -> Option<usize> {
-    let flags = rustix::fs::fcntl_getfl(file).ok()?;
-    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
-    // The least alignment that a read of an aligned buffer really accepts: `statx` tells it only on
-    // recent kernels, and some file systems accept the flag and then refuse every read.
-    let mut buffer = crate::memory::AlignedBuf::zeroed(4096);
-    for alignment in [512, 1024, 2048, 4096] {
-        // At this offset an alignment smaller than asked is an error, not a wider read.
-        if file
-            .read_at(&mut buffer[..alignment], alignment as u64)
-            .is_ok()
-        {
-            return Some(alignment);
-        }
-    }
-    rustix::fs::fcntl_setfl(file, flags).ok()?;
-    None
 }
 
 impl Device for FileDevice {

@@ -7,6 +7,7 @@
 //!
 //! Invariant: only this module knows files.
 
+mod direct;
 mod disk_model;
 mod fault;
 mod file;

@@ -8,14 +8,14 @@ use hashcache::{Cache, Config, OpenError, check};
 use crate::support::{MIB, Value, get};
 
 /// A loop device on a file of its own; both go with it.
-struct Loop {
-    device: PathBuf,
+pub struct Loop {
+    pub device: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl Loop {
     /// `None`, with a line that says so, where there can be none.
-    fn new(bytes: usize) -> Option<Self> {
+    pub fn new(bytes: usize, sector_bytes: usize) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("disk");
         std::fs::File::create(&file)
@@ -23,7 +23,8 @@ impl Loop {
             .set_len(bytes as u64)
             .unwrap();
         let made = Command::new("losetup")
-            .args(["--find", "--show", "--direct-io=on"])
+            .args(["--find", "--show", "--direct-io=on", "--sector-size"])
+            .arg(sector_bytes.to_string())
             .arg(&file)
             .output();
         match made {
@@ -71,7 +72,7 @@ fn all_there(cache: &Cache, values: &[Value]) -> bool {
 
 #[test]
 fn a_block_device_keeps_a_store_as_large_as_it_is() {
-    let Some(disk) = Loop::new(48 * MIB) else {
+    let Some(disk) = Loop::new(48 * MIB, 512) else {
         return;
     };
     let config = disk.store(16 * MIB);
@@ -94,7 +95,7 @@ fn a_block_device_keeps_a_store_as_large_as_it_is() {
 
 #[test]
 fn a_block_device_that_holds_something_else_is_refused_and_not_changed() {
-    let Some(disk) = Loop::new(16 * MIB) else {
+    let Some(disk) = Loop::new(16 * MIB, 512) else {
         return;
     };
     let made = Command::new("mkfs.ext4")
@@ -119,7 +120,7 @@ fn front(device: &Path) -> Vec<u8> {
 
 #[test]
 fn a_block_device_and_a_file_keep_a_store_between_them() {
-    let Some(disk) = Loop::new(32 * MIB) else {
+    let Some(disk) = Loop::new(32 * MIB, 512) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();

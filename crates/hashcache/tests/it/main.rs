@@ -35,6 +35,7 @@ mod readmission;
 mod recovery;
 mod rings;
 mod rules;
+mod sectors;
 mod stress;
 mod support;
 mod wrap;
