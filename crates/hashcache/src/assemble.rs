@@ -241,6 +241,7 @@ fn make(
         checkpoint_parts: 0,
         wall_clock: config.clock.unix_millis(),
         removes_forgotten_below: 0,
+        removes_held_below: 0,
         policy: IndexPolicy::of(config).code(),
         policy_since: 0,
         // Nobody yet.

@@ -131,8 +131,20 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<Front> {
         return Ok(Front::Not(SuperblockError::Foreign));
     }
     let mut bytes = AlignedBuf::zeroed(2 * SUPERBLOCK_BYTES);
-    device.read_at(0, &mut bytes)?;
+    // One copy is enough, also where the other cannot be read.
+    let mut readable = [true; 2];
+    if let Err(error) = device.read_at(0, &mut bytes) {
+        for (n, copy) in bytes.chunks_mut(SUPERBLOCK_BYTES).enumerate() {
+            readable[n] = device.read_at((n * SUPERBLOCK_BYTES) as u64, copy).is_ok();
+        }
+        if readable == [false; 2] {
+            return Err(error);
+        }
+    }
     let decode = |n: usize| {
+        if !readable[n] {
+            return Err(SuperblockError::Damaged);
+        }
         let mut copy = [0; SUPERBLOCK_BYTES];
         copy.copy_from_slice(&bytes[n * SUPERBLOCK_BYTES..(n + 1) * SUPERBLOCK_BYTES]);
         Superblock::decode(&copy)

@@ -89,6 +89,9 @@ pub(crate) struct Scribe {
     /// Set when the device has grown since it was last used.
     pub(crate) past: Option<Past>,
     checkpoint: Option<Checkpoint>,
+    /// Ordinal of the first journal block that was still to be written when the last checkpoint
+    /// began.
+    removes_before_checkpoint: u64,
     buffer: AlignedBuf,
     /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
     set_buffer: AlignedBuf,
@@ -118,6 +121,7 @@ impl Scribe {
             under_way: None,
             past: None,
             checkpoint: None,
+            removes_before_checkpoint: 0,
             buffer,
             set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
             unsynced_bytes: 0,
@@ -377,6 +381,7 @@ impl Scribe {
     pub(crate) fn new_checkpoint(&mut self) -> Checkpoint {
         let serial = self.superblock.checkpoint_serial + 1;
         self.journal.checkpoint_began(serial);
+        self.removes_before_checkpoint = self.journal.next_ordinal();
         Checkpoint::begin(&self.stripe, serial, self.log.cursor)
     }
 
@@ -397,6 +402,7 @@ impl Scribe {
         self.sync()?;
         self.superblock.checkpoint_serial = checkpoint.edition().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
+        self.superblock.removes_held_below = self.removes_before_checkpoint;
         self.stripe.counters.checkpoints.add(1);
         self.write_superblock(clean)?;
         if self.stripe.index.stays_on_disk() {

@@ -24,8 +24,8 @@ pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
     ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
     ("removes forgotten below", 200, 8), ("policy since", 208, 8),
     ("devices known", 216, 2), ("memberships", 218, 2), ("reserved", 220, 4),
-    ("device lines", 224, 1024), ("membership lines", 1248, 512),
-    ("reserved", 1760, 2328), ("checksum", 4088, 8),
+    ("device lines", 224, 1024), ("membership lines", 1248, 512), ("removes held below", 1760, 8),
+    ("reserved", 1768, 2320), ("checksum", 4088, 8),
 ];
 
 /// A line of the devices known.
@@ -95,6 +95,8 @@ pub(crate) struct Superblock {
     /// Removes of versions below this may be known to the checkpoint only: without a checkpoint, no
     /// record older than this may come back.
     pub(crate) removes_forgotten_below: u64,
+    /// The last complete checkpoint holds the removes in journal blocks of ordinals below this.
+    pub(crate) removes_held_below: u64,
     /// Code of the policy that last opened the store (`config`).
     pub(crate) policy: u8,
     /// The first version given out since that policy, and no other, has opened it.
@@ -178,6 +180,7 @@ impl Superblock {
             (192, self.wall_clock),
             (200, self.removes_forgotten_below),
             (208, self.policy_since),
+            (1760, self.removes_held_below),
         ];
         for (at, long) in longs {
             put(&mut out, at, &long.to_le_bytes());
@@ -236,6 +239,7 @@ impl Superblock {
             checkpoint_parts: field.u64(184),
             wall_clock: field.u64(192),
             removes_forgotten_below: field.u64(200),
+            removes_held_below: field.u64(1760),
             policy: bytes[75],
             policy_since: field.u64(208),
             history: decode_history(&field).ok_or(SuperblockError::Damaged)?,
@@ -324,6 +328,7 @@ mod tests {
             checkpoint_parts: 11,
             wall_clock: 12,
             removes_forgotten_below: 13,
+            removes_held_below: 16,
             policy: 14,
             policy_since: 15,
             history: {

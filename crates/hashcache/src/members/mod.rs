@@ -30,6 +30,8 @@ pub(crate) struct Members {
     /// A bit for each stripe that names belong to.
     live: AtomicU64,
     next_version: AtomicU64,
+    /// The first version of this opening.
+    first_version: u64,
     history: RwLock<History>,
     stripes: OnceLock<Vec<Weak<Stripe>>>,
     /// Held by who changes the history.
@@ -47,6 +49,7 @@ impl Members {
             devices,
             live: AtomicU64::new(live),
             next_version: AtomicU64::new(next_version),
+            first_version: next_version,
             history: RwLock::new(history),
             stripes: OnceLock::new(),
             change: Mutex::default(),
@@ -110,6 +113,11 @@ impl Members {
 
     pub(crate) fn next_version(&self) -> u64 {
         self.next_version.load(Ordering::Relaxed)
+    }
+
+    /// The first version of this opening: all that was put before has a lower one.
+    pub(crate) fn first_version(&self) -> u64 {
+        self.first_version
     }
 
     /// Recovery found `version` given out.
