@@ -458,8 +458,15 @@ impl Common {
         let history = opened.first().map(|it| it.superblock.history.clone());
         let members: Vec<Member> = opened.iter().map(member).collect();
         let history = history.unwrap_or_else(|| History::new(members.clone()));
+        let members = Members::new(members, history, next_version);
+        for superblock in opened.iter().map(|it| &it.superblock) {
+            members.superblock_is_durable(superblock.device, superblock.serial);
+            for (device, serial) in &superblock.heard {
+                members.superblock_is_durable(*device, *serial);
+            }
+        }
         Ok(Self {
-            members: Arc::new(Members::new(members, history, next_version)),
+            members: Arc::new(members),
             // Of which bulk may take three quarters: half of the whole.
             write_budget: Budget::new(budget.limit() / 3 * 2),
             budget,

@@ -52,7 +52,7 @@ struct Inner {
     /// One a device. What all share they have in common: budgets, hot objects, secret, members.
     stripes: Vec<Arc<Stripe>>,
     members: Arc<Members>,
-    scribes: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
+    scribes: std::sync::Mutex<Vec<assemble::ScribeThread>>,
     flights: fetch_once::Flights,
     /// Held while a rule is put in force.
     rules: std::sync::Mutex<()>,
@@ -71,9 +71,9 @@ impl Inner {
             std::mem::take(&mut *scribes)
         };
         let own = std::thread::current().id();
-        for scribe in scribes.into_iter().filter(|it| it.thread().id() != own) {
-            let _ = scribe.join();
-        }
+        let others = scribes.into_iter().filter(|it| it.thread().id() != own);
+        let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
+        assemble::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
             // The ring first: what it has read may be answered by the pool.
             if let Some(ring) = &stripe.ring {

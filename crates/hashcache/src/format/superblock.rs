@@ -1,5 +1,7 @@
 //! The superblock: what the store is and where things lie. Two copies, written in turn.
 
+use std::collections::BTreeMap;
+
 use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
 use crate::geometry::Geometry;
 use crate::key::Secret;
@@ -31,7 +33,7 @@ pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
 /// A line of the devices known.
 #[rustfmt::skip]
 pub(crate) const MEMBER_LAYOUT: Layout = &[
-    ("device", 0, 2), ("reserved", 2, 6), ("weight", 8, 8),
+    ("device", 0, 2), ("heard", 2, 6), ("weight", 8, 8),
 ];
 
 /// A line of the memberships.
@@ -50,6 +52,8 @@ const _: () = assert!(MEMBERS_AT + DEVICES_KNOWN_MAX * LINE == MEMBERSHIPS_AT);
 const _: () = assert!(MEMBERSHIPS_AT + MEMBERSHIPS_MAX * LINE == 1760 && DEVICES_KNOWN_MAX == 64);
 
 const FLAG_CLEAN: u32 = 1;
+/// What fits into six bytes; no device is written so often.
+const HEARD_MAX: u64 = (1 << 48) - 1;
 
 /// Which areas the store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,9 @@ pub(crate) struct Superblock {
     pub(crate) policy_since: u64,
     /// Who made up the store when.
     pub(crate) history: History,
+    /// For the devices of the history: the highest serial of a superblock of theirs that was
+    /// durable when this was written. A device that comes with a lower one was rolled back.
+    pub(crate) heard: BTreeMap<u16, u64>,
 }
 
 /// Why a block is no superblock.
@@ -185,7 +192,7 @@ impl Superblock {
         for (at, long) in longs {
             put(&mut out, at, &long.to_le_bytes());
         }
-        encode_history(&mut out, &self.history);
+        encode_history(&mut out, &self.history, &self.heard);
         let mac = Secret::from_bytes(self.secret).mac(&[&out[..4088]]);
         put(&mut out, 4088, &mac.to_le_bytes());
         out
@@ -243,11 +250,12 @@ impl Superblock {
             policy: bytes[75],
             policy_since: field.u64(208),
             history: decode_history(&field).ok_or(SuperblockError::Damaged)?,
+            heard: decode_heard(&field),
         })
     }
 }
 
-fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History) {
+fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History, heard: &BTreeMap<u16, u64>) {
     let known: Vec<Member> = history.known().into_iter().collect();
     let count = |n: usize| u16::try_from(n).expect("at most 64").to_le_bytes();
     put(out, 216, &count(known.len()));
@@ -255,6 +263,8 @@ fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History) {
     for (n, member) in known.iter().enumerate() {
         let at = MEMBERS_AT + n * LINE;
         put(out, at, &member.id.to_le_bytes());
+        let heard = heard.get(&member.id).copied().unwrap_or(0);
+        put(out, at + 2, &heard.min(HEARD_MAX).to_le_bytes()[..6]);
         put(out, at + 8, &member.weight.to_le_bytes());
     }
     for (n, membership) in history.memberships().iter().enumerate() {
@@ -295,6 +305,20 @@ fn decode_history(field: &Fieldreader<'_>) -> Option<History> {
         }
     };
     History::from_parts((0..memberships).map(membership).collect())
+}
+
+fn decode_heard(field: &Fieldreader<'_>) -> BTreeMap<u16, u64> {
+    let mut all = BTreeMap::new();
+    for n in 0..usize::from(field.u16(216)).min(DEVICES_KNOWN_MAX) {
+        let at = MEMBERS_AT + n * LINE;
+        let mut serial = [0; 8];
+        serial[..6].copy_from_slice(&field.array::<6>(at + 2));
+        let serial = u64::from_le_bytes(serial);
+        if serial > 0 {
+            all.insert(field.u16(at), serial);
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -341,6 +365,7 @@ mod tests {
                 history.change(100, vec![member(0), member(9)]);
                 history
             },
+            heard: BTreeMap::from([(3, 17), (9, HEARD_MAX)]),
         }
     }
 

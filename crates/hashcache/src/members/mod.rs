@@ -10,7 +10,8 @@
 
 mod history;
 
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 
 pub(crate) use history::{
     Chosen, DEVICES_KNOWN_MAX, DEVICES_MAX, History, MEMBERSHIPS_MAX, Member, Membership,
@@ -33,6 +34,8 @@ pub(crate) struct Members {
     /// The first version of this opening.
     first_version: u64,
     history: RwLock<History>,
+    /// Serial of the last durable superblock of each device that is known.
+    serials: Mutex<BTreeMap<u16, u64>>,
     stripes: OnceLock<Vec<Weak<Stripe>>>,
     /// Held by who changes the history.
     change: Mutex<()>,
@@ -51,6 +54,7 @@ impl Members {
             next_version: AtomicU64::new(next_version),
             first_version: next_version,
             history: RwLock::new(history),
+            serials: Mutex::default(),
             stripes: OnceLock::new(),
             change: Mutex::default(),
         }
@@ -103,6 +107,24 @@ impl Members {
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, History> {
         self.history.read().expect("no holder of this lock panics")
+    }
+
+    // -- superblocks ---------------------------------------------------------------------------
+
+    /// A superblock of `device` with this serial is durable: the others are to remember it.
+    pub(crate) fn superblock_is_durable(&self, device: u16, serial: u64) {
+        let mut serials = self.lock_serials();
+        let known = serials.entry(device).or_insert(serial);
+        *known = serial.max(*known);
+    }
+
+    /// For the superblocks: the last durable serial of each device.
+    pub(crate) fn heard(&self) -> BTreeMap<u16, u64> {
+        self.lock_serials().clone()
+    }
+
+    fn lock_serials(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
+        self.serials.lock().expect("no holder of this lock panics")
     }
 
     // -- versions ------------------------------------------------------------------------------
