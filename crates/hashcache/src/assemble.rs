@@ -7,6 +7,7 @@
 //! given out before every device has on disk who takes part and up to where versions are set aside.
 //! A device that joins learns it before the others do: one that fails to join has changed nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::error::OpenError;
 use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
-use crate::members::{Chosen, DEVICES_MAX, History, Member};
+use crate::members::{Chosen, DEVICES_MAX, History, Member, Members};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::needs;
-use crate::open::{self, Common, Opened, Place, member, write_superblock};
+use crate::open::{self, Common, Opened, Place, member, superblocks_damaged, write_superblock};
 use crate::recover::Past;
 use crate::stripe::Stripe;
 
@@ -30,10 +31,13 @@ const READ_THREADS: usize = 16;
 /// Versions set aside at each opening: no version is given out twice, even after a crash.
 pub(crate) const VERSIONS_RESERVED: u64 = 1 << 40;
 
+/// A writing thread, with what [`Scribe::run`] returns.
+pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
+
 /// An open store: its stripes, the threads that write for them, and the one for its memory.
 pub(crate) struct Running {
     pub(crate) stripes: Vec<Arc<Stripe>>,
-    pub(crate) scribes: Vec<JoinHandle<()>>,
+    pub(crate) scribes: Vec<ScribeThread>,
     pub(crate) keeper: Keeper,
 }
 
@@ -61,7 +65,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
             what: "a thread",
             source,
         })?;
-    tell(&mut opened)?;
+    tell(&mut opened, &common.members)?;
     made.keep();
     let opened = opened.into_iter().zip(pasts).collect();
     let scribes = write(config, opened, &stripes)?;
@@ -82,7 +86,7 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     let common = Common::new(config, &opened, next_version)?;
     let stripe = open::stripe(config, &opened[0], &common, 0)?;
     common.members.join(std::slice::from_ref(&stripe));
-    tell(&mut opened)?;
+    tell(&mut opened, &common.members)?;
     let [opened] = opened;
     let buffer = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
     let mut scribe = Scribe::new(
@@ -247,10 +251,12 @@ fn make(
         checkpoint_parts: 0,
         wall_clock: config.clock.unix_millis(),
         removes_forgotten_below: 0,
+        removes_held_below: 0,
         policy: IndexPolicy::of(config).code(),
         policy_since: 0,
         // Nobody yet.
         history: History::default(),
+        heard: BTreeMap::new(),
     };
     Ok(Opened {
         path: place.path.clone(),
@@ -264,6 +270,26 @@ fn make(
 
 fn opened_before(opened: &[Opened]) -> impl Iterator<Item = &Opened> {
     opened.iter().filter(|it| !it.is_new())
+}
+
+/// Devices that come as they were before something that others have heard of them: an image was put
+/// back, or a disk has lost what it had acknowledged. What was removed since lies on them still.
+///
+/// Not seen: all devices rolled back together, and one rolled back to a moment behind its last
+/// superblock that another device has heard of.
+fn rolled_back(opened: &[Opened]) -> Vec<u16> {
+    let old = || opened_before(opened);
+    let is_rolled_back = |one: &&Opened| {
+        let (device, serial) = (one.superblock.device, one.superblock.serial);
+        let others = old().filter(|it| it.superblock.device != device);
+        let heard = others.filter_map(|it| it.superblock.heard.get(&device).copied());
+        let heard = heard.max().unwrap_or(0);
+        // Where the newer copy is damaged, the one before it is no older state of the device.
+        let is_damaged = || superblocks_damaged(&*one.device, &one.superblock).contains(&true);
+        heard > serial && !(heard == serial + 1 && is_damaged())
+    };
+    let devices = old().filter(is_rolled_back);
+    devices.map(|it| it.superblock.device).collect()
 }
 
 /// Gives new devices their numbers and all of them the history that holds from now on. Returns the
@@ -284,6 +310,8 @@ fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
         present.push(opened.superblock.device);
     }
     let members: Vec<_> = opened.iter().map(member).collect();
+    let away = rolled_back(opened);
+    let mut next_version = next_version;
     let history = match chosen {
         None => History::new(members),
         Some(Chosen::Whole(mut history)) => {
@@ -293,7 +321,13 @@ fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
             if !missing.is_empty() {
                 tracing::warn!(?missing, "devices left out: what lies on them is forgotten");
             }
-            history.change(next_version, members);
+            if !away.is_empty() {
+                tracing::error!(
+                    ?away,
+                    "devices were rolled back to an older state: what lies on them is forgotten"
+                );
+            }
+            next_version = history.change_without(next_version, &away, members);
             history
         }
         Some(Chosen::Apart(mut history)) => {
@@ -322,23 +356,49 @@ fn set_aside(config: &Config, opened: &mut Opened, next_version: u64) {
 }
 
 /// Writes all superblocks.
-fn tell(opened: &mut [Opened]) -> Result<(), OpenError> {
+fn tell(opened: &mut [Opened], members: &Members) -> Result<(), OpenError> {
     let once = |it: &mut Opened| {
+        it.superblock.heard = members.heard();
         let write = write_superblock(&*it.device, &mut it.superblock);
         write.map_err(|source| OpenError::Device {
             path: it.path.clone(),
             source,
-        })
+        })?;
+        members.superblock_is_durable(it.superblock.device, it.superblock.serial);
+        Ok(())
     };
     let mut new = opened.iter_mut().filter(|it| it.is_new());
     new.try_for_each(once)?;
     // Both copies: were the only one that says this lost, an opening after a crash would go by one
-    // that says "closed in order" and gives the versions of this run out again.
-    for opened in opened {
-        once(opened)?;
-        once(opened)?;
+    // that says "closed in order" and gives the versions of this run out again. The second copies
+    // come behind all of the first: they tell each device of this opening what the others have on
+    // disk, so that one that is rolled back to before it is known by that.
+    for _ in 0..2 {
+        opened.iter_mut().try_for_each(once)?;
     }
     Ok(())
+}
+
+/// The store was closed in order, and these are the superblocks that say so. Where there are
+/// several, each is told of all others: a device that comes back as it was before is known by that.
+pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
+    if stripes.len() == 1 || closed.len() < stripes.len() {
+        return;
+    }
+    for mut superblock in closed {
+        let of_device = |it: &&Arc<Stripe>| it.device_id == superblock.device;
+        let Some(stripe) = stripes.iter().find(of_device) else {
+            continue;
+        };
+        superblock.heard = stripe.members.heard();
+        match write_superblock(&*stripe.device, &mut superblock) {
+            Ok(()) => stripe
+                .members
+                .superblock_is_durable(superblock.device, superblock.serial),
+            // All that matters is on disk already.
+            Err(error) => tracing::warn!(%error, "superblock of a closed store not written"),
+        }
+    }
 }
 
 /// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
@@ -346,7 +406,7 @@ fn write(
     config: &Config,
     opened: Vec<(Opened, Option<Past>)>,
     stripes: &[Arc<Stripe>],
-) -> Result<Vec<JoinHandle<()>>, OpenError> {
+) -> Result<Vec<ScribeThread>, OpenError> {
     let mut threads = Vec::new();
     let mut recoveries = Vec::new();
     for ((opened, past), stripe) in opened.into_iter().zip(stripes) {
@@ -381,7 +441,7 @@ fn scribe(
     opened: Opened,
     past: Option<Past>,
     stripe: &Arc<Stripe>,
-) -> io::Result<(JoinHandle<()>, Outcome<bool>)> {
+) -> io::Result<(ScribeThread, Outcome<bool>)> {
     let mut scribe = Scribe::new(
         Arc::clone(stripe),
         opened.superblock,

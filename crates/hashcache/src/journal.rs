@@ -3,8 +3,8 @@
 //! A remove says "nothing of this key below this version", which stays true for ever, so old blocks
 //! in the ring do no harm, and none needs to be cleared.
 //!
-//! Behind the ring lie two areas for rules. Each set of rules is written whole, to the two in turn:
-//! the newer one that is whole counts.
+//! Behind the ring lie two areas for rules (`areas`). Each set of rules is written whole to one of
+//! them, and when that is durable to the other.
 //!
 //! Called by `flush` to write and by `recover` to read.
 //!
@@ -14,14 +14,21 @@
 //! lies in a block that is not being written.
 //!
 //! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of
-//! the two an opening finds whole, it holds the removes that are gone from the ring.
-//! Cost: one write and one sync for all removes that wait.
+//! the two an opening finds whole, it holds the removes that are gone from the ring. Where removes
+//! or rules cannot be read any more, the reader says so ([`Lost`]), and everything older goes.
+//! Cost: one write and one sync for all removes that wait; two of each for all rules.
+
+mod areas;
+mod lost;
 
 use std::io;
 
+use areas::AreaBlock;
+use lost::Seen;
+
 use crate::format::{
-    BLOCK, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed, RuleLine,
-    RulesBlock,
+    BLOCK, Family, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
+    RuleLine, RulesBlock,
 };
 use crate::geometry::Geometry;
 use crate::memory::AlignedBuf;
@@ -36,6 +43,10 @@ struct Held {
     /// Serial of the last checkpoint begun before it was written.
     checkpoint: u64,
 }
+
+/// A block grows by one remove at a time, so this many ordinals are more than the blocks of any
+/// ring can have had since the newest one that can be read.
+const ORDINALS_SKIPPED: u64 = 1 << 24;
 
 /// Blocks of each of the two areas for rules: as many as all rules need, or a quarter of the
 /// journal.
@@ -53,6 +64,25 @@ pub(crate) fn rules_max(geometry: &Geometry) -> usize {
 pub(crate) struct Journalled {
     pub(crate) removed: Vec<Removed>,
     pub(crate) rules: Vec<RuleLine>,
+    pub(crate) lost: Lost,
+}
+
+/// What of a journal may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Rules: both of their areas are damaged.
+    pub(crate) rules: bool,
+    /// Removes in blocks of ordinals below this.
+    pub(crate) removes_below: u64,
+}
+
+/// A block of the journal, as it was read.
+enum Block {
+    Blank,
+    Removes(JournalBlock),
+    Rules(RulesBlock),
+    Damaged,
+    Unreadable,
 }
 
 /// Blocks of the journal that were written and do not verify; one that cannot be read counts. Where
@@ -69,22 +99,6 @@ pub(crate) fn blocks_damaged(stripe: &Stripe) -> u64 {
         read.is_none() || (!blank && !is_ours)
     };
     (0..geometry.journal_blocks()).filter(damaged).count() as u64
-}
-
-/// Serial and rules of a set, if all its blocks are there.
-fn whole_set(blocks: Vec<Option<RulesBlock>>) -> Option<(u64, Vec<RuleLine>)> {
-    let first = blocks.first()?.as_ref()?;
-    let (serial, count) = (first.serial, first.blocks);
-    let mut lines = Vec::new();
-    let mut blocks = blocks.into_iter();
-    for n in 0..count {
-        let block = blocks.next()??;
-        if (block.serial, block.block, block.blocks) != (serial, n, count) {
-            return None;
-        }
-        lines.extend(block.lines);
-    }
-    Some((serial, lines))
 }
 
 /// The writer's side of the ring.
@@ -109,6 +123,9 @@ pub(crate) struct Journal {
     rules_blocks: usize,
     /// Serial of the last set of rules.
     rules_serial: u64,
+    /// The area to write first, and whether both hold the last set.
+    rules_first: usize,
+    rules_doubled: bool,
     /// Removes that lie where rules go.
     displaced: Vec<Removed>,
 }
@@ -133,86 +150,148 @@ impl Journal {
             forgotten_below: 0,
             rules_blocks,
             rules_serial: 0,
+            rules_first: 0,
+            rules_doubled: true,
             displaced: Vec::new(),
         }
     }
 
-    /// Reads the ring: every remove it holds, and the rules; `None` when the device refuses. The
-    /// writer goes on behind the newest block.
+    /// Reads the journal, block by block where the device does not give it whole. The writer goes
+    /// on behind the newest block. The store was closed in order if it is `clean`.
     pub(crate) fn read(
         &mut self,
         stripe: &Stripe,
         checkpoint: u64,
         forgotten_below: u64,
-    ) -> Option<Journalled> {
+        clean: bool,
+    ) -> Journalled {
         self.begun = checkpoint;
         self.forgotten_below = forgotten_below;
-        let mut all = Vec::new();
-        let length = (self.ring.len() + 2 * self.rules_blocks) * BLOCK;
-        let mut bytes = AlignedBuf::zeroed(length);
-        stripe.fill(self.offset, &mut bytes)?;
-        let rules = self.read_rules(stripe, &bytes[self.ring.len() * BLOCK..]);
-        for (place, block) in bytes.chunks(JOURNAL_BLOCK).enumerate() {
-            let Some(block) = JournalBlock::decode(block, &stripe.secret) else {
-                continue;
-            };
-            if block.device != self.device {
-                continue;
-            }
-            let version_max = block
-                .removed
-                .iter()
-                .map(|it| it.version.0)
-                .max()
-                .unwrap_or(0);
-            if place >= self.ring.len() {
-                // From before there were rules: written anew before rules go there.
-                self.next = self.next.max(block.ordinal.saturating_add(1));
-                self.displaced.extend_from_slice(&block.removed);
-                all.extend(block.removed);
-                continue;
-            }
-            // Written under this checkpoint at the latest: the next two must begin before it goes.
-            self.ring[place] = Held {
-                version_max,
-                checkpoint,
-            };
-            if block.ordinal >= self.next {
-                self.next = block.ordinal.saturating_add(1);
-                // A copy may lie in front of it or behind: neither is written over soon.
-                (self.base, self.last, self.doubled) = (place, place, true);
-            }
-            all.extend(block.removed);
+        let mut blocks = self.read_blocks(stripe);
+        let areas = blocks.split_off(self.ring.len());
+        let mut removed = Vec::new();
+        let mut seen = Vec::with_capacity(blocks.len());
+        for (place, block) in blocks.into_iter().enumerate() {
+            seen.push(match block {
+                // Sets of rules are never where the ring is.
+                Block::Blank | Block::Rules(_) => Seen::Blank,
+                Block::Damaged => Seen::Damaged,
+                Block::Unreadable => Seen::Unreadable,
+                Block::Removes(block) => {
+                    let ordinal = block.ordinal;
+                    self.take_block(place, block, &mut removed);
+                    Seen::Block(ordinal)
+                }
+            });
         }
-        Some(Journalled {
-            removed: all,
+        // What is written at once, and the places of the block that grows.
+        let torn = self.quarter() + 3;
+        let removes_below = match stripe.geometry.family {
+            Family::Log => lost::lost_below(&seen, clean, torn).unwrap_or(0),
+            // It clears slots and leaves the ring alone.
+            Family::Table => 0,
+        };
+        if removes_below > 0 {
+            // An ordinal that a lost block may have is not used again.
+            self.next = self.next.saturating_add(ORDINALS_SKIPPED);
+        }
+        let (rules, rules_lost) = self.read_rules(areas, clean, &mut removed);
+        let lost = Lost {
+            rules: rules_lost,
+            removes_below,
+        };
+        Journalled {
+            removed,
             rules,
-        })
+            lost,
+        }
     }
 
-    /// The rules of the newer area that is whole.
-    fn read_rules(&mut self, stripe: &Stripe, areas: &[u8]) -> Vec<RuleLine> {
-        let mut newest: Option<(u64, Vec<RuleLine>)> = None;
-        for area in areas.chunks(self.rules_blocks * BLOCK) {
-            let decode = |bytes| RulesBlock::decode(bytes, &stripe.secret);
-            let own = |it: &RulesBlock| it.device == self.device;
-            let blocks: Vec<_> = area
-                .chunks(BLOCK)
-                .map(|it| decode(it).filter(own))
-                .collect();
-            // Serials are never used twice, whether their set is whole or not.
-            let highest = blocks.iter().flatten().map(|it| it.serial).max();
-            self.rules_serial = self.rules_serial.max(highest.unwrap_or(0));
-            if let Some((serial, lines)) = whole_set(blocks)
-                && newest.as_ref().is_none_or(|(other, _)| *other < serial)
-            {
-                newest = Some((serial, lines));
+    fn read_blocks(&self, stripe: &Stripe) -> Vec<Block> {
+        let count = self.ring.len() + 2 * self.rules_blocks;
+        let mut bytes = AlignedBuf::zeroed(count * BLOCK);
+        let is_whole = stripe.fill(self.offset, &mut bytes).is_some();
+        let mut block = |(n, bytes): (usize, &mut [u8])| {
+            let at = self.offset + (n * BLOCK) as u64;
+            if !is_whole && stripe.fill(at, bytes).is_none() {
+                return Block::Unreadable;
             }
+            self.decode(stripe, bytes)
+        };
+        let blocks = bytes.chunks_mut(BLOCK).enumerate();
+        blocks.map(&mut block).collect()
+    }
+
+    fn decode(&self, stripe: &Stripe, bytes: &[u8]) -> Block {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Block::Blank;
         }
-        let (serial, lines) = newest.unwrap_or_default();
-        // The next one goes to the other area: that one may be the only one that is whole.
-        self.rules_serial += (self.rules_serial - serial) % 2;
-        lines
+        let removes = JournalBlock::decode(bytes, &stripe.secret);
+        if let Some(block) = removes.filter(|it| it.device == self.device) {
+            return Block::Removes(block);
+        }
+        let rules = RulesBlock::decode(bytes, &stripe.secret);
+        let rules = rules.filter(|it| it.device == self.device);
+        rules.map_or(Block::Damaged, Block::Rules)
+    }
+
+    fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
+        let versions = block.removed.iter().map(|it| it.version.0);
+        // Written under this checkpoint at the latest: the next two must begin before it goes.
+        self.ring[place] = Held {
+            version_max: versions.max().unwrap_or(0),
+            checkpoint: self.begun,
+        };
+        if block.ordinal >= self.next {
+            self.next = block.ordinal.saturating_add(1);
+            // A copy may lie in front of it or behind: neither is written over soon.
+            (self.base, self.last, self.doubled) = (place, place, true);
+        }
+        removed.extend(block.removed);
+    }
+
+    /// The rules that count, and whether there were some that are lost. Adds removes that lie where
+    /// rules go.
+    fn read_rules(
+        &mut self,
+        blocks: Vec<Block>,
+        clean: bool,
+        removed: &mut Vec<Removed>,
+    ) -> (Vec<RuleLine>, bool) {
+        let mut areas = [Vec::new(), Vec::new()];
+        for (n, block) in blocks.into_iter().enumerate() {
+            areas[n / self.rules_blocks].push(match block {
+                Block::Blank => AreaBlock::Blank,
+                Block::Rules(block) => AreaBlock::Rules(block),
+                Block::Damaged => AreaBlock::Damaged,
+                Block::Unreadable => AreaBlock::Unreadable,
+                Block::Removes(block) => {
+                    // From before there were rules: written anew before rules go there.
+                    self.next = self.next.max(block.ordinal.saturating_add(1));
+                    self.displaced.extend_from_slice(&block.removed);
+                    removed.extend(block.removed);
+                    AreaBlock::Blank
+                }
+            });
+        }
+        let rules = areas::choose(areas, clean);
+        // Serials are never used twice, whether their set is whole or not.
+        self.rules_serial = rules.serial;
+        self.rules_first = rules.first;
+        self.rules_doubled = rules.is_doubled;
+        let is_lost = rules.lines.is_none();
+        (rules.lines.unwrap_or_default(), is_lost)
+    }
+
+    /// Whether rules should be written anew although they are the same: only one area holds them.
+    pub(crate) fn has_one_set_of_rules(&self) -> bool {
+        // Removes that lie there go to the ring first, which an opening has no time for.
+        !self.rules_doubled && self.displaced.is_empty()
+    }
+
+    /// Ordinal of the next block of removes.
+    pub(crate) fn next_ordinal(&self) -> u64 {
+        self.next
     }
 
     /// Removes that lie where rules go, once: they must be written anew first.
@@ -220,7 +299,7 @@ impl Journal {
         std::mem::take(&mut self.displaced)
     }
 
-    /// Writes the rules in force. Durable after the caller's sync.
+    /// Writes the rules in force, to one area and then to the other. Durable when this returns.
     pub(crate) fn write_rules(&mut self, stripe: &Stripe, lines: &[RuleLine]) -> io::Result<()> {
         let blocks = lines.len().div_ceil(RULES_PER_BLOCK).max(1);
         assert!(
@@ -241,9 +320,17 @@ impl Journal {
             };
             block.encode(out, &stripe.secret);
         }
-        let area = usize::from(!self.rules_serial.is_multiple_of(2));
-        let place = self.ring.len() + area * self.rules_blocks;
-        stripe.write(self.offset + (place * BLOCK) as u64, &bytes)
+        self.rules_doubled = false;
+        for area in [self.rules_first, 1 - self.rules_first] {
+            let place = self.ring.len() + area * self.rules_blocks;
+            stripe.write(self.offset + (place * BLOCK) as u64, &bytes)?;
+            // A power cut must not tear both.
+            stripe.sync()?;
+            // Should the write that follows fail, this area is the only one that is whole.
+            self.rules_first = 1 - area;
+        }
+        self.rules_doubled = true;
+        Ok(())
     }
 
     /// A quarter of the ring: what is given up at once.

@@ -131,8 +131,20 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<Front> {
         return Ok(Front::Not(SuperblockError::Foreign));
     }
     let mut bytes = AlignedBuf::zeroed(2 * SUPERBLOCK_BYTES);
-    device.read_at(0, &mut bytes)?;
+    // One copy is enough, also where the other cannot be read.
+    let mut readable = [true; 2];
+    if let Err(error) = device.read_at(0, &mut bytes) {
+        for (n, copy) in bytes.chunks_mut(SUPERBLOCK_BYTES).enumerate() {
+            readable[n] = device.read_at((n * SUPERBLOCK_BYTES) as u64, copy).is_ok();
+        }
+        if readable == [false; 2] {
+            return Err(error);
+        }
+    }
     let decode = |n: usize| {
+        if !readable[n] {
+            return Err(SuperblockError::Damaged);
+        }
         let mut copy = [0; SUPERBLOCK_BYTES];
         copy.copy_from_slice(&bytes[n * SUPERBLOCK_BYTES..(n + 1) * SUPERBLOCK_BYTES]);
         Superblock::decode(&copy)
@@ -445,8 +457,15 @@ impl Common {
         let history = opened.first().map(|it| it.superblock.history.clone());
         let members: Vec<Member> = opened.iter().map(member).collect();
         let history = history.unwrap_or_else(|| History::new(members.clone()));
+        let members = Members::new(members, history, next_version);
+        for superblock in opened.iter().map(|it| &it.superblock) {
+            members.superblock_is_durable(superblock.device, superblock.serial);
+            for (device, serial) in &superblock.heard {
+                members.superblock_is_durable(*device, *serial);
+            }
+        }
         Ok(Self {
-            members: Arc::new(Members::new(members, history, next_version)),
+            members: Arc::new(members),
             // Of which bulk may take three quarters: half of the whole.
             write_budget: Budget::new(budget.limit() / 3 * 2),
             budget,

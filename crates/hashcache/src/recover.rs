@@ -8,7 +8,8 @@
 //!
 //! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it
 //! began are applied to it and to the lists; without one, all removes in the ring are, and no
-//! record older than what the ring has forgotten comes back.
+//! record older than what the ring has forgotten comes back. Where removes or rules cannot be read,
+//! no record from before this opening comes back, and a rule says so for the openings that follow.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments.
 
 use std::cell::RefCell;
@@ -22,10 +23,12 @@ use crate::checkpoint::{self, Restored};
 use crate::circular_log::Cursor;
 use crate::flush::Scribe;
 use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, KIND_SLOT, Listed, Removed};
+use crate::journal::Journalled;
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;
 use crate::policy::Slot;
+use crate::rules::Rule;
 use crate::stripe::Stripe;
 
 /// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
@@ -39,7 +42,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
     } else if stripe.index.stays_on_disk() {
         with_rows_on_disk(scribe)?;
     } else {
-        let basis = Basis::of(scribe, &stripe);
+        let basis = Basis::of(scribe, &stripe)?;
         basis.replay(scribe, &(0..SHARDS));
     }
     let cursor = scribe.log.cursor;
@@ -53,7 +56,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
 fn with_rows_on_disk(scribe: &mut Scribe) -> io::Result<()> {
     let stripe = Arc::clone(&scribe.stripe);
     let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
-    let basis = Basis::of(scribe, &stripe);
+    let basis = Basis::of(scribe, &stripe)?;
     // Nothing was written since, so nothing is displaced.
     let is_all = |it: &Restored| scribe.was_clean && it.cursor.stamp != 0;
     if basis.restored.as_ref().is_some_and(is_all) {
@@ -163,7 +166,7 @@ fn grow(scribe: &mut Scribe, past: &Past) -> io::Result<()> {
     let stripe = Arc::clone(&scribe.stripe);
     scribe.stripe = Arc::clone(&past.stripe);
     let old = Widened::of(&past.stripe, 0..SHARDS, None);
-    let basis = Basis::of(scribe, &stripe);
+    let basis = Basis::of(scribe, &stripe)?;
     basis.replay(scribe, &old.shards);
     scribe.stripe = Arc::clone(&stripe);
     let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
@@ -206,13 +209,21 @@ struct Basis {
 impl Basis {
     /// Reads the journal and loads a checkpoint, if one is whole. The rules in the journal are in
     /// force in `served` then.
-    fn of(scribe: &mut Scribe, served: &Stripe) -> Self {
+    ///
+    /// # Errors
+    /// When the device refuses to be written to.
+    fn of(scribe: &mut Scribe, served: &Stripe) -> io::Result<Self> {
         let stripe = Arc::clone(&scribe.stripe);
         let serial = scribe.superblock.checkpoint_serial;
         let forgotten_below = scribe.superblock.removes_forgotten_below;
-        let journalled = scribe.journal.read(&stripe, serial, forgotten_below);
-        let (removed, rules) = journalled.map(|it| (it.removed, it.rules)).unzip();
-        let rules = rules.unwrap_or_default();
+        let journalled = scribe
+            .journal
+            .read(&stripe, serial, forgotten_below, scribe.was_clean);
+        let Journalled {
+            removed,
+            rules,
+            lost,
+        } = journalled;
         for rule in &rules {
             served.version_was_drawn(rule.version);
         }
@@ -232,28 +243,35 @@ impl Basis {
             }
             Some(restored)
         };
-        let restored = match &removed {
-            Some(_) => usable(serial).or_else(|| usable(older)),
-            None => None,
-        };
+        let restored = usable(serial).or_else(|| usable(older));
         // What it holds from before it came, or came back, belongs to others now.
         let since = stripe.members.since(stripe.device_id);
-        let floor = match (&restored, &removed) {
-            (Some(_), _) => 0,
-            (None, Some(_)) => forgotten_below,
-            // What was removed cannot be known, so nothing comes back.
-            (None, None) => u64::MAX,
+        let mut floor = since.max(if restored.is_some() {
+            0
+        } else {
+            forgotten_below
+        });
+        let newest_restored = restored.as_ref().map(|it| it.edition.serial) == Some(serial);
+        let held_below = match newest_restored {
+            // Nothing was removed behind it.
+            true if scribe.was_clean => u64::MAX,
+            true => scribe.superblock.removes_held_below,
+            false => 0,
         };
-        let removed = removed.unwrap_or_default();
+        if lost.rules || lost.removes_below > held_below {
+            floor = forget_all(scribe, served)?;
+        } else if scribe.journal.has_one_set_of_rules() {
+            scribe.write_rules(&served.rules.lines())?;
+        }
         for removed in &removed {
             stripe.version_was_drawn(removed.version.0);
         }
-        Self {
+        Ok(Self {
             restored,
             newest: newest(&removed),
             removed,
-            floor: Version(floor.max(since)),
-        }
+            floor: Version(floor),
+        })
     }
 
     /// Applies the lists to `shards` and sets the log's head and cursor.
@@ -272,6 +290,22 @@ impl Basis {
             replay.unlearn_last_batches();
         }
     }
+}
+
+/// Removes or rules cannot be read any more: what they took away is not known, so everything from
+/// before this opening goes, now and for all openings to come. Returns the version below which.
+fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
+    let below = served.members.first_version();
+    let device = scribe.stripe.device_id;
+    tracing::error!(
+        device,
+        "removes or purges cannot be read: all older content is forgotten"
+    );
+    served.counters.forgotten.add(1);
+    served.rules.add(&[Rule::everything(below)], &served.budget);
+    // Before the ring is written over: what cannot be read now may be blank next time.
+    scribe.write_rules(&served.rules.lines())?;
+    Ok(below)
 }
 
 /// Whether the log still has the segment where a checkpoint says that replay begins. If not it has
@@ -301,7 +335,7 @@ fn from_checkpoint(
     let cursor = restored.cursor;
     stripe.log.restore(restored.stamps.clone(), cursor);
     stripe.version_was_drawn(restored.next_version);
-    if restored.next_version <= stripe.members.since(stripe.device_id) {
+    if restored.next_version <= replay.floor.0 {
         let shards = replay.shards.clone();
         shards.for_each(|n| stripe.shard_at(n).policy.clear());
     }

@@ -104,6 +104,16 @@ impl Rule {
         self
     }
 
+    /// All that is older than `version` is gone.
+    pub(crate) fn everything(version: u64) -> RuleLine {
+        RuleLine {
+            select: Select::Prefix(EVERYTHING),
+            within: EVERYTHING,
+            soft: false,
+            version,
+        }
+    }
+
     pub(crate) fn line(&self, secret: &Secret, version: Version) -> RuleLine {
         let (select, within) = match &self.select {
             Selected::Label(label) => (Select::Label(label.0), &self.within[..]),

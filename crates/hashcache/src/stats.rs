@@ -60,6 +60,7 @@ pub(crate) struct Counters {
     pub(crate) syncs: Counter,
     pub(crate) batches: Counter,
     pub(crate) checkpoints: Counter,
+    pub(crate) forgotten: Counter,
 }
 
 /// Whether the store takes part.
@@ -160,6 +161,9 @@ pub struct Stats {
     pub batches: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
+    /// Devices of which all older content was forgotten at opening, because removes or purges on
+    /// them could not be read.
+    pub forgotten: u64,
 }
 
 impl Stats {

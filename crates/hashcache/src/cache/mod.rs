@@ -52,7 +52,7 @@ struct Inner {
     /// One a device. What all share they have in common: budgets, hot objects, secret, members.
     stripes: Vec<Arc<Stripe>>,
     members: Arc<Members>,
-    scribes: std::sync::Mutex<Vec<std::thread::JoinHandle<()>>>,
+    scribes: std::sync::Mutex<Vec<assemble::ScribeThread>>,
     flights: fetch_once::Flights,
     /// Held while a rule is put in force.
     rules: std::sync::Mutex<()>,
@@ -71,9 +71,9 @@ impl Inner {
             std::mem::take(&mut *scribes)
         };
         let own = std::thread::current().id();
-        for scribe in scribes.into_iter().filter(|it| it.thread().id() != own) {
-            let _ = scribe.join();
-        }
+        let others = scribes.into_iter().filter(|it| it.thread().id() != own);
+        let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
+        assemble::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
             // The ring first: what it has read may be answered by the pool.
             if let Some(ring) = &stripe.ring {
@@ -269,7 +269,8 @@ impl Cache {
     /// that was put, or whose put had begun, is served (as fresh); what is put from now on is not
     /// concerned. The future resolves when that will hold even after a power cut.
     ///
-    /// Costs one write of at most 132 KiB for all that wait, whatever is stored. There are at most
+    /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
+    /// each object with one of the labels that is not on disk yet. There are at most
     /// 4,096 rules (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
     /// [`Rule::within`].
     pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
@@ -481,6 +482,7 @@ impl Cache {
             syncs: count(|it| &it.syncs),
             batches: count(|it| &it.batches),
             checkpoints: count(|it| &it.checkpoints),
+            forgotten: count(|it| &it.forgotten),
         }
     }
 }

@@ -89,6 +89,9 @@ pub(crate) struct Scribe {
     /// Set when the device has grown since it was last used.
     pub(crate) past: Option<Past>,
     checkpoint: Option<Checkpoint>,
+    /// Ordinal of the first journal block that was still to be written when the last checkpoint
+    /// began.
+    removes_before_checkpoint: u64,
     buffer: AlignedBuf,
     /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
     set_buffer: AlignedBuf,
@@ -118,6 +121,7 @@ impl Scribe {
             under_way: None,
             past: None,
             checkpoint: None,
+            removes_before_checkpoint: 0,
             buffer,
             set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
             unsynced_bytes: 0,
@@ -128,20 +132,28 @@ impl Scribe {
         }
     }
 
-    /// Recovers, then writes until the queue is closed or the device fails.
-    pub(crate) fn run(mut self, recovered: Promise<bool>) {
+    /// Recovers, then writes until the queue is closed or the device fails. Returns the superblock
+    /// that says that the store was closed in order, if it was.
+    pub(crate) fn run(mut self, recovered: Promise<bool>) -> Option<Superblock> {
         let stripe = Arc::clone(&self.stripe);
-        let ended = catch_unwind(AssertUnwindSafe(move || self.work(recovered)));
+        let ended = catch_unwind(AssertUnwindSafe(move || {
+            let ended = self.work(recovered);
+            (ended, self.superblock)
+        }));
         if ended.is_err() {
             tracing::error!("the writing thread panicked");
         }
         // Nothing of this device becomes hot or pending from here on.
         stripe.end();
         match ended {
-            Ok(Ended::Closed) => drop(stripe.queue.end()),
-            Ok(Ended::Failed(removals)) => leave(&stripe, removals),
+            Ok((Ended::Closed, superblock)) => {
+                drop(stripe.queue.end());
+                return Some(superblock).filter(|it| it.clean);
+            }
+            Ok((Ended::Failed(removals), _)) => leave(&stripe, removals),
             Err(_) => leave(&stripe, Vec::new()),
         }
+        None
     }
 
     fn work(&mut self, recovered: Promise<bool>) -> Ended {
@@ -377,6 +389,7 @@ impl Scribe {
     pub(crate) fn new_checkpoint(&mut self) -> Checkpoint {
         let serial = self.superblock.checkpoint_serial + 1;
         self.journal.checkpoint_began(serial);
+        self.removes_before_checkpoint = self.journal.next_ordinal();
         Checkpoint::begin(&self.stripe, serial, self.log.cursor)
     }
 
@@ -397,6 +410,7 @@ impl Scribe {
         self.sync()?;
         self.superblock.checkpoint_serial = checkpoint.edition().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
+        self.superblock.removes_held_below = self.removes_before_checkpoint;
         self.stripe.counters.checkpoints.add(1);
         self.write_superblock(clean)?;
         if self.stripe.index.stays_on_disk() {
@@ -449,9 +463,13 @@ impl Scribe {
     pub(crate) fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
         self.superblock.clean = clean;
         self.superblock.history = self.stripe.members.history();
+        self.superblock.heard = self.stripe.members.heard();
         self.superblock.wall_clock = self.stripe.clock.unix_millis();
         self.stripe.counters.writes.add(1);
         self.stripe.counters.syncs.add(1);
-        crate::open::write_superblock(&*self.stripe.device, &mut self.superblock)
+        crate::open::write_superblock(&*self.stripe.device, &mut self.superblock)?;
+        let members = &self.stripe.members;
+        members.superblock_is_durable(self.superblock.device, self.superblock.serial);
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::queue::Done;
 use super::{Removal, Removing, Scribe};
 use crate::disk_table;
-use crate::format::{Family, Removed};
+use crate::format::{Family, Removed, RuleLine};
 use crate::object::Version;
 use crate::policy::SetId;
 use crate::rules::Effect;
@@ -80,7 +80,8 @@ impl Scribe {
             }
         }
         if removals.iter().any(is_rules) {
-            self.write_rules()?;
+            let lines = self.stripe.rules.lines();
+            self.write_rules(&lines)?;
         }
         self.sync()?;
         let now = self.stripe.clock.monotone();
@@ -115,15 +116,15 @@ impl Scribe {
         Ok(())
     }
 
-    fn write_rules(&mut self) -> io::Result<()> {
+    /// Makes the rules of `lines`, which are all that are in force, durable.
+    pub(crate) fn write_rules(&mut self, lines: &[RuleLine]) -> io::Result<()> {
         // Where rules go, a store from before there were any may have removes.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
             self.journal_names(&displaced)?;
             self.sync()?;
         }
-        let lines = self.stripe.rules.lines();
-        self.journal.write_rules(&self.stripe, &lines)
+        self.journal.write_rules(&self.stripe, lines)
     }
 
     /// Before the journal's ring comes round to removes below `below`: they must be held by two

@@ -1,5 +1,7 @@
 //! The superblock: what the store is and where things lie. Two copies, written in turn.
 
+use std::collections::BTreeMap;
+
 use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
 use crate::geometry::Geometry;
 use crate::key::Secret;
@@ -24,14 +26,14 @@ pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
     ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
     ("removes forgotten below", 200, 8), ("policy since", 208, 8),
     ("devices known", 216, 2), ("memberships", 218, 2), ("reserved", 220, 4),
-    ("device lines", 224, 1024), ("membership lines", 1248, 512),
-    ("reserved", 1760, 2328), ("checksum", 4088, 8),
+    ("device lines", 224, 1024), ("membership lines", 1248, 512), ("removes held below", 1760, 8),
+    ("reserved", 1768, 2320), ("checksum", 4088, 8),
 ];
 
 /// A line of the devices known.
 #[rustfmt::skip]
 pub(crate) const MEMBER_LAYOUT: Layout = &[
-    ("device", 0, 2), ("reserved", 2, 6), ("weight", 8, 8),
+    ("device", 0, 2), ("heard", 2, 6), ("weight", 8, 8),
 ];
 
 /// A line of the memberships.
@@ -50,6 +52,8 @@ const _: () = assert!(MEMBERS_AT + DEVICES_KNOWN_MAX * LINE == MEMBERSHIPS_AT);
 const _: () = assert!(MEMBERSHIPS_AT + MEMBERSHIPS_MAX * LINE == 1760 && DEVICES_KNOWN_MAX == 64);
 
 const FLAG_CLEAN: u32 = 1;
+/// What fits into six bytes; no device is written so often.
+const HEARD_MAX: u64 = (1 << 48) - 1;
 
 /// Which areas the store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +99,17 @@ pub(crate) struct Superblock {
     /// Removes of versions below this may be known to the checkpoint only: without a checkpoint, no
     /// record older than this may come back.
     pub(crate) removes_forgotten_below: u64,
+    /// The last complete checkpoint holds the removes in journal blocks of ordinals below this.
+    pub(crate) removes_held_below: u64,
     /// Code of the policy that last opened the store (`config`).
     pub(crate) policy: u8,
     /// The first version given out since that policy, and no other, has opened it.
     pub(crate) policy_since: u64,
     /// Who made up the store when.
     pub(crate) history: History,
+    /// For the devices of the history: the highest serial of a superblock of theirs that was
+    /// durable when this was written. A device that comes with a lower one was rolled back.
+    pub(crate) heard: BTreeMap<u16, u64>,
 }
 
 /// Why a block is no superblock.
@@ -178,11 +187,12 @@ impl Superblock {
             (192, self.wall_clock),
             (200, self.removes_forgotten_below),
             (208, self.policy_since),
+            (1760, self.removes_held_below),
         ];
         for (at, long) in longs {
             put(&mut out, at, &long.to_le_bytes());
         }
-        encode_history(&mut out, &self.history);
+        encode_history(&mut out, &self.history, &self.heard);
         let mac = Secret::from_bytes(self.secret).mac(&[&out[..4088]]);
         put(&mut out, 4088, &mac.to_le_bytes());
         out
@@ -236,14 +246,16 @@ impl Superblock {
             checkpoint_parts: field.u64(184),
             wall_clock: field.u64(192),
             removes_forgotten_below: field.u64(200),
+            removes_held_below: field.u64(1760),
             policy: bytes[75],
             policy_since: field.u64(208),
             history: decode_history(&field).ok_or(SuperblockError::Damaged)?,
+            heard: decode_heard(&field),
         })
     }
 }
 
-fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History) {
+fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History, heard: &BTreeMap<u16, u64>) {
     let known: Vec<Member> = history.known().into_iter().collect();
     let count = |n: usize| u16::try_from(n).expect("at most 64").to_le_bytes();
     put(out, 216, &count(known.len()));
@@ -251,6 +263,8 @@ fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History) {
     for (n, member) in known.iter().enumerate() {
         let at = MEMBERS_AT + n * LINE;
         put(out, at, &member.id.to_le_bytes());
+        let heard = heard.get(&member.id).copied().unwrap_or(0);
+        put(out, at + 2, &heard.min(HEARD_MAX).to_le_bytes()[..6]);
         put(out, at + 8, &member.weight.to_le_bytes());
     }
     for (n, membership) in history.memberships().iter().enumerate() {
@@ -293,6 +307,20 @@ fn decode_history(field: &Fieldreader<'_>) -> Option<History> {
     History::from_parts((0..memberships).map(membership).collect())
 }
 
+fn decode_heard(field: &Fieldreader<'_>) -> BTreeMap<u16, u64> {
+    let mut all = BTreeMap::new();
+    for n in 0..usize::from(field.u16(216)).min(DEVICES_KNOWN_MAX) {
+        let at = MEMBERS_AT + n * LINE;
+        let mut serial = [0; 8];
+        serial[..6].copy_from_slice(&field.array::<6>(at + 2));
+        let serial = u64::from_le_bytes(serial);
+        if serial > 0 {
+            all.insert(field.u16(at), serial);
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,6 +352,7 @@ mod tests {
             checkpoint_parts: 11,
             wall_clock: 12,
             removes_forgotten_below: 13,
+            removes_held_below: 16,
             policy: 14,
             policy_since: 15,
             history: {
@@ -336,6 +365,7 @@ mod tests {
                 history.change(100, vec![member(0), member(9)]);
                 history
             },
+            heard: BTreeMap::from([(3, 17), (9, HEARD_MAX)]),
         }
     }
 

@@ -114,6 +114,25 @@ impl History {
         }
     }
 
+    /// The same where what lies on the devices `away` does not count: they were rolled back, which
+    /// is as if they had left and come back. Returns a version from which on all of this holds.
+    pub(crate) fn change_without(&mut self, first: u64, away: &[u16], members: Vec<Member>) -> u64 {
+        if away.is_empty() {
+            self.change(first, members);
+            return first;
+        }
+        let stayed = members.iter().filter(|it| !away.contains(&it.id));
+        let stayed: Vec<Member> = stayed.copied().collect();
+        if stayed.is_empty() {
+            self.begin_anew(first, members);
+            return first;
+        }
+        self.change(first, stayed);
+        let back = first.max(self.tip().first) + 1;
+        self.change(back, members);
+        back
+    }
+
     /// Whether what `device` holds of `key` under `version` counts.
     pub(crate) fn counts(&self, key: KeyHash, version: u64, device: u16) -> bool {
         for membership in self.memberships.iter().rev() {
@@ -315,6 +334,30 @@ mod tests {
         assert_eq!((history.since(0), history.since(1)), (0, u64::MAX));
         history.change(300, vec![a, b]);
         assert_eq!((history.since(0), history.since(1)), (0, 300));
+    }
+
+    #[test]
+    fn nothing_on_a_device_that_was_rolled_back_counts_and_all_else_does() {
+        let (a, b) = (member(0, 1), member(1, 1));
+        for names in [vec![a, b], vec![a]] {
+            let mut history = History::new(names.clone());
+            let next = history.change_without(100, &[1], vec![a, b]);
+            for key in keys(100) {
+                let owner = |members: &[Member]| u64::from(owner(members, key));
+                let stays = owner(&[a, b]) == 0 && owner(&names) == 0;
+                assert_eq!(history.counts(key, 99, 0), stays);
+                assert!(!history.counts(key, 99, 1));
+                // What is put from now on counts where it belongs.
+                assert!(history.counts(key, next, owner(&[a, b]).try_into().unwrap()));
+            }
+        }
+        // With all of them rolled back, each to another moment, nothing counts.
+        let mut history = History::new(vec![a, b]);
+        let next = history.change_without(100, &[0, 1], vec![a, b]);
+        for key in keys(100) {
+            assert!((0..2).all(|device| !history.counts(key, 99, device)));
+            assert!((0..2).any(|device| history.counts(key, next, device)));
+        }
     }
 
     #[test]

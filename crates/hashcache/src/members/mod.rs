@@ -10,7 +10,8 @@
 
 mod history;
 
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 
 pub(crate) use history::{
     Chosen, DEVICES_KNOWN_MAX, DEVICES_MAX, History, MEMBERSHIPS_MAX, Member, Membership,
@@ -30,7 +31,11 @@ pub(crate) struct Members {
     /// A bit for each stripe that names belong to.
     live: AtomicU64,
     next_version: AtomicU64,
+    /// The first version of this opening.
+    first_version: u64,
     history: RwLock<History>,
+    /// Serial of the last durable superblock of each device that is known.
+    serials: Mutex<BTreeMap<u16, u64>>,
     stripes: OnceLock<Vec<Weak<Stripe>>>,
     /// Held by who changes the history.
     change: Mutex<()>,
@@ -47,7 +52,9 @@ impl Members {
             devices,
             live: AtomicU64::new(live),
             next_version: AtomicU64::new(next_version),
+            first_version: next_version,
             history: RwLock::new(history),
+            serials: Mutex::default(),
             stripes: OnceLock::new(),
             change: Mutex::default(),
         }
@@ -102,6 +109,24 @@ impl Members {
         self.history.read().expect("no holder of this lock panics")
     }
 
+    // -- superblocks ---------------------------------------------------------------------------
+
+    /// A superblock of `device` with this serial is durable: the others are to remember it.
+    pub(crate) fn superblock_is_durable(&self, device: u16, serial: u64) {
+        let mut serials = self.lock_serials();
+        let known = serials.entry(device).or_insert(serial);
+        *known = serial.max(*known);
+    }
+
+    /// For the superblocks: the last durable serial of each device.
+    pub(crate) fn heard(&self) -> BTreeMap<u16, u64> {
+        self.lock_serials().clone()
+    }
+
+    fn lock_serials(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
+        self.serials.lock().expect("no holder of this lock panics")
+    }
+
     // -- versions ------------------------------------------------------------------------------
 
     pub(crate) fn draw_version(&self) -> Version {
@@ -110,6 +135,11 @@ impl Members {
 
     pub(crate) fn next_version(&self) -> u64 {
         self.next_version.load(Ordering::Relaxed)
+    }
+
+    /// The first version of this opening: all that was put before has a lower one.
+    pub(crate) fn first_version(&self) -> u64 {
+        self.first_version
     }
 
     /// Recovery found `version` given out.

@@ -369,3 +369,123 @@ fn whatever_devices_do_an_answer_is_the_last_put() {
         }
     }
 }
+
+/// Names of which a device that is rolled back has some.
+const ROLLED: u64 = 50;
+
+/// What is done in the run whose end a device does not keep: half of the names are removed, some
+/// put again.
+fn change_names(cache: &Cache) {
+    for n in 0..ROLLED {
+        match n % 4 {
+            0 | 1 => cache.remove(&name(n)).wait().unwrap(),
+            2 => put(cache, n, 1_000 + n),
+            _ => {}
+        }
+    }
+    assert!(cache.flush().wait());
+}
+
+/// Nothing that was removed or replaced answers. Returns how many names do.
+fn only_what_was_left(cache: &Cache, what: &str) -> usize {
+    let there = found(cache, ROLLED);
+    for (n, put) in &there {
+        let right = match n % 4 {
+            0 | 1 => None,
+            2 => Some(1_000 + n),
+            _ => Some(*n),
+        };
+        assert_eq!(Some(*put), right, "{what}: name {n}");
+    }
+    there.len()
+}
+
+#[test]
+fn a_device_rolled_back_to_before_the_last_opening_answers_nothing_of_that() {
+    for policy in EVERY {
+        for orderly in [true, false] {
+            let what = format!("{policy:?}, closed: {orderly}");
+            let (a, b) = (memory(DEVICE_BYTES), memory(DEVICE_BYTES));
+            let cache = open(&[&a, &b], policy);
+            (0..ROLLED).for_each(|n| put(&cache, n, n));
+            close(cache);
+            let image = b.to_bytes();
+            let cache = open(&[&a, &b], policy);
+            change_names(&cache);
+            let a_killed = a.to_bytes();
+            let whole = only_what_was_left(&cache, &what);
+            close(cache);
+            let a = if orderly { a } else { copy(a_killed) };
+            let b = copy(image);
+            let cache = open(&[&a, &b], policy);
+            let left = only_what_was_left(&cache, &what);
+            // The other device has what it had.
+            assert!(0 < left && left < whole, "{what}: {left} of {whole}");
+            // And the one that is back takes part.
+            (0..ROLLED).for_each(|n| put(&cache, n, 2_000 + n));
+            close(cache);
+            let again = found(&open(&[&a, &b], policy), ROLLED);
+            // (A name that shares the place of another may have been put out by it.)
+            let least = ROLLED as usize * 9 / 10;
+            assert!(again.len() >= least, "{what}: {}", again.len());
+            assert!(again.iter().all(|(n, put)| *put == 2_000 + n), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_device_rolled_back_within_the_last_run_is_known_by_the_orderly_end() {
+    for policy in EVERY {
+        for which in 0..2 {
+            let what = format!("{policy:?}, device {which}");
+            let mut devices = [memory(DEVICE_BYTES), memory(DEVICE_BYTES)];
+            let cache = open(&[&devices[0], &devices[1]], policy);
+            (0..ROLLED).for_each(|n| put(&cache, n, n));
+            assert!(cache.flush().wait());
+            let image = devices[which].to_bytes();
+            change_names(&cache);
+            close(cache);
+            devices[which] = copy(image);
+            let cache = open(&[&devices[0], &devices[1]], policy);
+            assert!(only_what_was_left(&cache, &what) > 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_while_a_store_opens_and_a_damaged_superblock_cost_no_content() {
+    for policy in [PolicyKind::Log, PolicyKind::Set] {
+        let devices = [memory(DEVICE_BYTES), memory(DEVICE_BYTES)];
+        let cache = open(&[&devices[0], &devices[1]], policy);
+        (0..ROLLED).for_each(|n| put(&cache, n, n));
+        let whole = found(&cache, ROLLED).len();
+        close(cache);
+        let images = devices.each_ref().map(|it| it.to_bytes());
+        let with = |images: &[Vec<u8>; 2]| {
+            let copies = images.each_ref().map(|it| copy(it.clone()));
+            found(&open(&[&copies[0], &copies[1]], policy), ROLLED).len()
+        };
+        // At each of the first writes: those are superblocks.
+        for crash in 0..8 {
+            let left = Arc::new(AtomicU64::new(crash));
+            let joint = images.each_ref().map(|it| {
+                Arc::new(Joint {
+                    inner: MemoryDevice::from_bytes(it.clone()),
+                    left: Arc::clone(&left),
+                })
+            });
+            let all = joint.each_ref().map(|it| Arc::clone(it) as Arc<dyn Device>);
+            drop(Cache::open(on(all.to_vec(), policy)).unwrap());
+            let copies = joint.each_ref().map(|it| it.inner.to_bytes());
+            assert_eq!(with(&copies), whole, "{policy:?}, crash at write {crash}");
+        }
+        for device in 0..2 {
+            for superblock in 0..2 {
+                let mut damaged = images.clone();
+                damaged[device][superblock * 4096 + 300] ^= 1;
+                let what = format!("{policy:?}, device {device}, superblock {superblock}");
+                assert_eq!(with(&damaged), whole, "{what}");
+            }
+        }
+    }
+}

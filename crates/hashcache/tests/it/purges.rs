@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use hashcache::device::{FaultDevice, MemoryDevice};
-use hashcache::{Cache, Put, Rule};
+use hashcache::{Cache, Health, PolicyKind, Put, Rule};
 
-use super::support::{Form, MIB, Value, copy, forms, get, memory, open, quiet};
+use super::support::{
+    BadBlocks, Form, KIB, MIB, POLICIES, Value, copy, forms, get, memory, open, quiet,
+};
 
 /// Names of these tests; those that are even have a label from their second put on.
 const NAMES: u64 = 24;
@@ -155,5 +157,195 @@ fn a_soft_purge_of_what_was_pending_leaves_nothing_fresh_that_is_older() {
         }
         // What a soft purge makes stale is kept.
         assert!(found + 2 >= NAMES / 2, "{form:?}: {found}");
+    }
+}
+
+// -- what cannot be read any more -----------------------------------------------------------------
+
+/// Where the journal of a small store lies, its length, and where its areas for rules begin
+/// (`docs/FORMAT.md`).
+const JOURNAL: usize = 64 * KIB;
+const JOURNAL_BYTES: usize = 64 * KIB;
+const BLOCK: usize = 4 * KIB;
+const AREAS: [usize; 2] = [JOURNAL + 32 * KIB, JOURNAL + 48 * KIB];
+
+/// How the run that made the store ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Closed,
+    Killed,
+}
+
+/// Whether a name of [`purged`] was taken away, by its name or by a rule.
+fn is_gone(n: u64) -> bool {
+    n.is_multiple_of(2) || n.is_multiple_of(5)
+}
+
+/// A store of which every second name was purged by its label, every fifth removed by name, with so
+/// many removes of other names `before` those and behind them.
+fn purged(form: Form, end: End, before: u64, behind: u64) -> Vec<u8> {
+    let device = memory(16 * MIB);
+    let cache = open(quiet(device.clone(), form));
+    put_all(&cache, 1, is_labelled);
+    assert!(cache.flush().wait());
+    let remove = |names: Vec<Vec<u8>>| {
+        let removes: Vec<_> = names.iter().map(|name| cache.remove(name)).collect();
+        removes.into_iter().for_each(|it| it.wait().unwrap());
+    };
+    let others = |from: u64, count: u64| (from..from + count).map(|n| n.to_le_bytes().to_vec());
+    remove(others(0, before).collect());
+    purge(&cache);
+    for n in (0..NAMES).filter(|n| n.is_multiple_of(5)) {
+        remove(vec![name(n)]);
+    }
+    remove(others(before, behind).collect());
+    let killed = device.to_bytes();
+    cache.close();
+    match end {
+        End::Closed => device.to_bytes(),
+        End::Killed => killed,
+    }
+}
+
+/// Names that are found. None of them may be among those that are gone.
+fn found(cache: &Cache, what: &str) -> u64 {
+    let there = |n: &u64| round_of(cache, *n).is_some();
+    let there: Vec<u64> = (0..NAMES).filter(there).collect();
+    let back: Vec<_> = there.iter().filter(|n| is_gone(**n)).collect();
+    assert!(back.is_empty(), "{what}: {back:?} came back");
+    there.len() as u64
+}
+
+/// Opens `bytes` with those blocks unreadable, and what that leaves once more with the same blocks
+/// blank, as a disk gives a sector that it has replaced. Returns how many names are found, and
+/// whether the store says that it has forgotten all.
+fn open_with_bad_blocks(bytes: &[u8], form: Form, bad: &[usize], what: &str) -> (u64, bool) {
+    let bad: Vec<u64> = bad.iter().map(|at| *at as u64).collect();
+    let device = Arc::new(BadBlocks::new(
+        MemoryDevice::from_bytes(bytes.to_vec()),
+        &bad,
+    ));
+    let cache = open(quiet(device.clone(), form));
+    let names = found(&cache, what);
+    assert_eq!(cache.health(), Health::InService, "{what}");
+    let forgotten = cache.stats().forgotten;
+    // It goes on, and what is put now stays.
+    put_all(&cache, 2, |_| false);
+    assert!(cache.flush().wait());
+    let mut left = device.inner.to_bytes();
+    let again = open(quiet(copy(left.clone()), form));
+    let stays = (0..NAMES).filter(|n| round_of(&again, *n) == Some(2));
+    assert!(stays.count() as u64 + 2 >= NAMES, "{what}");
+    // Not closed: what lies on the disk now is what was written until the bad blocks were read.
+    let device = Arc::new(BadBlocks::new(
+        MemoryDevice::from_bytes(bytes.to_vec()),
+        &bad,
+    ));
+    let cache = open(quiet(device.clone(), form));
+    assert_eq!(found(&cache, what), names);
+    left = device.inner.to_bytes();
+    for at in bad.into_iter().map(|at| at as usize) {
+        if left[at..at + BLOCK] == bytes[at..at + BLOCK] {
+            left[at..at + BLOCK].fill(0);
+        }
+    }
+    found(&open(quiet(copy(left), form)), &format!("{what}, replaced"));
+    (names, forgotten > 0)
+}
+
+#[test]
+fn an_unreadable_block_of_the_journal_brings_nothing_back() {
+    for form in forms() {
+        for end in [End::Closed, End::Killed] {
+            // Few: the ring has not come round; many: it has, and its blocks are full.
+            for (before, behind) in [(0, 0), (400, 400)] {
+                if before > 0 && !POLICIES.contains(&form.policy) {
+                    continue;
+                }
+                let bytes = purged(form, end, before, behind);
+                let whole = found(&open(quiet(copy(bytes.clone()), form)), "whole");
+                assert!(whole + 3 >= (0..NAMES).filter(|n| !is_gone(*n)).count() as u64);
+                let mut spared = 0;
+                let blocks = (JOURNAL..JOURNAL + JOURNAL_BYTES).step_by(BLOCK);
+                for block in blocks.clone() {
+                    let what = format!("{form:?} {end:?} {before}: block at {block}");
+                    let (names, forgotten) = open_with_bad_blocks(&bytes, form, &[block], &what);
+                    assert_eq!(names, if forgotten { 0 } else { whole }, "{what}");
+                    spared += u64::from(!forgotten);
+                    // Of rules there are two sets, and the table clears slots.
+                    let is_in_ring = block < AREAS[0];
+                    let is_table = !matches!(form.policy, PolicyKind::Log | PolicyKind::LogLru);
+                    assert!(!forgotten || (is_in_ring && !is_table), "{what}");
+                    // A checkpoint has what was removed before it.
+                    assert!(!forgotten || end == End::Killed, "{what}");
+                }
+                // The areas for rules, and what the ring has not come to.
+                assert!(spared >= 8, "{form:?} {end:?} {before}: {spared}");
+            }
+        }
+    }
+}
+
+#[test]
+fn removes_that_a_checkpoint_holds_may_be_lost() {
+    for policy in [PolicyKind::Log, PolicyKind::LogLru] {
+        let device = copy(purged(policy.into(), End::Closed, 200, 0));
+        let cache = open(quiet(device.clone(), policy));
+        let whole = found(&cache, "whole");
+        // Behind the checkpoint: blocks from before it are no loss any more.
+        cache.remove(b"another").wait().unwrap();
+        let bytes = device.to_bytes();
+        let first = open_with_bad_blocks(&bytes, policy.into(), &[JOURNAL], "the first block");
+        assert_eq!(first, (whole, false), "{policy:?}");
+    }
+}
+
+#[test]
+fn one_damaged_set_of_rules_of_two_takes_nothing_with_it() {
+    for form in forms() {
+        for end in [End::Closed, End::Killed] {
+            let bytes = purged(form, end, 0, 0);
+            let whole = found(&open(quiet(copy(bytes.clone()), form)), "whole");
+            for area in AREAS {
+                for at in [0, 20, 40, 60, BLOCK - 1] {
+                    let what = format!("{form:?} {end:?}: byte {at} of the set at {area}");
+                    let mut damaged = bytes.clone();
+                    damaged[area + at] ^= 4;
+                    let device = copy(damaged);
+                    let cache = open(quiet(device.clone(), form));
+                    assert_eq!(found(&cache, &what), whole, "{what}");
+                    assert_eq!(cache.stats().forgotten, 0, "{what}");
+                    // The other was damaged later: both are whole again by then.
+                    let mut damaged = device.to_bytes();
+                    damaged[AREAS[0] + AREAS[1] - area + at] ^= 4;
+                    assert_eq!(found(&open(quiet(copy(damaged), form)), &what), whole);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn with_both_sets_of_rules_damaged_everything_older_is_forgotten() {
+    for form in forms() {
+        for end in [End::Closed, End::Killed] {
+            let what = format!("{form:?} {end:?}");
+            let bytes = purged(form, end, 0, 0);
+            let mut damaged = bytes.clone();
+            AREAS.into_iter().for_each(|area| damaged[area + 40] ^= 4);
+            let device = copy(damaged);
+            let cache = open(quiet(device.clone(), form));
+            assert_eq!((found(&cache, &what), cache.stats().forgotten), (0, 1));
+            // What comes later is kept, also by the openings that follow.
+            put_all(&cache, 2, |_| false);
+            assert!(cache.flush().wait());
+            let again = open(quiet(copy(device.to_bytes()), form));
+            let stays = (0..NAMES).filter(|n| round_of(&again, *n) == Some(2));
+            assert!(stays.count() as u64 + 2 >= NAMES, "{what}");
+            assert_eq!(again.stats().forgotten, 0, "{what}");
+            // Unreadable is as bad as damaged.
+            let (names, forgotten) = open_with_bad_blocks(&bytes, form, &AREAS, &what);
+            assert_eq!((names, forgotten), (0, true), "{what}");
+        }
     }
 }

@@ -427,8 +427,12 @@ fn a_set_of_rules_that_is_cut_anywhere_leaves_the_one_before() {
     cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
     cache.remove_matching(&[rule(&cache, 2)]).wait().unwrap();
     let written = device.written();
-    let (last, before) = written.split_last().unwrap();
+    // The set of rules, and its copy that is written when the first is durable.
+    let [before @ .., last, copied] = &written[..] else {
+        panic!("{} writes", written.len());
+    };
     assert_eq!(last.1.len(), 2 * 4 * KIB, "the set of rules");
+    assert_eq!(last.1, copied.1, "both areas hold the same");
     let mut image = vec![0; 16 * MIB];
     let mut write = |offset: u64, bytes: &[u8]| {
         let at = usize::try_from(offset).unwrap();

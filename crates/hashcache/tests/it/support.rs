@@ -1,7 +1,7 @@
 //! What the tests share: contents that prove themselves, stores in memory, devices that tell or
 //! stop.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::{env, io};
@@ -297,6 +297,57 @@ impl<D: Device> Device for Recorder<D> {
             written.push(buffer.to_vec());
         }
         drop(tape);
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+/// A device with blocks that it refuses to read until they are written, as a disk with bad sectors.
+pub struct BadBlocks {
+    pub inner: MemoryDevice,
+    bad: Mutex<BTreeSet<u64>>,
+}
+
+const BAD_BLOCK: u64 = 4096;
+
+impl BadBlocks {
+    /// `bad`: where those blocks begin.
+    pub fn new(inner: MemoryDevice, bad: &[u64]) -> Self {
+        let bad = bad.iter().map(|at| at / BAD_BLOCK).collect();
+        Self {
+            inner,
+            bad: Mutex::new(bad),
+        }
+    }
+
+    fn covered(offset: u64, length: usize) -> std::ops::Range<u64> {
+        offset / BAD_BLOCK..(offset + length as u64).div_ceil(BAD_BLOCK)
+    }
+}
+
+impl Device for BadBlocks {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let bad = self.bad.lock().unwrap();
+        if bad
+            .range(Self::covered(offset, buffer.len()))
+            .next()
+            .is_some()
+        {
+            return Err(io::Error::other("a bad block"));
+        }
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        let covered = Self::covered(offset, buffer.len());
+        self.bad.lock().unwrap().retain(|it| !covered.contains(it));
         self.inner.write_at(offset, buffer)
     }
 

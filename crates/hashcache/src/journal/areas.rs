@@ -1,0 +1,183 @@
+//! The two areas for rules: each holds the whole set, and one that is whole is enough.
+//!
+//! Called by `journal` with the blocks of both.
+//!
+//! A set is written to one area, synced, and then written to the other. So whatever the moment, one
+//! area is whole; and once a set is acknowledged, both hold it.
+//!
+//! Invariant: an area that was damaged is never taken for one that was never written.
+
+use crate::format::{RuleLine, RulesBlock};
+
+/// A block of an area, as it was read.
+pub(super) enum AreaBlock {
+    /// Zeros, or removes from before there were rules.
+    Blank,
+    Rules(RulesBlock),
+    /// It can be read, and is damaged.
+    Damaged,
+    /// The device refuses to read it.
+    Unreadable,
+}
+
+impl AreaBlock {
+    fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Unreadable)
+    }
+}
+
+/// What an area holds.
+enum Area {
+    Blank,
+    Whole(u64, Vec<RuleLine>),
+    /// A set that a crash has torn, or that is damaged.
+    Damaged,
+    Unreadable,
+}
+
+/// What both areas say together.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// The rules that count; `None` when there were some and they are lost.
+    pub(super) lines: Option<Vec<RuleLine>>,
+    /// The highest serial that any block bears, whether its set is whole or not.
+    pub(super) serial: u64,
+    /// The area to write first: not the only one that is whole.
+    pub(super) first: usize,
+    /// Whether both areas hold the set that counts.
+    pub(super) is_doubled: bool,
+}
+
+/// What to go by. After a crash (not `clean`) the first set of all may have been torn.
+pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> Rules {
+    let bears = |block: &AreaBlock| match block {
+        AreaBlock::Rules(block) => block.serial,
+        _ => 0,
+    };
+    let highest = areas.iter().flatten().map(bears).max().unwrap_or(0);
+    let [one, other] = areas.map(Area::of);
+    let (lines, first, is_doubled) = match (one, other) {
+        (Area::Blank, Area::Blank) => (Some(Vec::new()), 0, true),
+        (Area::Whole(one, lines), Area::Whole(other, others)) => {
+            let newer = if one >= other { lines } else { others };
+            (Some(newer), usize::from(one > other), one == other)
+        }
+        (Area::Whole(_, lines), _) => (Some(lines), 1, false),
+        (_, Area::Whole(_, lines)) => (Some(lines), 0, false),
+        // No set was ever acknowledged: both would hold it.
+        (Area::Blank, Area::Damaged) | (Area::Damaged, Area::Blank) if !clean => {
+            (Some(Vec::new()), 0, false)
+        }
+        _ => (None, 0, false),
+    };
+    Rules {
+        lines,
+        serial: highest,
+        first,
+        is_doubled,
+    }
+}
+
+impl Area {
+    fn of(blocks: Vec<AreaBlock>) -> Self {
+        let any_unreadable = blocks.iter().any(AreaBlock::is_unreadable);
+        // A set begins in the first block, so behind a blank one none can have been.
+        let mut rest = blocks.iter();
+        let blank = matches!(rest.next(), None | Some(AreaBlock::Blank));
+        if blank && rest.all(|it| matches!(it, AreaBlock::Blank | AreaBlock::Unreadable)) {
+            return Self::Blank;
+        }
+        match whole_set(blocks) {
+            Some((serial, lines)) => Self::Whole(serial, lines),
+            None if any_unreadable => Self::Unreadable,
+            None => Self::Damaged,
+        }
+    }
+}
+
+/// Serial and rules of a set, if all its blocks are there.
+fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<RuleLine>)> {
+    let mut blocks = blocks.into_iter().map(|it| match it {
+        AreaBlock::Rules(block) => Some(block),
+        AreaBlock::Blank | AreaBlock::Damaged | AreaBlock::Unreadable => None,
+    });
+    let first = blocks.next()??;
+    let (serial, count) = (first.serial, first.blocks);
+    if first.block != 0 {
+        return None;
+    }
+    let mut lines = first.lines;
+    for n in 1..count {
+        let block = blocks.next()??;
+        if (block.serial, block.block, block.blocks) != (serial, n, count) {
+            return None;
+        }
+        lines.extend(block.lines);
+    }
+    Some((serial, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(serial: u64) -> Vec<AreaBlock> {
+        let block = |block| {
+            AreaBlock::Rules(RulesBlock {
+                device: 0,
+                serial,
+                block,
+                blocks: 2,
+                lines: Vec::new(),
+            })
+        };
+        vec![block(0), block(1), AreaBlock::Blank]
+    }
+
+    fn blank() -> Vec<AreaBlock> {
+        vec![AreaBlock::Blank, AreaBlock::Blank, AreaBlock::Blank]
+    }
+
+    fn with(mut blocks: Vec<AreaBlock>, n: usize, block: AreaBlock) -> Vec<AreaBlock> {
+        blocks[n] = block;
+        blocks
+    }
+
+    #[test]
+    fn one_whole_area_is_enough_and_is_not_written_over_first() {
+        let torn = || with(set(7), 1, AreaBlock::Damaged);
+        let gone = || with(set(7), 0, AreaBlock::Unreadable);
+        for clean in [false, true] {
+            for (areas, first) in [
+                ([set(7), torn()], 1),
+                ([torn(), set(6)], 0),
+                ([gone(), set(7)], 0),
+                ([set(6), blank()], 1),
+            ] {
+                let rules = choose(areas, clean);
+                assert!(rules.lines.is_some() && !rules.is_doubled);
+                assert_eq!(rules.first, first);
+            }
+        }
+        let older = choose([set(8), set(7)], true);
+        assert_eq!((older.first, older.is_doubled, older.serial), (1, false, 8));
+        assert!(choose([set(8), set(8)], true).is_doubled);
+    }
+
+    #[test]
+    fn rules_are_lost_when_neither_area_is_whole_and_never_otherwise() {
+        let torn = || with(set(7), 1, AreaBlock::Damaged);
+        let gone = || with(blank(), 0, AreaBlock::Unreadable);
+        let is_lost = |areas, clean| choose(areas, clean).lines.is_none();
+        assert!(is_lost([torn(), torn()], false));
+        assert!(is_lost([torn(), gone()], false));
+        // After an orderly end nothing is torn.
+        assert!(!is_lost([torn(), blank()], false) && is_lost([torn(), blank()], true));
+        assert!(is_lost([blank(), gone()], false));
+        assert!(!is_lost([blank(), blank()], true));
+        // No set reaches behind a first block that is blank.
+        let unused = || with(blank(), 2, AreaBlock::Unreadable);
+        assert!(!is_lost([blank(), unused()], true));
+        assert!(!is_lost([unused(), unused()], true));
+    }
+}

@@ -1,0 +1,152 @@
+//! Which removes may be lost with blocks of the ring that cannot be read.
+//!
+//! Pure: called by `journal` with what the blocks say of themselves.
+//!
+//! The ring is written in order, two places at a time: the block that grows lies at a place or at
+//! the one behind it, the next one at the first free place behind both. So what a block that cannot
+//! be read may have held follows from its neighbours: nothing, when the ring has not come so far
+//! yet; removes older than those of the readable blocks behind it; or, next to the newest block
+//! that can be read, the newest of all.
+//!
+//! Invariant: never says that less is lost than may be.
+
+/// What is known of one place of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Zeros, or a block of something else: no remove was ever written here.
+    Blank,
+    /// A block of this ordinal.
+    Block(u64),
+    /// It can be read, and is damaged.
+    Damaged,
+    /// The device refuses to read it.
+    Unreadable,
+}
+
+/// The ordinal below which blocks of removes may be lost: `u64::MAX` when the newest may be; `None`
+/// when nothing is.
+///
+/// After a crash (not `clean`) a damaged block among the `torn` places that are written next is
+/// taken for a write that the crash has torn: no remove in it had been acknowledged, and the older
+/// ones that it went over had been given up before.
+pub(super) fn lost_below(ring: &[Seen], clean: bool, torn: usize) -> Option<u64> {
+    let places = ring.len();
+    let ordinal = |place: usize| match ring[place % places] {
+        Seen::Block(ordinal) => Some(ordinal),
+        Seen::Blank | Seen::Damaged | Seen::Unreadable => None,
+    };
+    let newest = (0..places)
+        .filter(|place| ordinal(*place).is_some())
+        .max_by_key(|it| ordinal(*it));
+    // Where the write behind that of the newest block went, if there was one.
+    let frontier = match newest {
+        Some(newest) => [newest + places - 1, newest + 1, newest + 2].map(|it| it % places),
+        None => [0, 0, 0],
+    };
+    let first_torn = newest.map_or(0, |newest| newest + places - 1);
+    let is_torn = |place: usize| !clean && (place + places - first_torn % places) % places < torn;
+    let is_lost = |place: &usize| match ring[*place] {
+        Seen::Unreadable => true,
+        Seen::Damaged => !is_torn(*place),
+        Seen::Blank | Seen::Block(_) => false,
+    };
+    let lost: Vec<usize> = (0..places).filter(is_lost).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    if frontier.iter().any(|place| lost.contains(place)) {
+        return Some(u64::MAX);
+    }
+    let Some(newest) = newest else {
+        // The first place is blank, so nothing was ever written.
+        return None;
+    };
+    // In its first lap the ring has not come further than the newest block and its copy.
+    let first_lap = ring.get(newest + 2) == Some(&Seen::Blank);
+    let below = |place: usize| {
+        // Of two places that hold copies of one block either may be the later, so the one behind
+        // does not count.
+        let behind = (2..=places).map(|step| place + step);
+        behind.into_iter().find_map(ordinal).unwrap_or(u64::MAX)
+    };
+    let written = |place: &usize| !(first_lap && *place > newest);
+    lost.into_iter().filter(written).map(below).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring that this many removes of one each were written to, as `journal` does.
+    fn written(places: usize, blocks: usize, copies: usize) -> Vec<Seen> {
+        let mut ring = vec![Seen::Blank; places];
+        let (mut ordinal, mut base) = (0, 0);
+        for _ in 0..blocks {
+            for copy in 0..copies {
+                ring[(base + copy % 2) % places] = Seen::Block(ordinal);
+                ordinal += 1;
+            }
+            base = (base + copies.min(2)) % places;
+        }
+        ring
+    }
+
+    /// For every ring and each of its places: what was lost there is below what is said.
+    #[test]
+    fn no_block_that_is_lost_has_an_ordinal_that_is_said_to_be_there() {
+        for copies in 1..5 {
+            for blocks in 0..40 {
+                let ring = written(8, blocks, copies);
+                for place in 0..8 {
+                    for bad in [Seen::Unreadable, Seen::Damaged] {
+                        let mut read = ring.clone();
+                        read[place] = bad;
+                        let lost = lost_below(&read, true, 2);
+                        let what = format!("{copies} copies, {blocks} blocks, place {place}");
+                        match ring[place] {
+                            Seen::Block(ordinal) => {
+                                assert!(lost.is_some_and(|below| ordinal < below), "{what}");
+                            }
+                            _ => assert!(matches!(lost, None | Some(u64::MAX)), "{what}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_that_the_ring_has_not_come_to_holds_nothing() {
+        let mut ring = written(8, 2, 2);
+        ring[6] = Seen::Unreadable;
+        assert_eq!(lost_below(&ring, true, 2), None);
+        // Behind the newest block a newer one may lie.
+        ring[5] = Seen::Unreadable;
+        assert_eq!(lost_below(&ring, true, 2), Some(u64::MAX));
+        let mut blank = vec![Seen::Blank; 8];
+        blank[3] = Seen::Unreadable;
+        assert_eq!(lost_below(&blank, true, 2), None);
+        blank[0] = Seen::Unreadable;
+        assert_eq!(lost_below(&blank, true, 2), Some(u64::MAX));
+    }
+
+    #[test]
+    fn an_older_block_is_lost_below_the_blocks_behind_it() {
+        // 0 1 | 2 3 | 4 5 | 6 7, then 8 9 over the first two.
+        let mut ring = written(8, 5, 2);
+        ring[4] = Seen::Unreadable;
+        assert_eq!(lost_below(&ring, true, 2), Some(6));
+    }
+
+    #[test]
+    fn a_write_that_a_crash_has_torn_is_no_loss() {
+        let mut ring = written(8, 3, 1);
+        ring[3] = Seen::Damaged;
+        assert_eq!(lost_below(&ring, false, 4), None);
+        assert_eq!(lost_below(&ring, true, 4), Some(u64::MAX));
+        // An older one is.
+        ring[3] = Seen::Blank;
+        ring[0] = Seen::Damaged;
+        assert_eq!(lost_below(&ring, false, 4), Some(2));
+    }
+}
