@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use group::RunsUnderWay;
-pub(crate) use lookup::{Deferred, Lookup, Question, Recalled, Wanted};
+pub(crate) use lookup::{Deferred, Hint, Lookup, Question, Recalled, Wanted};
 pub(crate) use read::Read;
 
 use crate::circular_log::LogMap;
