@@ -458,10 +458,14 @@ impl Stripe {
                 // serving it would be a lie.
                 Read::Record(_) => self.counters.false_reads.add(1),
                 Read::Passed => {}
+                // It could have been the newest version of this name: an older one must not be
+                // served in its stead, so all that could be one are forgotten.
                 Read::Damaged => {
-                    // It could have been the newest version of this name: an older one must not
-                    // be served in its stead, so all that could be one are forgotten.
                     self.counters.damaged.add(1);
+                    self.forget_candidates(wanted.key, candidates);
+                    return None;
+                }
+                Read::Refused => {
                     self.forget_candidates(wanted.key, candidates);
                     return None;
                 }
@@ -550,7 +554,7 @@ impl Stripe {
                 self.counters.damaged.add(1);
                 None
             }
-            Read::Passed | Read::Failed => None,
+            Read::Passed | Read::Refused | Read::Failed => None,
         }
     }
 }

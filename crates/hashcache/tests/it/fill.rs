@@ -54,6 +54,7 @@ fn an_object_that_began_empty_is_whole_when_all_has_been_filled_in_and_after_a_k
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "what took hours must not")]
 fn a_length_that_is_only_announced_costs_few_spans_and_few_holes() {
     // As many look-ups as 2^50 bytes have spans take hours; those that are made take milliseconds.
     let (begun_at, most) = (Instant::now(), Duration::from_secs(60));
