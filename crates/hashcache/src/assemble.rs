@@ -218,7 +218,8 @@ fn make(
         && config.policy.family() == Family::Table
     {
         let device = place.path.display();
-        tracing::info!(%device, asked, made = least, "blocks are made as large as the disk's sectors");
+        let made = least;
+        tracing::info!(%device, asked, made, "blocks are made as large as the disk's sectors");
     }
     let raised = Config {
         block_bytes: Some(config.block_bytes.unwrap_or(BLOCK_BYTES).max(least)),

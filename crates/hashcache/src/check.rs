@@ -361,7 +361,7 @@ fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
             }
             // The log has gone over its tail: the slot is free, in effect.
             Read::Passed => {}
-            Read::Damaged | Read::Failed => report.damaged += 1,
+            Read::Damaged | Read::Refused | Read::Failed => report.damaged += 1,
         }
     }
 }

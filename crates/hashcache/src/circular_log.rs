@@ -187,6 +187,15 @@ impl LogMap {
         all.copied().filter(|stamp| *stamp > 0).min()
     }
 
+    /// The log goes on behind `segment`: what it held counts as overwritten.
+    pub(crate) fn left_out(&self, segment: u64) {
+        let mut stamps = self.stamps.write().expect("no holder of this lock panics");
+        let of = usize::try_from(segment).ok();
+        if let Some(of) = of.and_then(|n| stamps.of.get_mut(n)) {
+            *of = 0;
+        }
+    }
+
     /// Takes over stamps from a checkpoint or a scan.
     pub(crate) fn restore(&self, of: Vec<u64>, cursor: Cursor) {
         let mut stamps = self.stamps.write().expect("no holder of this lock panics");
@@ -225,6 +234,9 @@ impl LogMap {
         self.set_head(self.position_of(cursor));
     }
 }
+
+/// So many segments in a row the log leaves out at most: recovery looks behind no more.
+pub(crate) const LEFT_OUT_IN_A_ROW_MAX: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -312,15 +324,28 @@ impl LogWriter {
         Some((at, bytes))
     }
 
-    /// The segment after this one, to be opened with `stamp`.
-    pub(crate) fn next_segment(&mut self, stamp: u64) -> Cursor {
+    /// The segment after this one, and its lap.
+    pub(crate) fn following(&self) -> (u64, u64) {
         let fresh = self.phase == Phase::Fresh;
         let segment = if fresh {
             0
         } else {
             (self.cursor.segment + 1) % self.segments
         };
-        let lap = self.cursor.lap + u64::from(!fresh && segment == 0);
+        (segment, self.cursor.lap + u64::from(!fresh && segment == 0))
+    }
+
+    /// Leaves the segment after this one out. What was open is over.
+    pub(crate) fn leave_out(&mut self) {
+        let (segment, lap) = self.following();
+        (self.cursor.segment, self.cursor.lap) = (segment, lap);
+        self.phase = Phase::Ended;
+        self.listed.clear();
+    }
+
+    /// The segment after this one, to be opened with `stamp`.
+    pub(crate) fn next_segment(&mut self, stamp: u64) -> Cursor {
+        let (segment, lap) = self.following();
         self.cursor = Cursor {
             segment,
             lap,

@@ -134,7 +134,7 @@ fn read_tail(stripe: &Stripe, filled: &Filled, tail: TailPlace) -> Result<Bytes,
     if wanted as u64 > left || length > crate::object::PAGE * 8 {
         return Err(Read::Damaged);
     }
-    let bytes = stripe.read_bytes(offset, wanted).ok_or(Read::Failed)?;
+    let bytes = stripe.try_read_bytes(offset, wanted)?;
     let fields = &filled.prelude.fields;
     let expected = Tail {
         key: fields.key,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::checkpoint::{self, Restored};
-use crate::circular_log::Cursor;
+use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::flush::Scribe;
 use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, KIND_SLOT, Listed, Removed};
 use crate::journal::Journalled;
@@ -356,24 +356,36 @@ fn from_checkpoint(
     let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
     // At most one lap: a log that is newer all the way round has passed the checkpoint.
     for _ in 0..stripe.geometry.segments {
-        let segment = (last.segment + 1) % stripe.geometry.segments;
-        let lap = last.lap + u64::from(segment == 0);
-        let Some(first) = first_header(stripe, segment) else {
+        let Some(next) = following(stripe, last) else {
             break;
-        };
-        if first.stamp <= last.stamp || first.lap != lap {
-            break;
-        }
-        let next = Cursor {
-            segment,
-            lap,
-            stamp: first.stamp,
-            used: 0,
-            ordinal: 0,
         };
         last = replay.segment(next, 0, 0);
     }
     scribe.log.resume_behind(last);
+}
+
+/// The segment that was opened after `last`, if one was. Some in between may have been left out
+/// because reads of them fail.
+fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
+    let (segments, mut lap) = (stripe.geometry.segments, last.lap);
+    for step in 1..=(LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1) {
+        let segment = (last.segment + step) % segments;
+        lap += u64::from(segment == 0);
+        let Some(first) = first_header(stripe, segment) else {
+            continue;
+        };
+        // Older ones are what the last lap left there.
+        if first.stamp > last.stamp && first.lap == lap {
+            return Some(Cursor {
+                segment,
+                lap,
+                stamp: first.stamp,
+                used: 0,
+                ordinal: 0,
+            });
+        }
+    }
+    None
 }
 
 /// Without a checkpoint.
@@ -416,8 +428,11 @@ impl<'a> Replay<'a> {
         let mut found: Vec<Cursor> = Vec::new();
         for segment in 0..stripe.geometry.segments {
             let Some(first) = first_header(stripe, segment) else {
-                // In its first lap the log has not come further than this.
-                if found.iter().all(|cursor| cursor.lap == 0) {
+                // In its first lap the log has not come further than this, some that were left out
+                // excepted.
+                let last = found.last().map_or(0, |it| it.segment);
+                let is_far = segment > last + LEFT_OUT_IN_A_ROW_MAX;
+                if is_far && found.iter().all(|cursor| cursor.lap == 0) {
                     break;
                 }
                 continue;

@@ -15,7 +15,7 @@ use crate::key::KeyHash;
 use crate::object::{Cut, Version};
 use crate::record::Kept;
 use crate::shard::Found;
-use crate::stripe::{Lookup, Wanted};
+use crate::stripe::{Hint, Lookup, Wanted};
 
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]
@@ -92,57 +92,65 @@ impl Hit {
     /// What of `range` is not stored, as far as memory knows: rounded out to spans, in order.
     /// What it calls stored can still turn out missing when it is read.
     ///
-    /// Behind 4,096 spans in a row that are missing it does not look any further and calls the rest
-    /// missing: a length of 2^60 announced by an upstream must not keep anybody busy.
+    /// An upstream can announce a length of 2^60, and nobody may be kept busy by that. So behind
+    /// 4,096 missing spans the rest counts as missing, and behind 4,096 spans of which memory knows
+    /// nothing (policies without an index) the rest counts as stored. The first hole is exact, as
+    /// long as memory knows all spans before it.
     pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
+        let total = self.head.fields.total.unwrap_or(u64::MAX);
+        let end = range.end.min(total);
         let mut holes: Vec<Range<u64>> = Vec::new();
+        let (mut missing, mut unknown) = (0, 0);
         let mut at = range.start;
         while at < end {
             let span = self.cut().span_at(at);
             let bounds = self.cut().bounds(span);
-            let stop = bounds.end.min(end);
-            let searched = holes.last().map_or(0, |hole| hole.end - hole.start);
-            if searched > HOLE_SPANS_MAX * self.cut().span_bytes() || stop <= at {
-                match holes.last_mut().filter(|hole| hole.end >= at) {
-                    Some(hole) => hole.end = end,
-                    None => holes.push(at..end),
-                }
-                return holes;
+            // Behind the last span that has a number nothing can be stored.
+            let is_past_all = bounds.end <= at;
+            if missing == HOLE_SPANS_MAX || is_past_all {
+                add_hole(&mut holes, at..end);
+                break;
             }
-            let stored = match span {
-                0 if stop <= self.head.content_bytes() as u64 => true,
-                // What a head of an incomplete object lacks was filled in as a span like others.
-                0 if self.is_complete() => false,
-                _ => {
-                    let stripe = self.cache.stripe(self.head.fields.key);
-                    stripe.contains_hint(self.span_key(span))
-                }
-            };
-            if !stored {
-                let total = self.head.fields.total.unwrap_or(u64::MAX);
-                let hole = bounds.start..bounds.end.min(total);
-                match holes.last_mut().filter(|last| last.end == hole.start) {
-                    Some(last) => last.end = hole.end,
-                    None => holes.push(hole),
+            match self.span_hint(span, bounds.end.min(end)) {
+                Hint::Stored => {}
+                Hint::Unknown if unknown == UNKNOWN_SPANS_MAX => break,
+                Hint::Unknown => unknown += 1,
+                Hint::Missing => {
+                    missing += 1;
+                    add_hole(&mut holes, bounds.start..bounds.end.min(total));
                 }
             }
-            at = stop;
+            at = bounds.end;
         }
         holes
+    }
+
+    /// What memory knows of a span, of which content up to `stop` is wanted.
+    fn span_hint(&self, span: u32, stop: u64) -> Hint {
+        match span {
+            0 if stop <= self.head.content_bytes() as u64 => Hint::Stored,
+            // What a head of an incomplete object lacks was filled in as a span like others.
+            0 if self.is_complete() => Hint::Missing,
+            _ => {
+                let stripe = self.cache.stripe(self.head.fields.key);
+                stripe.hint(self.span_key(span))
+            }
+        }
     }
 
     /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is
     /// that span whole (the last one may be shorter).
     ///
     /// # Errors
-    /// [`PutError::Length`] when it is not a whole span; [`PutError::Full`] without memory.
+    /// [`PutError::Length`] when it is not a whole span, or lies behind the object's end;
+    /// [`PutError::Full`] without memory.
     pub fn fill(&self, offset: u64, content: &[u8]) -> Result<(), PutError> {
         let span = self.cut().span_at(offset);
         let bounds = self.cut().bounds(span);
-        let announced = bounds.end.min(self.head.fields.total.unwrap_or(u64::MAX)) - bounds.start;
+        let end = bounds.end.min(self.head.fields.total.unwrap_or(u64::MAX));
+        let announced = end.saturating_sub(bounds.start);
         let written = content.len() as u64;
-        if bounds.start != offset || announced != written {
+        if bounds.start != offset || announced != written || announced == 0 {
             return Err(PutError::Length { written, announced });
         }
         write::fill(&self.cache, &self.head, self.span_key(span), span, content)
@@ -162,7 +170,16 @@ impl Hit {
 }
 
 /// See [`Hit::holes`].
-const HOLE_SPANS_MAX: u64 = 4096;
+const HOLE_SPANS_MAX: u32 = 4096;
+const UNKNOWN_SPANS_MAX: u32 = 4096;
+
+/// Adds `hole`, which lies behind all others, to them.
+fn add_hole(holes: &mut Vec<Range<u64>>, hole: Range<u64>) {
+    match holes.last_mut().filter(|last| last.end >= hole.start) {
+        Some(last) => last.end = hole.end,
+        None => holes.push(hole),
+    }
+}
 
 /// Content of a hit, in pieces.
 pub struct Reader {

@@ -4,6 +4,7 @@
 //! and open what is left.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use super::{Device, MemoryDevice};
@@ -39,6 +40,8 @@ struct State {
     stopped: bool,
     failing: bool,
     full: bool,
+    /// Places that cannot be read.
+    unreadable: Vec<Range<u64>>,
 }
 
 /// A [`MemoryDevice`] that fails when told to.
@@ -58,6 +61,7 @@ impl FaultDevice {
             stopped: false,
             failing: false,
             full: false,
+            unreadable: Vec::new(),
         };
         Self {
             inner,
@@ -86,6 +90,11 @@ impl FaultDevice {
     /// From now on every operation fails.
     pub fn fail(&self) {
         self.lock().failing = true;
+    }
+
+    /// From now on reads of any byte of `range` fail, whatever is written there.
+    pub fn refuse_reads(&self, range: Range<u64>) {
+        self.lock().unreadable.push(range);
     }
 
     /// The power goes: of the writes since the last sync, those for which `keep` says no are lost,
@@ -124,9 +133,13 @@ impl Device for FaultDevice {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if self.lock().failing {
+        let end = offset + buffer.len() as u64;
+        let state = self.lock();
+        let mut unreadable = state.unreadable.iter();
+        if state.failing || unreadable.any(|bad| offset < bad.end && bad.start < end) {
             return Err(broken());
         }
+        drop(state);
         self.inner.read_at(offset, buffer)
     }
 
@@ -231,6 +244,17 @@ mod tests {
         device.read_at(0, &mut read).unwrap();
         assert_eq!(read, [1; 512]);
         device.sync().unwrap();
+    }
+
+    #[test]
+    fn a_bad_sector_is_refused_whole_and_alone() {
+        let device = FaultDevice::new(MemoryDevice::new(4096), None);
+        device.refuse_reads(1024..1536);
+        let reads = |at: u64, length: usize| device.read_at(at, &mut vec![0; length]).is_ok();
+        assert!(reads(512, 512) && reads(1536, 512));
+        assert!(!reads(512, 1024) && !reads(1024, 512) && !reads(0, 4096));
+        device.write_at(1024, &[1; 512]).unwrap();
+        assert!(!reads(1024, 512));
     }
 
     #[test]

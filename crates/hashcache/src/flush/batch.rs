@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Pen, Scribe, group};
-use crate::circular_log::Cursor;
+use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk_table;
 use crate::format::{
     BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
@@ -249,6 +249,17 @@ impl Scribe {
                 _ => stripe.write(at, &self.buffer[..bytes])?,
             }
             self.unsynced_bytes += bytes as u64;
+        }
+        for _ in 0..LEFT_OUT_IN_A_ROW_MAX {
+            let (segment, _) = self.log.following();
+            if !stripe.bad_places.leaves_out(&stripe.geometry, segment) {
+                break;
+            }
+            tracing::warn!(segment, "segment left out: reads of it failed");
+            self.log.leave_out();
+            stripe.log.left_out(segment);
+            self.segments_since_checkpoint += 1;
+            stripe.sweep(segment, 0..SHARDS);
         }
         let cursor = self.log.next_segment(stripe.draw_version().0);
         stripe.log.opened(cursor);

@@ -111,14 +111,9 @@ impl Scribe {
 
     /// The segment behind the open one, as it was last opened, if it ever was.
     fn next_victim(&self) -> Option<Cursor> {
-        let open = self.log.cursor;
-        let segment = (open.segment + 1) % self.stripe.geometry.segments;
-        // Behind the last segment comes the first, which this lap has written.
-        let lap = if segment == 0 {
-            open.lap
-        } else {
-            open.lap.checked_sub(1)?
-        };
+        let (segment, next_lap) = self.log.following();
+        // What it holds is of the lap before.
+        let lap = next_lap.checked_sub(1)?;
         let place = self
             .stripe
             .log

@@ -63,6 +63,17 @@ pub(crate) enum Recalled {
     Unsure,
 }
 
+/// What memory knows of a key without reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// It is stored, or another name with an equal tag is.
+    Stored,
+    /// It is not stored.
+    Missing,
+    /// Only the disk can tell.
+    Unknown,
+}
+
 /// An answer from memory, or the read that will give one.
 pub(crate) enum Lookup {
     /// It is in memory.
@@ -299,8 +310,20 @@ impl Stripe {
 
     /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
     pub(crate) fn contains_hint(&self, key: KeyHash) -> bool {
+        self.hint(key) != Hint::Missing
+    }
+
+    /// What memory knows of `key`.
+    pub(crate) fn hint(&self, key: KeyHash) -> Hint {
         let shard = self.view(key);
-        shard.pending.contains_key(&key) || self.locate(&shard, key) != Located::Nowhere
+        if shard.pending.contains_key(&key) {
+            return Hint::Stored;
+        }
+        match self.locate(&shard, key) {
+            Located::Nowhere => Hint::Missing,
+            Located::Set(..) => Hint::Unknown,
+            Located::Log(_) | Located::Displaced(_) | Located::Slot(..) => Hint::Stored,
+        }
     }
 
     /// The end of a look-up on disk: makes the record, `found` where it was `located`, hot if it is
@@ -435,10 +458,14 @@ impl Stripe {
                 // serving it would be a lie.
                 Read::Record(_) => self.counters.false_reads.add(1),
                 Read::Passed => {}
+                // It could have been the newest version of this name: an older one must not be
+                // served in its stead, so all that could be one are forgotten.
                 Read::Damaged => {
-                    // It could have been the newest version of this name: an older one must not
-                    // be served in its stead, so all that could be one are forgotten.
                     self.counters.damaged.add(1);
+                    self.forget_candidates(wanted.key, candidates);
+                    return None;
+                }
+                Read::Refused => {
                     self.forget_candidates(wanted.key, candidates);
                     return None;
                 }
@@ -527,7 +554,7 @@ impl Stripe {
                 self.counters.damaged.add(1);
                 None
             }
-            Read::Passed | Read::Failed => None,
+            Read::Passed | Read::Refused | Read::Failed => None,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
 //! head had not passed them when the read was complete.
 
+mod bad_places;
 mod group;
 mod learn;
 mod lookup;
@@ -17,10 +18,11 @@ mod submit;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
+use bad_places::BadPlaces;
 use group::RunsUnderWay;
-pub(crate) use lookup::{Deferred, Lookup, Question, Recalled, Wanted};
+pub(crate) use lookup::{Deferred, Hint, Lookup, Question, Recalled, Wanted};
 pub(crate) use read::Read;
 
 use crate::circular_log::LogMap;
@@ -79,7 +81,8 @@ pub(crate) struct Stripe {
     /// Of the footer that recovery read last.
     pub(crate) footer_bytes: AtomicUsize,
     health: AtomicU8,
-    read_errors_in_row: AtomicU64,
+    /// Where the device refuses to be read.
+    pub(crate) bad_places: BadPlaces,
 }
 
 /// What became of a record that is to be put.
@@ -147,7 +150,7 @@ impl Stripe {
             runs_under_way: RunsUnderWay::default(),
             footer_bytes: AtomicUsize::new(0),
             health: AtomicU8::new(RECOVERING),
-            read_errors_in_row: AtomicU64::new(0),
+            bad_places: BadPlaces::default(),
         }
     }
 

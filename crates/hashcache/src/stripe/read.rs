@@ -6,7 +6,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,8 +24,6 @@ pub(super) const FIRST_READ: usize = 16 << 10;
 const PRELUDE_READ: u64 = 8 << 10;
 /// How long a read waits for memory before it gives up and is a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
-/// After this many refused reads in a row the device counts as failed.
-const READ_ERRORS_MAX: u64 = 8;
 
 /// Buffers for first reads, with what the device's alignment adds to them.
 pub(super) fn spares(device: &dyn Device, budget: &Budget) -> Arc<Spares> {
@@ -46,7 +43,9 @@ pub(crate) enum Read {
     Damaged,
     /// The log's head has passed it.
     Passed,
-    /// The device refused, or there was no memory.
+    /// The device refused: nobody knows what lies there.
+    Refused,
+    /// There was no memory for it.
     Failed,
 }
 
@@ -66,8 +65,9 @@ impl Stripe {
         let Some(first) = self.first_read(at, expect) else {
             return Read::Passed;
         };
-        let Some(mut bytes) = self.read_bytes(first.offset, first.length) else {
-            return Read::Failed;
+        let mut bytes = match self.try_read_bytes(first.offset, first.length) {
+            Ok(bytes) => bytes,
+            Err(read) => return read,
         };
         let prelude = match self.prelude(at, &first, &bytes) {
             Ok(prelude) => prelude,
@@ -75,10 +75,10 @@ impl Stripe {
         };
         let whole = prelude.record_bytes();
         if whole > bytes.len() {
-            let Some(rest) = self.read_rest(first.offset, &bytes, whole) else {
-                return Read::Failed;
+            bytes = match self.read_rest(first.offset, &bytes, whole) {
+                Ok(bytes) => bytes,
+                Err(read) => return read,
             };
-            bytes = rest;
         }
         self.record(at, prelude, &bytes)
     }
@@ -125,7 +125,7 @@ impl Stripe {
         let prelude = Prelude::decode(&bytes, &self.secret, place)?;
         match self.record(at, prelude, &bytes) {
             Read::Record(record) => Some(*record),
-            Read::Damaged | Read::Passed | Read::Failed => None,
+            Read::Damaged | Read::Passed | Read::Refused | Read::Failed => None,
         }
     }
 
@@ -177,10 +177,15 @@ impl Stripe {
 
     /// At least `length` bytes from `offset` on; `None` when the device or the memory refuses.
     pub(crate) fn read_bytes(&self, offset: u64, length: usize) -> Option<Bytes> {
+        self.try_read_bytes(offset, length).ok()
+    }
+
+    /// The same, and which of them refused.
+    pub(crate) fn try_read_bytes(&self, offset: u64, length: usize) -> Result<Bytes, Read> {
         let (start, skip, span) = self.widen(offset, length);
-        let mut buffer = self.buffer(span)?;
-        self.fill(start, &mut buffer)?;
-        Some(Bytes::from_owner(buffer).slice(skip..))
+        let mut buffer = self.buffer(span).ok_or(Read::Failed)?;
+        self.fill(start, &mut buffer).ok_or(Read::Refused)?;
+        Ok(Bytes::from_owner(buffer).slice(skip..))
     }
 
     /// The same, if there is memory for it at once: for who holds some already.
@@ -192,14 +197,15 @@ impl Stripe {
     }
 
     /// The first `whole` bytes from `offset` on, of which `first` are there already.
-    fn read_rest(&self, offset: u64, first: &Bytes, whole: usize) -> Option<Bytes> {
+    fn read_rest(&self, offset: u64, first: &Bytes, whole: usize) -> Result<Bytes, Read> {
         let (start, skip, span) = self.widen(offset, whole);
-        let mut buffer = self.buffer(span)?;
+        let mut buffer = self.buffer(span).ok_or(Read::Failed)?;
         // What was read ends on a boundary of the device, so the rest begins on one.
         let there = skip + first.len();
         buffer[skip..there].copy_from_slice(first);
-        self.fill(start + there as u64, &mut buffer[there..])?;
-        Some(Bytes::from_owner(buffer).slice(skip..))
+        self.fill(start + there as u64, &mut buffer[there..])
+            .ok_or(Read::Refused)?;
+        Ok(Bytes::from_owner(buffer).slice(skip..))
     }
 
     /// A read widened to the device's alignment: where it starts, bytes to skip, bytes in all.
@@ -240,7 +246,7 @@ impl Stripe {
         Some(self.spares.make(bytes, reservation))
     }
 
-    /// Reads, counting, and takes the store out when the device keeps refusing.
+    /// Reads, counting, and takes the device out when it refuses many places.
     pub(crate) fn fill(&self, offset: u64, buffer: &mut [u8]) -> Option<()> {
         self.count_read(buffer.len());
         self.outcome(offset, self.device.read_at(offset, buffer))
@@ -252,21 +258,18 @@ impl Stripe {
         self.counters.read_bytes.add(bytes as u64);
     }
 
-    /// What the device said to a read: counted, and the store taken out when it keeps refusing.
+    /// What the device said to a read: counted, and the device taken out when it refuses many
+    /// places.
     pub(super) fn outcome<T>(&self, offset: u64, outcome: io::Result<T>) -> Option<T> {
         match outcome {
             Ok(read) => {
-                // Most often it is 0, and a line that all write to is not free.
-                if self.read_errors_in_row.load(Ordering::Relaxed) != 0 {
-                    self.read_errors_in_row.store(0, Ordering::Relaxed);
-                }
+                self.bad_places.good();
                 Some(read)
             }
             Err(error) => {
                 self.counters.read_errors.add(1);
-                let row = self.read_errors_in_row.fetch_add(1, Ordering::Relaxed) + 1;
                 tracing::warn!(%error, offset, "read refused by the device");
-                if row >= READ_ERRORS_MAX {
+                if self.bad_places.refused(&self.geometry, offset) {
                     self.fail("reading", &error);
                 }
                 None

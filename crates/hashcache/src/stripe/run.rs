@@ -154,7 +154,7 @@ impl Stripe {
             let prelude = Prelude::decode(&bytes, &self.secret, stamp?)?;
             match self.record(*at, prelude, &bytes) {
                 Read::Record(record) => Some(*record),
-                Read::Damaged | Read::Passed | Read::Failed => None,
+                Read::Damaged | Read::Passed | Read::Refused | Read::Failed => None,
             }
         };
         places.iter().zip(stamps).map(record).collect()

@@ -86,7 +86,7 @@ impl Stripe {
         read: io::Result<AlignedBuf>,
     ) {
         let Some(bytes) = self.came(&candidate, read) else {
-            return self.conclude(question, Read::Failed);
+            return self.conclude(question, Read::Refused);
         };
         let prelude = match self.prelude(candidate.at, &candidate.first, &bytes) {
             Ok(prelude) => prelude,
@@ -125,7 +125,7 @@ impl Stripe {
     ) {
         let read = match self.came(candidate, read) {
             Some(bytes) => self.record(candidate.at, prelude, &bytes),
-            None => Read::Failed,
+            None => Read::Refused,
         };
         self.conclude(question, read);
     }
@@ -140,7 +140,7 @@ impl Stripe {
         let simple = match &read {
             Read::Record(record) => question.wanted.is(record) && self.is_in_force(record),
             Read::Failed => true,
-            Read::Damaged | Read::Passed => false,
+            Read::Damaged | Read::Passed | Read::Refused => false,
         };
         if simple {
             return self.answer_from(*question, read);

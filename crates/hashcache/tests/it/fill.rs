@@ -1,8 +1,10 @@
 //! Objects that begin empty and are filled in, and puts that were given up.
 
+use std::time::{Duration, Instant};
+
 use hashcache::{Cache, Config, Hit, Keep, PolicyKind, Put, PutError, ReadError};
 
-use crate::support::{MIB, Value, copy, get, memory, open, quiet, read};
+use crate::support::{EVERY, MIB, Value, copy, get, memory, open, quiet, read};
 
 const PAGE: usize = hashcache::PAGE;
 
@@ -49,6 +51,61 @@ fn an_object_that_began_empty_is_whole_when_all_has_been_filled_in_and_after_a_k
     drop(cache);
     let cache = open(quiet(copy(device.to_bytes()), PolicyKind::Log));
     assert_eq!(get(&cache, b"name"), Some(value));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "what took hours must not")]
+fn a_length_that_is_only_announced_costs_few_spans_and_few_holes() {
+    // As many look-ups as 2^50 bytes have spans take hours; those that are made take milliseconds.
+    let (begun_at, most) = (Instant::now(), Duration::from_secs(60));
+    for policy in EVERY {
+        for announced in [1 << 42, 1 << 50, u64::MAX] {
+            let cache = open(quiet(memory(64 * MIB), policy));
+            // So that some sets are held and others are not.
+            for put in 0..500 {
+                let value = Value::new(put, 100);
+                value.store(&cache, format!("{put}").as_bytes()).unwrap();
+            }
+            let put = Put {
+                length: Some(announced),
+                span_pages: 1,
+                ..Put::metadata("m")
+            };
+            let hit = cache.intend(b"name").unwrap().incomplete(put).unwrap();
+            hit.fill(0, &[1; PAGE]).unwrap();
+            hit.fill(PAGE as u64, &[1; PAGE]).unwrap();
+            assert!(cache.flush().wait());
+            for from in [0, announced / 2 + 1] {
+                let holes = hit.holes(from..u64::MAX);
+                assert!(holes.len() <= 4097, "{policy:?} {}", holes.len());
+                assert!(holes.iter().all(|hole| hole.start < hole.end));
+                assert!(holes.is_sorted_by(|one, other| one.end < other.start));
+                assert!(holes.last().is_none_or(|hole| hole.end <= announced));
+            }
+            // What is stored is never called missing.
+            assert!(hit.holes(0..2 * PAGE as u64).is_empty(), "{policy:?}");
+            assert!(begun_at.elapsed() < most, "{policy:?} {announced}");
+        }
+    }
+}
+
+#[test]
+fn a_span_behind_the_end_is_refused() {
+    let cache = open(quiet(memory(64 * MIB), PolicyKind::Log));
+    let value = value(PAGE + 100);
+    let hit = begun(&cache, value);
+    let behind = [1, 2, 5, 1 << 20, 1 << 47];
+    for at in behind.map(|spans| (spans + 1) * PAGE as u64) {
+        for length in [0, 1, 100, PAGE] {
+            let refused = hit.fill(at, &vec![0; length]);
+            assert!(
+                matches!(refused, Err(PutError::Length { announced: 0, .. })),
+                "{refused:?} at {at}"
+            );
+        }
+    }
+    assert!(hit.fill(u64::MAX, b"").is_err());
+    assert!(hit.fill(0, &value.content(b"name")[..PAGE]).is_ok());
 }
 
 #[test]

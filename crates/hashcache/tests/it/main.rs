@@ -9,6 +9,7 @@
     reason = "a test that meets what it does not expect has failed; its numbers are small"
 )]
 
+mod bad_sectors;
 mod block_device;
 mod budget;
 mod checkpoint;
