@@ -11,6 +11,7 @@ mod plan;
 mod proxy_process;
 
 mod proxy_ca;
+mod proxy_clock;
 mod proxy_followers;
 mod proxy_groups;
 mod proxy_intercept;
