@@ -228,7 +228,8 @@ pub struct SettingArgs {
     /// File with certificates of authorities to believe beside those of the platform (PEM)
     #[arg(long, value_name = "FILE")]
     upstream_ca: Vec<String>,
-    /// Also let clients of this network purge (by default: this machine only)
+    /// Let clients of this network purge, and no others (by default: this machine, and nobody in
+    /// front of a site)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_purge: Vec<String>,
     /// Port, or range of ports, that CONNECT may go to [default: 443]

@@ -86,6 +86,7 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
         return Err(match status {
             401 => fault.hint("is it the same token file?"),
             403 => fault.hint("start the proxy with --admin-token-file too"),
+            429 => fault.hint("purge URLs, or `--everything`: these need no room"),
             _ => fault,
         }
         .into());

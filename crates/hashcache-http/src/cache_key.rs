@@ -4,7 +4,7 @@
 //!
 //! | part | bytes |
 //! |---|---|
-//! | format | 1: `KEY_FORMAT` |
+//! | format | 2: `KEY_FORMAT` |
 //! | space | 1: 0 own, 1 site, 2 mirror; after 1 and 2 its number, 2, little-endian |
 //! | scheme, 0 | `http` or `https`, one zero byte |
 //! | host, 0 | in its one spelling, one zero byte |
@@ -78,8 +78,9 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
 }
 
 /// The first byte of every key. A change of the layout changes it, so that names of the old
-/// layout are never met under the new one.
-const KEY_FORMAT: u8 = 1;
+/// layout are never met under the new one. 2: labels are those of an origin; what was stored
+/// before has none by which a purge would find it.
+const KEY_FORMAT: u8 = 2;
 
 /// Format, space with number, two zero bytes, port.
 const FIXED_BYTES_MAX: usize = 1 + 3 + 2 + 2;
@@ -96,11 +97,11 @@ mod tests {
     fn the_layout_is_the_tables() {
         assert_eq!(
             key(Space::Own, "http://Example.com/a?b"),
-            b"\x01\x00http\0example.com\0\x50\x00/a?b"
+            b"\x02\x00http\0example.com\0\x50\x00/a?b"
         );
         assert_eq!(
             key(Space::Mirror(0x0102), "https://[::1]:8443"),
-            b"\x01\x02\x02\x01https\0[::1]\0\xfb\x20/"
+            b"\x02\x02\x02\x01https\0[::1]\0\xfb\x20/"
         );
     }
 

@@ -1,18 +1,30 @@
-//! What time it is, on a box that may have no battery for its clock.
+//! The time of day, on machines that may have no battery for their clock.
 //!
 //! Freshness, `Date`, the access log and certificates all ask here. Time is an anchor plus
-//! `CLOCK_BOOTTIME`, which counts through a suspend and which nobody can set. The system clock is
-//! compared each second: a step forward moves the anchor, a step back is noticed and not followed,
-//! so that a stored response never grows younger. At start the time is the latest of the system
-//! clock, the last time known before the power went, and the day this release was made.
+//! `CLOCK_BOOTTIME`, which counts through a suspend and which nobody can set. At start the time is
+//! the latest of the system clock, the last time known before the power went (the kept time), and
+//! the day this release was made. The system clock is compared each second: a step forward moves
+//! the anchor, a step back only casts doubt.
 //!
-//! When three origins agree in their `Date`, and with them most of those met within the hour, they
-//! are believed about a clock that is behind, and they clear or confirm a suspicion. Origins of one
-//! network, and one host on several ports, are one: who may name what is fetched could else make up
-//! as many as he likes. Where we are ahead of them nothing moves before a restart,
-//! but then the time that is kept for the restart is theirs: one bad hour does not last for ever.
+//! The system clock is *plausible* while it is after the release, and not behind our time by more
+//! than a quartz clock can be wrong ([`SYSTEM_WRONG_MS`]). Then it rules, and `Date` fields of
+//! origins move the time by no more than that. Otherwise origins tell the time, under four rules:
 //!
-//! Invariant: `now` never goes back while the process lives.
+//! - Only an origin whose certificate was verified is a witness. Whoever can name three hosts in a
+//!   page can make up plain ones, and whoever sits on the line can change what they say.
+//! - A certificate bounds what its owner may say: no time outside its validity, and none more than
+//!   [`STEP_MAX_SECONDS`] after its beginning. So a lie reaches as far as a certificate does.
+//! - Three witnesses must agree, and be most of those met within the hour. Origins of one network,
+//!   and one host on several ports, are one witness.
+//! - The time may go back, so that honest witnesses undo what others said, without a restart. A
+//!   response that was stored "in the future" is stale and is validated.
+//!
+//! The circle: to verify a certificate takes the time, and the time takes verified certificates.
+//! While the time rests on nothing but the kept time, a certificate that begins after our time is
+//! judged at its own beginning: an authority has signed that this moment is past. When most
+//! witnesses show certificates that do not hold at our time, each is judged within its own
+//! validity, until they have told the time. Neither happens while the system clock is plausible.
+//!
 //! Cost: `now` is one read of a clock in user space and one atomic load.
 
 use std::fs::File;
@@ -48,7 +60,7 @@ impl UnixMillis {
 #[derive(Debug)]
 pub(crate) struct Clock {
     source: Source,
-    /// Wall time minus boot time; only ever raised.
+    /// Wall time minus boot time.
     anchor_ms: AtomicU64,
     suspect: AtomicBool,
     evidence: Mutex<Evidence>,
@@ -70,7 +82,8 @@ impl Clock {
             .and_then(last_known)
             .map_or(0, |seconds| seconds * 1000);
         let (boot, wall) = (source.boot_ms(), source.wall_ms());
-        let start = wall.max(known_ms).max(RELEASED_SECONDS * 1000);
+        let told = if is_believable(wall) { wall } else { 0 };
+        let start = told.max(known_ms).max(RELEASED_SECONDS * 1000);
         let clock = Self {
             source,
             anchor_ms: AtomicU64::new(start.saturating_sub(boot)),
@@ -101,44 +114,111 @@ impl Clock {
         let mut evidence = self.evidence();
         let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
         let now = boot.saturating_add(self.anchor_ms.load(Relaxed));
-        if wall > now.saturating_add(STEP_MS) {
-            self.forward(wall.saturating_sub(boot), &mut evidence);
+        if wall > now.saturating_add(STEP_MS) && is_believable(wall) {
+            self.anchor_ms.store(wall.saturating_sub(boot), Relaxed);
+            // The witnesses spoke about the time we had.
+            evidence.verdict = Verdict::Open;
         }
-        evidence.system_behind = wall.saturating_add(STEP_MS) < now;
-        self.suspect.store(evidence.suspect(), Relaxed);
+        self.conclude(&evidence, boot, wall);
+    }
+
+    /// Notes that `host` at `peer` has just proved its name with a certificate of this validity.
+    pub(crate) fn verified(&self, host: &Host, peer: IpAddr, validity: Validity) {
+        let mut evidence = self.evidence();
+        let boot_ms = self.source.boot_ms();
+        // What it said before counts on: it has shown the same name again.
+        let says = match evidence.of(host) {
+            Some(Says::Time { anchor_ms, .. }) => Says::Time {
+                anchor_ms,
+                validity,
+            },
+            _ => Says::Nothing { validity },
+        };
+        evidence.note(host, peer, boot_ms, says);
+    }
+
+    /// Notes that the certificate of `host` at `peer` is good, but not at our time.
+    pub(crate) fn out_of_time(&self, host: &Host, peer: IpAddr) {
+        let mut evidence = self.evidence();
+        let boot_ms = self.source.boot_ms();
+        evidence.note(host, peer, boot_ms, Says::OutOfTime);
+        if evidence.most_are_out_of_time(boot_ms) {
+            evidence.verdict = Verdict::OutOfTime;
+        }
+        self.conclude(&evidence, boot_ms, self.source.wall_ms());
     }
 
     /// Notes the `Date` (seconds since 1970) of a response that `host` made just now at `peer`.
+    /// Counts only where [`Clock::verified`] was called for the host before.
     ///
-    /// To be called for responses without `Age` only: others were made at an earlier time.
+    /// To be called for responses over TLS without `Age` only: others were made at an earlier time.
     pub(crate) fn hint(&self, host: &Host, peer: IpAddr, date: u64) {
-        if !(RELEASED_SECONDS..BELIEVABLE_SECONDS).contains(&date) {
-            return;
-        }
         let mut evidence = self.evidence();
-        let boot = self.source.boot_ms();
-        // `Date` has lost its fraction; half a second is the mean of what was lost.
-        evidence.note(Note {
-            host: host.clone(),
-            network: network(peer),
-            boot_ms: boot,
-            anchor_ms: (date * 1000 + 500).saturating_sub(boot),
-        });
-        let Some(agreed) = evidence.agreed(boot) else {
-            return;
+        let validity = match evidence.of(host) {
+            Some(Says::Nothing { validity } | Says::Time { validity, .. }) => validity,
+            Some(Says::OutOfTime) | None => return,
         };
-        let anchor = self.anchor_ms.load(Relaxed);
-        if agreed > anchor.saturating_add(DISAGREE_MS) {
-            self.forward(agreed, &mut evidence);
-            evidence.hosts = Hosts::Agree;
-        } else if agreed.saturating_add(DISAGREE_MS) < anchor {
-            evidence.hosts = Hosts::SayWeAreAhead { anchor_ms: agreed };
-        } else {
-            evidence.hosts = Hosts::Agree;
+        if !validity.bears(date) || !is_believable(date.saturating_mul(1000)) {
+            return;
         }
-        evidence.system_behind = self.source.wall_ms().saturating_add(STEP_MS)
-            < boot.saturating_add(self.anchor_ms.load(Relaxed));
-        self.suspect.store(evidence.suspect(), Relaxed);
+        let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
+        // `Date` has lost its fraction; half a second is the mean of what was lost.
+        let anchor_ms = (date * 1000 + 500).saturating_sub(boot);
+        let says = Says::Time {
+            anchor_ms,
+            validity,
+        };
+        evidence.note(host, peer, boot, says);
+        if let Some(agreed) = evidence.agreed(boot) {
+            evidence.verdict = self.follow(agreed, boot, wall);
+        }
+        self.conclude(&evidence, boot, wall);
+    }
+
+    /// Moves to the anchor on which the witnesses agree, as far as they are to be believed.
+    fn follow(&self, agreed: u64, boot: u64, wall: u64) -> Verdict {
+        let anchor = self.anchor_ms.load(Relaxed);
+        if agreed.abs_diff(anchor) <= DISAGREE_MS {
+            return Verdict::Agree;
+        }
+        let system = wall.saturating_sub(boot);
+        if !is_plausible(wall, boot.saturating_add(anchor)) {
+            self.anchor_ms.store(agreed, Relaxed);
+            return Verdict::Agree;
+        }
+        // Measured against the system clock and not against our time: steps do not add up.
+        if agreed.abs_diff(system) > SYSTEM_WRONG_MS {
+            return Verdict::Contradict;
+        }
+        self.anchor_ms.store(agreed.max(system), Relaxed);
+        Verdict::Agree
+    }
+
+    /// The time by which a certificate of this validity is judged, seconds since 1970.
+    pub(crate) fn certificate_time(&self, validity: Validity) -> u64 {
+        let now = self.now();
+        if is_plausible(self.source.wall_ms(), now.0) {
+            return now.seconds();
+        }
+        let now = now.seconds();
+        match self.evidence().verdict {
+            Verdict::Agree | Verdict::Contradict => now,
+            Verdict::Open => now.max(validity.not_before),
+            Verdict::OutOfTime => now
+                .min(validity.not_after)
+                .max(validity.not_before)
+                .max(RELEASED_SECONDS),
+        }
+    }
+
+    fn conclude(&self, evidence: &Evidence, boot: u64, wall: u64) {
+        let now = boot.saturating_add(self.anchor_ms.load(Relaxed));
+        let suspect = match evidence.verdict {
+            Verdict::Contradict | Verdict::OutOfTime => true,
+            Verdict::Agree => false,
+            Verdict::Open => wall.saturating_add(STEP_MS) < now || !is_believable(wall),
+        };
+        self.suspect.store(suspect, Relaxed);
     }
 
     /// Keeps the time for the next start; the file is replaced as a whole or not at all.
@@ -146,11 +226,7 @@ impl Clock {
         let Some(path) = &self.path else {
             return Ok(());
         };
-        let anchor = match self.evidence().hosts {
-            Hosts::SayWeAreAhead { anchor_ms } => anchor_ms,
-            Hosts::Silent | Hosts::Agree => self.anchor_ms.load(Relaxed),
-        };
-        let seconds = self.source.boot_ms().saturating_add(anchor) / 1000;
+        let seconds = self.now().seconds();
         replace(path, format!("{seconds}\n").as_bytes())
     }
 
@@ -180,81 +256,133 @@ impl Clock {
         }
     }
 
-    /// Moves the anchor forward, or not at all.
-    fn forward(&self, anchor_ms: u64, evidence: &mut Evidence) {
-        if self.anchor_ms.fetch_max(anchor_ms, Relaxed) < anchor_ms {
-            // What the hosts said was about the time we had.
-            evidence.hosts = Hosts::Silent;
-        }
-    }
-
     fn evidence(&self) -> std::sync::MutexGuard<'_, Evidence> {
         self.evidence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// From when until when a certificate holds, seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    pub(crate) not_before: u64,
+    pub(crate) not_after: u64,
+}
+
+impl Validity {
+    /// Whether the owner of the certificate may say that it is `date`.
+    fn bears(self, date: u64) -> bool {
+        let last = self.not_after;
+        let last = last.min(self.not_before.saturating_add(STEP_MAX_SECONDS));
+        (self.not_before..=last).contains(&date)
     }
 }
 
 /// What speaks for and against the time we tell.
 #[derive(Debug, Default)]
 struct Evidence {
-    /// The system clock is behind ours: it stepped back, or started behind the last known time.
-    system_behind: bool,
-    hosts: Hosts,
+    verdict: Verdict,
     notes: Vec<Note>,
 }
 
+/// What most witnesses say.
 #[derive(Clone, Copy, Debug, Default)]
-enum Hosts {
-    /// Too few have spoken since the anchor moved.
+enum Verdict {
+    /// Too few have spoken since the time moved.
     #[default]
-    Silent,
+    Open,
+    /// It is the time we tell.
     Agree,
-    SayWeAreAhead {
-        anchor_ms: u64,
-    },
+    /// It is another time, but the system clock is plausible and rules.
+    Contradict,
+    /// Their certificates do not hold at our time.
+    OutOfTime,
 }
 
-/// The latest `Date` of one host.
+/// The latest of one host.
 #[derive(Debug)]
 struct Note {
     host: Host,
     network: IpAddr,
     boot_ms: u64,
-    anchor_ms: u64,
+    says: Says,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Says {
+    /// It has proved its name, and has told no time yet.
+    Nothing { validity: Validity },
+    /// It has told the time.
+    Time { anchor_ms: u64, validity: Validity },
+    /// Its certificate does not hold at our time.
+    OutOfTime,
 }
 
 impl Evidence {
-    fn suspect(&self) -> bool {
-        match self.hosts {
-            Hosts::SayWeAreAhead { .. } => true,
-            Hosts::Agree => false,
-            Hosts::Silent => self.system_behind,
-        }
+    fn of(&self, host: &Host) -> Option<Says> {
+        let note = self.notes.iter().find(|note| note.host == *host)?;
+        Some(note.says)
     }
 
-    fn note(&mut self, new: Note) {
+    fn note(&mut self, host: &Host, peer: IpAddr, boot_ms: u64, says: Says) {
+        let network = network(peer);
         self.notes
-            .retain(|note| note.host != new.host && note.network != new.network);
+            .retain(|note| note.host != *host && note.network != network);
         if self.notes.len() == NOTES
             && let Some(oldest) = (0..NOTES).min_by_key(|&at| self.notes[at].boot_ms)
         {
             self.notes.swap_remove(oldest);
         }
-        self.notes.push(new);
+        self.notes.push(Note {
+            host: host.clone(),
+            network,
+            boot_ms,
+            says,
+        });
     }
 
-    /// The anchor on which most recent hosts agree, three at least.
+    /// The anchor on which most recent witnesses agree, three at least.
     fn agreed(&mut self, boot_ms: u64) -> Option<u64> {
-        self.notes
-            .retain(|note| boot_ms.saturating_sub(note.boot_ms) <= NOTE_LIFE_MS);
-        let mut anchors: Vec<u64> = self.notes.iter().map(|note| note.anchor_ms).collect();
+        let spoken = self.spoken(boot_ms);
+        let times = self.notes.iter().filter_map(|note| match note.says {
+            Says::Time { anchor_ms, .. } => Some(anchor_ms),
+            Says::Nothing { .. } | Says::OutOfTime => None,
+        });
+        let mut anchors: Vec<u64> = times.collect();
         anchors.sort_unstable();
         // A strict majority: of two crowds that contradict each other neither is believed.
-        let crowd = (anchors.len() / 2 + 1).max(AGREEING_HOSTS);
+        let crowd = (spoken / 2 + 1).max(AGREEING_HOSTS);
         anchors
             .windows(crowd)
             .find(|window| window[crowd - 1] - window[0] <= AGREE_MS)
             .map(|window| window[crowd / 2])
     }
+
+    fn most_are_out_of_time(&mut self, boot_ms: u64) -> bool {
+        let spoken = self.spoken(boot_ms);
+        let out = self.notes.iter();
+        let out = out.filter(|note| matches!(note.says, Says::OutOfTime));
+        out.count() >= (spoken / 2 + 1).max(AGREEING_HOSTS)
+    }
+
+    /// How many witnesses have said something of late.
+    fn spoken(&mut self, boot_ms: u64) -> usize {
+        self.notes
+            .retain(|note| boot_ms.saturating_sub(note.boot_ms) <= NOTE_LIFE_MS);
+        let spoken = self.notes.iter();
+        spoken
+            .filter(|note| !matches!(note.says, Says::Nothing { .. }))
+            .count()
+    }
+}
+
+/// Whether it can be this time at all: after this release, and within twenty years of it.
+fn is_believable(ms: u64) -> bool {
+    (RELEASED_SECONDS..BELIEVABLE_SECONDS).contains(&(ms / 1000))
+}
+
+/// Whether the system clock, which says `wall`, is to be believed against `now`.
+fn is_plausible(wall: u64, now: u64) -> bool {
+    is_believable(wall) && wall.saturating_add(SYSTEM_WRONG_MS) >= now
 }
 
 /// What one owner has of addresses at the least: 256 of them, or the /48 of a site.
@@ -318,12 +446,20 @@ fn last_known(path: &Path) -> Option<u64> {
         .then_some(seconds)
 }
 
-/// 2026-11-01: no earlier than this can it be, for this release did not exist.
+/// 2026-11-01, the build date: it cannot be earlier, for this release did not exist. Raised by hand
+/// with each release: a date taken from the building machine would make each build another.
 const RELEASED_SECONDS: u64 = 1_793_491_200;
 /// Twenty years on; what is told or kept beyond is not believed.
 const BELIEVABLE_SECONDS: u64 = RELEASED_SECONDS + 20 * 365 * 86_400;
 /// A difference to the system clock that is a step and no drift.
 const STEP_MS: u64 = 2_000;
+/// How much a plausible system clock can be wrong: a bad quartz loses 100 parts in a million, which
+/// is ten minutes in ten weeks without a time server.
+const SYSTEM_WRONG_MS: u64 = 600_000;
+/// How far beyond the beginning of its certificate a witness may put the time: 398 days is the
+/// longest that public authorities sign for (CA/Browser Forum, section 6.3.2), and two for skew.
+/// Private ones sign for decades.
+const STEP_MAX_SECONDS: u64 = 400 * 86_400;
 /// Hosts agree when their clocks are this close; `Date` is in seconds and lines are slow.
 const AGREE_MS: u64 = 10_000;
 /// What hosts must differ from us by to be right and we wrong.

@@ -7,16 +7,28 @@
 //! |---|---|
 //! | a URL | a remove of its key; softly, a rule for this name and its variants |
 //! | a prefix | a rule for keys that begin so, within the origin |
-//! | a cache group | a rule for the group's label, within the origin |
-//! | a label | a rule for the label, whatever the origin |
+//! | a cache group | a rule for the origin's group |
+//! | a label of an origin | a rule for the origin's label |
+//! | a label of any origin | a rule for the label |
 //! | everything | a rule for all keys |
+//!
+//! A response is stored with two hashes of each label it was given: one with its origin, which
+//! PURGE asks for, and one without, which the admin listener alone may ask for. Considered: a rule
+//! of the engine that selects by label and prefix (one more word in each rule on disk, and a hash
+//! of the name for each label), and to have the operator name all origins (he does not know them).
+//! The price is that sixteen labels fit where there was room for thirty-two; a response with more
+//! is stored with the label *many* of its origin, which every purge by label within the origin
+//! takes along.
+//!
+//! Rules that are too many become wider in the engine, and in the end take everything. So nothing
+//! is purged by a rule for which there is no room ([`Room`]): the requester is told.
 //!
 //! Invariant: from the moment a purge is in force nobody joins a fetch that began before it; the
 //! answer is given when it will hold after a power cut too.
 //! Cost: none that grows with what is stored.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use hashcache::{Cache, Label, Remove, Rule};
@@ -35,8 +47,10 @@ pub(crate) enum What {
     Prefix(Target),
     /// What the target's origin put into this group.
     Group(Target, Vec<u8>),
-    /// What has this label.
-    Label(Vec<u8>),
+    /// What the target's origin gave this label.
+    Label(Target, Vec<u8>),
+    /// What has this label, whatever its origin.
+    LabelAnywhere(Vec<u8>),
     /// All that is stored.
     Everything,
 }
@@ -74,7 +88,7 @@ impl What {
             Self::Url(_) => Kind::Url,
             Self::Prefix(_) => Kind::Prefix,
             Self::Group(..) => Kind::Group,
-            Self::Label(_) => Kind::Label,
+            Self::Label(..) | Self::LabelAnywhere(_) => Kind::Label,
             Self::Everything => Kind::Everything,
         }
     }
@@ -112,6 +126,30 @@ pub(crate) enum PurgeError {
     TooLong,
     /// In force, but it may not hold after a power cut.
     NotDurable,
+    /// There is no room for more rules.
+    TooManyRules,
+}
+
+/// How much of the room for rules a requester may fill. What is left serves those of the next kind:
+/// no origin can keep a client from purging, and no client the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Half: groups that origins invalidate.
+    Origin,
+    /// Three quarters: the method PURGE.
+    Client,
+    /// All of it: the admin listener, with its token.
+    Operator,
+}
+
+impl Room {
+    const fn of(self, most: usize) -> usize {
+        match self {
+            Self::Origin => most / 2,
+            Self::Client => most / 4 * 3,
+            Self::Operator => most,
+        }
+    }
 }
 
 /// Tells the engine what is purged.
@@ -121,6 +159,8 @@ pub(crate) struct Purger {
     collapse: Arc<Collapse>,
     space: Space,
     counts: Arc<Counts>,
+    /// Held from the look at the room for rules until they are in force.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Purger {
@@ -135,6 +175,7 @@ impl Purger {
             collapse: Arc::clone(collapse),
             space,
             counts: Arc::clone(counts),
+            turn: Arc::default(),
         }
     }
 
@@ -146,25 +187,30 @@ impl Purger {
         }
     }
 
-    /// Purges all of `what` at once, and waits until that is durable.
-    pub(crate) async fn purge(&self, what: &[What], effect: Effect) -> Result<(), PurgeError> {
+    /// Purges all of `what` at once, and waits until that is durable. Nothing is purged if there is
+    /// no room for all of it.
+    pub(crate) async fn purge(
+        &self,
+        what: &[What],
+        effect: Effect,
+        room: Room,
+    ) -> Result<(), PurgeError> {
         let mut rules = Vec::new();
         let mut removes: Vec<Remove> = Vec::new();
         let mut keys = Vec::new();
         for what in what {
             match (what, effect) {
                 (What::Url(target), Effect::Hard) => keys.push(self.key(target)?),
-                _ => rules.push(self.rule(what)?),
+                _ => self.rules(what, &mut rules)?,
             }
         }
-        removes.extend(keys.iter().map(|key| self.cache.remove(key)));
         if !rules.is_empty() {
-            let rules: Vec<_> = match effect {
-                Effect::Hard => rules,
-                Effect::Soft => rules.into_iter().map(Rule::softly).collect(),
-            };
-            removes.push(self.cache.remove_matching(&rules));
+            if effect == Effect::Soft {
+                rules = rules.into_iter().map(Rule::softly).collect();
+            }
+            removes.push(self.put_in_force(&rules, what, room)?);
         }
+        removes.extend(keys.iter().map(|key| self.cache.remove(key)));
         for what in what {
             self.counts.count(what.kind(), effect);
             self.forget_fetches(what);
@@ -184,18 +230,54 @@ impl Purger {
         cache_key(self.space, target).ok_or(PurgeError::TooLong)
     }
 
-    fn rule(&self, what: &What) -> Result<Rule, PurgeError> {
-        Ok(match what {
-            What::Url(target) => Rule::name(&self.key(target)?).within(&self.origin(target)),
+    /// The rules, if there is room for them.
+    fn put_in_force(
+        &self,
+        rules: &[Rule],
+        what: &[What],
+        room: Room,
+    ) -> Result<Remove, PurgeError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // What takes everything takes the place of all rules.
+        if !what.contains(&What::Everything)
+            && self.cache.rules() + rules.len() > room.of(self.cache.rules_max())
+        {
+            return Err(PurgeError::TooManyRules);
+        }
+        Ok(self.cache.remove_matching(rules))
+    }
+
+    fn rules(&self, what: &What, rules: &mut Vec<Rule>) -> Result<(), PurgeError> {
+        match what {
+            What::Url(target) => {
+                rules.push(Rule::name(&self.key(target)?).within(&self.origin(target)));
+            }
             What::Prefix(target) => {
-                Rule::prefix(&self.prefix(target)?).within(&self.origin(target))
+                rules.push(Rule::prefix(&self.prefix(target)?).within(&self.origin(target)));
             }
             What::Group(target, group) => {
-                Rule::label(self.group(target, group)).within(&self.origin(target))
+                let origin = self.origin(target);
+                self.label_rules(group_of(&self.cache, &origin, group), &origin, rules);
             }
-            What::Label(label) => Rule::label(label_of(&self.cache, label)),
-            What::Everything => Rule::prefix(b""),
-        })
+            What::Label(target, label) => {
+                let origin = self.origin(target);
+                self.label_rules(label_of(&self.cache, &origin, label), &origin, rules);
+            }
+            What::LabelAnywhere(label) => {
+                self.label_rules(label_of(&self.cache, &[], label), &[], rules);
+            }
+            What::Everything => rules.push(Rule::prefix(b"")),
+        }
+        Ok(())
+    }
+
+    /// A rule for `label`, and one for what has more labels than there is room for.
+    fn label_rules(&self, label: Label, origin: &[u8], rules: &mut Vec<Rule>) {
+        let many = Rule::label(many_of(&self.cache, origin)).within(origin);
+        if !rules.contains(&many) {
+            rules.push(many);
+        }
+        rules.push(Rule::label(label).within(origin));
     }
 
     /// All of a site is its origin: so it takes in what was purged within it.
@@ -208,10 +290,6 @@ impl Purger {
 
     fn origin(&self, target: &Target) -> Vec<u8> {
         origin_key(self.space, target)
-    }
-
-    fn group(&self, target: &Target, group: &[u8]) -> Label {
-        group_of(&self.cache, &self.origin(target), group)
     }
 
     /// Nobody may join what began before the purge any more.
@@ -227,12 +305,12 @@ impl Purger {
                     self.collapse.forget_where(|key| key.starts_with(&prefix));
                 }
             }
-            What::Group(target, _) => {
+            What::Group(target, _) | What::Label(target, _) => {
                 let origin = self.origin(target);
                 self.collapse.forget_where(|key| key.starts_with(&origin));
             }
             // Which labels a response will have is not known before it comes.
-            What::Label(_) | What::Everything => self.collapse.forget_where(|_| true),
+            What::LabelAnywhere(_) | What::Everything => self.collapse.forget_where(|_| true),
         }
     }
 
@@ -249,21 +327,24 @@ impl Purger {
         let Some(target) = targets.first().filter(|_| !groups.is_empty()) else {
             return;
         };
-        // Rules that become too many become wider, and in the end take everything. Who serves many
-        // names must not bring that about; a cache may invalidate groups, it need not.
-        let room = (self.cache.rules_max() / 2).saturating_sub(self.cache.rules());
-        let (taken, ignored) = groups.split_at(groups.len().min(room));
-        if !ignored.is_empty() {
-            self.counts.count(Kind::Ignored, Effect::Hard);
+        // A cache may invalidate groups, it need not (RFC 9875, section 3).
+        let group = |group: &Vec<u8>| What::Group(target.clone(), group.clone());
+        let what: Vec<_> = groups.iter().map(group).collect();
+        let mut rules = Vec::new();
+        for what in &what {
+            if self.rules(what, &mut rules).is_err() {
+                return;
+            }
         }
-        let rule = |group: &Vec<u8>| {
-            self.counts.count(Kind::Unsafe, Effect::Hard);
-            Rule::label(self.group(target, group)).within(&self.origin(target))
-        };
-        let rules: Vec<_> = taken.iter().map(rule).collect();
-        if !rules.is_empty() {
-            drop(self.cache.remove_matching(&rules));
-            self.forget_fetches(&What::Group(target.clone(), Vec::new()));
+        match self.put_in_force(&rules, &what, Room::Origin) {
+            Ok(remove) => {
+                drop(remove);
+                for what in &what {
+                    self.counts.count(Kind::Unsafe, Effect::Hard);
+                    self.forget_fetches(what);
+                }
+            }
+            Err(_) => self.counts.count(Kind::Ignored, Effect::Hard),
         }
     }
 }
@@ -274,8 +355,8 @@ fn is_variant(name: &[u8], key: &[u8]) -> bool {
     behind.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
 }
 
-/// What a response is labelled with: its cache groups, which are its origin's own, and the labels
-/// it was given.
+/// What a response is labelled with: its cache groups, and the labels it was given, with its origin
+/// and without.
 pub(crate) fn labels_of(
     cache: &Cache,
     space: Space,
@@ -288,18 +369,38 @@ pub(crate) fn labels_of(
         return Vec::new();
     }
     let origin = origin_key(space, target);
+    // The engine would take the last ones for any label, of any origin.
+    if groups.len() + 2 * own.len() > LABELS_MAX {
+        return vec![many_of(cache, &origin), many_of(cache, &[])];
+    }
     let groups = groups.iter().map(|group| group_of(cache, &origin, group));
-    let own = own.iter().map(|label| label_of(cache, label));
-    groups.chain(own).collect()
+    let bound = own.iter().map(|label| label_of(cache, &origin, label));
+    let free = own.iter().map(|label| label_of(cache, &[], label));
+    groups.chain(bound).chain(free).collect()
 }
 
+/// Labels that the engine keeps of an object.
+const LABELS_MAX: usize = 32;
+
+// An origin ends in its port, and no origin begins like another kind of label: no label of one is
+// a label of another. Without an origin it is one of all.
+
 fn group_of(cache: &Cache, origin: &[u8], group: &[u8]) -> Label {
-    // The origin ends in its port: no group of one is a group of another.
     cache.label(&[b"group", origin, group].concat())
 }
 
-fn label_of(cache: &Cache, label: &[u8]) -> Label {
-    cache.label(&[b"label", label].concat())
+fn label_of(cache: &Cache, origin: &[u8], label: &[u8]) -> Label {
+    let kind: &[u8] = if origin.is_empty() {
+        b"label"
+    } else {
+        b"bound"
+    };
+    cache.label(&[kind, origin, label].concat())
+}
+
+/// The label of what has more labels than there is room for.
+fn many_of(cache: &Cache, origin: &[u8]) -> Label {
+    cache.label(&[b"many", origin].concat())
 }
 
 /// What was purged, for people and programs.
@@ -317,7 +418,11 @@ pub(crate) fn report(what: &[What], effect: Effect) -> Bytes {
                 "group": text(group),
                 "origin": origin(target),
             }),
-            What::Label(label) => json!({ "label": text(label) }),
+            What::Label(target, label) => json!({
+                "label": text(label),
+                "origin": origin(target),
+            }),
+            What::LabelAnywhere(label) => json!({ "label": text(label) }),
             What::Everything => json!({ "everything": true }),
         }
     };

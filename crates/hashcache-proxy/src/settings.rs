@@ -175,7 +175,7 @@ pub struct Settings {
     pub fail: Fail,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
-    /// Clients that may purge beside those of this machine.
+    /// Clients that may purge. None: this machine on forward listeners, nobody in front of a site.
     pub allow_purge: Vec<Prefix>,
     /// The file with the token that the admin listener wants for what changes anything, if it is to
     /// change anything.

@@ -62,7 +62,7 @@ pub(crate) struct Live {
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
-    /// Clients beside this machine that may purge.
+    /// Clients that may purge; see [`Common::may_purge`] for none.
     pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::Shared,
     /// What is shown to clients that speak TLS.
@@ -128,10 +128,15 @@ impl Common {
         UnixTime(self.clock.now().seconds())
     }
 
-    /// Whether this client may purge: from this machine, unless more are allowed.
-    pub(crate) fn may_purge(&self, client: IpAddr) -> bool {
+    /// Whether this client may purge in `space`: as the operator says; if nothing is said, from
+    /// this machine, but not in front of a site.
+    pub(crate) fn may_purge(&self, client: IpAddr, space: Space) -> bool {
         let client = client.to_canonical();
-        client.is_loopback() || self.live().allow_purge.iter().any(|it| it.contains(client))
+        let live = self.live();
+        match &live.allow_purge[..] {
+            [] => client.is_loopback() && !matches!(space, Space::Site(_)),
+            allowed => allowed.iter().any(|it| it.contains(client)),
+        }
     }
 
     /// Under which part of the key space the resources of this process lie.

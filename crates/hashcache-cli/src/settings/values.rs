@@ -79,7 +79,7 @@ pub struct Values {
     pub fail: Fail,
     /// Clients allowed beside the default ones.
     pub allow_client: Vec<Prefix>,
-    /// Clients that may purge, beside those of this machine.
+    /// Clients that may purge.
     pub allow_purge: Vec<Prefix>,
     /// Where the token of the admin listener stands, if it is to change anything.
     pub admin_token_file: Option<PathBuf>,

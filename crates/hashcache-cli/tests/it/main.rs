@@ -11,11 +11,13 @@ mod plan;
 mod proxy_process;
 
 mod proxy_ca;
+mod proxy_clock;
 mod proxy_followers;
 mod proxy_groups;
 mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
+mod proxy_purge_rights;
 mod proxy_purges;
 mod proxy_ranges;
 mod proxy_rules;

@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::{Admin, plain, typed};
-use crate::purge::{Effect, PurgeError, Purger, What, report};
+use crate::purge::{Effect, PurgeError, Purger, Room, What, report};
 use crate::settings::Mode;
 
 pub(super) const PATH: &str = "/-/purge";
@@ -71,7 +71,7 @@ impl Admin {
             Ok(asked) => asked,
             Err(what) => return error(StatusCode::BAD_REQUEST, &what),
         };
-        match purges.purger.purge(&what, effect).await {
+        match purges.purger.purge(&what, effect, Room::Operator).await {
             Ok(()) => {
                 tracing::info!(count = what.len(), ?effect, "purged");
                 typed(
@@ -80,6 +80,11 @@ impl Admin {
                     String::from_utf8_lossy(&report(&what, effect)).into_owned(),
                 )
             }
+            Err(PurgeError::TooManyRules) => error(
+                StatusCode::TOO_MANY_REQUESTS,
+                "not purged: too many purges by label or prefix are in force; purge URLs or \
+                 everything",
+            ),
             Err(PurgeError::TooLong) => {
                 error(StatusCode::URI_TOO_LONG, "a URL so long is never stored")
             }
@@ -155,7 +160,7 @@ impl Purges {
             ));
         }
         for label in take_strings(&mut object, "label")? {
-            what.push(What::Label(label.into_bytes()));
+            what.push(What::LabelAnywhere(label.into_bytes()));
         }
         let groups = take_strings(&mut object, "group")?;
         let origins = take_strings(&mut object, "origin")?;

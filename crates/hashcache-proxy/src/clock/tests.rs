@@ -9,6 +9,13 @@ pub(super) struct Script {
     pub(super) wall_ms: AtomicU64,
 }
 
+impl Clock {
+    /// A clock of a machine just started whose system clock says this, seconds since 1970.
+    pub(crate) fn of_test(seconds: u64) -> Self {
+        clock(&script(seconds * 1000))
+    }
+}
+
 const DAY_MS: u64 = 86_400_000;
 const NOON_MS: u64 = RELEASED_SECONDS * 1000 + 100 * DAY_MS;
 const MONTH_SECONDS: u64 = 30 * 86_400;
@@ -35,11 +42,26 @@ impl Script {
     }
 }
 
-/// The host of this number says so, from a network of its own.
-fn says(clock: &Clock, host: u16, seconds: u64) {
+/// Where the host of this number is: in a network of its own.
+fn whereabouts(host: u16) -> (Host, IpAddr) {
     let [high, low] = host.to_be_bytes();
     let name = Host::Name(format!("{host}.test").into());
-    clock.hint(&name, [198, high, low, 1].into(), seconds);
+    (name, [198, high, low, 1].into())
+}
+
+/// A certificate of 90 days that began 30 days before `seconds`.
+fn around(seconds: u64) -> Validity {
+    Validity {
+        not_before: seconds.saturating_sub(MONTH_SECONDS),
+        not_after: seconds.saturating_add(2 * MONTH_SECONDS),
+    }
+}
+
+/// The host proves its name with a certificate for this time, and tells the time.
+fn says(clock: &Clock, host: u16, seconds: u64) {
+    let (name, peer) = whereabouts(host);
+    clock.verified(&name, peer, around(seconds));
+    clock.hint(&name, peer, seconds);
 }
 
 fn three_hosts_say(clock: &Clock, seconds: u64) {
@@ -181,41 +203,181 @@ fn two_hosts_are_not_believed_and_three_are() {
 
 #[test]
 fn many_names_of_one_network_and_many_addresses_of_one_name_are_one() {
-    let script = script(NOON_MS);
+    let script = script(7_000);
     let clock = clock(&script);
-    let told = NOON_MS / 1000 + MONTH_SECONDS;
+    let told = NOON_MS / 1000;
     let name = |n: u8| Host::Name(format!("{n}.test").into());
+    let says = |name: &Host, peer: IpAddr| {
+        clock.verified(name, peer, around(told));
+        clock.hint(name, peer, told);
+    };
     for n in 0..100 {
-        clock.hint(&name(n), [198, 51, 100, n].into(), told);
-        clock.hint(&name(0), [203, 0, n, 1].into(), told);
+        says(&name(n), [198, 51, 100, n].into());
+        says(&name(0), [203, 0, n, 1].into());
     }
     assert_eq!(clock.evidence().notes.len(), 2);
     for n in 0..100 {
         let site = [0x2001, 0xdb8, 1, n.into(), 0, 0, 0, 1];
-        clock.hint(&name(0), IpAddr::from(site), told);
-        clock.hint(&name(n), [198, 51, 100, n].into(), told);
+        says(&name(0), IpAddr::from(site));
+        says(&name(n), [198, 51, 100, n].into());
     }
     assert_eq!(clock.evidence().notes.len(), 2);
-    assert_eq!(clock.now(), UnixMillis(NOON_MS));
+    assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000));
     // A third of another network and name is one more.
-    clock.hint(&name(200), [192, 0, 2, 1].into(), told);
+    says(&name(200), [192, 0, 2, 1].into());
     assert_eq!(clock.now().seconds(), told);
 }
 
 #[test]
-fn hosts_that_contradict_each_other_are_not_believed() {
+fn a_host_that_has_shown_no_certificate_is_not_believed() {
+    for wall in [7_000, NOON_MS] {
+        let script = script(wall);
+        let clock = clock(&script);
+        let before = clock.now();
+        let far = NOON_MS / 1000 + 180 * MONTH_SECONDS;
+        for host in 0..60 {
+            let (name, peer) = whereabouts(host);
+            clock.hint(&name, peer, far);
+        }
+        assert_eq!(clock.now(), before);
+        assert!(clock.evidence().notes.is_empty());
+    }
+}
+
+#[test]
+fn a_plausible_system_clock_is_not_overruled_by_more_than_it_can_be_wrong() {
+    let minute = 60_000;
     let script = script(NOON_MS);
+    let clock = clock(&script);
+    // Ten minutes, and not ten minutes more with each step.
+    for step in 1..60 {
+        three_hosts_say(&clock, (NOON_MS + step * 9 * minute) / 1000);
+        let ahead = clock.now().0 - script.wall_ms.load(Relaxed);
+        assert!(ahead <= SYSTEM_WRONG_MS, "{ahead} ms after {step} steps");
+    }
+    assert!(clock.suspect());
+    // Nor over restarts.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("clock");
+    for _ in 0..5 {
+        let clock = clock_at(&script, &path);
+        three_hosts_say(&clock, (NOON_MS + 9 * minute) / 1000);
+        three_hosts_say(&clock, (NOON_MS + 18 * minute) / 1000);
+        clock.persist().unwrap();
+    }
+    let clock = clock_at(&script, &path);
+    assert_eq!(clock.now().0, NOON_MS + 9 * minute);
+    // And honest ones undo it.
+    three_hosts_say(&clock, NOON_MS / 1000);
+    assert_eq!(clock.now().0 / 1000, NOON_MS / 1000);
+    assert!(!clock.suspect());
+    clock.tick();
+    assert_eq!(clock.now().0 / 1000, NOON_MS / 1000);
+}
+
+#[test]
+fn a_witness_cannot_put_the_time_outside_its_certificate() {
+    let script = script(7_000);
+    let clock = clock(&script);
+    let noon = NOON_MS / 1000;
+    let decades = Validity {
+        not_before: noon,
+        not_after: noon + 300 * MONTH_SECONDS,
+    };
+    for (validity, date) in [
+        (around(noon), noon - 2 * MONTH_SECONDS),
+        (around(noon), noon + 3 * MONTH_SECONDS),
+        (decades, noon + STEP_MAX_SECONDS + 1),
+    ] {
+        for host in 0..3 {
+            let (name, peer) = whereabouts(host);
+            clock.verified(&name, peer, validity);
+            clock.hint(&name, peer, date);
+        }
+        assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000));
+    }
+}
+
+#[test]
+fn without_a_plausible_clock_a_certificate_is_judged_at_its_beginning_until_hosts_agree() {
+    let script = script(7_000);
+    let clock = clock(&script);
+    let noon = NOON_MS / 1000;
+    let (now, old) = (around(noon), around(RELEASED_SECONDS - 4 * MONTH_SECONDS));
+    assert_eq!(clock.certificate_time(now), now.not_before);
+    // An old one is not good for it.
+    assert_eq!(clock.certificate_time(old), RELEASED_SECONDS);
+    three_hosts_say(&clock, noon);
+    assert_eq!(clock.certificate_time(now), noon);
+    assert_eq!(
+        clock.certificate_time(around(noon + 4 * MONTH_SECONDS)),
+        noon
+    );
+}
+
+#[test]
+fn a_plausible_clock_judges_every_certificate_at_its_own_time() {
+    let script = script(NOON_MS);
+    let clock = clock(&script);
+    let noon = NOON_MS / 1000;
+    for host in 0..9 {
+        let (name, peer) = whereabouts(host);
+        clock.out_of_time(&name, peer);
+    }
+    assert!(clock.suspect());
+    for months in [0, 1, 4, 40] {
+        let validity = around(noon + months * MONTH_SECONDS);
+        assert_eq!(clock.certificate_time(validity), noon);
+        let validity = around(noon - months * MONTH_SECONDS);
+        assert_eq!(clock.certificate_time(validity), noon);
+    }
+}
+
+#[test]
+fn honest_hosts_bring_a_clock_back_that_others_sent_ahead() {
+    let script = script(7_000);
+    let clock = clock(&script);
+    let noon = NOON_MS / 1000;
+    // Three hosts lie as far as their certificates reach.
+    let year = Validity {
+        not_before: noon - MONTH_SECONDS,
+        not_after: noon + 12 * MONTH_SECONDS,
+    };
+    for host in 100..103 {
+        let (name, peer) = whereabouts(host);
+        clock.verified(&name, peer, year);
+        clock.hint(&name, peer, year.not_after);
+    }
+    assert_eq!(clock.now().seconds(), year.not_after);
+    // Honest ones have shorter certificates, which are over by that time.
+    let honest = around(noon);
+    assert!(clock.certificate_time(honest) > honest.not_after);
+    for host in 0..4 {
+        let (name, peer) = whereabouts(host);
+        clock.out_of_time(&name, peer);
+    }
+    assert!(clock.suspect());
+    assert_eq!(clock.certificate_time(honest), honest.not_after);
+    (0..4).for_each(|host| says(&clock, host, noon));
+    assert_eq!(clock.now().seconds(), noon);
+    assert!(!clock.suspect());
+    assert_eq!(clock.certificate_time(honest), noon);
+}
+
+#[test]
+fn hosts_that_contradict_each_other_are_not_believed() {
+    let script = script(7_000);
     let clock = clock(&script);
     let now = NOON_MS / 1000;
     for host in 0..3 {
         says(&clock, host, now + MONTH_SECONDS * (u64::from(host) + 1));
     }
-    assert_eq!(clock.now(), UnixMillis(NOON_MS));
+    assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000));
     // Three agree now, of six: no majority.
     for host in 3..6 {
         says(&clock, host, now + 12 * MONTH_SECONDS);
     }
-    assert_eq!(clock.now(), UnixMillis(NOON_MS));
+    assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000));
 }
 
 #[test]
@@ -241,19 +403,21 @@ fn hosts_clear_a_suspicion_that_the_system_clock_cast() {
 }
 
 #[test]
-fn a_clock_that_was_sent_far_ahead_heals_at_the_next_start() {
+fn a_system_clock_that_was_sent_ahead_and_back_is_followed_back_when_hosts_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("clock");
     let system = script(NOON_MS);
     let clock = clock_at(&system, &path);
-    let far = u64::from(u32::MAX) * 1000;
+    let far = NOON_MS + 3650 * DAY_MS;
     system.wall_ms.store(far, Relaxed);
     clock.tick();
     system.wall_ms.store(NOON_MS, Relaxed);
-    three_hosts_say(&clock, NOON_MS / 1000);
-    // Not back while the process lives, but it knows.
+    clock.tick();
     assert_eq!(clock.now(), UnixMillis(far));
     assert!(clock.suspect());
+    three_hosts_say(&clock, NOON_MS / 1000);
+    assert_eq!(clock.now().seconds(), NOON_MS / 1000);
+    assert!(!clock.suspect());
 
     clock.persist().unwrap();
     let after = clock_at(&script(NOON_MS + 60_000), &path);
@@ -262,27 +426,49 @@ fn a_clock_that_was_sent_far_ahead_heals_at_the_next_start() {
 }
 
 #[test]
-fn dates_out_of_all_reason_are_not_noted() {
-    let script = script(NOON_MS);
+fn a_system_clock_out_of_all_reason_is_not_followed() {
+    let far = u64::from(u32::MAX) * 1000;
+    let system = script(NOON_MS);
+    let running = clock(&system);
+    system.wall_ms.store(far, Relaxed);
+    running.tick();
+    assert_eq!(running.now(), UnixMillis(NOON_MS));
+    assert!(running.suspect());
+    let started = clock(&system);
+    assert_eq!(started.now(), UnixMillis(RELEASED_SECONDS * 1000));
+    assert!(started.suspect());
+}
+
+#[test]
+fn dates_out_of_all_reason_do_not_count() {
+    let script = script(7_000);
     let clock = clock(&script);
     for date in [0, 784_111_777, u64::MAX, BELIEVABLE_SECONDS] {
         three_hosts_say(&clock, date);
+        assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000), "{date}");
     }
-    assert!(clock.evidence().notes.is_empty());
-    assert_eq!(clock.now(), UnixMillis(NOON_MS));
 }
 
 #[test]
 fn what_hosts_said_long_ago_does_not_count() {
-    let script = script(NOON_MS);
+    let script = script(7_000);
     let clock = clock(&script);
-    let month_on = |script: &Script| script.wall_ms.load(Relaxed) / 1000 + MONTH_SECONDS;
-    says(&clock, 0, month_on(&script));
-    says(&clock, 1, month_on(&script));
+    let told = NOON_MS / 1000;
+    says(&clock, 0, told);
+    says(&clock, 1, told);
     script.pass(NOTE_LIFE_MS + 1);
-    says(&clock, 2, month_on(&script));
-    assert_eq!(clock.now(), UnixMillis(script.wall_ms.load(Relaxed)));
+    says(&clock, 2, told + NOTE_LIFE_MS / 1000 + 1);
+    assert!(clock.now().seconds() < told);
     assert_eq!(clock.evidence().notes.len(), 1);
+}
+
+#[test]
+fn the_release_is_the_day_that_the_comment_names() {
+    let day = hashcache_http::parse_http_date(
+        b"Sun, 01 Nov 2026 00:00:00 GMT",
+        hashcache_http::UnixTime(RELEASED_SECONDS),
+    );
+    assert_eq!(day.unwrap().0, RELEASED_SECONDS);
 }
 
 #[test]

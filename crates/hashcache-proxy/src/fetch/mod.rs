@@ -23,8 +23,8 @@ use std::rc::Rc;
 
 use hashcache::{Follower, Hit};
 use hashcache_http::{
-    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Space, StoredFacts,
-    Target, UnixTime, Upgrading, Variant, VariantTable, answer_range, ensure_date,
+    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, Space,
+    StoredFacts, Target, UnixTime, Upgrading, Variant, VariantTable, answer_range, ensure_date,
     not_modified_confirms, parse_http_date, set_validators, strip_request, strip_response,
 };
 use http::header::{AGE, CONNECTION, DATE, ETAG, HOST, IF_RANGE, RANGE};
@@ -343,7 +343,9 @@ fn unsendable() -> SendFailure {
 
 fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime) {
     let fields = exchange.response.headers();
-    if !fields.contains_key(AGE)
+    // A plain response proves nothing: anyone on the line, or any page that names hosts, makes it.
+    if to.scheme == Scheme::Https
+        && !fields.contains_key(AGE)
         && let Some(date) = fields
             .get(DATE)
             .and_then(|date| parse_http_date(date.as_bytes(), now))

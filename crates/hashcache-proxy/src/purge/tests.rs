@@ -59,22 +59,29 @@ async fn a_prefix_is_one_of_the_url_and_of_its_origin_alone() {
     ];
     urls.iter().for_each(|url| store(&purger, url, &[]));
     let prefix = [What::Prefix(target("http://h/a/"))];
-    purger.purge(&prefix, Effect::Hard).await.unwrap();
+    purger
+        .purge(&prefix, Effect::Hard, Room::Operator)
+        .await
+        .unwrap();
     assert_eq!(stored(&purger, &urls), urls[2..]);
     purger
-        .purge(&[What::Prefix(target("http://h/"))], Effect::Hard)
+        .purge(
+            &[What::Prefix(target("http://h/"))],
+            Effect::Hard,
+            Room::Operator,
+        )
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[3..]);
     purger
-        .purge(&[What::Everything], Effect::Hard)
+        .purge(&[What::Everything], Effect::Hard, Room::Operator)
         .await
         .unwrap();
     assert!(stored(&purger, &urls).is_empty());
 }
 
 #[tokio::test]
-async fn a_group_is_its_origins_own_and_a_label_everybodys() {
+async fn a_group_and_a_label_are_their_origins_own_but_for_the_operator() {
     let purger = purger();
     let urls = ["http://h/1", "http://i/1", "http://h:81/1", "http://h/2"];
     for url in &urls[..3] {
@@ -86,18 +93,107 @@ async fn a_group_is_its_origins_own_and_a_label_everybodys() {
     }
     store(&purger, urls[3], &[("xkey", "x")]);
     let group = [What::Group(target("http://h/"), b"x".to_vec())];
-    purger.purge(&group, Effect::Hard).await.unwrap();
-    assert_eq!(stored(&purger, &urls), urls[1..]);
     purger
-        .purge(&[What::Label(b"y".to_vec())], Effect::Hard)
+        .purge(&group, Effect::Hard, Room::Client)
         .await
         .unwrap();
-    assert_eq!(stored(&purger, &urls), urls[3..]);
+    assert_eq!(stored(&purger, &urls), urls[1..]);
+    let label = |url: &str, label: &str| What::Label(target(url), label.into());
+    let all = ["x", "y"].map(|it| label("http://h/other", it));
     purger
-        .purge(&[What::Label(b"x".to_vec())], Effect::Hard)
+        .purge(&all, Effect::Hard, Room::Client)
+        .await
+        .unwrap();
+    assert_eq!(stored(&purger, &urls), urls[1..3]);
+    purger
+        .purge(&[label("http://h:81/", "y")], Effect::Hard, Room::Client)
+        .await
+        .unwrap();
+    assert_eq!(stored(&purger, &urls), urls[1..2]);
+    let anywhere = [What::LabelAnywhere(b"y".to_vec())];
+    purger
+        .purge(&anywhere, Effect::Hard, Room::Operator)
         .await
         .unwrap();
     assert!(stored(&purger, &urls).is_empty());
+}
+
+#[tokio::test]
+async fn more_labels_than_there_is_room_for_are_taken_for_any_of_their_origin_alone() {
+    let purger = purger();
+    let many: String = (0..17).map(|n| format!("k{n} ")).collect();
+    let many: &'static str = many.leak();
+    let urls = ["http://h/1", "http://i/1", "http://i/2"];
+    for url in &urls[..2] {
+        store(&purger, url, &[("surrogate-key", many)]);
+    }
+    store(&purger, urls[2], &[("surrogate-key", "a")]);
+    let label = |url: &str| [What::Label(target(url), b"other".to_vec())];
+    for (url, left) in [("http://h/", 1), ("http://i/", 2)] {
+        purger
+            .purge(&label(url), Effect::Hard, Room::Client)
+            .await
+            .unwrap();
+        assert_eq!(stored(&purger, &urls), urls[left..]);
+    }
+    store(&purger, urls[1], &[("surrogate-key", many)]);
+    let anywhere = [What::LabelAnywhere(b"other".to_vec())];
+    purger
+        .purge(&anywhere, Effect::Hard, Room::Operator)
+        .await
+        .unwrap();
+    assert_eq!(stored(&purger, &urls), urls[2..]);
+}
+
+/// Sixteen requests with 256 made-up labels emptied a cache.
+#[tokio::test]
+async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_has_room_left() {
+    let purger = purger();
+    let quiet = ["http://quiet/", "http://h/"];
+    quiet.iter().for_each(|url| store(&purger, url, &[]));
+    let (mut in_force, mut refused) = (0, 0);
+    for request in 0..64 {
+        let label = |n| What::Label(target("http://h/"), format!("{request}-{n}").into_bytes());
+        let what: Vec<_> = (0..64).map(label).collect();
+        match purger.purge(&what, Effect::Hard, Room::Client).await {
+            Ok(()) => in_force += 1,
+            Err(error) => {
+                assert_eq!(error, PurgeError::TooManyRules);
+                refused += 1;
+            }
+        }
+    }
+    assert!(in_force > 0 && refused > 0, "{in_force} and {refused}");
+    assert!(purger.cache.rules() <= purger.cache.rules_max() / 4 * 3);
+    assert_eq!(stored(&purger, &quiet), quiet);
+    // URLs need no room.
+    let url = [What::Url(target("http://quiet/"))];
+    purger
+        .purge(&url, Effect::Hard, Room::Client)
+        .await
+        .unwrap();
+    let label = |n: usize| [What::LabelAnywhere(n.to_string().into_bytes())];
+    purger
+        .purge(&label(0), Effect::Hard, Room::Operator)
+        .await
+        .unwrap();
+    let mut operators = 1;
+    while purger
+        .purge(&label(operators), Effect::Hard, Room::Operator)
+        .await
+        .is_ok()
+    {
+        operators += 1;
+        assert!(operators < purger.cache.rules_max());
+    }
+    assert_eq!(stored(&purger, &quiet), quiet[1..]);
+    // There is always room to purge all.
+    purger
+        .purge(&[What::Everything], Effect::Hard, Room::Client)
+        .await
+        .unwrap();
+    assert!(stored(&purger, &quiet).is_empty());
+    assert_eq!(purger.cache.rules(), 1);
 }
 
 #[tokio::test]
@@ -111,7 +207,9 @@ async fn groups_that_origins_invalidate_never_become_everything() {
     assert!(purger.cache.rules() <= purger.cache.rules_max() / 2);
     assert_eq!(stored(&purger, &["http://quiet/"]).len(), 1);
     let ignored = purger.counts.each().find(|(name, _)| *name == "ignored");
-    assert_eq!(ignored.unwrap().1, [3_000 - purger.cache.rules() as u64, 0]);
+    // A rule for the group, and one for what has too many.
+    let made = purger.cache.rules() as u64 / 2;
+    assert_eq!(ignored.unwrap().1, [3_000 - made, 0]);
 }
 
 #[tokio::test]
@@ -124,7 +222,8 @@ async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
         What::Url(target("http://h/a")),
         What::Prefix(target("http://h/")),
         What::Group(target("http://h/"), b"x".to_vec()),
-        What::Label(b"x".to_vec()),
+        What::Label(target("http://h/"), b"x".to_vec()),
+        What::LabelAnywhere(b"x".to_vec()),
         What::Everything,
     ];
     for what in all {
@@ -132,7 +231,7 @@ async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
             let first = join();
             assert!(matches!(join(), Part::Follower(_)));
             purger
-                .purge(std::slice::from_ref(&what), effect)
+                .purge(std::slice::from_ref(&what), effect, Room::Operator)
                 .await
                 .unwrap();
             assert!(matches!(join(), Part::Leader(_)), "{what:?}");
@@ -140,7 +239,11 @@ async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
         }
     }
     purger
-        .purge(&[What::Prefix(target("http://i/"))], Effect::Hard)
+        .purge(
+            &[What::Prefix(target("http://i/"))],
+            Effect::Hard,
+            Room::Operator,
+        )
         .await
         .unwrap();
 }
@@ -159,7 +262,11 @@ async fn a_soft_purge_of_a_url_makes_its_variants_stale_and_no_other() {
     let stale = |key: &[u8]| purger.cache.get(key).wait().unwrap().is_made_stale();
     assert!(!stale(&key));
     purger
-        .purge(&[What::Url(target("http://h/a"))], Effect::Soft)
+        .purge(
+            &[What::Url(target("http://h/a"))],
+            Effect::Soft,
+            Room::Operator,
+        )
         .await
         .unwrap();
     assert!(stale(&key) && stale(&variant));

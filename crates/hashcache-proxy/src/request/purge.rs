@@ -5,17 +5,19 @@
 //! | nothing more | the URL and its variants |
 //! | a path that ends in `*` | all URLs that begin with what stands before it, `…*` itself too |
 //! | `X-Purge-Method: exact` | the URL, also if it ends in `*` |
-//! | `Surrogate-Key`, `xkey` or `xkey-purge` | what has one of these labels, whatever its URL |
+//! | `Surrogate-Key`, `xkey` or `xkey-purge` | what the URL's origin gave one of these labels |
 //! | `Cache-Groups` | what the URL's origin put into one of these groups |
 //! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
 //!
 //! Called by `request`; calls `purge`.
 //!
-//! Invariant: it is never forwarded: a client that may not purge here must not be told by another
-//! cache that it may.
+//! Invariants: it is never forwarded: a client that may not purge here must not be told by another
+//! cache that it may. It reaches no further than the origin of its URL. It is not taken from a page
+//! in a browser, whoever's browser it is. In front of a site nobody may purge by default, this
+//! machine neither: whatever ends TLS there makes the whole Internet come from it.
 
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -23,7 +25,7 @@ use super::note::Note;
 use super::{Answer, Connection, text};
 use crate::access_log::Outcome;
 use crate::failure::Failure;
-use crate::purge::{Effect, PurgeError, What, report};
+use crate::purge::{Effect, PurgeError, Room, What, report};
 use crate::wire::ClientBody;
 
 const PURGE_METHOD: HeaderName = HeaderName::from_static("x-purge-method");
@@ -43,17 +45,28 @@ pub(super) async fn answer(
     note: &mut Note,
 ) -> Answer {
     let common = &connection.worker.common;
-    if !common.may_purge(connection.client.ip()) {
+    if is_of_a_page(request.headers()) {
+        note.outcome(Outcome::Denied);
+        let reason = "a page in a browser may not purge: this request has Origin or Sec-Fetch-*";
+        return Err(refused(StatusCode::FORBIDDEN, reason));
+    }
+    if !common.may_purge(connection.client.ip(), space) {
         note.outcome(Outcome::Denied);
         return Err(refused(
             StatusCode::FORBIDDEN,
-            "this client may not purge: see --allow-purge",
+            "this client may not purge: name its network with --allow-purge",
         ));
     }
     let (what, effect) = asked(request.headers(), target)?;
     note.outcome(Outcome::Purge);
-    match common.purger.within(space).purge(&what, effect).await {
+    let purger = common.purger.within(space);
+    match purger.purge(&what, effect, Room::Client).await {
         Ok(()) => Ok(done(report(&what, effect))),
+        Err(PurgeError::TooManyRules) => Err(refused(
+            StatusCode::TOO_MANY_REQUESTS,
+            "not purged: too many purges by label or prefix are in force; purge URLs, or ask the \
+             operator to purge everything",
+        )),
         Err(PurgeError::TooLong) => Err(refused(
             StatusCode::URI_TOO_LONG,
             "a URL so long is never stored",
@@ -63,6 +76,12 @@ pub(super) async fn answer(
             "purged, but the store is out of service: it may be back after a restart",
         )),
     }
+}
+
+/// Whether a browser sent this for a page: it tells so, and no page can prevent it.
+fn is_of_a_page(fields: &HeaderMap) -> bool {
+    let is_fetch = |name: &HeaderName| name.as_str().starts_with("sec-fetch-");
+    fields.contains_key(ORIGIN) || fields.keys().any(is_fetch)
 }
 
 fn refused(status: StatusCode, reason: &'static str) -> Failure {
@@ -85,7 +104,11 @@ fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<What>, Effect), Fai
         .into_iter()
         .chain([XKEY_PURGE, XKEY_SOFT_PURGE]);
     for name in named {
-        what.extend(words(fields, &name).take(MOST + 1).map(What::Label));
+        what.extend(
+            words(fields, &name)
+                .take(MOST + 1)
+                .map(|label| What::Label(target.clone(), label)),
+        );
     }
     if fields.contains_key(CACHE_GROUPS) {
         let groups = cache_groups(fields);
@@ -165,7 +188,7 @@ mod tests {
 
     #[test]
     fn labels_and_groups_are_purged_instead_of_the_url() {
-        let label = |label: &str| What::Label(label.into());
+        let label = |label: &str| What::Label(target("http://h/"), label.into());
         let (what, effect) = asked_for("http://h/", &[("surrogate-key", "a b"), ("xkey", "c")]);
         assert_eq!(what, ["a", "b", "c"].map(label));
         assert_eq!(effect, Effect::Hard);
@@ -178,6 +201,22 @@ mod tests {
         );
         let bad = HeaderMap::from_iter([(CACHE_GROUPS, HeaderValue::from_static("g"))]);
         assert!(asked(&bad, &target("http://h/")).is_err());
+    }
+
+    #[test]
+    fn what_browsers_send_for_pages_is_known_by_its_fields() {
+        let field = |name: &'static str| {
+            HeaderMap::from_iter([(
+                HeaderName::from_static(name),
+                HeaderValue::from_static("null"),
+            )])
+        };
+        for name in ["origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-x"] {
+            assert!(is_of_a_page(&field(name)), "{name}");
+        }
+        for name in ["original", "sec-ch-ua", "host"] {
+            assert!(!is_of_a_page(&field(name)), "{name}");
+        }
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! TLS to origins: whom we believe, and what is said when we do not.
 //!
 //! `Upstream` hands every socket to an `https` origin to [`Trust::handshake`]. Certificates are
-//! judged by the roots of the platform and those the operator added, at the time of our own clock:
-//! a board without a battery starts in 1970, and would refuse every site there is.
+//! judged by the roots of the platform and those the operator added ([`verifier`]), at the time of
+//! our own clock: a board without a battery starts in 1970, and would refuse every site there is.
+//! In turn the clock is told whose certificate was good, and whose was good at another time.
 //!
 //! Invariant: no byte of a request leaves before the origin's certificate was found good for the
 //! name in the URL. The end of a stream without close_notify is an error of the reader, so content
 //! that ends with the connection is whole only if the origin said so. Cost: one handshake, or a
 //! shorter one when the origin is known from before (256 of them are remembered, for all cores).
 
+mod verifier;
+
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,6 +38,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tracing::warn;
 
+use self::verifier::Verifier;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::certificate;
@@ -72,7 +77,7 @@ pub(crate) struct Trust {
     /// Offers HTTP/2 as well.
     both: Arc<ClientConfig>,
     http_1: Arc<ClientConfig>,
-    time: Arc<dyn TimeProvider>,
+    clock: Arc<Clock>,
 }
 
 /// Why a host is not one to answer for.
@@ -105,14 +110,20 @@ impl Trust {
         if taken == 0 {
             warn!("this system has no certificates of authorities: https origins are refused");
         }
-        Ok(Self::of(roots, Arc::new(OurTime(clock))))
+        Ok(Self::of(roots, clock))
     }
 
-    fn of(roots: RootCertStore, time: Arc<dyn TimeProvider>) -> Self {
-        let config = ClientConfig::builder_with_details(provider(), Arc::clone(&time))
+    fn of(roots: RootCertStore, clock: Arc<Clock>) -> Self {
+        let time = Arc::new(OurTime(Arc::clone(&clock)));
+        let config = ClientConfig::builder_with_details(provider(), time)
             .with_safe_default_protocol_versions()
             .expect("the provider has suites of both versions");
-        let mut config = config.with_root_certificates(roots).with_no_client_auth();
+        let verifier = Verifier::new(roots, Arc::clone(&clock), &provider());
+        // "Dangerous" as any verifier is that is not rustls's own; ours asks the same functions.
+        let mut config = config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
         config.resumption = Resumption::in_memory_sessions(ORIGINS_REMEMBERED);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut both = config.clone();
@@ -120,14 +131,13 @@ impl Trust {
         Self {
             both: Arc::new(both),
             http_1: Arc::new(config),
-            time,
+            clock,
         }
     }
 
     /// The time by which certificates are judged, seconds since 1970.
     pub(super) fn now(&self) -> hashcache_http::UnixTime {
-        let now = self.time.current_time();
-        hashcache_http::UnixTime(now.map_or(0, |now| now.as_secs()))
+        hashcache_http::UnixTime(self.clock.now().seconds())
     }
 
     /// Makes a stream to `host` of a connected socket, within `limit`.
@@ -143,10 +153,33 @@ impl Trust {
             Offer::Both => &self.both,
             Offer::Http1 => &self.http_1,
         }));
-        match tokio::time::timeout(limit, connector.connect(name, socket)).await {
+        let peer = socket.peer_addr().ok();
+        let shaken = tokio::time::timeout(limit, connector.connect(name, socket)).await;
+        if let (Ok(shaken), Some(peer)) = (&shaken, peer) {
+            self.bear_witness(host, peer.ip(), shaken);
+        }
+        match shaken {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(failure_of(&error)),
             Err(_) => Err(Failure::ConnectTimeout(limit)),
+        }
+    }
+
+    /// Tells the clock what a handshake says about the time.
+    fn bear_witness(&self, host: &Host, peer: IpAddr, shaken: &io::Result<TlsStream<TcpStream>>) {
+        match shaken {
+            // A short handshake shows no certificate: it is the one of the handshake before.
+            Ok(stream) => {
+                let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                if let Some(validity) = chain.first().and_then(|it| verifier::validity(it)) {
+                    self.clock.verified(host, peer, validity);
+                }
+            }
+            Err(error) => {
+                if let Failure::TlsCertificate(EXPIRED | NOT_YET) = failure_of(error) {
+                    self.clock.out_of_time(host, peer);
+                }
+            }
         }
     }
 }
@@ -240,8 +273,8 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
             ServerName::try_from(name)
                 .map_err(|_| Failure::TlsCertificate("no certificate can bear this name"))
         }
-        Host::V4(address) => Ok(ServerName::from(std::net::IpAddr::V4(*address))),
-        Host::V6(address) => Ok(ServerName::from(std::net::IpAddr::V6(*address))),
+        Host::V4(address) => Ok(ServerName::from(IpAddr::V4(*address))),
+        Host::V6(address) => Ok(ServerName::from(IpAddr::V6(*address))),
     }
 }
 
@@ -273,8 +306,8 @@ fn failure_of(error: &io::Error) -> Failure {
 fn why_refused(why: &CertificateError) -> &'static str {
     use CertificateError as Why;
     match why {
-        Why::Expired | Why::ExpiredContext { .. } => "expired",
-        Why::NotValidYet | Why::NotValidYetContext { .. } => "not valid yet",
+        Why::Expired | Why::ExpiredContext { .. } => EXPIRED,
+        Why::NotValidYet | Why::NotValidYetContext { .. } => NOT_YET,
         Why::Revoked => "revoked",
         Why::UnknownIssuer => "of an unknown issuer",
         Why::NotValidForName | Why::NotValidForNameContext { .. } => "for another name",
@@ -296,7 +329,11 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// The time by which certificates are judged.
+/// What is said of certificates that are good at another time only.
+const EXPIRED: &str = "expired";
+const NOT_YET: &str = "not valid yet";
+
+/// The time of handshakes; certificates of origins are judged by [`Clock::certificate_time`].
 #[derive(Debug)]
 pub(crate) struct OurTime(pub(crate) Arc<Clock>);
 

@@ -8,7 +8,6 @@ use http_body_util::BodyExt as _;
 use rcgen::{BasicConstraints, CertificateParams, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::time_provider::DefaultTimeProvider;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
@@ -26,9 +25,13 @@ use crate::settings::Limits;
 impl Trust {
     /// Trust in these authorities alone, at the time of this machine.
     pub(crate) fn of_test(authorities: &[CertificateDer<'static>]) -> Self {
+        Self::at(authorities, Arc::new(Clock::start(None)))
+    }
+
+    fn at(authorities: &[CertificateDer<'static>], clock: Arc<Clock>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(authorities.iter().cloned());
-        Self::of(roots, Arc::new(DefaultTimeProvider))
+        Self::of(roots, clock)
     }
 }
 
@@ -210,6 +213,8 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
         let authority = |params: &mut CertificateParams| {
             params.is_ca = rcgen::IsCa::Ca(BasicConstraints::Unconstrained);
         };
+        // Not "expired": that is said to the clock, which must not believe just anybody.
+        let strangers_and_old = strangers.leaf("127.0.0.1", long_ago);
         for (leaf, why) in [
             (
                 authorities.leaf("127.0.0.1", authority),
@@ -219,6 +224,7 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
             (authorities.leaf("127.0.0.1", not_yet), "not valid yet"),
             (authorities.leaf("127.0.0.2", |_| ()), "for another name"),
             (strangers.leaf("127.0.0.1", |_| ()), "of an unknown issuer"),
+            (strangers_and_old, "of an unknown issuer"),
         ] {
             let origin = origin(leaf, WHOLE, Close::Notified).await;
             let upstream = upstream(Trust::of_test(std::slice::from_ref(
@@ -228,6 +234,39 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
             assert_eq!(failed.failure, Failure::TlsCertificate(why));
             assert!(failed.peer.is_some());
             assert_eq!(*origin.heard.borrow(), "");
+        }
+    })
+    .await;
+}
+
+/// The circle of a machine without a battery: certificates are verified by a clock that verified
+/// origins set.
+#[tokio::test]
+async fn a_lost_clock_asks_origins_whose_certificates_are_younger_and_a_plausible_one_does_not() {
+    locally(async {
+        let authorities = Authorities::new();
+        let young = |params: &mut CertificateParams| {
+            params.not_before = rcgen::date_time_ymd(2030, 6, 1);
+            params.not_after = rcgen::date_time_ymd(2030, 9, 1);
+        };
+        let over = |params: &mut CertificateParams| {
+            params.not_after = rcgen::date_time_ymd(2026, 1, 1);
+        };
+        // 1970, and a day in 2027.
+        for (wall, change, expected) in [
+            (0, young as fn(&mut CertificateParams), None),
+            (0, over as fn(&mut CertificateParams), Some("expired")),
+            (1_800_000_000, young, Some("not valid yet")),
+            (1_800_000_000, over, Some("expired")),
+        ] {
+            let leaf = authorities.leaf("127.0.0.1", change);
+            let origin = origin(leaf, WHOLE, Close::Notified).await;
+            let clock = Arc::new(Clock::of_test(wall));
+            let authorities = std::slice::from_ref(&authorities.certificate);
+            let upstream = upstream(Trust::at(authorities, Arc::clone(&clock)));
+            let failed = send(&upstream, &origin.to).await.err();
+            let expected = expected.map(Failure::TlsCertificate);
+            assert_eq!(failed.map(|it| it.failure), expected, "{wall}");
         }
     })
     .await;

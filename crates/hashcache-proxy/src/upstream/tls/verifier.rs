@@ -1,0 +1,125 @@
+//! The verification of certificates of origins: as rustls does it, at the time that the clock says.
+//!
+//! rustls asks one time for all certificates. A clock that was lost with the power has no such
+//! time: see `clock` for what it says instead, and why.
+//!
+//! Invariant: chain, name and signature are verified by the functions of rustls itself, always;
+//! only the time handed to them is ours. Cost: one pass over the certificate more.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use crate::clock::{Clock, Validity};
+use crate::intercept::certificate::Certificate;
+
+/// Verifies certificates by `roots` and by the clock.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    roots: RootCertStore,
+    clock: Arc<Clock>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    pub(super) fn new(roots: RootCertStore, clock: Arc<Clock>, provider: &CryptoProvider) -> Self {
+        Self {
+            roots,
+            clock,
+            algorithms: provider.signature_verification_algorithms,
+        }
+    }
+
+    fn verify_at(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        seconds: u64,
+    ) -> Result<(), Error> {
+        let leaf = ParsedCertificate::try_from(leaf)?;
+        let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&leaf, &self.roots, chain, time, algorithms)?;
+        verify_server_name(&leaf, name)
+    }
+}
+
+/// From when until when a certificate holds; none for what is no certificate.
+pub(super) fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
+    let read = Certificate::read(der)?;
+    Some(Validity {
+        not_before: read.not_before,
+        not_after: read.not_after,
+    })
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verify = |seconds| self.verify_at(end_entity, intermediates, server_name, seconds);
+        let Some(validity) = validity(end_entity) else {
+            verify(now.as_secs())?;
+            return Ok(ServerCertVerified::assertion());
+        };
+        let time = self.clock.certificate_time(validity);
+        match verify(time) {
+            Ok(()) => Ok(ServerCertVerified::assertion()),
+            // The time is what webpki looks at first. If anything else is wrong too, that is the
+            // error: the clock must hear of certificates only that are good but for the time.
+            Err(error) if is_of_time(&error) => {
+                verify(time.min(validity.not_after).max(validity.not_before))?;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn is_of_time(error: &Error) -> bool {
+    use CertificateError as Why;
+    matches!(
+        error,
+        Error::InvalidCertificate(
+            Why::Expired
+                | Why::ExpiredContext { .. }
+                | Why::NotValidYet
+                | Why::NotValidYetContext { .. }
+        )
+    )
+}
