@@ -8,6 +8,7 @@
 //! it, and nothing else.
 //! Cost: at most [`PLACES_MAX`] numbers; a good read takes no lock.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::geometry::Geometry;
@@ -15,21 +16,12 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A device that refuses this many places, with no good read between, is dead.
 const IN_A_ROW_MAX: usize = 8;
-/// One that refuses this many in all is dying.
-const PLACES_MAX: usize = 64;
-/// Outside the log a place is this long: a bad track of a disk is a few of them.
+/// One that refuses this many in all, 64 MiB, is dying.
+const PLACES_MAX: usize = 256;
+/// Reads that fail within one stretch of this length count once: a bad track is a few stretches.
 const PLACE_BYTES: u64 = 256 << 10;
 /// Of the log's segments no more than this share is left out, or nothing could be stored.
-const LEFT_OUT_SHARE: u64 = 4;
-
-/// Where a read failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In this segment of the log.
-    Segment(u64),
-    /// In this stretch of [`PLACE_BYTES`] elsewhere.
-    Stretch(u64),
-}
+const LEFT_OUT_SHARE: usize = 4;
 
 /// See the module's head.
 #[derive(Default)]
@@ -41,9 +33,10 @@ pub(crate) struct BadPlaces {
 
 #[derive(Default)]
 struct Places {
-    all: Vec<Place>,
-    /// Those since the last good read.
-    in_a_row: Vec<Place>,
+    /// Offset of the first refused read in each place.
+    all: Vec<u64>,
+    /// The same, since the last good read.
+    in_a_row: Vec<u64>,
 }
 
 impl BadPlaces {
@@ -60,13 +53,13 @@ impl BadPlaces {
     }
 
     /// A read at `offset` of the device was refused. Returns whether the device counts as failed.
-    pub(super) fn refused(&self, geometry: &Geometry, offset: u64) -> bool {
-        let place = place(geometry, offset);
+    pub(super) fn refused(&self, offset: u64) -> bool {
+        let is_same_place = |other: &u64| other / PLACE_BYTES == offset / PLACE_BYTES;
         let mut places = self.lock();
         let Places { all, in_a_row } = &mut *places;
         for list in [&mut *all, &mut *in_a_row] {
-            if !list.contains(&place) && list.len() < PLACES_MAX {
-                list.push(place);
+            if !list.iter().any(is_same_place) && list.len() < PLACES_MAX {
+                list.push(offset);
             }
         }
         self.any_in_a_row.store(true, Ordering::Relaxed);
@@ -76,22 +69,21 @@ impl BadPlaces {
     /// Whether the log is not to go on in `segment`.
     pub(crate) fn leaves_out(&self, geometry: &Geometry, segment: u64) -> bool {
         let places = self.lock();
-        let segments = places
+        let bad = places
             .all
             .iter()
-            .filter(|it| matches!(it, Place::Segment(_)));
-        places.all.contains(&Place::Segment(segment))
-            && segments.count() as u64 <= geometry.segments / LEFT_OUT_SHARE
+            .filter_map(|offset| segment_of(geometry, *offset));
+        let bad: BTreeSet<u64> = bad.collect();
+        let most = usize::try_from(geometry.segments).unwrap_or(usize::MAX) / LEFT_OUT_SHARE;
+        bad.contains(&segment) && bad.len() <= most
     }
 }
 
-fn place(geometry: &Geometry, offset: u64) -> Place {
-    let in_log = offset.checked_sub(geometry.log_offset);
-    let segment = in_log.map(|at| at / u64::from(geometry.segment_bytes));
-    match segment.filter(|segment| *segment < geometry.segments) {
-        Some(segment) => Place::Segment(segment),
-        None => Place::Stretch(offset / PLACE_BYTES),
-    }
+/// The segment of the log at `offset` of the device.
+fn segment_of(geometry: &Geometry, offset: u64) -> Option<u64> {
+    let in_log = offset.checked_sub(geometry.log_offset)?;
+    let segment = in_log / u64::from(geometry.segment_bytes);
+    (segment < geometry.segments).then_some(segment)
 }
 
 #[cfg(test)]
@@ -112,29 +104,29 @@ mod tests {
     fn one_place_counts_once_however_often_it_is_read() {
         let (geometry, bad) = (geometry(), BadPlaces::default());
         for n in 0..1000 {
-            assert!(!bad.refused(&geometry, geometry.table_offset + n % 512));
-            assert!(!bad.refused(&geometry, geometry.log_offset + n));
+            assert!(!bad.refused(geometry.table_offset + n % 512));
+            assert!(!bad.refused(geometry.log_offset + n));
         }
     }
 
     #[test]
     fn many_places_in_a_row_are_a_dead_device_and_good_reads_between_put_that_off() {
-        let (geometry, bad) = (geometry(), BadPlaces::default());
-        let at = |n: usize| geometry.table_offset + n as u64 * PLACE_BYTES;
+        let bad = BadPlaces::default();
+        let at = |n: usize| 12_345 + n as u64 * PLACE_BYTES;
         for n in 0..IN_A_ROW_MAX - 1 {
-            assert!(!bad.refused(&geometry, at(n)));
+            assert!(!bad.refused(at(n)));
         }
         bad.good();
         for n in 0..IN_A_ROW_MAX - 1 {
-            assert!(!bad.refused(&geometry, at(n)));
+            assert!(!bad.refused(at(n)));
         }
-        assert!(bad.refused(&geometry, at(IN_A_ROW_MAX)));
+        assert!(bad.refused(at(IN_A_ROW_MAX)));
         let bad = BadPlaces::default();
         for n in 0..PLACES_MAX - 1 {
-            assert!(!bad.refused(&geometry, at(n)), "{n}");
+            assert!(!bad.refused(at(n)), "{n}");
             bad.good();
         }
-        assert!(bad.refused(&geometry, at(PLACES_MAX)));
+        assert!(bad.refused(at(PLACES_MAX)));
     }
 
     #[test]
@@ -142,14 +134,14 @@ mod tests {
         let (geometry, bad) = (geometry(), BadPlaces::default());
         let refuse = |segment: u64| {
             let at = geometry.log_offset + segment * u64::from(geometry.segment_bytes);
-            bad.refused(&geometry, at + 4096);
+            bad.refused(at + 4096);
             bad.good();
         };
         assert!(!bad.leaves_out(&geometry, 3));
         refuse(3);
         assert!(bad.leaves_out(&geometry, 3));
         assert!(!bad.leaves_out(&geometry, 4));
-        (0..geometry.segments / LEFT_OUT_SHARE + 1).for_each(refuse);
+        (0..geometry.segments / LEFT_OUT_SHARE as u64 + 1).for_each(refuse);
         assert!(!bad.leaves_out(&geometry, 3));
     }
 }

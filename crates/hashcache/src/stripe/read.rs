@@ -269,7 +269,7 @@ impl Stripe {
             Err(error) => {
                 self.counters.read_errors.add(1);
                 tracing::warn!(%error, offset, "read refused by the device");
-                if self.bad_places.refused(&self.geometry, offset) {
+                if self.bad_places.refused(offset) {
                     self.fail("reading", &error);
                 }
                 None
