@@ -16,7 +16,7 @@ use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
-    FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find_flag,
+    COOKIES, FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find_flag,
 };
 
 /// The version, with the commit when the build was told one.
@@ -274,6 +274,10 @@ pub struct SettingArgs {
     /// Slots of `set-mem`, `set` and `basic`: small ones make room on a small disk [default: 8KiB]
     #[arg(long, value_name = "SIZE")]
     block: Option<String>,
+    /// What a response that sets a cookie needs to be stored: the origin's word that it is for
+    /// everybody, or nothing more than others [default: protect]
+    #[arg(long, value_parser = words(&COOKIES))]
+    set_cookie: Option<String>,
     /// Do without the freshness rules that ship with the program
     #[arg(long)]
     no_default_rules: bool,
@@ -323,6 +327,7 @@ impl SettingArgs {
             ("held-share", one(&self.held_share)),
             ("object-size", one(&self.object_size)),
             ("block", one(&self.block)),
+            ("set-cookie", one(&self.set_cookie)),
             (
                 "no-default-rules",
                 self.no_default_rules
@@ -392,6 +397,7 @@ mod tests {
                 "group-by" => format!("--{flag}=origin"),
                 "io" => format!("--{flag}=threads"),
                 "fail" => format!("--{flag}=closed"),
+                "set-cookie" => format!("--{flag}=rfc"),
                 "log-format" => format!("--{flag}=json"),
                 "no-default-rules" => format!("--{flag}"),
                 "intercept-list" => format!("--{flag}=cacheable"),

@@ -3,8 +3,8 @@
 //! The proxy fills an `Exchange` when a response's head has come; `freshness` and `storable` read
 //! it.
 //!
-//! Invariant: `request` holds the fields of the client's request as they came, before the proxy
-//! takes any out: Authorization and the fields that `Vary` names decide by what the client sent.
+//! Invariant: `request` holds the fields of the client's request without those of its connection,
+//! which the origin does not see, and before the proxy adds or changes any.
 //! Cost: borrows, no copies.
 
 use http::{HeaderMap, HeaderName, Method, StatusCode};
@@ -21,7 +21,7 @@ pub struct Exchange<'a> {
     pub target: &'a Target,
     /// The request's method.
     pub method: &'a Method,
-    /// The client's request fields.
+    /// The client's request fields, stripped of what belongs to its connection.
     pub request: &'a HeaderMap,
     /// The response's status.
     pub status: StatusCode,
@@ -48,11 +48,25 @@ pub struct StoreOptions {
     pub adaptive: bool,
     /// Fields that speak to this kind of cache before Cache-Control does (RFC 9213).
     pub targets: Vec<HeaderName>,
+    /// What a response that sets a cookie needs in order to be stored.
+    pub set_cookie: SetCookie,
+}
+
+/// What becomes of a 200 with `Set-Cookie`. A 304 and the response to a HEAD never bring that field
+/// into what is stored, whatever this says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetCookie {
+    /// It is stored only where the origin (`public`, `s-maxage`) or a rule of the operator says
+    /// that it is for everybody. Most origins that set a cookie beside `max-age` mean the browser.
+    #[default]
+    Protect,
+    /// It is stored like any other (RFC 9111 7.3).
+    Rfc,
 }
 
 impl Default for StoreOptions {
     /// The shipped rules; 10 % of the age at most a day; one minute for what is not there; a year
-    /// for what does not change; no targeted fields.
+    /// for what does not change; no targeted fields; cookies protected.
     fn default() -> StoreOptions {
         StoreOptions {
             rules: Rules::shipped(),
@@ -61,6 +75,7 @@ impl Default for StoreOptions {
             immutable: Seconds::YEAR,
             adaptive: false,
             targets: Vec::new(),
+            set_cookie: SetCookie::Protect,
         }
     }
 }

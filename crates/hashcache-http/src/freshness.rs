@@ -10,14 +10,16 @@
 //! s-maxage, max-age, Expires less Date, a rule's lifetime, a heuristic, the lifetime of what is
 //! not there.
 
-use http::header::{AUTHORIZATION, EXPIRES, HeaderMap, LAST_MODIFIED, SET_COOKIE};
+use http::header::{
+    AUTHORIZATION, CONTENT_TYPE, EXPIRES, HeaderMap, HeaderName, LAST_MODIFIED, SET_COOKIE,
+};
 use http::{Method, StatusCode};
 
 use crate::cache_control::ResponseDirectives;
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::exchange::{Exchange, StoreOptions};
-use crate::fields::{Single, single};
-use crate::rules::RuleAction;
+use crate::fields::{Single, single, trim};
+use crate::rules::{RuleAction, RuleAuthor};
 
 /// A lifetime and where it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +80,9 @@ pub fn lifetime(
 ) -> Lifetime {
     let rule = options.rules.find(exchange.target);
     let explicit = explicit_lifetime(exchange.response, directives, date, exchange.response_time);
-    if rule == Some(RuleAction::Immutable) && immutable_applies(exchange, directives, explicit) {
+    let immutable = rule.filter(|rule| rule.action == RuleAction::Immutable);
+    if immutable.is_some_and(|rule| immutable_applies(exchange, directives, explicit, rule.author))
+    {
         let stated = explicit.map_or(Seconds::ZERO, |lifetime| lifetime.seconds);
         return of(options.immutable.max(stated), LifetimeSource::Immutable);
     }
@@ -88,7 +92,7 @@ pub fn lifetime(
     if !(directives.public || is_heuristically_cacheable(exchange.status)) {
         return of(Seconds::ZERO, LifetimeSource::None);
     }
-    let heuristic = match rule {
+    let heuristic = match rule.map(|rule| rule.action) {
         Some(RuleAction::Lifetime(seconds)) => return of(seconds, LifetimeSource::Rule),
         Some(RuleAction::Heuristic(heuristic)) => heuristic,
         Some(RuleAction::Immutable) | None => options.heuristic,
@@ -177,10 +181,13 @@ fn explicit_lifetime(
 /// does not overrule what the origin rules out in so many words: a lifetime of zero, `no-cache`,
 /// and the directives that forbid stale responses (RFC 9111 4.2.4). A query may select something
 /// that the path does not name.
+///
+/// The rules that ship know names and no site: see [`is_shared_file`].
 fn immutable_applies(
     exchange: &Exchange<'_>,
     directives: &ResponseDirectives,
     explicit: Option<Lifetime>,
+    author: RuleAuthor,
 ) -> bool {
     let content = matches!(
         exchange.status,
@@ -192,7 +199,47 @@ fn immutable_applies(
         && !directives.no_cache.is_response()
         && !directives.forbids_stale()
         && explicit.is_none_or(|lifetime| lifetime.seconds > Seconds::ZERO)
+        && (author == RuleAuthor::Operator || is_shared_file(exchange))
 }
+
+/// Whether a response may be the file that its name promises, the same for everybody. An account's
+/// page can lie under any name; what was asked for with credentials, sets a cookie, or is a page or
+/// data rather than a file may be made for one client.
+fn is_shared_file(exchange: &Exchange<'_>) -> bool {
+    exchange.status == StatusCode::OK
+        && !exchange.request.keys().any(is_credential)
+        && !exchange.response.contains_key(SET_COOKIE)
+        && !is_page_or_data(exchange.response)
+}
+
+/// Whether a request field of this name tells an origin who asks, as far as names tell.
+fn is_credential(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    CREDENTIALS.iter().any(|end| name.ends_with(end))
+}
+
+/// HTML and JSON, in whatever spelling; each Content-Type line counts.
+fn is_page_or_data(response: &HeaderMap) -> bool {
+    response.get_all(CONTENT_TYPE).iter().any(|value| {
+        let kind = value.as_bytes().to_ascii_lowercase();
+        let kind = kind.split(|&byte| matches!(byte, b';' | b',')).next();
+        let kind = trim(kind.unwrap_or_default());
+        kind.ends_with(b"html") || kind.ends_with(b"html+xml") || kind.ends_with(b"json")
+    })
+}
+
+/// Ends of the names of fields that carry credentials.
+const CREDENTIALS: [&str; 9] = [
+    "cookie",
+    "authorization",
+    "token",
+    "api-key",
+    "apikey",
+    "auth-key",
+    "access-key",
+    "secret",
+    "password",
+];
 
 /// Whether a lifetime may be guessed. A query, a cookie that is set and credentials all hint at
 /// an answer made for one client at one moment.

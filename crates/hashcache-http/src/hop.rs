@@ -1,7 +1,7 @@
 //! Fields of one connection, and fields that are not stored (RFC 9110 7.6.1, RFC 9111 3.1).
 //!
-//! The proxy strips each request before it goes upstream and each response before it is stored or
-//! passed on.
+//! The proxy strips each request before it looks at it, and each response before it judges, stores
+//! or passes it on: a field that the next hop will not see may not select what is stored either.
 //!
 //! Invariant: what Connection names goes with it, and a Connection that would take away a field on
 //! which framing, routing, access or caching rest is refused.
@@ -9,13 +9,15 @@
 
 use http::Method;
 use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName,
-    HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    AGE, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, COOKIE, DATE, ETAG, EXPIRES, HOST, HeaderMap, HeaderName, HeaderValue,
+    LAST_MODIFIED, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRANSFER_ENCODING,
+    UPGRADE, VARY, VIA,
 };
 use thiserror::Error;
 
 use crate::cache_control::{ResponseDirectives, Scope};
-use crate::fields::members;
+use crate::fields::{members, trim};
 
 /// Connection names a field that is not a connection's own: answer 400, do not store.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -46,15 +48,31 @@ pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, Forbidd
     Ok(options)
 }
 
+/// Whether Connection leaves all fields of a response in place on which storing it rests. What a
+/// response says of its lifetime, its variants, its cookies or its content, and takes back in the
+/// same breath, has no one meaning: it is not stored.
+pub fn connection_spares_storing(response: &HeaderMap) -> bool {
+    connection_options(response).is_ok_and(|options| {
+        options.iter().all(|name| {
+            let directives = name.as_str().ends_with("cache-control");
+            !directives && !STORING_RESTS_ON.contains(name)
+        })
+    })
+}
+
 /// Takes from a request what belongs to the client's connection, and its credentials for us.
 ///
 /// `TE: trailers` and, when upgrading, Upgrade go on; Connection then names them, as the next hop
-/// requires (RFC 9110 7.8, 10.1.4).
+/// requires (RFC 9110 7.8, 10.1.4). An offer of HTTP itself in another form never goes on, wherever
+/// it stands in the list: see [`asks_for_upgrade`].
 pub fn strip_request(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(), ForbiddenOption> {
     let options = connection_options(fields)?;
     let is_trailers = |member: &[u8]| member.eq_ignore_ascii_case(b"trailers");
     let trailers = members(fields, &TE).any(is_trailers);
-    let upgrade = upgrade_to_keep(fields, upgrading);
+    let upgrade = match upgrading {
+        Upgrading::Yes => offered(fields),
+        Upgrading::No => None,
+    };
     strip(fields, options);
     fields.remove(PROXY_AUTHORIZATION);
     let connection = match (&upgrade, trailers) {
@@ -79,7 +97,10 @@ pub fn strip_request(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(),
 /// Transfer-Encoding goes too: the coding framed the content, the length may lie.
 pub fn strip_response(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(), ForbiddenOption> {
     let options = connection_options(fields)?;
-    let upgrade = upgrade_to_keep(fields, upgrading);
+    let upgrade = match upgrading {
+        Upgrading::Yes => fields.get(UPGRADE).cloned(),
+        Upgrading::No => None,
+    };
     if fields.contains_key(TRANSFER_ENCODING) {
         fields.remove(CONTENT_LENGTH);
     }
@@ -91,11 +112,35 @@ pub fn strip_response(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<()
     Ok(())
 }
 
-fn upgrade_to_keep(fields: &HeaderMap, upgrading: Upgrading) -> Option<HeaderValue> {
-    match upgrading {
-        Upgrading::Yes => fields.get(UPGRADE).cloned(),
-        Upgrading::No => None,
+/// Takes from an interim response what belongs to the upstream connection, and what speaks to
+/// proxies alone; it has no content.
+pub fn strip_interim(fields: &mut HeaderMap) {
+    let options: Vec<_> = members(fields, &CONNECTION)
+        .filter_map(|member| HeaderName::from_bytes(member).ok())
+        .collect();
+    strip(fields, options);
+    for name in FOR_PROXIES.iter().chain(&[CONTENT_LENGTH]) {
+        fields.remove(name);
     }
+}
+
+/// The protocols that a request offers to change to, those left out that may not be passed on.
+fn offered(fields: &HeaderMap) -> Option<HeaderValue> {
+    let offers: Vec<_> = members(fields, &UPGRADE)
+        .filter(|it| is_other(it))
+        .collect();
+    if offers.is_empty() {
+        return None;
+    }
+    HeaderValue::from_bytes(&offers.join(&b", "[..])).ok()
+}
+
+/// Whether a protocol is another than HTTP and what HTTP is wrapped in.
+fn is_other(protocol: &[u8]) -> bool {
+    let name = protocol.split(|&byte| byte == b'/').next();
+    let name = trim(name.unwrap_or_default());
+    let is = |known: &&[u8]| known.eq_ignore_ascii_case(name);
+    !NEVER_OFFERED.iter().any(is)
 }
 
 fn strip(fields: &mut HeaderMap, options: Vec<HeaderName>) {
@@ -132,19 +177,30 @@ pub(crate) fn withhold(stored: &mut HeaderMap, directives: &ResponseDirectives) 
     }
 }
 
-/// Whether a request may be answered by upgrading its connection. An offer of `h2c` alone does not
-/// count: some clients make it with every request, it is no longer part of HTTP/2 (RFC 9113,
-/// section 3.1), and whoever is taken at it could not be answered from the store.
+/// Whether a request may be answered by upgrading its connection. An offer of `h2c` does not count:
+/// some clients make it with every request, and it is no longer part of HTTP/2 (RFC 9113, section
+/// 3.1). Behind a 101 to it, or to TLS, requests would pass that the proxy has not looked at: to
+/// hosts other than the accelerated ones.
 pub fn asks_for_upgrade(method: &Method, fields: &HeaderMap) -> bool {
     let is_upgrade = |member: &[u8]| member.eq_ignore_ascii_case(b"upgrade");
-    let is_other = |member: &[u8]| !member.eq_ignore_ascii_case(b"h2c");
     *method == Method::GET
         && members(fields, &UPGRADE).any(is_other)
         && members(fields, &CONNECTION).any(is_upgrade)
 }
 
-const HOP_BY_HOP: [HeaderName; 6] = [
+/// Whether a 101 changes to a protocol that the request may have been passed on with.
+pub fn grants_other_protocol(response: &HeaderMap) -> bool {
+    let mut protocols = members(response, &UPGRADE).peekable();
+    protocols.peek().is_some() && protocols.all(is_other)
+}
+
+/// HTTP in another form, and what HTTP can be wrapped in.
+const NEVER_OFFERED: [&[u8]; 5] = [b"h2c", b"h2", b"h3", b"http", b"tls"];
+
+const HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
+    // Beside an offer of h2c alone (RFC 7540 3.2.1).
+    HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     TE,
@@ -166,6 +222,21 @@ const NEVER_AN_OPTION: [HeaderName; 6] = [
     COOKIE,
     HOST,
     VIA,
+];
+
+/// Fields of a response that decide whether, for how long and for whom it is stored, or that say
+/// what its content is.
+const STORING_RESTS_ON: [HeaderName; 10] = [
+    AGE,
+    CONTENT_ENCODING,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    DATE,
+    ETAG,
+    EXPIRES,
+    LAST_MODIFIED,
+    SET_COOKIE,
+    VARY,
 ];
 
 #[cfg(test)]

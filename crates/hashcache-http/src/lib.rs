@@ -71,9 +71,11 @@ mod exchange;
 mod freshness;
 mod groups;
 mod invalidate;
+mod request_error;
 mod rules;
 mod storable;
 mod targeted;
+mod unkeyed;
 
 // What others are told.
 mod cache_status;
@@ -85,8 +87,8 @@ pub use entity_tag::EntityTag;
 pub use authority::{Authority, Host, Origin, Scheme, TargetError};
 pub use cache_key::{KEY_BYTES_MAX, Space, cache_key, origin_key};
 pub use hop::{
-    ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, fields_to_store,
-    strip_request, strip_response,
+    ForbiddenOption, Upgrading, asks_for_upgrade, connection_options, connection_spares_storing,
+    fields_to_store, grants_other_protocol, strip_interim, strip_request, strip_response,
 };
 pub use target::{RequestTarget, Target, parse_target};
 pub use via::{NoToken, Pseudonym};
@@ -100,8 +102,8 @@ pub use reuse::{
 };
 pub use stored_facts::{FACTS_BYTES, FactFlags, StoredFacts};
 pub use validate::{
-    ConditionOutcome, ensure_date, evaluate_conditions, freshen, not_modified_confirms,
-    not_modified_fields, set_validators,
+    ConditionOutcome, ensure_date, evaluate_conditions, for_its_client, freshen,
+    not_modified_confirms, not_modified_fields, set_validators,
 };
 pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable};
 pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
@@ -109,7 +111,7 @@ pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
 pub use age::{Arrival, age_field, current_age};
 pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};
 pub use digest::ContentDigest;
-pub use exchange::{Exchange, StoreOptions};
+pub use exchange::{Exchange, SetCookie, StoreOptions};
 pub use freshness::{
     ADAPTIVE_FIRST, Heuristic, Lifetime, LifetimeSource, confirmed_lifetime,
     is_heuristically_cacheable, lifetime,
@@ -119,9 +121,10 @@ pub use groups::{
     words,
 };
 pub use invalidate::{invalidated, is_unsafe, resolve};
-pub use rules::{RuleAction, RuleError, RuleSpec, Rules};
+pub use rules::{Matched, RuleAction, RuleAuthor, RuleError, RuleSpec, Rules};
 pub use storable::{NotStored, Storable, storable};
 pub use targeted::CDN_CACHE_CONTROL;
+pub use unkeyed::is_keyed;
 
 pub use cache_status::{CacheStatus, Forward, Handling};
 pub use proxy_status::{PROXY_STATUS, ProxyError, ProxyStatus};

@@ -39,6 +39,34 @@ pub enum RuleAction {
     Immutable,
 }
 
+/// Who wrote a rule. An operator knows the site; the list that ships guesses by the name alone, so
+/// that its rules hold for less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RuleAuthor {
+    /// The operator.
+    #[default]
+    Operator,
+    /// The list that ships.
+    Shipped,
+}
+
+/// The first rule that matches a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matched {
+    /// What it gives.
+    pub action: RuleAction,
+    /// Who wrote it.
+    pub author: RuleAuthor,
+}
+
+impl Matched {
+    /// Whether an operator says that what lies here is for everybody: a lifetime of its own says
+    /// so, another guess does not.
+    pub(crate) fn is_leave(self) -> bool {
+        self.author == RuleAuthor::Operator && !matches!(self.action, RuleAction::Heuristic(_))
+    }
+}
+
 /// One `[[rule]]` as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +78,8 @@ pub struct RuleSpec {
     heuristic: Option<HeuristicSpec>,
     #[serde(default)]
     immutable: bool,
+    #[serde(skip)]
+    author: RuleAuthor,
 }
 
 impl RuleSpec {
@@ -67,7 +97,11 @@ impl RuleSpec {
 
     /// The rules of the list that ships.
     pub fn shipped() -> Vec<RuleSpec> {
-        RuleSpec::from_toml(SHIPPED).expect("the list is read by a test")
+        let mut specs = RuleSpec::from_toml(SHIPPED).expect("the list is read by a test");
+        for spec in &mut specs {
+            spec.author = RuleAuthor::Shipped;
+        }
+        specs
     }
 
     fn action(&self) -> Result<RuleAction, RuleError> {
@@ -95,7 +129,7 @@ pub struct Rules {
 struct Rule {
     /// `None` matches every host.
     hosts: Option<GlobSet>,
-    action: RuleAction,
+    gives: Matched,
 }
 
 impl Rules {
@@ -115,7 +149,9 @@ impl Rules {
                 paths.add(glob(pattern, Crosses::DoubleStar)?);
                 out.rule_of_path.push(out.rules.len());
             }
-            out.rules.push(Rule { hosts, action });
+            let author = spec.author;
+            let gives = Matched { action, author };
+            out.rules.push(Rule { hosts, gives });
         }
         out.paths = paths.build().map_err(|error| RuleError::Set {
             reason: error.to_string(),
@@ -144,7 +180,7 @@ impl Rules {
     }
 
     /// What the first rule that matches the target gives.
-    pub fn find(&self, target: &Target) -> Option<RuleAction> {
+    pub fn find(&self, target: &Target) -> Option<Matched> {
         if self.rules.is_empty() {
             return None;
         }
@@ -156,7 +192,7 @@ impl Rules {
             .iter()
             .map(|&path| &self.rules[self.rule_of_path[path]]);
         let mut applicable = rules.filter(|rule| rule.matches_host(&target.authority.host));
-        applicable.next().map(|rule| rule.action)
+        applicable.next().map(|rule| rule.gives)
     }
 }
 

@@ -8,8 +8,7 @@
 //! Cost: one pass over Cache-Control, a handful of lookups by name.
 
 use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, EXPECT, HeaderMap, HeaderName,
-    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, SET_COOKIE,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, SET_COOKIE,
     TRANSFER_ENCODING,
 };
 use http::{Method, StatusCode};
@@ -18,13 +17,15 @@ use crate::age::{Arrival, age_field};
 use crate::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
-use crate::exchange::{Exchange, StoreOptions};
+use crate::exchange::{Exchange, SetCookie, StoreOptions};
 use crate::fields::{Single, single};
 use crate::freshness::{
     Lifetime, LifetimeSource, is_heuristically_cacheable, last_modified, lifetime,
 };
-use crate::hop::connection_options;
+use crate::hop::connection_spares_storing;
 use crate::range::{ContentRange, parse_content_range};
+use crate::request_error::speaks_of_request;
+use crate::rules::Matched;
 use crate::stored_facts::{FactFlags, StoredFacts};
 use crate::vary::{Vary, VaryRow, coding_escapes_row};
 
@@ -75,7 +76,7 @@ pub enum NotStored {
     VaryTooWide,
     /// A content coding that the Accept-Encoding row does not tell apart.
     VaryCoding,
-    /// Connection names a field that is not a connection's own.
+    /// Connection names a field on which storing rests.
     Connection,
     /// An informational status, or 304.
     Status,
@@ -128,11 +129,12 @@ fn allowed(exchange: &Exchange<'_>, options: &StoreOptions) -> Result<Storable, 
     let directives = ResponseDirectives::for_targets(exchange.response, &options.targets);
     request_allows(exchange)?;
     status_allows(exchange.status, &directives)?;
-    if is_for_this_request(exchange.status, exchange.request) {
+    if speaks_of_request(exchange.status, exchange.request) {
         return Err(NotStored::Status);
     }
     directives_allow(exchange, &directives)?;
-    if connection_options(exchange.response).is_err() {
+    cookie_allows(exchange, &directives, options)?;
+    if !connection_spares_storing(exchange.response) {
         return Err(NotStored::Connection);
     }
     let row = vary_row(exchange)?;
@@ -179,32 +181,6 @@ fn status_allows(status: StatusCode, directives: &ResponseDirectives) -> Result<
     Ok(())
 }
 
-/// Whether an error may speak of this request alone: of a precondition, a range or an expectation
-/// that others do not have. Stored, it would answer all of them.
-fn is_for_this_request(status: StatusCode, request: &HeaderMap) -> bool {
-    match status {
-        StatusCode::PRECONDITION_FAILED
-        | StatusCode::RANGE_NOT_SATISFIABLE
-        | StatusCode::EXPECTATION_FAILED => true,
-        // What is not there is not there for others either.
-        StatusCode::NOT_FOUND | StatusCode::GONE => false,
-        _ => {
-            status.is_client_error() && SPECIAL_WISHES.iter().any(|name| request.contains_key(name))
-        }
-    }
-}
-
-/// Request fields that can make an origin refuse this request and no other.
-const SPECIAL_WISHES: [HeaderName; 7] = [
-    EXPECT,
-    IF_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    IF_RANGE,
-    IF_UNMODIFIED_SINCE,
-    RANGE,
-];
-
 /// Final statuses whose rules this crate implements, for `must-understand`.
 fn is_understood(status: StatusCode) -> bool {
     matches!(
@@ -230,12 +206,23 @@ fn directives_allow(
     if exchange.request.contains_key(AUTHORIZATION) && !for_others {
         return Err(NotStored::Authorization);
     }
-    let for_others =
-        directives.public || directives.max_age.is_some() || directives.s_maxage.is_some();
-    if exchange.response.contains_key(SET_COOKIE) && !for_others {
-        return Err(NotStored::SetCookie);
-    }
     Ok(())
+}
+
+/// Whether a response that sets a cookie may be stored: then whole, for a cache must not leave out
+/// the field (RFC 9111 3.1).
+fn cookie_allows(
+    exchange: &Exchange<'_>,
+    directives: &ResponseDirectives,
+    options: &StoreOptions,
+) -> Result<(), NotStored> {
+    if options.set_cookie == SetCookie::Rfc || !exchange.response.contains_key(SET_COOKIE) {
+        return Ok(());
+    }
+    let rule = || options.rules.find(exchange.target);
+    let for_all =
+        directives.public || directives.s_maxage.is_some() || rule().is_some_and(Matched::is_leave);
+    for_all.then_some(()).ok_or(NotStored::SetCookie)
 }
 
 fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {

@@ -5,7 +5,7 @@
 //! validation.
 //!
 //! Invariant: fields that describe the stored bytes (length, coding, range) never come from a 304:
-//! it was made without those bytes.
+//! it was made without those bytes. Cookies never do either: it was made for one client.
 //! Cost: a comparison per entity tag in the request; freshening copies the 304's fields.
 //!
 //! If-Match and If-Unmodified-Since are not evaluated here: they guard the origin's state, so
@@ -14,7 +14,7 @@
 use http::header::{
     AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
     ETAG, HeaderMap, HeaderName, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE,
-    TRANSFER_ENCODING,
+    SET_COOKIE, TRANSFER_ENCODING,
 };
 
 use crate::cache_control::ResponseDirectives;
@@ -126,7 +126,8 @@ pub fn not_modified_confirms(stored: &HeaderMap, not_modified: &HeaderMap) -> bo
 }
 
 /// Freshens stored fields from a 304 (RFC 9111 3.2, 4.3.4): each field it has replaces the stored
-/// ones of that name, but for those that describe the stored bytes or belong to the connection.
+/// ones of that name, but for those that describe the stored bytes or belong to the connection, and
+/// for Set-Cookie: [`for_its_client`].
 ///
 /// The 304's Age counts from now on, or none. A Date is set if it brought none. Fields that the new
 /// `no-cache="…"` and `private="…"` name are withheld as from a new response. The caller then
@@ -137,7 +138,7 @@ pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: 
     stored.insert(DATE, http_date(response_time));
     let update = fields_to_store(not_modified, &ResponseDirectives::default());
     for name in update.keys() {
-        if DESCRIBE_THE_BYTES.contains(name) {
+        if NEVER_TAKEN.contains(name) {
             continue;
         }
         stored.remove(name);
@@ -147,6 +148,18 @@ pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: 
     }
     let directives = ResponseDirectives::parse(stored);
     withhold(stored, &directives);
+}
+
+/// Gives the cookies of a 304 to a response that goes to the client whose request it answers; what
+/// is stored must not have them.
+pub fn for_its_client(response: &mut HeaderMap, not_modified: &HeaderMap) {
+    if !not_modified.contains_key(SET_COOKIE) {
+        return;
+    }
+    response.remove(SET_COOKIE);
+    for cookie in not_modified.get_all(SET_COOKIE) {
+        response.append(SET_COOKIE, cookie.clone());
+    }
 }
 
 /// Gives a response without Date that of its arrival (RFC 9110 6.6.1).
@@ -169,11 +182,13 @@ pub fn not_modified_fields(stored: &HeaderMap) -> HeaderMap {
     out
 }
 
-/// Never taken from a 304.
-const DESCRIBE_THE_BYTES: [HeaderName; 4] = [
+/// Never taken from a 304: what describes the stored bytes, and a cookie for the one client whose
+/// request was validated.
+const NEVER_TAKEN: [HeaderName; 5] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
     CONTENT_RANGE,
+    SET_COOKIE,
     TRANSFER_ENCODING,
 ];
 

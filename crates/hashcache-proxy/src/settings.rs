@@ -202,6 +202,8 @@ pub struct Settings {
     pub rules: hashcache_http::Rules,
     /// What a client's reload does to a fresh response.
     pub client_reload: hashcache_http::ClientReload,
+    /// What a response that sets a cookie needs in order to be stored.
+    pub set_cookie: hashcache_http::SetCookie,
     /// Lifetime of 404 and 410 that state none.
     pub negative_lifetime: hashcache_http::Seconds,
     /// Time for which an origin that could not be reached is not tried again; doubles each time, up

@@ -91,6 +91,7 @@ impl Live {
                 rules: settings.rules.clone(),
                 negative: settings.negative_lifetime,
                 adaptive: settings.adaptive_lifetime,
+                set_cookie: settings.set_cookie,
                 targets: match settings.mode {
                     Mode::Forward => Vec::new(),
                     // The origin has put us there.

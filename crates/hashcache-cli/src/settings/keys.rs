@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Seconds, TargetError};
+use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
 use hashcache_proxy::{AccessLog, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat};
 
 use super::mirror::{read_mirror, show_mirror};
@@ -251,6 +251,7 @@ pub static KEYS: &[Key] = &[
     one!("log_anonymize", log_anonymize, truth, show_truth),
     one!("default_rules", default_rules, truth, show_truth),
     one!("client_reload", client_reload, reload, show_reload),
+    one!("set_cookie", set_cookie, set_cookie, show_set_cookie),
     one!(
         "negative_lifetime",
         negative_lifetime,
@@ -353,6 +354,10 @@ pub const FORMATS: [(&str, LogFormat); 3] = [
 /// See [`POLICIES`].
 pub const FAILS: [(&str, Fail); 2] = [("open", Fail::Open), ("closed", Fail::Closed)];
 
+/// What becomes of a response that sets a cookie.
+pub const COOKIES: [(&str, SetCookie); 2] =
+    [("protect", SetCookie::Protect), ("rfc", SetCookie::Rfc)];
+
 /// The key called `name`; `-` and `_` are one letter here: flags have the one, files the other.
 pub fn find(name: &str) -> Option<Found> {
     let name = name.replace('-', "_");
@@ -453,6 +458,10 @@ fn reload(word: &str) -> Result<ClientReload, Fault> {
                     .hint("write `10s` to ignore reloads of what is no older than that")
             }),
     }
+}
+
+fn set_cookie(word: &str) -> Result<SetCookie, Fault> {
+    one_of(&COOKIES, word)
 }
 
 fn truth(word: &str) -> Result<bool, Fault> {
@@ -695,6 +704,10 @@ fn show_reload(&reload: &ClientReload) -> Shown {
             show_duration(&std::time::Duration::from_secs(span.get().into()))
         }
     }
+}
+
+fn show_set_cookie(&set_cookie: &SetCookie) -> Shown {
+    show_word(&COOKIES, set_cookie)
 }
 
 fn show_truth(&yes: &bool) -> Shown {

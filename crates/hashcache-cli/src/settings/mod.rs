@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 pub use environment::Environment;
 pub use file::RULE;
 pub use keys::{
-    FAILS, FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
-    find_flag,
+    COOKIES, FAILS, FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block,
+    find, find_flag,
 };
 #[cfg(test)]
 pub use mirror::read_mirror;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hashcache::{Io, PolicyKind, Rows};
-use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds};
+use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, ConnectPort, Fail, GroupBy, HostOptions, Limits, Listen,
     LogFormat, Mirror, Mode, Prefix, Settings,
@@ -105,6 +105,8 @@ pub struct Values {
     pub rules: Rules,
     /// What a client's reload does to a fresh response.
     pub client_reload: ClientReload,
+    /// What a response that sets a cookie needs in order to be stored.
+    pub set_cookie: SetCookie,
     /// Lifetime of 404 and 410 that state none.
     pub negative_lifetime: Duration,
     /// How long an origin that could not be reached is not tried again.
@@ -159,6 +161,7 @@ impl Values {
             default_rules: true,
             rules: Rules::none(),
             client_reload: ClientReload::Validate,
+            set_cookie: SetCookie::Protect,
             negative_lifetime: Duration::from_mins(1),
             unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
@@ -215,6 +218,7 @@ impl Values {
             group_by: self.group_by,
             rules: self.rules.clone(),
             client_reload: self.client_reload,
+            set_cookie: self.set_cookie,
             negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
             unreachable_lifetime: self.unreachable_lifetime,
             adaptive_lifetime: self.adaptive_lifetime,

@@ -21,6 +21,7 @@ mod proxy_purge_rights;
 mod proxy_purges;
 mod proxy_ranges;
 mod proxy_rules;
+mod proxy_sharing;
 mod proxy_smuggling;
 mod proxy_tls;
 mod proxy_variants;

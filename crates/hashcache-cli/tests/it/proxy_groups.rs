@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
-use hashcache_http::{ClientReload, Rules, Seconds};
+use hashcache_http::{ClientReload, Rules, Seconds, SetCookie};
 use hashcache_proxy::{AccessLog, Fail, GroupBy, Limits, LogFormat, Mode, Settings, StateFiles};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
@@ -67,6 +67,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         group_by: GroupBy::Page,
         rules: Rules::none(),
         client_reload: ClientReload::Validate,
+        set_cookie: SetCookie::Protect,
         negative_lifetime: Seconds::new(60),
         unreachable_lifetime: std::time::Duration::from_secs(10),
         adaptive_lifetime: false,

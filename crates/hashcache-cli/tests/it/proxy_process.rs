@@ -22,8 +22,10 @@ impl Proxy {
     pub fn start(cache: &Path, flags: &[&str]) -> Result<Self, String> {
         let no_log = !flags.iter().any(|flag| flag.starts_with("--access-log"));
         let no_memory = !flags.iter().any(|flag| flag.starts_with("--memory"));
+        let no_config = !flags.iter().any(|flag| flag.starts_with("--config"));
         let mut child = Command::new(env!("CARGO_BIN_EXE_hashcache"))
-            .args(["proxy", "--config=/dev/null", "--listen=127.0.0.1:0"])
+            .args(["proxy", "--listen=127.0.0.1:0"])
+            .args(no_config.then_some("--config=/dev/null"))
             .arg("--cache-size=1GiB")
             .args(no_memory.then_some("--memory=64MiB"))
             .args(no_log.then_some("--access-log=none"))

@@ -130,3 +130,53 @@ fn an_offer_of_h2c_is_not_taken_up() {
     assert!(!asks("H2C"));
     assert!(asks("h2c, websocket"));
 }
+
+#[test]
+fn http_in_another_form_is_offered_to_nobody() {
+    let get = Method::GET;
+    for (offer, passed) in [
+        ("h2c", None),
+        ("x, h2c", Some("x")),
+        ("H2C ,websocket,,tls/1.2", Some("websocket")),
+        ("HTTP/2.0, h2, h2c/1", None),
+        ("websocket", Some("websocket")),
+        ("h2cx", Some("h2cx")),
+    ] {
+        let mut request = fields(&[
+            ("connection", "Upgrade, HTTP2-Settings"),
+            ("upgrade", offer),
+            ("http2-settings", "AAMAAABkAAQ"),
+        ]);
+        assert_eq!(
+            asks_for_upgrade(&get, &request),
+            passed.is_some(),
+            "{offer}"
+        );
+        strip_request(&mut request, Upgrading::Yes).unwrap();
+        let upgrade = request.get(UPGRADE).map(|it| it.to_str().unwrap());
+        assert_eq!(upgrade, passed, "{offer}");
+        assert!(!request.contains_key("http2-settings"), "{offer}");
+    }
+    let mut unnamed = fields(&[("http2-settings", "AAMAAABkAAQ")]);
+    strip_request(&mut unnamed, Upgrading::No).unwrap();
+    assert_eq!(unnamed, fields(&[]));
+    assert!(grants_other_protocol(&fields(&[("upgrade", "websocket")])));
+    for granted in [&[][..], &[("upgrade", "h2c")], &[("upgrade", "x, H2C")]] {
+        assert!(!grants_other_protocol(&fields(granted)), "{granted:?}");
+    }
+}
+
+#[test]
+fn what_is_stripped_once_stays_as_it_is() {
+    let mut once = fields(&[
+        ("connection", "upgrade, te, origin"),
+        ("upgrade", "websocket, h2c"),
+        ("te", "trailers"),
+        ("origin", "https://app"),
+    ]);
+    strip_request(&mut once, Upgrading::Yes).unwrap();
+    let mut twice = once.clone();
+    strip_request(&mut twice, Upgrading::Yes).unwrap();
+    assert_eq!(once, twice);
+    assert!(!once.contains_key("origin"));
+}

@@ -3,7 +3,8 @@
 use super::*;
 
 fn find(rules: &Rules, url: &str) -> Option<RuleAction> {
-    rules.find(&Target::parse_url(url).unwrap())
+    let matched = rules.find(&Target::parse_url(url).unwrap());
+    matched.map(|matched| matched.action)
 }
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -21,6 +22,7 @@ fn the_shipped_list_knows_names_made_from_content() {
         "/left-pad/-/left-pad-1.3.0.tgz".to_owned(),
         "/@scope/name/-/name-1.0.0.tgz".to_owned(),
         "/crates/serde/serde-1.0.0.crate".to_owned(),
+        "/crates/serde/1.0.0-rc.1.crate".to_owned(),
         format!("/repo.git/objects/ab/{}", &DIGEST[..38]),
         format!("/a/b/objects/pack/pack-{}.pack", &DIGEST[..40]),
         format!("/a/b/objects/pack/pack-{DIGEST}.idx"),
@@ -42,6 +44,14 @@ fn the_shipped_list_leaves_names_that_may_change() {
         "/packages/ab/cd/latest/x-1.0.tar.gz".to_owned(),
         "/left-pad".to_owned(),
         "/download/left-pad.tgz".to_owned(),
+        "/account/x.crate".to_owned(),
+        "/account/x-latest.crate".to_owned(),
+        "/account/x-1.crate".to_owned(),
+        "/x/-/x.tgz".to_owned(),
+        "/x/-/x-latest.tgz".to_owned(),
+        "/debian/pool/main/h/hello/hello.deb".to_owned(),
+        "/debian/pool/main/h/hello/hello_latest_amd64.deb".to_owned(),
+        "/debian/pool/main/h/hello/hello.tar.gz".to_owned(),
         "/repo.git/objects/info/packs".to_owned(),
         "/repo.git/info/refs".to_owned(),
         "/v2/library/debian/manifests/latest".to_owned(),
@@ -84,12 +94,18 @@ fn operator_rules_stand_before_the_shipped_ones() {
     let own = RuleSpec::from_toml("[[rule]]\npath = '/pool/**'\nlifetime = '1h'").unwrap();
     let rules = Rules::before_shipped(&own).unwrap();
     let hour = Some(RuleAction::Lifetime(Seconds::new(3600)));
-    assert_eq!(find(&rules, "http://h/pool/a.deb"), hour);
+    assert_eq!(find(&rules, "http://h/pool/a_1.deb"), hour);
     assert_eq!(
-        find(&rules, "http://h/x/pool/a.deb"),
+        find(&rules, "http://h/x/pool/a_1.deb"),
         Some(RuleAction::Immutable)
     );
-    assert_eq!(find(&Rules::none(), "http://h/x/pool/a.deb"), None);
+    assert_eq!(find(&Rules::none(), "http://h/x/pool/a_1.deb"), None);
+    let author = |url: &str| {
+        let matched = rules.find(&Target::parse_url(url).unwrap());
+        matched.map(|matched| matched.author)
+    };
+    assert_eq!(author("http://h/pool/a_1.deb"), Some(RuleAuthor::Operator));
+    assert_eq!(author("http://h/x/pool/a_1.deb"), Some(RuleAuthor::Shipped));
 }
 
 #[test]

@@ -11,9 +11,92 @@ fn a_cookie_is_stored_only_with_leave() {
     assert_eq!(cookie.not_stored(), NotStored::SetCookie);
     let expires = cookie.clone().and("expires", &date(60));
     assert_eq!(expires.not_stored(), NotStored::SetCookie);
-    for directives in ["public", "max-age=60", "s-maxage=60"] {
+    let lasting = cookie.clone().and("cache-control", "max-age=60");
+    assert_eq!(lasting.not_stored(), NotStored::SetCookie);
+    for directives in ["public", "s-maxage=60"] {
         cookie.clone().and("cache-control", directives).facts();
     }
+    let as_others = |mut case: Case| {
+        case.options.set_cookie = SetCookie::Rfc;
+        case
+    };
+    for case in [expires, lasting] {
+        assert_eq!(as_others(case).lifetime().0, 60);
+    }
+    // Stale from the start, but worth asking about.
+    assert_eq!(as_others(cookie).lifetime().0, 0);
+}
+
+#[test]
+fn a_rule_of_the_operator_is_leave_to_store_a_cookie() {
+    let case = |rule: &str| {
+        let text = format!("[[rule]]\npath = '/x'\n{rule}");
+        let mut case = cache_control("max-age=60").and("set-cookie", "a=1");
+        case.options.rules = Rules::from_toml(&text).unwrap();
+        case
+    };
+    for rule in ["lifetime = '1h'", "immutable = true"] {
+        case(rule).facts();
+        let elsewhere = case(rule).url("http://h/y");
+        assert_eq!(elsewhere.not_stored(), NotStored::SetCookie);
+    }
+    let guess = case("heuristic = { percent = 20 }");
+    assert_eq!(guess.not_stored(), NotStored::SetCookie);
+    let mut shipped = cache_control("max-age=60").and("set-cookie", "a=1");
+    shipped.options.rules = Rules::shipped();
+    let shipped = shipped.url("http://h/x-1.0.0.crate");
+    assert_eq!(shipped.not_stored(), NotStored::SetCookie);
+}
+
+#[test]
+fn a_shipped_rule_is_for_files_that_no_one_client_asked_for() {
+    let case = |lines: &[(&str, &str)]| {
+        let mut case = response(lines).url("http://h/account/x-1.0.0.crate");
+        case.options.rules = Rules::shipped();
+        case
+    };
+    let immutable = |case: &Case| match case.storable() {
+        Storable::Whole { facts, .. } => facts.lifetime.source == LifetimeSource::Immutable,
+        _ => false,
+    };
+    assert!(immutable(&case(&[])));
+    assert!(immutable(&case(&[("content-type", "application/gzip")])));
+    for name in [
+        "cookie",
+        "authorization",
+        "x-auth-token",
+        "private-token",
+        "x-api-key",
+        "proxy-authorization",
+    ] {
+        assert!(!immutable(&case(&[]).asked_with(&[(name, "x")])), "{name}");
+    }
+    // npm sends this with every request.
+    assert!(immutable(
+        &case(&[]).asked_with(&[("npm-auth-type", "web")])
+    ));
+    for kind in [
+        "text/html",
+        "Text/HTML ; charset=utf-8",
+        "application/xhtml+xml",
+        "application/json",
+        "application/problem+json;v=1",
+        "text/json",
+    ] {
+        assert!(!immutable(&case(&[("content-type", kind)])), "{kind}");
+    }
+    for status in [203, 204, 206, 301, 404, 410] {
+        let partial = [("content-range", "bytes 0-1/4")];
+        assert!(!immutable(&case(&partial).status(status)), "{status}");
+    }
+    let cookie = case(&[("set-cookie", "a=1"), ("cache-control", "public")]);
+    assert!(!immutable(&cookie));
+    assert!(!immutable(&case(&[]).url("http://h/account/x.crate")));
+    // An operator knows what lies there.
+    let own = "[[rule]]\npath = '/account/*.crate'\nimmutable = true";
+    let mut own_rule = case(&[("content-type", "text/html")]).asked_with(&[("cookie", "a=1")]);
+    own_rule.options.rules = Rules::from_toml(own).unwrap();
+    assert!(immutable(&own_rule));
 }
 
 #[test]
@@ -48,12 +131,43 @@ fn errors_are_not_stored_without_an_explicit_lifetime() {
 
 #[test]
 fn an_error_that_speaks_of_one_request_is_not_stored_for_all() {
-    for status in [412, 416, 417] {
+    for status in [
+        401, 403, 406, 408, 412, 413, 414, 416, 417, 421, 425, 428, 429, 431,
+    ] {
         let case = cache_control("max-age=60").status(status);
         assert_eq!(case.not_stored(), NotStored::Status, "{status}");
     }
     let refused = cache_control("max-age=60").status(400);
     assert_eq!(refused.lifetime().0, 60);
+    let long = "x".repeat(2 << 10);
+    for (name, value) in [
+        ("cookie", "a=1"),
+        ("x-long", &long[..]),
+        ("x-forwarded-host", "evil"),
+        ("content-type", "text/evil"),
+    ] {
+        let case = refused.clone().asked_with(&[(name, value)]);
+        assert_eq!(case.not_stored(), NotStored::Status, "{name}");
+        let broken = cache_control("max-age=60").status(502);
+        let broken = broken.asked_with(&[(name, value)]);
+        assert_eq!(broken.not_stored(), NotStored::Status, "{name}");
+        let missing = cache_control("max-age=60").status(404);
+        missing.asked_with(&[(name, value)]).facts();
+    }
+    let many: Vec<_> = std::iter::repeat_n(("x-many", "x"), 65).collect();
+    let case = refused.clone().asked_with(&many);
+    assert_eq!(case.not_stored(), NotStored::Status);
+    for name in [
+        "x-http-method-override",
+        "x-original-url",
+        "x-method-override",
+    ] {
+        for status in [400, 404, 405, 410, 500] {
+            let case = cache_control("max-age=60").status(status);
+            let case = case.asked_with(&[(name, "x")]);
+            assert_eq!(case.not_stored(), NotStored::Status, "{name} {status}");
+        }
+    }
     for wish in [
         "range",
         "if-range",
@@ -88,7 +202,7 @@ fn rows_beyond_a_bound_are_not_stored() {
 fn with_shipped_rules(case: Case) -> Case {
     let options = StoreOptions::default();
     Case {
-        url: "http://h/pool/a.deb",
+        url: "http://h/pool/a_1.0.deb",
         options,
         ..case
     }
@@ -139,15 +253,15 @@ fn an_immutable_name_is_one_of_content_without_a_query() {
     let redirect = with_shipped_rules(cache_control("max-age=9").status(302));
     assert_eq!(redirect.lifetime(), (9, LifetimeSource::MaxAge));
     let query = Case {
-        url: "http://h/pool/a.deb?x",
+        url: "http://h/pool/a_1.0.deb?x",
         ..with_shipped_rules(response(&[]))
     };
     assert_eq!(query.not_stored(), NotStored::NoUse);
-    let part = with_shipped_rules(response(&[("content-range", "bytes 0-1/9")]).status(206));
-    let Storable::Partial { facts, .. } = part.storable() else {
+    let part = response(&[("content-range", "bytes 0-1/9"), ("etag", "\"a\"")]).status(206);
+    let Storable::Partial { facts, .. } = with_shipped_rules(part).storable() else {
         panic!("not stored as a part");
     };
-    assert!(facts.flags.has(FactFlags::IMMUTABLE));
+    assert!(!facts.flags.has(FactFlags::IMMUTABLE));
 }
 
 #[test]

@@ -7,9 +7,10 @@
 
 use std::rc::Rc;
 
-use hashcache::Version;
+use hashcache::{Hit, Version};
 use hashcache_http::{
-    RequestDirectives, Storable, Target, UnixTime, Vary, confirmed_lifetime, freshen, storable,
+    FactFlags, RequestDirectives, Storable, Target, UnixTime, Vary, confirmed_lifetime,
+    for_its_client, freshen, is_keyed, storable,
 };
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -47,6 +48,9 @@ pub(crate) async fn head_came(
         worker.cache.invalidate(name);
         return;
     }
+    if !may_rewrite(worker, &known.hit, &known.stored, request) {
+        return;
+    }
     let (version, mut stays) = (known.hit.version().to_u64(), true);
     let fresh = |stored: &mut StoredResponse| {
         stays = freshened(worker, (target, request), stored, head, times);
@@ -56,6 +60,21 @@ pub(crate) async fn head_came(
     if !stays {
         worker.cache.invalidate(name);
     }
+}
+
+/// Whether the response to a request may rewrite what is stored. While that is fresh, a field
+/// outside the key forbids it: nobody needs the update, and the origin may have copied that field
+/// into it. An entry that is over is removed all the same: that costs others a fetch at most.
+pub(super) fn may_rewrite(
+    worker: &Worker,
+    hit: &Hit,
+    stored: &StoredResponse,
+    request: &HeaderMap,
+) -> bool {
+    let needed = hit.is_made_stale()
+        || stored.facts.flags.has(FactFlags::NO_CACHE)
+        || !stored.facts.is_fresh(worker.common.now());
+    needed || is_keyed(request, &stored.fields)
 }
 
 /// When a request was sent and its answer came.
@@ -126,14 +145,17 @@ pub(super) async fn confirm(
     let asked = (&order.target, &order.fields);
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, asked, stored, &head.headers, times);
+    let rewrites = may_rewrite(worker, &known.hit, &known.stored, &order.fields);
     let stays = fresh(&mut known.stored);
     let name = &known.place.name;
     match stays {
         _ if is_private(&order.fields) => {}
         // Those who wait look again, so it must be there when they are told.
         true => {
-            let version = known.hit.version().to_u64();
-            change_as_of(worker, name, (Some(version), as_of), fresh).await;
+            if rewrites {
+                let version = known.hit.version().to_u64();
+                change_as_of(worker, name, (Some(version), as_of), &fresh).await;
+            }
             if let Some(row) = known.new_row() {
                 add_row(worker, &known.place.key, row).await;
             }
@@ -143,6 +165,7 @@ pub(super) async fn confirm(
     if let Some(flight) = flight {
         flight.again(&order.endpoint.authority.to_string());
     }
+    for_its_client(&mut known.stored.fields, &head.headers);
     let known = Box::new(known);
     let _ = reply.send(Ok(Fetched::Confirmed { known, peer }));
 }

@@ -24,10 +24,11 @@ use std::rc::Rc;
 use hashcache::{Follower, Hit};
 use hashcache_http::{
     ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, Space,
-    StoredFacts, Target, UnixTime, Upgrading, Variant, VariantTable, answer_range, ensure_date,
-    not_modified_confirms, parse_http_date, set_validators, strip_request, strip_response,
+    StoredFacts, Target, UnixTime, Upgrading, Variant, VariantTable, answer_range,
+    connection_spares_storing, ensure_date, not_modified_confirms, parse_http_date, set_validators,
+    strip_request, strip_response,
 };
-use http::header::{AGE, CONNECTION, DATE, ETAG, HOST, IF_RANGE, RANGE};
+use http::header::{AGE, CONNECTION, DATE, ETAG, HOST, IF_RANGE, RANGE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -55,7 +56,7 @@ pub(crate) struct Order {
     /// Where the answer is stored, unless it turns out to be another variant.
     pub(crate) place: Place,
     pub(crate) endpoint: Endpoint,
-    /// The client's fields as they came.
+    /// The client's fields as they came, without those of its connection.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
     /// What is stored and to be confirmed.
@@ -168,7 +169,7 @@ pub(crate) async fn fetch(
 ) {
     let intents = Intents::draw(&worker, &order);
     let asked = worker.common.now();
-    let exchange = match ask(&worker, &order).await {
+    let mut exchange = match ask(&worker, &order).await {
         Ok(exchange) => exchange,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
@@ -182,6 +183,7 @@ pub(crate) async fn fetch(
         }
     };
     let came = worker.common.now();
+    strip_for_storing(order.space, exchange.response.headers_mut());
     tracing::trace!(
         peer = %exchange.peer,
         reused = exchange.reused,
@@ -352,6 +354,21 @@ fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime
     {
         let (host, peer) = (&to.authority.host, exchange.peer.ip());
         worker.common.clock.hint(host, peer, date.0);
+    }
+}
+
+/// Takes from a response what belongs to the connection it came by, before it is judged: what
+/// `Connection` names is neither stored nor heeded. A response that may not be stored for what it
+/// names there is left as it is, so that `storable` says so.
+///
+/// Below a mirror there are no cookies: those of clients do not go to the registry, so one that it
+/// sets is about the proxy, and no client gets it.
+fn strip_for_storing(space: Space, response: &mut HeaderMap) {
+    if matches!(space, Space::Mirror(_)) {
+        response.remove(SET_COOKIE);
+    }
+    if connection_spares_storing(response) {
+        let _ = strip_response(response, Upgrading::No);
     }
 }
 

@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 use hashcache::Hit;
 use hashcache_http::{
-    NotStored, Storable, Target, UnixTime, Upgrading, continues_stored, parse_content_range,
+    NotStored, Space, Storable, Target, UnixTime, Upgrading, continues_stored, parse_content_range,
     parse_http_date, storable,
 };
 use http::header::{
@@ -31,10 +31,10 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use super::confirm::freshened;
+use super::confirm::{freshened, may_rewrite};
 use super::pump::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::variant::change;
-use super::{Endpoint, is_withdrawn, request, upstream_fields};
+use super::{Endpoint, is_withdrawn, request, strip_for_storing, upstream_fields};
 use crate::metrics::Counted;
 use crate::pieces::{Claim, Ticket, WholeOnly};
 use crate::request::body::Tally;
@@ -44,6 +44,8 @@ use crate::worker::Worker;
 
 /// Of which response a piece is, and for whom it is fetched.
 pub(crate) struct Whole {
+    /// Whose resource it is.
+    pub(crate) space: Space,
     pub(crate) target: Target,
     /// The name of the object.
     pub(crate) name: Vec<u8>,
@@ -81,7 +83,7 @@ pub(crate) async fn fetch_piece(worker: Rc<Worker>, whole: Rc<Whole>, claim: Cla
     let sent = upstream
         .send(&whole.endpoint, request, SendOptions::default())
         .await;
-    let exchange = match sent {
+    let mut exchange = match sent {
         Ok(exchange) => exchange,
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
@@ -89,6 +91,7 @@ pub(crate) async fn fetch_piece(worker: Rc<Worker>, whole: Rc<Whole>, claim: Cla
             return;
         }
     };
+    strip_for_storing(whole.space, exchange.response.headers_mut());
     match judge(&worker, &whole, &hit, &ticket, &exchange, asked) {
         Judged::Comes(skip) => {
             // Before anyone is told: who asks after this answer finds the new fields.
@@ -240,7 +243,7 @@ async fn freshen_stored(
     let date = part.get(DATE);
     let date = date.and_then(|date| parse_http_date(date.as_bytes(), response_time));
     let date = date.unwrap_or(response_time);
-    if date <= whole.stored.facts.date {
+    if date <= whole.stored.facts.date || !may_rewrite(worker, hit, &whole.stored, &whole.fields) {
         return;
     }
     let asked = (&whole.target, &whole.fields);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hashcache::Hit;
 use hashcache_http::{
     CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Space, Target, Upgrading,
-    VariantTable, asks_for_upgrade, cache_key, invalidated, invalidated_groups, is_unsafe,
+    VariantTable, asks_for_upgrade, cache_key, grants_other_protocol, invalidated,
+    invalidated_groups, is_unsafe,
 };
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -34,10 +35,12 @@ pub(super) struct Order {
     pub(super) space: Space,
     pub(super) target: Target,
     pub(super) method: Method,
-    /// As they came.
+    /// As they came, without those of the connection.
     pub(super) fields: HeaderMap,
     pub(super) version: Version,
     pub(super) body: Option<ClientBody>,
+    /// Whether there is content: its framing is no longer among the fields.
+    pub(super) has_content: bool,
     /// Times that what was stored for it could not be completed.
     pub(super) tries: u8,
 }
@@ -57,7 +60,16 @@ impl Order {
             fields: head.headers,
             version: info.version,
             body: (info.content != Content::None).then_some(body),
+            has_content: !matches!(info.content, Content::None | Content::Length(0)),
             tries: 0,
+        }
+    }
+
+    /// What the rules need to know of it.
+    pub(super) fn facts(&self) -> RequestFacts {
+        RequestFacts {
+            has_content: self.has_content,
+            ..RequestFacts::of(&self.method, &self.fields)
         }
     }
 
@@ -70,6 +82,7 @@ impl Order {
             fields: self.fields.clone(),
             version: self.version,
             body: None,
+            has_content: self.has_content,
             tries: self.tries,
         }
     }
@@ -119,13 +132,14 @@ pub(super) async fn pass(
         fields,
         version,
         body,
+        has_content,
         tries: _,
     } = order;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
         false => Upgrading::No,
     };
-    let wanted = (method == Method::HEAD).then(|| fields.clone());
+    let wanted = (method == Method::HEAD && !has_content).then(|| fields.clone());
     let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
     let mut request = Request::new(match body {
         Some(body) => RequestBody::streamed(body),
@@ -151,6 +165,11 @@ pub(super) async fn pass(
             .unwrap_or_else(|| send_failed(connection, note, failed))
     })?;
     note.upstream(Some(exchange.peer));
+    if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
+        return Err(Failure::ResponseMalformed(
+            "101 to a protocol that was not offered",
+        ));
+    }
     let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
     if let Some(upgrade) = exchange.upgrade {
         connect::upgrade(connection, upgrade, note);
@@ -420,7 +439,7 @@ pub(super) async fn fetched_answer(
                 stored: true,
                 ..hit::Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
             };
-            let facts = RequestFacts::of(&order.method, &order.fields);
+            let facts = order.facts();
             let found = partial::Found {
                 hit: &hit,
                 stored: *stored,
@@ -461,7 +480,7 @@ pub(super) async fn fetched_answer(
                 forward,
                 Some(StatusCode::NOT_MODIFIED),
             );
-            let facts = RequestFacts::of(&order.method, &order.fields);
+            let facts = order.facts();
             partial::answer(connection, order, place, &facts, found, note).await
         }
     }

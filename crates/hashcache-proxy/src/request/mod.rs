@@ -34,7 +34,8 @@ use bytes::Bytes;
 use hashcache::Hit;
 use hashcache_http::{
     Authority, FactFlags, OnError, RequestFacts, RequestTarget, Reuse, Scheme, Space,
-    StaleAllowance, Target, TargetError, asks_for_upgrade, cache_key, parse_target, reuse,
+    StaleAllowance, Target, TargetError, Upgrading, asks_for_upgrade, cache_key, parse_target,
+    reuse, strip_request,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -125,6 +126,7 @@ async fn serve(
     if let Some(failure) = &connection.denied {
         return Err(failure.clone());
     }
+    strip(&mut request)?;
     let common = &connection.worker.common;
     if let Some(within) = &connection.within {
         within.asked(&connection.worker);
@@ -197,6 +199,22 @@ async fn serve(
     };
     common.related.asked(&asked, Instant::now());
     answer(connection, order, note).await
+}
+
+/// Takes out what belongs to the client's connection, before anything is read from the fields: what
+/// `Connection` names does not go upstream, so it may not select a variant, a range, a condition or
+/// anything else here. A response to `Connection: Origin` would otherwise be stored for requests
+/// with that `Origin`, which the origin has never seen.
+fn strip(request: &mut Request<ClientBody>) -> Result<(), Failure> {
+    let upgrading = match asks_for_upgrade(request.method(), request.headers()) {
+        true => Upgrading::Yes,
+        false => Upgrading::No,
+    };
+    // `wire` has refused such a request already, with the same status.
+    strip_request(request.headers_mut(), upgrading).map_err(|_| Failure::Refused {
+        status: StatusCode::BAD_REQUEST,
+        reason: "Connection names an end-to-end field",
+    })
 }
 
 /// Whoever may use this proxy must not come to its figures by it, even where loopback is allowed as
@@ -304,7 +322,7 @@ fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<An
 
 /// From the store if it may be, else from upstream.
 async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
-    let facts = RequestFacts::of(&order.method, &order.fields);
+    let facts = order.facts();
     if let Err(forward) = facts.lookup() {
         return forward::pass(connection, order, forward, note).await;
     }

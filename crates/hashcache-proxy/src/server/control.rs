@@ -133,6 +133,7 @@ impl Control {
         self.settings = Settings {
             rules: settings.rules,
             client_reload: settings.client_reload,
+            set_cookie: settings.set_cookie,
             negative_lifetime: settings.negative_lifetime,
             unreachable_lifetime: settings.unreachable_lifetime,
             adaptive_lifetime: settings.adaptive_lifetime,

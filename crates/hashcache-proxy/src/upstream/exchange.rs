@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hashcache_http::strip_interim;
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -313,9 +314,7 @@ impl Interim {
             if status == StatusCode::CONTINUE {
                 patience.watch.let_go();
             } else if let Some(informational) = &options.informational {
-                // An interim response has no content; these would only confuse the next hop.
-                headers.remove(header::TRANSFER_ENCODING);
-                headers.remove(header::CONTENT_LENGTH);
+                strip_interim(&mut headers);
                 informational(status, headers);
             }
         }

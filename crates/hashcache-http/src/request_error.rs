@@ -1,0 +1,84 @@
+//! Errors that a client can cause on purpose with fields that the cache key does not hold.
+//!
+//! Stored, such an error would answer everybody who asks for the URL: the attack is known as CPDoS
+//! (Nguyen, Lo Iacono and Federrath, "Your Cache Has Fallen", 2019): a head larger than the origin
+//! takes, a method overridden by a field, a precondition that must fail.
+//!
+//! Called by `storable`. Invariant: an error is stored only if the request that met it had nothing
+//! but small fields, none of which is known to make an origin fail. Cost: a pass over the names of
+//! the request's fields, for errors alone.
+
+use http::StatusCode;
+use http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HeaderMap,
+    HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, ORIGIN,
+    RANGE,
+};
+
+/// Whether an error may speak of this request alone: of fields, a size or a rate that others do not
+/// have.
+pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool {
+    if !(status.is_client_error() || status.is_server_error()) {
+        return false;
+    }
+    if ABOUT_THE_REQUEST.contains(&status.as_u16()) {
+        return true;
+    }
+    let has = |name: &HeaderName| request.contains_key(name);
+    if OVERRIDES.iter().any(has) {
+        return true;
+    }
+    // What is not there is not there for others either, whatever they wish for.
+    if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+        return false;
+    }
+    let sizes = request
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    SPECIAL_WISHES.iter().any(has)
+        || request
+            .keys()
+            .any(|name| name.as_str().starts_with("x-forwarded-"))
+        || request.len() > FIELDS_MAX
+        || sizes.sum::<usize>() > BYTES_MAX
+}
+
+/// Statuses that blame the request, its sender or its rate: 401, 403 (a filter in front of the
+/// origin), 406 to 408, 411 to 418, 421, 425, 426, 428, 429 and 431.
+const ABOUT_THE_REQUEST: [u16; 19] = [
+    401, 403, 406, 407, 408, 411, 412, 413, 414, 415, 416, 417, 418, 421, 425, 426, 428, 429, 431,
+];
+
+/// Request fields by which some origins take another method or path than the request line has.
+const OVERRIDES: [HeaderName; 5] = [
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+];
+
+/// Request fields that can make an origin refuse this request and no other.
+const SPECIAL_WISHES: [HeaderName; 15] = [
+    AUTHORIZATION,
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    COOKIE,
+    EXPECT,
+    FORWARDED,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    ORIGIN,
+    RANGE,
+    HeaderName::from_static("x-host"),
+    HeaderName::from_static("x-original-host"),
+];
+
+/// Half of the smallest head that a common server refuses (4 KiB, uWSGI). A browser sends less.
+const BYTES_MAX: usize = 2 << 10;
+
+/// More fields than any browser sends, fewer than any common server refuses (100, Apache httpd).
+const FIELDS_MAX: usize = 64;

@@ -1,0 +1,85 @@
+//! Whether the cache key holds all that a request says (RFC 9111 4, 4.1).
+//!
+//! A client may have a fresh response validated at any time (`no-cache`), and a HEAD that is passed
+//! on may update it (RFC 9111 4.3.4, 4.3.5). Fields that origins copy into their responses although
+//! no `Vary` names them (`X-Forwarded-Host` into `Link` or `Location`) would then reach everybody
+//! at once, whenever a client likes. Where such a field was sent, what is fresh stays as it is: the
+//! response goes to its client alone. What is stale is updated all the same, or it could never
+//! become fresh again.
+//!
+//! The proxy asks before it rewrites stored fields. Cost: the names of the request's fields, once a
+//! validation.
+
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, IF_RANGE, MAX_FORWARDS, PRAGMA, RANGE, TE, VIA,
+};
+
+use crate::vary::Vary;
+
+/// Whether every field of a request is named by the `Vary` of the stored response, or is one that
+/// selects no other representation.
+pub fn is_keyed(request: &HeaderMap, stored: &HeaderMap) -> bool {
+    let varied = match Vary::parse(stored) {
+        Vary::Nothing => Vec::new(),
+        Vary::Fields(names) => names,
+        Vary::TooWide | Vary::Anything => return false,
+    };
+    let held = |name: &HeaderName| varied.contains(name) || SELECT_NOTHING.contains(name);
+    request.keys().all(held)
+}
+
+/// Fields that are part of the key, or about caches, connections and what of a representation is
+/// sent, not about which.
+const SELECT_NOTHING: [HeaderName; 12] = [
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_LENGTH,
+    HOST,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    MAX_FORWARDS,
+    PRAGMA,
+    RANGE,
+    TE,
+    VIA,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        for (name, value) in lines {
+            fields.append(*name, value.parse().unwrap());
+        }
+        fields
+    }
+
+    #[test]
+    fn a_field_that_vary_does_not_name_is_outside_the_key() {
+        let plain = fields(&[]);
+        let varied = fields(&[("vary", "Origin, accept-language")]);
+        let reload = [
+            ("host", "h"),
+            ("cache-control", "no-cache"),
+            ("pragma", "no-cache"),
+        ];
+        assert!(is_keyed(&fields(&reload), &plain));
+        for name in [
+            "origin",
+            "cookie",
+            "user-agent",
+            "x-forwarded-host",
+            "accept-language",
+        ] {
+            let request = fields(&[&reload[..], &[(name, "x")]].concat());
+            assert!(!is_keyed(&request, &plain), "{name}");
+            let named = matches!(name, "origin" | "accept-language");
+            assert_eq!(is_keyed(&request, &varied), named, "{name}");
+        }
+        assert!(!is_keyed(&plain, &fields(&[("vary", "*")])));
+    }
+}
