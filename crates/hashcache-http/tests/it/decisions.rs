@@ -132,13 +132,17 @@ fn errors_are_not_stored_without_an_explicit_lifetime() {
 #[test]
 fn an_error_that_speaks_of_one_request_is_not_stored_for_all() {
     for status in [
-        401, 403, 406, 408, 412, 413, 414, 416, 417, 421, 425, 428, 429, 431,
+        401, 403, 406, 408, 412, 413, 416, 417, 421, 425, 428, 429, 431,
     ] {
         let case = cache_control("max-age=60").status(status);
         assert_eq!(case.not_stored(), NotStored::Status, "{status}");
     }
+    // The URL is the key, so an error that blames the URL answers every request for it.
+    for status in [400, 414] {
+        let case = cache_control("max-age=60").status(status);
+        assert_eq!(case.lifetime().0, 60, "{status}");
+    }
     let refused = cache_control("max-age=60").status(400);
-    assert_eq!(refused.lifetime().0, 60);
     let long = "x".repeat(2 << 10);
     for (name, value) in [
         ("cookie", "a=1"),
