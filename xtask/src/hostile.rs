@@ -1,7 +1,7 @@
 //! `cargo xtask hostile`: one client, or one origin, against all clients of a proxy.
 //!
 //! Plays `hashcache_testkit::scenario::hostile`, each attack against a proxy of its own that was
-//! given 64 MiB of memory. Everything stays on addresses of 127.0.0.0/8.
+//! given 64 MiB of memory (one: 512 MiB). Everything stays on addresses of 127.0.0.0/8.
 //!
 //! The bar: resident memory stays within that and 24 MiB at all times; an innocent client from
 //! another address is served in 99 of 100 cases, in at most twice its usual time.
@@ -57,8 +57,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let origin = ContentOrigin::start_thread(ContentOptions::default())?;
         let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
         let certificates = Certificates::make(home.path())?;
-        let mut process = start(attack.needs(), &binary, home.path(), &origin, &certificates)?;
-        let play = play(args, attack.needs(), &process, &certificates)?;
+        let mut process = start(attack, &binary, home.path(), &origin, &certificates)?;
+        let play = play(args, attack, &process, &certificates)?;
         let verdict = runtime.block_on(attack.play(&play, &origin));
         verdicts::tell(&mut report, "", &verdict);
         let ended = process.ended()?;
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// A proxy as an attack needs it, with a listener in the clear first and one for HTTP/2 second.
 fn start(
-    needs: Needs,
+    attack: Attack,
     binary: &Path,
     home: &Path,
     origin: &ContentOrigin,
@@ -79,11 +79,11 @@ fn start(
 ) -> anyhow::Result<ProxyProcess> {
     let command = ProxyCommand::new(binary, &home.join("cache"))
         .flag("cache-size", "4GiB")
-        .flag("memory", format!("{MEMORY_MIB}MiB"))
+        .flag("memory", format!("{}MiB", attack.memory_mib()))
         .flag("allow-destination", "127.0.0.0/8")
         .flag("access-log", "none")
         .flag("listen", "http://127.0.0.1:0");
-    let command = match needs {
+    let command = match attack.needs() {
         Needs::Forward => command.flag("listen", "h2c://127.0.0.1:0"),
         Needs::TrustedOrigin => command
             .flag("listen", "h2c://127.0.0.1:0")
@@ -99,11 +99,11 @@ fn start(
 
 fn play(
     args: &Args,
-    needs: Needs,
+    attack: Attack,
     process: &ProxyProcess,
     certificates: &Certificates,
 ) -> anyhow::Result<Play> {
-    let shake = match needs {
+    let shake = match attack.needs() {
         Needs::Accelerator => Some(certificates.client()?),
         Needs::Forward | Needs::TrustedOrigin => None,
     };
@@ -114,13 +114,12 @@ fn play(
         origin_shake: Some(certificates.server()?),
         admin: process.admin().context("no admin listener")?,
         pid: process.pid(),
-        resident_max: (MEMORY_MIB + BESIDE_MIB) << 20,
+        resident_max: (attack.memory_mib() + BESIDE_MIB) << 20,
         percent: args.percent,
         time: Duration::from_secs(args.seconds),
         slower_max: Some(SLOWER_MAX),
     })
 }
 
-const MEMORY_MIB: u64 = 64;
 const BESIDE_MIB: u64 = 24;
 const SLOWER_MAX: f64 = 2.0;

@@ -30,7 +30,8 @@ impl Certificates {
         let root = params.self_signed(&authority_key)?;
         let issuer = Issuer::new(params, authority_key);
         let key = KeyPair::generate()?;
-        let leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()])?.signed_by(&key, &issuer)?;
+        let leaf =
+            CertificateParams::new(vec!["127.0.0.1".to_owned()])?.signed_by(&key, &issuer)?;
         let write = |name: &str, text: String| {
             let path = directory.join(name);
             let written = std::fs::write(&path, text);

@@ -51,6 +51,7 @@ use crate::fetch::Known;
 use crate::fetch::variant::with_objects;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
+use crate::share::Allowance;
 use crate::store::StoredResponse;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
@@ -62,6 +63,8 @@ use crate::worker::Worker;
 pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) cell: Rc<Cell>,
+    /// What the client may take.
+    pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
     /// What the client speaks: https where there is TLS.

@@ -79,6 +79,7 @@ pub(super) async fn answer(
         return Box::pin(miss).await;
     }
     let whole = Whole {
+        share: connection.allowance.share().clone(),
         target: order.target.clone(),
         name: place.name.clone(),
         endpoint: endpoint(&order),

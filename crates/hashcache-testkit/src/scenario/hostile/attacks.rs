@@ -109,7 +109,7 @@ pub fn slow_heads(play: &Play, clients: u32, per_address: u32, bytes: usize) -> 
         attackers.spawn(async move {
             loop {
                 let _ = slow_head(proxy, from, bytes).await;
-                sleep(Duration::from_millis(500)).await;
+                sleep(Duration::from_secs(2)).await;
             }
         });
     }
@@ -171,7 +171,9 @@ pub async fn status(
 async fn whole_status(socket: &mut TcpStream) -> io::Result<u16> {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).await?;
-    let status = answer.get(9..12).and_then(|it| std::str::from_utf8(it).ok());
+    let status = answer
+        .get(9..12)
+        .and_then(|it| std::str::from_utf8(it).ok());
     let status = status.and_then(|it| it.parse().ok());
     status.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

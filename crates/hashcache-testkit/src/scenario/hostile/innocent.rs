@@ -79,13 +79,14 @@ impl Innocent {
     async fn get(&self, target: &str) -> io::Result<u16> {
         let mut socket = connect(ADDRESS, self.proxy, None).await?;
         let at = self.origin;
-        let request = format!(
-            "GET http://{at}{target} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n"
-        );
+        let request =
+            format!("GET http://{at}{target} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).await?;
-        let status = answer.get(9..12).and_then(|it| std::str::from_utf8(it).ok());
+        let status = answer
+            .get(9..12)
+            .and_then(|it| std::str::from_utf8(it).ok());
         let status = status.and_then(|it| it.parse().ok());
         let status = status.ok_or(io::ErrorKind::UnexpectedEof)?;
         let head = answer.windows(4).position(|it| it == b"\r\n\r\n");
@@ -98,11 +99,7 @@ impl Innocent {
 }
 
 /// A connection from an address of this machine; `buffer` bounds what the kernel takes unread.
-pub async fn connect(
-    from: Ipv4Addr,
-    to: SocketAddr,
-    buffer: Option<u32>,
-) -> io::Result<TcpStream> {
+pub async fn connect(from: Ipv4Addr, to: SocketAddr, buffer: Option<u32>) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     if let Some(bytes) = buffer {
         socket.set_recv_buffer_size(bytes)?;

@@ -140,6 +140,16 @@ impl Attack {
         }
     }
 
+    /// The memory that the proxy is given, MiB. 11 connections are to find all places to be had, and
+    /// not memory to be spent first.
+    #[must_use]
+    pub fn memory_mib(self) -> u64 {
+        match self {
+            Self::UpstreamPlaces => 512,
+            _ => 64,
+        }
+    }
+
     /// Attacks, while an innocent client asks for what `origin` has.
     pub async fn play(self, play: &Play, origin: &ContentOrigin) -> Verdict {
         let mut verdict = Verdict::new(format!("{self:?}"));
@@ -245,7 +255,10 @@ fn judge(play: &Play, quiet: &Fared, under: &Fared, peak: u64, verdict: &mut Ver
     verdict.figure("quiet_median_ms", before.as_secs_f64() * 1e3);
     verdict.figure("attacked_median_ms", after.as_secs_f64() * 1e3);
     verdict.expect(quiet.served == quiet.asked, || {
-        format!("not all were served before the attack: {:?}", quiet.refusals)
+        format!(
+            "not all were served before the attack: {:?}",
+            quiet.refusals
+        )
     });
     verdict.expect(under.served * 100 >= under.asked * 99, || {
         format!("fewer than 99 of 100 were served: {:?}", under.refusals)
@@ -277,11 +290,16 @@ async fn silent(play: &Play, innocent: &Innocent, connections: u32) -> io::Resul
         at: play.http2,
         shake: None,
     };
-    let attackers =
-        attacks::silent_streams(&entrance, connections, 100, WINDOW_MAX, |connection, stream| {
+    let attackers = attacks::silent_streams(
+        &entrance,
+        connections,
+        100,
+        WINDOW_MAX,
+        |connection, stream| {
             let at = &hostile[(stream as usize) % hostile.len()];
             (at.address.to_string(), format!("/{connection}/{stream}"))
-        });
+        },
+    );
     Ok(while_attacked(play, innocent, attackers).await)
 }
 
@@ -354,7 +372,10 @@ async fn made_up_variants(
     innocent: &Innocent,
     verdict: &mut Verdict,
 ) -> io::Result<Fared> {
-    let fields = [("Cache-Control", "max-age=3600"), ("Vary", "Accept-Language")];
+    let fields = [
+        ("Cache-Control", "max-age=3600"),
+        ("Vary", "Accept-Language"),
+    ];
     let answer = Script::response(200, &fields, "content");
     let origin = Origin::start(move |_| answer.clone()).await?;
     let url = origin.url("/page");
@@ -389,7 +410,10 @@ async fn long_languages(
     innocent: &Innocent,
     verdict: &mut Verdict,
 ) -> io::Result<Fared> {
-    let fields = [("Cache-Control", "max-age=3600"), ("Vary", "Accept-Language")];
+    let fields = [
+        ("Cache-Control", "max-age=3600"),
+        ("Vary", "Accept-Language"),
+    ];
     let answer = Script::response(200, &fields, "content");
     let origin = Origin::start(move |_| answer.clone()).await?;
     let url = origin.url("/page");
