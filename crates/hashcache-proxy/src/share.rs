@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hashcache::{Cache, Reservation};
+use hashcache_http::client_tag;
 use tokio::sync::Notify;
 
 /// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits, which is the least
@@ -32,6 +33,16 @@ impl Network {
                 Ipv6Addr::from_bits(prefix).into()
             }
         })
+    }
+}
+
+impl Network {
+    /// What tells it apart from others in a table of variants.
+    pub(crate) fn tag(self, nonce: u64) -> u8 {
+        match self.0 {
+            IpAddr::V4(address) => client_tag(nonce, &address.octets()),
+            IpAddr::V6(address) => client_tag(nonce, &address.octets()),
+        }
     }
 }
 
