@@ -37,7 +37,7 @@ use hashcache_http::{
     StaleAllowance, Target, TargetError, asks_for_upgrade, cache_key, parse_target, reuse,
 };
 use http::header::{HOST, MAX_FORWARDS};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::{Body, Tally};
@@ -49,6 +49,7 @@ use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::fetch::Known;
 use crate::fetch::variant::with_objects;
+use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
 use crate::share::Allowance;
@@ -96,10 +97,27 @@ pub(crate) async fn handle(
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
+    // Until the client has taken it, a head is in a buffer of hyper's, which is up to twice as
+    // large, and in the map before that.
+    let head = head_bytes(response.headers());
+    let response = if head <= HEAD_FREE || connection.cell.hold_until_sent(3 * head) {
+        response
+    } else {
+        connection.worker.metrics.limit(Limit::Memory);
+        failed(&connection, &NO_MEMORY, reader, &mut note)
+    };
     let counted = Tally::default();
     let response = response.map(|body| body.counted(&connection.worker.metrics, &counted));
     note.finish(&connection, &response, counted);
     Ok(response)
+}
+
+/// About what the fields of an answer take in memory, bytes.
+fn head_bytes(fields: &HeaderMap) -> usize {
+    let sizes = fields
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    sizes.sum()
 }
 
 /// Our own page for a request that failed.
@@ -459,3 +477,12 @@ fn text(status: StatusCode, content: Bytes) -> Response<Body> {
     *response.status_mut() = status;
     response
 }
+
+/// What an answer's head may take without being set aside: every connection has that much.
+const HEAD_FREE: usize = 4 << 10;
+
+/// Said when there is no memory for an answer's head.
+const NO_MEMORY: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory for the head of the answer",
+};

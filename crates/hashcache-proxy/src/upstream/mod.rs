@@ -19,6 +19,7 @@ mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
 mod exchange;
+mod flood;
 pub(crate) mod framing;
 pub(crate) mod interfaces;
 pub(crate) mod limit;
