@@ -10,6 +10,7 @@ mod device_speed;
 mod followers;
 mod fuzz;
 mod h2spec;
+mod hostile;
 mod loom;
 mod memory_limit;
 mod memory_pressure;
@@ -60,6 +61,8 @@ enum Command {
     RangeStorm(range_storm::Args),
     /// Hold HTTP/2 to clients against every case of h2spec
     H2spec(h2spec::Args),
+    /// Attack the proxy with greedy clients and origins while an innocent client uses it
+    Hostile(hostile::Args),
     /// Send requests and answers that have two meanings
     Smuggling(smuggling::Args),
     /// Feed made-up bytes to whatever reads them
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Purges(args) => purges::run(&args),
         Command::RangeStorm(args) => range_storm::run(&args),
         Command::H2spec(args) => h2spec::run(&args),
+        Command::Hostile(args) => hostile::run(&args),
         Command::Smuggling(args) => smuggling::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Conformance(args) => conformance::run(&args),

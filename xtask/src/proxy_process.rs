@@ -176,6 +176,11 @@ impl ProxyProcess {
         &self.addresses
     }
 
+    /// Its admin listener, if it has one.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
     /// `http://address`, as clients take it in `http_proxy`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())

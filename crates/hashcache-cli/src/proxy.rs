@@ -257,7 +257,7 @@ fn raise_open_files() -> Option<u64> {
     }
 }
 
-/// Takes no more clients than there are files for; `None` means there is no end of files.
+/// Takes no more clients and connections to origins than there are files for; `None` means there is no end of files.
 fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     let clients = &mut effective.values.limits.clients;
     let most = open_files.map_or(usize::MAX, |files| {
@@ -273,6 +273,9 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
         );
         *clients = most;
     }
+    // As many again are left for files, tunnels and idle connections.
+    let upstream = &mut effective.values.limits.upstream;
+    *upstream = most.min(*upstream);
 }
 
 /// The line that says where we listen, what we use (of disk `bytes` in all) and what to type next.

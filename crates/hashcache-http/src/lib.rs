@@ -105,7 +105,7 @@ pub use validate::{
     ConditionOutcome, ensure_date, evaluate_conditions, for_its_client, freshen,
     not_modified_confirms, not_modified_fields, set_validators,
 };
-pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable};
+pub use variants::{VARIANTS_MAX, Variant, VariantPlace, VariantTable, client_tag};
 pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
 
 pub use age::{Arrival, age_field, current_age};

@@ -18,7 +18,7 @@
 //! | 1 | number of rows, oldest first, then for each: |
 //! | 8 | hash of the request's values |
 //! | 8 | version of the object |
-//! | 1 | place: 0 under the key, 1 derived; 2 more if the row is an alias |
+//! | 1 | bit 0: 0 under the key, 1 derived; bit 1: the row is an alias; bits 2 to 7: the client's tag |
 //! | 8 | derived: the hash in its name |
 //! | 1 | length of the entity tag, 0 for none, then the tag |
 //!
@@ -31,6 +31,15 @@ use siphasher::sip::SipHasher24;
 
 use crate::entity_tag::EntityTag;
 use crate::vary::{VARY_FIELDS_MAX, VaryRow};
+
+/// What tells the clients of a table's rows apart, most of the time: a hash of six bits, which no
+/// client can choose without the nonce.
+pub fn client_tag(nonce: u64, client: &[u8]) -> u8 {
+    let mut hasher = SipHasher24::new_with_keys(nonce, HASH_KEY);
+    hasher.write(client);
+    let [.., last] = hasher.finish().to_be_bytes();
+    last >> CLIENT_SHIFT
+}
 
 /// The most rows of a table.
 pub const VARIANTS_MAX: usize = 16;
@@ -57,6 +66,8 @@ pub struct Variant {
     /// Whether upstream named the object by its entity tag for these values, though it was stored
     /// for others.
     pub alias: bool,
+    /// Which client asked for it first, as [`client_tag`] tells clients apart.
+    pub client: u8,
     /// The object's entity tag, if it has one.
     pub etag: Option<Box<[u8]>>,
 }
@@ -126,8 +137,9 @@ impl VariantTable {
     }
 
     /// Adds a row, or puts it in the place of the one with the same values. Aliases of another
-    /// version in the same place go. Beyond [`VARIANTS_MAX`] the oldest row goes, but for that of
-    /// the object under the key, which is read in any case.
+    /// version in the same place go. Beyond [`VARIANTS_MAX`] the oldest row goes of the client that
+    /// has most of them, so that made-up values evict no rows of others; but never that of the
+    /// object under the key, which is read in any case.
     pub fn set(&mut self, variant: Variant) {
         let is_over = |row: &Variant| {
             row.values == variant.values
@@ -136,11 +148,28 @@ impl VariantTable {
         self.rows.retain(|row| !is_over(row));
         if self.rows.len() >= VARIANTS_MAX {
             let stays = |row: &Variant| row.place == VariantPlace::Here && !row.alias;
-            let oldest = self.rows.iter().position(|row| !stays(row));
-            self.rows.remove(oldest.unwrap_or(0));
+            let goes = self.client_with_most(&variant);
+            let oldest = self.rows.iter();
+            let mut oldest = oldest.enumerate().filter(|(_, row)| !stays(row));
+            let first = oldest.clone().next();
+            let oldest = oldest.find(|(_, row)| row.client == goes).or(first);
+            self.rows.remove(oldest.map_or(0, |(at, _)| at));
         }
         let etag = variant.etag.filter(|etag| etag.len() <= ETAG_BYTES_MAX);
         self.rows.push(Variant { etag, ..variant });
+    }
+
+    /// The client that has most rows when `more` is added; `more`'s, if others have as many.
+    fn client_with_most(&self, more: &Variant) -> u8 {
+        let count = |client: u8| self.rows.iter().filter(|row| row.client == client).count();
+        let own = (more.client, count(more.client) + 1);
+        let others = self.rows.iter().filter(|row| row.client != more.client);
+        let others = others.map(|row| (row.client, count(row.client)));
+        others
+            .chain([own])
+            .max_by_key(|(_, rows)| *rows)
+            .unwrap_or(own)
+            .0
     }
 
     /// Drops the rows of an object that is gone.
@@ -215,7 +244,7 @@ impl VariantTable {
         for row in &self.rows {
             out.extend_from_slice(&row.values.to_le_bytes());
             out.extend_from_slice(&row.version.to_le_bytes());
-            let alias = if row.alias { ALIAS } else { 0 };
+            let alias = if row.alias { ALIAS } else { 0 } | row.client << CLIENT_SHIFT;
             match row.place {
                 VariantPlace::Here => out.push(alias),
                 VariantPlace::Derived(hash) => {
@@ -287,9 +316,6 @@ impl<'a> Reader<'a> {
     fn row(&mut self) -> Option<Variant> {
         let (values, version) = (self.number()?, self.number()?);
         let kind = self.byte()?;
-        if kind & !(DERIVED | ALIAS) != 0 {
-            return None;
-        }
         let place = match kind & DERIVED {
             0 => VariantPlace::Here,
             _ => VariantPlace::Derived(self.number()?),
@@ -301,6 +327,7 @@ impl<'a> Reader<'a> {
             place,
             version,
             alias: kind & ALIAS != 0,
+            client: kind >> CLIENT_SHIFT,
             etag: (!etag.is_empty()).then(|| etag.into()),
         })
     }
@@ -313,6 +340,7 @@ fn count(length: usize) -> u8 {
 
 const DERIVED: u8 = 1;
 const ALIAS: u8 = 2;
+const CLIENT_SHIFT: u8 = 2;
 
 /// A longer tag is not asked about.
 const ETAG_BYTES_MAX: usize = 255;

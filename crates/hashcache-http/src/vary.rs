@@ -80,6 +80,9 @@ impl VaryRow {
         }
         let mut bytes = vec![u8::try_from(names.len()).ok()?];
         for name in names {
+            if is_too_long(name, request) {
+                return None;
+            }
             let value = normalised(name, request);
             bytes.push(u8::try_from(name.as_str().len()).ok()?);
             bytes.extend_from_slice(name.as_str().as_bytes());
@@ -100,8 +103,10 @@ impl VaryRow {
     pub fn matches(&self, request: &HeaderMap) -> bool {
         let mut reader = RowReader::new(&self.bytes);
         std::iter::from_fn(|| reader.next_field()).all(|field| {
-            let name = HeaderName::from_bytes(field.name);
-            name.is_ok_and(|name| normalised(&name, request).as_deref() == field.value)
+            let Ok(name) = HeaderName::from_bytes(field.name) else {
+                return false;
+            };
+            !is_too_long(&name, request) && normalised(&name, request).as_deref() == field.value
         })
     }
 
@@ -204,6 +209,13 @@ pub(crate) fn coding_escapes_row(
     names.contains(&ACCEPT_ENCODING)
         && request.contains_key(ACCEPT_ENCODING)
         && members(response, &CONTENT_ENCODING).any(|coding| coding_index(coding).is_none())
+}
+
+/// Whether a field is longer than a row. Such a value is not brought to its one spelling, which
+/// takes time for every byte of it: no response is stored for it, and none that is answers it.
+fn is_too_long(name: &HeaderName, request: &HeaderMap) -> bool {
+    let lines = request.get_all(name).iter();
+    lines.map(|line| line.len()).sum::<usize>() > VARY_ROW_BYTES_MAX
 }
 
 /// A request field's value in one spelling; `None` when it is absent.

@@ -13,9 +13,9 @@ mod purge;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
@@ -25,7 +25,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use self::purge::Purges;
 use crate::metrics::Exposition;
@@ -77,16 +77,23 @@ impl Admin {
     /// Serves `listener` until dropped; connections end with it.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
         let mut connections = JoinSet::new();
+        let mut open: Vec<Open> = Vec::new();
         loop {
-            // At the bound the next client waits in the kernel's queue for one to end.
-            while connections.len() >= CONNECTIONS {
-                connections.join_next().await;
-            }
-            while connections.try_join_next().is_some() {}
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let admin = Arc::clone(&self);
-                    connections.spawn(admin.connection(stream));
+                    while connections.try_join_next().is_some() {}
+                    open.retain(|it| !it.task.is_finished());
+                    // At the bound the one that has been quiet for longest makes room: connections
+                    // that ask nothing must not keep a monitor waiting.
+                    if open.len() >= CONNECTIONS
+                        && let Some(quiet) = (0..open.len()).min_by_key(|at| open[*at].active())
+                    {
+                        open.swap_remove(quiet).task.abort();
+                    }
+                    let active = Arc::new(Mutex::new(Instant::now()));
+                    let connection = Arc::clone(&self).connection(stream, Arc::clone(&active));
+                    let task = connections.spawn(connection);
+                    open.push(Open { task, active });
                 }
                 // Out of descriptors, or a client gone at once: haste helps neither.
                 Err(error) => {
@@ -97,13 +104,14 @@ impl Admin {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, active: Arc<Mutex<Instant>>) {
         let Ok(local) = stream.local_addr() else {
             return;
         };
         let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
             let (head, body) = request.into_parts();
             let admin = Arc::clone(&self);
+            *active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             async move {
                 let response = match admin.refusal(&head, local) {
                     Some(refusal) => refusal,
@@ -191,6 +199,19 @@ impl Admin {
             "clock": clock,
         });
         json_page(status, &state)
+    }
+}
+
+/// A connection that is being served.
+struct Open {
+    task: AbortHandle,
+    /// When it was accepted, or its last request came.
+    active: Arc<Mutex<Instant>>,
+}
+
+impl Open {
+    fn active(&self) -> Instant {
+        *self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -292,7 +313,7 @@ const CONNECTIONS: usize = 32;
 const HEAD_FIELDS: usize = 64;
 /// The least that hyper allows.
 const HEAD_BYTES: usize = 8 << 10;
-const HEAD_TIME: Duration = Duration::from_secs(10);
+const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

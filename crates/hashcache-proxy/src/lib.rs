@@ -5,6 +5,7 @@
 // What was asked for, and what can go wrong.
 mod failure;
 mod settings;
+mod share;
 
 // From the socket to a request.
 mod server;

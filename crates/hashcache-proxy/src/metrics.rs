@@ -229,6 +229,7 @@ impl Drop for Open {
 pub(crate) enum Limit {
     Clients,
     ClientsPerAddress,
+    ClientShare,
     Memory,
     Streams,
     Frames,
@@ -254,9 +255,10 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// All, in the order of their numbers, with their names.
-    const ALL: [(Self, &'static str); 23] = [
+    const ALL: [(Self, &'static str); 24] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
+        (Self::ClientShare, "client_share"),
         (Self::Memory, "memory"),
         (Self::Streams, "streams"),
         (Self::Frames, "frames"),

@@ -233,8 +233,10 @@ pub struct StateFiles {
 pub struct Limits {
     /// Connections from clients in all.
     pub clients: usize,
-    /// Connections from one address.
+    /// Connections from one IPv4 address or one IPv6 network of 64 bits.
     pub clients_per_address: usize,
+    /// What such a client may take of memory and of connections to origins, percent.
+    pub client_share: u8,
     /// Requests under way at once on a connection in HTTP/2.
     pub streams: usize,
     /// Frames of HTTP/2 that ask for nothing (PING, SETTINGS, RST_STREAM and the like) that a
@@ -293,6 +295,7 @@ impl Default for Limits {
         Self {
             clients: 4096,
             clients_per_address: 256,
+            client_share: 25,
             streams: 100,
             // A browser that leaves a page takes back some hundred requests.
             frames: 2048,
@@ -306,10 +309,10 @@ impl Default for Limits {
             connect_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
             between_bytes_time: Duration::from_mins(1),
-            // As many as `clients_per_address`: at 64, a hundred clients on a page of a second that
-            // cannot be shared wait for two rounds of it.
-            upstream_per_origin: 256,
-            upstream: 1024,
+            // The share of one address is as many as `clients_per_address`: at 64, a hundred clients
+            // on a page of a second that cannot be shared wait for two rounds of it.
+            upstream_per_origin: 1024,
+            upstream: 4096,
             upstream_idle_time: Duration::from_secs(30),
             dns_time: Duration::from_secs(5),
             tunnel_idle_time: Duration::from_mins(10),
@@ -341,7 +344,8 @@ mod tests {
     #[test]
     fn every_client_of_one_address_may_have_a_connection_to_one_origin() {
         let limits = Limits::default();
-        assert!(limits.upstream_per_origin >= limits.clients_per_address);
+        let share = limits.upstream_per_origin * usize::from(limits.client_share) / 100;
+        assert!(share >= limits.clients_per_address);
         assert!(limits.upstream_per_origin < limits.upstream);
     }
 }

@@ -26,6 +26,7 @@ use crate::purge::Purger;
 use crate::related::Related;
 use crate::server::identity::Identity;
 use crate::settings::{Fail, Limits, Mode, Settings};
+use crate::share::Shares;
 use crate::upstream::address::{Clients, ConnectPort, Prefix};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::{self, Destinations, Upstream};
@@ -45,6 +46,7 @@ pub(crate) struct Common {
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) purger: Purger,
     pub(crate) related: Related,
+    pub(crate) shares: Arc<Shares>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
     pub(crate) live: ArcSwap<Live>,

@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use crate::proxy_process::{BinaryArgs, MemoryCgroup, ProxyCommand, ProxyProcess};
 use crate::report::{Report, show_bytes};
 use hostile::Hostile;
+pub use hostile::allow_many_files;
 use sampler::Sampler;
 
 /// Arguments of `memory-limit`.
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn run_both(args: &Args) -> anyhow::Result<()> {
-    hostile::allow_many_files()?;
+    allow_many_files()?;
     let binary = args.binary.binary()?;
     let origin = ContentOrigin::start_thread(ContentOptions {
         // A stored object that went stale in between would be asked for anew.

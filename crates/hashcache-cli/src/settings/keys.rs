@@ -294,6 +294,9 @@ pub static KEYS: &[Key] = &[
     hosts!("intercept.despite_never", despite_never),
     limit!(clients, count, show_count),
     limit!(clients_per_address, count, show_count),
+    limit!(client_share, share, |share: &u8| Shown::Number(u64::from(
+        *share
+    ))),
     limit!(streams, count, show_count),
     limit!(frames, count, show_count),
     limit!(head_bytes, memory_size, show_memory),

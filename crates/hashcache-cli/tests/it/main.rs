@@ -14,6 +14,7 @@ mod proxy_ca;
 mod proxy_clock;
 mod proxy_followers;
 mod proxy_groups;
+mod proxy_hostile;
 mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;

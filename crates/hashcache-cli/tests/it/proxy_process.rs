@@ -12,6 +12,7 @@ use hashcache_testkit::scenario::never_wrong::Victim;
 pub struct Proxy {
     child: Child,
     address: SocketAddr,
+    second_address: Option<SocketAddr>,
     admin: SocketAddr,
     /// What it says on standard error, once it has ended.
     said: Option<JoinHandle<String>>,
@@ -55,6 +56,11 @@ impl Proxy {
         let address = greeting
             .split_once(" on http://")
             .and_then(|(_, rest)| rest.split([' ', ',']).next()?.parse().ok());
+        let mut listeners = greeting.split_once(" on ").unwrap_or_default().1.split(' ');
+        let second_address = listeners.nth(1).and_then(|it| {
+            let address = it.strip_prefix("http://")?;
+            address.trim_end_matches(',').parse().ok()
+        });
         let admin = greeting
             .split_once("admin on http://")
             .and_then(|(_, rest)| rest.split([';', ' ']).next()?.parse().ok());
@@ -69,6 +75,7 @@ impl Proxy {
         Ok(Self {
             child,
             address,
+            second_address,
             admin,
             said: Some(said),
         })
@@ -76,6 +83,11 @@ impl Proxy {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The second listener, if the flags ask for one.
+    pub fn second_address(&self) -> Option<SocketAddr> {
+        self.second_address
     }
 
     pub fn admin(&self) -> SocketAddr {

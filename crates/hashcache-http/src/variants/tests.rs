@@ -22,6 +22,7 @@ fn row(values: u64, place: VariantPlace, etag: &str) -> Variant {
         place,
         version: 1,
         alias: false,
+        client: 0,
         etag: (!etag.is_empty()).then(|| etag.as_bytes().into()),
     }
 }
@@ -171,4 +172,43 @@ fn derived_names_are_of_one_table_and_one_row() {
     assert_eq!(name, b"key\0v\x07\0\0\0\0\0\0\0\x03\x02\0\0\0\0\0\0");
     let other = VariantTable::new(8, table.names());
     assert_ne!(other.derived_name(b"key", 0x0203), name);
+}
+
+#[test]
+fn rows_of_one_client_do_not_evict_those_of_others() {
+    let mut table = VariantTable::new(7, &names(&["accept-language"]));
+    let of = |client: u8, values: u64| Variant {
+        client,
+        ..row(values, VariantPlace::Derived(values), "")
+    };
+    table.set(of(9, 0));
+    for values in 1..=3 {
+        table.set(of(1, values));
+    }
+    for made_up in 100..200 {
+        table.set(of(2, made_up));
+    }
+    assert_eq!(table.rows().len(), VARIANTS_MAX);
+    for values in 0..=3 {
+        assert!(
+            table.find(values).is_some(),
+            "row {values} of another client"
+        );
+    }
+    assert!(table.find(199).is_some(), "the newest of its own");
+    // Who comes later takes back what one client has beyond the others.
+    for values in 4..=10 {
+        table.set(of(1, values));
+    }
+    assert!((0..=8).all(|values| values == 1 || table.find(values).is_some() || values < 4));
+    assert!(table.find(0).is_some());
+    let of_greedy = table.rows().iter().filter(|row| row.client == 2).count();
+    assert!(of_greedy <= 8, "{of_greedy}");
+}
+
+#[test]
+fn tags_of_clients_depend_on_the_nonce() {
+    let tags = |nonce| (0..64_u8).map(move |client| client_tag(nonce, &[client]));
+    assert!(tags(1).all(|tag| tag < 64));
+    assert!(tags(1).ne(tags(2)));
 }

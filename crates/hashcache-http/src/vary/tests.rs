@@ -167,3 +167,19 @@ fn codings_the_row_forgets_are_noticed() {
     assert!(!coding_escapes_row(&names, &fields(&[]), &deflate));
     assert!(!coding_escapes_row(&[], &request, &deflate));
 }
+
+#[test]
+fn a_value_longer_than_a_row_has_no_row_and_answers_none() {
+    let list = |length: usize| "x,".repeat(length / 2);
+    for name in ["accept-language", "accept", "accept-encoding", "x-other"] {
+        let names = [HeaderName::from_bytes(name.as_bytes()).unwrap()];
+        let long = fields(&[(name, &list(VARY_ROW_BYTES_MAX + 2))]);
+        assert_eq!(VaryRow::select(&names, &long), None, "{name}");
+        // `identity` and nothing else is what both would come to.
+        let row = VaryRow::select(&names, &fields(&[(name, "x")])).unwrap();
+        assert!(!row.matches(&long), "{name}");
+        let halves = list(VARY_ROW_BYTES_MAX / 2 + 2);
+        let lines = fields(&[(name, halves.as_str()), (name, halves.as_str())]);
+        assert_eq!(VaryRow::select(&names, &lines), None, "{name} in two lines");
+    }
+}

@@ -349,7 +349,7 @@ proptest! {
                 false => VariantPlace::Derived(values),
             };
             let etag = Some(format!("\"{etag}\"").into_bytes().into());
-            table.set(Variant { values, place, version, alias: false, etag });
+            table.set(Variant { values, place, version, alias: false, client: 0, etag });
             prop_assert_eq!(table.find(values).map(|row| row.version), Some(version));
             prop_assert!(table.rows().len() <= VARIANTS_MAX);
         }

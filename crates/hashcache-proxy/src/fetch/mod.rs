@@ -41,6 +41,7 @@ use crate::collapse::{Flight, SharedResponse};
 use crate::metrics::Counted;
 use crate::pieces::Awaited;
 use crate::request::body::{Tally, Trailers};
+use crate::share::Share;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::{
     Endpoint, Exchange, Informational, RequestBody, ResponseBody, SendFailure, SendOptions,
@@ -50,6 +51,8 @@ use crate::worker::Worker;
 /// What is to be fetched, and for whom.
 pub(crate) struct Order {
     pub(crate) client: IpAddr,
+    /// Out of whose share it takes a connection.
+    pub(crate) share: Share,
     /// Whose resource it is.
     pub(crate) space: Space,
     pub(crate) target: Target,
@@ -320,6 +323,7 @@ async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure
     }
     let options = SendOptions {
         informational: order.informational.clone(),
+        client: Some(order.share.clone()),
     };
     let Some(request) = request(&order.target, fields) else {
         return Err(unsendable());

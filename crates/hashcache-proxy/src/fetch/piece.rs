@@ -38,6 +38,7 @@ use super::{Endpoint, is_withdrawn, request, strip_for_storing, upstream_fields}
 use crate::metrics::Counted;
 use crate::pieces::{Claim, Ticket, WholeOnly};
 use crate::request::body::Tally;
+use crate::share::Share;
 use crate::store::{self, StoredResponse};
 use crate::upstream::{Exchange, ResponseBody, SendOptions};
 use crate::worker::Worker;
@@ -50,6 +51,8 @@ pub(crate) struct Whole {
     /// The name of the object.
     pub(crate) name: Vec<u8>,
     pub(crate) endpoint: Endpoint,
+    /// Out of whose share its pieces take connections.
+    pub(crate) share: Share,
     /// The client's fields as they came.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
@@ -80,9 +83,11 @@ pub(crate) async fn fetch_piece(worker: Rc<Worker>, whole: Rc<Whole>, claim: Cla
     };
     let asked = worker.common.now();
     let upstream = worker.upstream();
-    let sent = upstream
-        .send(&whole.endpoint, request, SendOptions::default())
-        .await;
+    let options = SendOptions {
+        client: Some(whole.share.clone()),
+        ..SendOptions::default()
+    };
+    let sent = upstream.send(&whole.endpoint, request, options).await;
     let mut exchange = match sent {
         Ok(exchange) => exchange,
         Err(failed) => {

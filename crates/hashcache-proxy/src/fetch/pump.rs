@@ -194,9 +194,11 @@ impl Transfer {
         fields.insert(IF_RANGE, etag.clone());
         let request = request(&order.target, fields)?;
         let upstream = self.worker.upstream();
-        let sent = upstream
-            .send(&order.endpoint, request, SendOptions::default())
-            .await;
+        let options = SendOptions {
+            client: Some(order.share.clone()),
+            ..SendOptions::default()
+        };
+        let sent = upstream.send(&order.endpoint, request, options).await;
         let response = sent.ok()?.response;
         let told = parse_content_range(response.headers())?;
         let (range, length) = (told.range?, told.complete?);

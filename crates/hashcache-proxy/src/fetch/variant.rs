@@ -15,6 +15,7 @@ use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_con
 use http::header::{ETAG, HeaderMap};
 
 use super::{Known, Order};
+use crate::share::Network;
 use crate::store::{self, Place, StoredResponse};
 use crate::upstream::Exchange;
 use crate::worker::Worker;
@@ -67,6 +68,7 @@ pub(super) struct Spot {
     values: u64,
     /// Whether it takes a row in the table under the key.
     beside: bool,
+    client: Network,
 }
 
 /// A row to be added to the table under a key.
@@ -76,23 +78,25 @@ pub(super) struct NewRow {
 }
 
 impl Spot {
-    fn under_key(place: Place, intent: Option<Intent>) -> Self {
+    fn under_key(place: Place, intent: Option<Intent>, client: Network) -> Self {
         Self {
             place: Place::of(place.key),
             intent,
             table: None,
             values: 0,
             beside: false,
+            client,
         }
     }
 
-    fn row(&self, fields: &HeaderMap, place: VariantPlace) -> Option<Variant> {
+    fn row(&self, fields: &HeaderMap, nonce: u64, place: VariantPlace) -> Option<Variant> {
         let etag = fields.get(ETAG).map(|etag| etag.as_bytes().into());
         Some(Variant {
             values: self.values,
             place,
             version: self.intent.as_ref()?.version().to_u64(),
             alias: false,
+            client: self.client.tag(nonce),
             etag,
         })
     }
@@ -100,14 +104,14 @@ impl Spot {
     /// The table for the metadata of a response with these fields.
     pub(super) fn table_with(&self, fields: &HeaderMap) -> Option<VariantTable> {
         let mut table = self.table.clone()?;
-        table.set(self.row(fields, VariantPlace::Here)?);
+        table.set(self.row(fields, table.nonce(), VariantPlace::Here)?);
         Some(table)
     }
 
     /// The row that a response with these fields takes in the table under the key.
     pub(super) fn new_row(&self, fields: &HeaderMap) -> Option<NewRow> {
         let nonce = self.place.nonce.filter(|_| self.beside)?;
-        let row = self.row(fields, VariantPlace::Derived(self.values))?;
+        let row = self.row(fields, nonce, VariantPlace::Derived(self.values))?;
         Some(NewRow { nonce, row })
     }
 }
@@ -126,14 +130,14 @@ pub(super) async fn spot(
         Vary::Fields(names) => names,
         Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
     };
-    let place = order.place.clone();
+    let (place, client) = (order.place.clone(), order.share.network());
     let may_be_there = place.nonce.is_some() || (!names.is_empty() && !shared);
     let stored = match may_be_there {
         true => under_key(worker, order, &intents).await,
         false => None,
     };
     let Some((hit, first, table)) = stored else {
-        let mut spot = Spot::under_key(place, intents.key);
+        let mut spot = Spot::under_key(place, intents.key, client);
         begin_table(worker, &mut spot, &names, order);
         return spot;
     };
@@ -155,13 +159,14 @@ pub(super) async fn spot(
                 table: None,
                 values,
                 beside: true,
+                client,
             }
         }
         // What lies under the key is replaced. It goes on as the first of its variants, unless it
         // does not vary any more, or by more than the table tells apart.
         values => {
             let intent = intents.key.map(|intent| intent.replacing(&hit));
-            let mut spot = Spot::under_key(place, intent);
+            let mut spot = Spot::under_key(place, intent, client);
             match values {
                 Some(values) if !names.is_empty() => {
                     (spot.table, spot.values) = (Some(table), values);
@@ -289,6 +294,7 @@ pub(super) async fn chosen(
     let alias = Variant {
         values: choices.values(&order.fields)?,
         alias: true,
+        client: order.share.network().tag(choices.nonce()),
         ..row.clone()
     };
     Some(Known {

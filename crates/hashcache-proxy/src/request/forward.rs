@@ -155,6 +155,7 @@ pub(super) async fn pass(
     *request.headers_mut() = fields;
     let options = SendOptions {
         informational: informational(connection),
+        client: Some(connection.allowance.share().clone()),
     };
     let asked = worker.common.now();
     let sent = worker.upstream().send(&to, request, options).await;
@@ -318,6 +319,7 @@ pub(super) fn fetch_order(
 ) -> fetch::Order {
     fetch::Order {
         client: connection.client.ip(),
+        share: connection.allowance.share().clone(),
         space: order.space,
         endpoint: endpoint(order),
         target: order.target.clone(),

@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashcache::Reservation;
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
 use http::{Response, StatusCode};
 use tokio::net::TcpStream;
@@ -31,6 +30,7 @@ use crate::intercept::learned::Who;
 use crate::intercept::peek::peek;
 use crate::intercept::{Handshake, Interceptor, PEEK_TIME, Reason, Wanted, suits};
 use crate::server::{self, Protocol};
+use crate::share::Held;
 use crate::upstream::Unverified;
 use crate::upstream::connect::Endpoint;
 use crate::wire::{self, Ending, Socket, Upgraded};
@@ -42,7 +42,7 @@ pub(super) struct Candidate {
     wanted: Wanted,
     to: Endpoint,
     host: Box<str>,
-    memory: Reservation,
+    memory: Held,
 }
 
 /// Whose requests come on an intercepted connection.
@@ -53,7 +53,7 @@ pub(crate) struct Within {
     who: Who,
     has_asked: Cell<bool>,
     /// TLS and HTTP/2 take it, also when another protocol follows.
-    _memory: Reservation,
+    _memory: Held,
 }
 
 impl Within {
@@ -81,7 +81,7 @@ pub(super) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
     let worker = &connection.worker;
     let interceptor = worker.common.live().intercept.clone()?;
     let judged = interceptor.judge(&to.authority).and_then(|wanted| {
-        let memory = worker.cache.reserve(server::INTERCEPTED_BYTES);
+        let memory = connection.allowance.reserve(server::INTERCEPTED_BYTES);
         Ok((wanted, memory.ok_or(Reason::Memory)?))
     });
     match (judged, &to.authority.host) {
@@ -382,7 +382,7 @@ impl Ours {
         let worker = &connection.worker;
         let within = Rc::clone(&self.within);
         let inside = Connection {
-            cell: wire::Cell::within(&worker.cache),
+            cell: wire::Cell::within(&connection.allowance, server::INTERCEPTED_BYTES),
             scheme: Scheme::Https,
             within: Some(self.within),
             ..connection.clone()

@@ -38,7 +38,7 @@ use hashcache_http::{
     reuse, strip_request,
 };
 use http::header::{HOST, MAX_FORWARDS};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::{Body, Tally};
@@ -50,8 +50,10 @@ use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::fetch::Known;
 use crate::fetch::variant::with_objects;
+use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
+use crate::share::Allowance;
 use crate::store::StoredResponse;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
@@ -63,6 +65,8 @@ use crate::worker::Worker;
 pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) cell: Rc<Cell>,
+    /// What the client may take.
+    pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
     /// What the client speaks: https where there is TLS.
@@ -94,10 +98,27 @@ pub(crate) async fn handle(
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
+    // Until the client has taken it, a head is in a buffer of hyper's, which is up to twice as
+    // large, and in the map before that.
+    let head = head_bytes(response.headers());
+    let response = if head <= HEAD_FREE || connection.cell.hold_until_sent(3 * head) {
+        response
+    } else {
+        connection.worker.metrics.limit(Limit::Memory);
+        failed(&connection, &NO_MEMORY, reader, &mut note)
+    };
     let counted = Tally::default();
     let response = response.map(|body| body.counted(&connection.worker.metrics, &counted));
     note.finish(&connection, &response, counted);
     Ok(response)
+}
+
+/// About what the fields of an answer take in memory, bytes.
+fn head_bytes(fields: &HeaderMap) -> usize {
+    let sizes = fields
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    sizes.sum()
 }
 
 /// Our own page for a request that failed.
@@ -474,3 +495,12 @@ fn text(status: StatusCode, content: Bytes) -> Response<Body> {
     *response.status_mut() = status;
     response
 }
+
+/// What an answer's head may take without being set aside: every connection has that much.
+const HEAD_FREE: usize = 4 << 10;
+
+/// Said when there is no memory for an answer's head.
+const NO_MEMORY: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory for the head of the answer",
+};

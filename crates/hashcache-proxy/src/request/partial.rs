@@ -80,6 +80,7 @@ pub(super) async fn answer(
     }
     let whole = Whole {
         space: order.space,
+        share: connection.allowance.share().clone(),
         target: order.target.clone(),
         name: place.name.clone(),
         endpoint: endpoint(&order),

@@ -6,13 +6,13 @@
 //! it or its tunnel ends; who is beyond a limit is told so and costs no more.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use hashcache::{Cache, Reservation};
+use hashcache::Cache;
 use hashcache_http::Scheme;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -30,6 +30,7 @@ use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, Reader};
 use crate::request::{self, Connection};
 use crate::settings::{Limits, Settings, Speaks};
+use crate::share::{Allowance, Held, Network};
 use crate::wire::{self, ClientBody, Ending, Socket};
 use crate::worker::{Common, Worker};
 
@@ -149,21 +150,21 @@ impl Core {
         let Ok(local) = socket.local_addr() else {
             return;
         };
-        let _counted =
-            match self
-                .counts
-                .admit(client.ip(), speaks, &self.settings.limits, &self.cache)
-            {
-                Ok(counted) => counted,
-                Err(limit) => {
-                    worker.metrics.limit(limit);
-                    // Best effort: whoever cannot take it at once gets nothing.
-                    if speaks != Speaks::Tls {
-                        let _ = socket.try_write(&refusal(&self.common, client, limit));
-                    }
-                    return;
+        let share = self.common.shares.of(client.ip());
+        let allowance = Allowance::new(share, self.cache.clone());
+        let counted = match self.counts.admit(&allowance, speaks, &self.settings.limits) {
+            Ok(counted) => counted,
+            Err(limit) => {
+                worker.metrics.limit(limit);
+                // Best effort: whoever cannot take it at once gets nothing.
+                if speaks != Speaks::Tls {
+                    let _ = socket.try_write(&refusal(&self.common, client, limit));
                 }
-            };
+                return;
+            }
+        };
+        // Until its first request is there a connection counts as one whose head is slow.
+        let first = allowance.begin_head(counted.bytes);
         let _open = worker.metrics.connection();
         let mut stage = self.stopping.clone();
         let identity = match speaks {
@@ -178,6 +179,7 @@ impl Core {
                 let settling = Box::pin(settle(socket, speaks, identity, limit));
                 tokio::select! {
                     settled = settling => settled,
+                    () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
                     _ = stage.wait_for(|stage| *stage == Stage::Over) => return,
                 }
             }
@@ -194,7 +196,8 @@ impl Core {
         let connection = Connection {
             denied: self.common.live().clients.check(client.ip()).err(),
             worker: Rc::clone(&worker),
-            cell: wire::Cell::within(&self.cache),
+            cell: wire::Cell::within(&allowance, counted.bytes),
+            allowance: allowance.clone(),
             scheme: match speaks {
                 Speaks::Http | Speaks::H2c => Scheme::Http,
                 Speaks::Tls => Scheme::Https,
@@ -205,12 +208,14 @@ impl Core {
             stopping: stopping.clone(),
             drained,
         };
+        drop(first);
         let serving = serve(socket, protocol, connection, stopping);
         tokio::pin!(serving);
         let ending = loop {
             tokio::select! {
                 biased;
                 ending = &mut serving => break ending,
+                () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
                 _ = stage.changed() => match *stage.borrow_and_update() {
                     Stage::Serving => {}
                     Stage::Draining => drop(stop.send_replace(true)),
@@ -219,7 +224,15 @@ impl Core {
             }
         };
         match ending {
-            Ending::Upgraded => follow_tunnel(&stop, &over, stage).await,
+            Ending::Upgraded => tokio::select! {
+                () = follow_tunnel(&stop, &over, stage) => {}
+                () = allowance.given_up() => {
+                    // A head inside an intercepted connection.
+                    worker.metrics.limit(Limit::HeadTime);
+                    over.send_replace(true);
+                    over.closed().await;
+                }
+            },
             _ => count_ending(&worker.metrics, ending),
         }
     }
@@ -288,6 +301,9 @@ pub(crate) async fn serve(
             .await
         }
         Protocol::Http2 => {
+            let allowance = connection.allowance.clone();
+            // It registers its heads itself.
+            connection.cell.leave_heads();
             let service = move |cell, request| {
                 let stream = Connection {
                     cell,
@@ -295,8 +311,11 @@ pub(crate) async fn serve(
                 };
                 request::handle(Rc::new(stream), request)
             };
-            let (limits, cache) = (&worker.limits, Some(&worker.cache));
-            Box::pin(wire::serve_http2(socket, limits, cache, service, stopping)).await
+            let (limits, allowance) = (&worker.limits, Some(&allowance));
+            Box::pin(wire::serve_http2(
+                socket, limits, allowance, service, stopping,
+            ))
+            .await
         }
     }
 }
@@ -313,43 +332,52 @@ struct Place {
     speaks: Speaks,
 }
 
-/// Connections there are, in all and by address.
+/// Connections there are, in all and by client.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) all: AtomicUsize,
-    by_address: Mutex<HashMap<IpAddr, usize>>,
+    by_client: Mutex<HashMap<Network, usize>>,
 }
 
 /// One connection in the counts, until dropped.
 struct Counted {
     counts: Arc<Counts>,
-    address: IpAddr,
-    _memory: Reservation,
+    client: Network,
+    bytes: u64,
+    _memory: Held,
 }
 
 impl Counts {
     /// Counts a connection, unless a limit forbids it.
     fn admit(
         self: &Arc<Self>,
-        address: IpAddr,
+        allowance: &Allowance,
         speaks: Speaks,
         limits: &Limits,
-        cache: &Cache,
     ) -> Result<Counted, Limit> {
         let bytes = match speaks {
             Speaks::Http => CONNECTION_BYTES,
             Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
             Speaks::Tls => CONNECTION_BYTES + TLS_BYTES + HTTP_2_BYTES,
         };
-        let memory = cache.reserve(bytes).ok_or(Limit::Memory)?;
-        let mut by_address = self
-            .by_address
+        let memory =
+            allowance
+                .reserve(bytes)
+                .ok_or_else(|| match allowance.share().take(bytes) {
+                    Some(_) => Limit::Memory,
+                    None => Limit::ClientShare,
+                })?;
+        let client = allowance.share().network();
+        let mut by_client = self
+            .by_client
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if self.all.load(Ordering::Relaxed) >= limits.clients {
+        // A head that is slow makes room; until it has gone there is one connection more.
+        let full = self.all.load(Ordering::Relaxed) >= limits.clients;
+        if full && !allowance.share().give_up_head() {
             return Err(Limit::Clients);
         }
-        let count = by_address.entry(address).or_insert(0);
+        let count = by_client.entry(client).or_insert(0);
         if *count >= limits.clients_per_address {
             return Err(Limit::ClientsPerAddress);
         }
@@ -357,7 +385,8 @@ impl Counts {
         self.all.fetch_add(1, Ordering::Relaxed);
         Ok(Counted {
             counts: Arc::clone(self),
-            address,
+            client,
+            bytes,
             _memory: memory,
         })
     }
@@ -367,14 +396,14 @@ impl Drop for Counted {
     fn drop(&mut self) {
         let counts = &self.counts;
         counts.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_address = counts
-            .by_address
+        let mut by_client = counts
+            .by_client
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_address.get_mut(&self.address) {
+        if let Some(count) = by_client.get_mut(&self.client) {
             *count -= 1;
             if *count == 0 {
-                by_address.remove(&self.address);
+                by_client.remove(&self.client);
             }
         }
     }

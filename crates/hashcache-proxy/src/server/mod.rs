@@ -49,6 +49,7 @@ use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreSta
 use crate::purge::Purger;
 use crate::related::Related;
 use crate::settings::{Mode, Settings, StateFiles};
+use crate::share::Shares;
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::{AuthoritiesError, Trust};
@@ -183,6 +184,10 @@ pub fn run<E: std::fmt::Display>(
         admin: admin_address,
         clock: Arc::clone(&clock),
         intercept: known,
+        shares: Shares::new(
+            cache.stats().memory_limit_bytes,
+            settings.limits.client_share,
+        ),
         collapse,
         purger,
         own,

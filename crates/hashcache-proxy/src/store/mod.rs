@@ -163,6 +163,7 @@ mod tests {
             place: VariantPlace::Here,
             version: 2,
             alias: false,
+            client: 0,
             etag: Some((*b"\"a\"").into()),
         });
         StoredResponse {

@@ -61,6 +61,7 @@ impl Upstream {
         }
         let interim = Interim::listen(&mut request);
         let (received_before, begun) = (line.meter.received(), Instant::now());
+        line.meter.head_begins();
         let response = match &mut line.sender {
             Sender::Http1(sender) => {
                 let sending = sender.try_send_request(request);
@@ -76,6 +77,7 @@ impl Upstream {
                 head(sending, &interim, patience, options).await
             }
         };
+        line.meter.head_ends();
         let judged = response.and_then(|response| {
             let (mut head, incoming) = response.into_parts();
             let stream = head.extensions.remove::<OnUpgrade>();
@@ -340,4 +342,4 @@ fn failure_of(error: &hyper::Error) -> Failure {
 /// How long content is held for a `100 Continue` that may never come (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 /// Interim responses to one request; more is a fault or an attack.
-const INTERIM_MAX: usize = 32;
+pub(super) const INTERIM_MAX: usize = 32;

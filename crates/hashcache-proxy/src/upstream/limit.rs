@@ -1,10 +1,11 @@
-//! Places for busy connections: so many per origin, so many in all, shared by the cores. Those that
+//! Places for busy connections: so many per origin, so many in all, shared by the cores. One client
+//! may have its share of either. Those that
 //! lie idle are counted here too, for those who ask what there is.
 //!
 //! `Upstream` takes a place before it sends a request and gives it back with the last byte of the
 //! response; a connection that lies idle holds none. Who waits is served in order of arrival.
 //!
-//! Invariant: an origin is known here exactly while somebody holds or waits for a place.
+//! Invariant: a bound is known here exactly while somebody holds or waits for a place within it.
 //! Cost: one short lock and two counters per request.
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::Failure;
 use crate::metrics::UpstreamFigures;
+use crate::share::{Network, Share, Taken};
 
 /// The caps; one for the process.
 #[derive(Clone, Debug)]
@@ -27,48 +29,87 @@ struct Shared {
     in_all: usize,
     idle: AtomicU64,
     per_origin: usize,
-    origins: Mutex<HashMap<Authority, Arc<Semaphore>>>,
+    /// What one client may have of either, percent.
+    client_percent: u8,
+    bounds: Mutex<HashMap<Bound, Arc<Semaphore>>>,
 }
 
 /// The right to keep one connection busy; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    // Fields drop in this order: both permits are back before the share looks who is left.
     _all: OwnedSemaphorePermit,
-    _origin: OwnedSemaphorePermit,
-    _share: Share,
+    _turns: Vec<Turn>,
+    _memory: Option<Taken>,
+}
+
+/// What is bounded beside all places together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Bound {
+    ClientAtOrigin(Network, Authority),
+    Client(Network),
+    Origin(Authority),
+}
+
+/// One place of those that a bound allows.
+#[derive(Debug)]
+struct Turn {
+    // Fields drop in this order: the permit is back before the interest looks who is left.
+    _permit: OwnedSemaphorePermit,
+    _interest: Interest,
 }
 
 impl Places {
-    /// `per_origin` places for each authority, `in_all` for all of them together.
-    pub(crate) fn new(per_origin: usize, in_all: usize) -> Self {
+    /// `per_origin` places for each authority, `in_all` for all of them together, of which one
+    /// client may have so many percent.
+    pub(crate) fn new(per_origin: usize, in_all: usize, client_percent: u8) -> Self {
         let in_all = in_all.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Shared {
             all: Arc::new(Semaphore::new(in_all)),
             in_all,
             idle: AtomicU64::new(0),
             per_origin: per_origin.min(Semaphore::MAX_PERMITS),
-            origins: Mutex::default(),
+            client_percent,
+            bounds: Mutex::default(),
         }))
     }
 
     /// Waits for a place; the caller bounds the time.
-    pub(crate) async fn take(&self, authority: &Authority) -> Result<Place, Failure> {
-        let share = Share::new(&self.0, authority);
-        // The origin's place first: who waits for a busy origin must not hold up the others.
+    pub(crate) async fn take(
+        &self,
+        authority: &Authority,
+        client: Option<&Share>,
+    ) -> Result<Place, Failure> {
+        let memory = match client.map(|client| client.take(BUSY_BYTES)) {
+            Some(None) => return Err(Failure::UpstreamLimit),
+            taken => taken.flatten(),
+        };
+        let mut bounds = Vec::with_capacity(3);
+        // From the narrowest to the widest: who waits for one of these must hold up nobody who does
+        // not.
+        if let Some(network) = client.map(Share::network) {
+            bounds.push(Bound::ClientAtOrigin(network, authority.clone()));
+            bounds.push(Bound::Client(network));
+        }
+        bounds.push(Bound::Origin(authority.clone()));
+        let mut turns = Vec::with_capacity(bounds.len());
         let closed = |_| Failure::Internal("places are closed");
-        let origin = Arc::clone(&share.semaphore)
-            .acquire_owned()
-            .await
-            .map_err(closed)?;
+        for bound in bounds {
+            let interest = Interest::new(&self.0, bound);
+            let semaphore = Arc::clone(&interest.semaphore);
+            let permit = semaphore.acquire_owned().await.map_err(closed)?;
+            turns.push(Turn {
+                _permit: permit,
+                _interest: interest,
+            });
+        }
         let all = Arc::clone(&self.0.all)
             .acquire_owned()
             .await
             .map_err(closed)?;
         Ok(Place {
             _all: all,
-            _origin: origin,
-            _share: share,
+            _turns: turns,
+            _memory: memory,
         })
     }
 
@@ -102,47 +143,64 @@ impl Drop for CountedIdle {
     }
 }
 
-/// Interest in an origin's semaphore; the last one to lose it removes the origin from the map.
+/// Interest in a bound's semaphore; the last one to lose it removes the bound from the map.
 #[derive(Debug)]
-struct Share {
+struct Interest {
     shared: Arc<Shared>,
-    authority: Authority,
+    bound: Bound,
     semaphore: Arc<Semaphore>,
 }
 
-impl Share {
-    fn new(shared: &Arc<Shared>, authority: &Authority) -> Self {
+impl Interest {
+    fn new(shared: &Arc<Shared>, bound: Bound) -> Self {
         let semaphore = {
-            let mut origins = shared.origins();
-            let of_origin = origins
-                .entry(authority.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(shared.per_origin)));
-            Arc::clone(of_origin)
+            let mut bounds = shared.bounds();
+            let known = bounds
+                .entry(bound.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(shared.places(&bound))));
+            Arc::clone(known)
         };
         Self {
             shared: Arc::clone(shared),
-            authority: authority.clone(),
+            bound,
             semaphore,
         }
     }
 }
 
-impl Drop for Share {
+impl Drop for Interest {
     fn drop(&mut self) {
-        let mut origins = self.shared.origins();
-        // Copies are made under this lock only, from the map's or from a share's own: two left
+        let mut bounds = self.shared.bounds();
+        // Copies are made under this lock only, from the map's or from an interest's own: two left
         // means the map's and ours.
         if Arc::strong_count(&self.semaphore) == 2 {
-            origins.remove(&self.authority);
+            bounds.remove(&self.bound);
         }
     }
 }
 
 impl Shared {
-    fn origins(&self) -> MutexGuard<'_, HashMap<Authority, Arc<Semaphore>>> {
-        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+    fn bounds(&self) -> MutexGuard<'_, HashMap<Bound, Arc<Semaphore>>> {
+        self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many places a bound allows.
+    fn places(&self, bound: &Bound) -> usize {
+        let share = |places: usize| {
+            let places = u128::try_from(places).unwrap_or(u128::MAX);
+            let share = places.saturating_mul(self.client_percent.into()) / 100;
+            usize::try_from(share).unwrap_or(usize::MAX).max(1)
+        };
+        match bound {
+            Bound::Origin(_) => self.per_origin,
+            Bound::Client(_) => share(self.in_all),
+            Bound::ClientAtOrigin(..) => share(self.per_origin),
+        }
     }
 }
+
+/// What a busy connection to an origin takes of its client's share of memory.
+const BUSY_BYTES: u64 = 32 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -152,6 +210,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::share::Shares;
 
     fn authority(name: &str) -> Authority {
         Authority {
@@ -161,18 +220,18 @@ mod tests {
     }
 
     async fn full(places: &Places, name: &str) -> bool {
-        timeout(Duration::from_secs(1), places.take(&authority(name)))
+        timeout(Duration::from_secs(1), places.take(&authority(name), None))
             .await
             .is_err()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_origin_has_its_own_cap_below_the_common_one() {
-        let places = Places::new(2, 3);
-        let first = places.take(&authority("a.test")).await.unwrap();
-        let _second = places.take(&authority("a.test")).await.unwrap();
+        let places = Places::new(2, 3, 100);
+        let first = places.take(&authority("a.test"), None).await.unwrap();
+        let _second = places.take(&authority("a.test"), None).await.unwrap();
         assert!(full(&places, "a.test").await);
-        let _third = places.take(&authority("b.test")).await.unwrap();
+        let _third = places.take(&authority("b.test"), None).await.unwrap();
         assert_eq!(places.busy(), 3);
         assert!(full(&places, "c.test").await);
         drop(first);
@@ -182,13 +241,40 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn origins_are_forgotten_with_their_last_place() {
-        let places = Places::new(1, 1);
-        let held = places.take(&authority("a.test")).await.unwrap();
+        let places = Places::new(1, 1, 100);
+        let held = places.take(&authority("a.test"), None).await.unwrap();
         assert!(full(&places, "a.test").await);
         assert!(full(&places, "b.test").await); // gave up while it held its origin's place
-        assert_eq!(places.0.origins().len(), 1);
+        assert_eq!(places.0.bounds().len(), 1);
         drop(held);
-        assert!(places.0.origins().is_empty());
+        assert!(places.0.bounds().is_empty());
         assert_eq!(places.busy(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_leaves_places_to_others_at_each_origin_and_in_all() {
+        let places = Places::new(4, 8, 50);
+        let shares = Shares::new(1 << 30, 100);
+        let client = |address: &str| shares.of(address.parse().unwrap());
+        let (greedy, other) = (client("2001:db8::1"), client("192.0.2.2"));
+        let same = client("2001:db8::2");
+        let is_refused = async |name: &str, client: &Share| {
+            let authority = authority(name);
+            let taking = places.take(&authority, Some(client));
+            timeout(Duration::from_secs(1), taking).await.is_err()
+        };
+        let mut held = Vec::new();
+        for name in ["a.test", "a.test", "b.test", "b.test"] {
+            held.push(places.take(&authority(name), Some(&greedy)).await.unwrap());
+        }
+        assert!(is_refused("a.test", &greedy).await, "half of an origin's");
+        assert!(is_refused("c.test", &greedy).await, "half of all");
+        assert!(is_refused("c.test", &same).await, "the same network");
+        for name in ["a.test", "a.test", "c.test", "c.test"] {
+            held.push(places.take(&authority(name), Some(&other)).await.unwrap());
+        }
+        drop(held);
+        assert!(places.0.bounds().is_empty());
+        assert!(!is_refused("a.test", &same).await);
     }
 }

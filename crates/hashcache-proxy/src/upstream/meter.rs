@@ -24,6 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::channel::Channel;
+use super::flood::Flood;
+use crate::settings::Limits;
 
 /// What one connection has carried so far. `Send` because a connection may be handed over to the
 /// tunnel of an upgrade; it never leaves its core in fact.
@@ -35,8 +37,12 @@ struct Counts {
     opened: Instant,
     received: AtomicU64,
     last_sent_ms: AtomicU64,
-    /// Whether reads have grown beyond the narrowest.
+    /// Whether more is held than by a connection that has just been opened.
     wide: AtomicBool,
+    /// Heads that were waited for, the one under way included.
+    heads: AtomicU64,
+    /// A head has not come whole.
+    in_head: AtomicBool,
 }
 
 impl Meter {
@@ -46,6 +52,8 @@ impl Meter {
             received: AtomicU64::new(0),
             last_sent_ms: AtomicU64::new(0),
             wide: AtomicBool::new(false),
+            heads: AtomicU64::new(0),
+            in_head: AtomicBool::new(false),
         }))
     }
 
@@ -64,6 +72,17 @@ impl Meter {
         self.0.wide.load(Ordering::Relaxed)
     }
 
+    /// From now on what comes is a head.
+    pub(super) fn head_begins(&self) {
+        self.0.heads.fetch_add(1, Ordering::Relaxed);
+        self.0.in_head.store(true, Ordering::Relaxed);
+    }
+
+    /// The head has come whole, or never will.
+    pub(super) fn head_ends(&self) {
+        self.0.in_head.store(false, Ordering::Relaxed);
+    }
+
     pub(super) fn note_received(&self, bytes: usize) {
         self.0
             .received
@@ -80,6 +99,11 @@ impl Meter {
 pub(super) struct Memory {
     cache: Cache,
     held: Reservation,
+    /// What the last head took beyond what every connection has for one.
+    head: Option<Reservation>,
+    /// Its size so far, and which one it is.
+    head_bytes: u64,
+    head_number: u64,
 }
 
 impl Memory {
@@ -94,7 +118,32 @@ impl Memory {
         Some(Self {
             cache: cache.clone(),
             held,
+            head: None,
+            head_bytes: 0,
+            head_number: 0,
         })
+    }
+
+    /// Sets aside what a head needs of which `read` bytes more have come: they are in hyper's
+    /// buffer, which is up to twice as large, and stay there as long as its fields are used; and
+    /// they are copied when the response is stored.
+    fn head_grows(&mut self, number: u64, read: usize) -> bool {
+        if number != self.head_number {
+            (self.head, self.head_bytes, self.head_number) = (None, 0, number);
+        }
+        self.head_bytes += read as u64;
+        let wanted = (3 * self.head_bytes).next_multiple_of(HEAD_GRAIN);
+        let held = self.head.as_ref().map_or(HEAD_GRAIN, Reservation::bytes);
+        let Some(more) = wanted.checked_sub(held).filter(|more| *more > 0) else {
+            return true;
+        };
+        let more = self.cache.reserve_bulk(more);
+        match (&mut self.head, more) {
+            (_, None) => return false,
+            (Some(head), Some(more)) => head.join(more),
+            (head, more) => *head = more,
+        }
+        true
     }
 
     /// Sets aside what reads of `to` bytes need beyond those of `from`, if memory is not short.
@@ -124,6 +173,8 @@ pub(super) struct Metered {
     read_max: usize,
     /// None where nobody counts.
     memory: Option<Memory>,
+    /// In HTTP/2.
+    flood: Option<Flood>,
     /// A write failed; what is written from now on goes nowhere.
     broken: bool,
 }
@@ -135,13 +186,46 @@ impl Metered {
             meter,
             read_max: READ_MIN,
             memory,
+            flood: None,
             broken: false,
         }
     }
 
+    /// The same for HTTP/2, where an origin can send much that nobody asked for.
+    pub(super) fn watched(mut self, limits: &Limits) -> Self {
+        self.flood = Some(Flood::new(limits));
+        self
+    }
+
+    /// Whether what was read may be passed on.
+    fn judge(&mut self, read: &[u8]) -> io::Result<()> {
+        if let Some(flood) = &mut self.flood
+            && !flood.admits(read)
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "too many frames",
+            ));
+        }
+        let counts = &self.meter.0;
+        if let Some(memory) = &mut self.memory
+            && counts.in_head.load(Ordering::Relaxed)
+        {
+            if !memory.head_grows(counts.heads.load(Ordering::Relaxed), read.len()) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            if memory.head.is_some() {
+                counts.wide.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
     /// Whoever fills its reads gets larger ones, which cost fewer calls for the same bytes.
     fn grow(&mut self, read: usize) {
-        if read < self.read_max || self.read_max >= READ_MAX {
+        // What a head takes is set aside apart.
+        let in_head = self.meter.0.in_head.load(Ordering::Relaxed);
+        if read < self.read_max || self.read_max >= READ_MAX || in_head {
             return;
         }
         let wider = self.read_max * 2 + 1;
@@ -162,6 +246,9 @@ impl Metered {
     fn sent(&mut self, outcome: io::Result<usize>, length: usize) -> io::Result<usize> {
         match outcome {
             Ok(bytes) => {
+                if let Some(flood) = &mut self.flood {
+                    flood.sent(bytes);
+                }
                 self.meter.note_sent();
                 Ok(bytes)
             }
@@ -191,6 +278,7 @@ impl AsyncRead for Metered {
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
         std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
         let read = part.filled().len();
+        self.judge(part.filled())?;
         buffer.advance(read);
         self.meter.note_received(read);
         self.grow(read);
@@ -244,6 +332,8 @@ const READ_MIN: usize = (8 << 10) - 1;
 const READ_MAX: usize = (64 << 10) - 1;
 /// What a connection takes beside: hyper's state, a task, the head of the answer.
 const BESIDE_BYTES: u64 = 8 << 10;
+/// By how much memory for heads grows; the first is part of the above.
+const HEAD_GRAIN: u64 = 16 << 10;
 /// What TLS takes below it: its state, a record on its way in and one on its way out.
 const TLS_BYTES: u64 = 40 << 10;
 
@@ -308,5 +398,57 @@ mod tests {
         assert!(Memory::narrow(&cache, Scheme::Http).is_none());
         drop(held);
         assert!(Memory::narrow(&cache, Scheme::Http).is_some());
+    }
+
+    /// What is set aside after so many bytes of a head have been read, and how the reads ended.
+    async fn reading_a_head(cache: &Cache, bytes: usize) -> (u64, io::Result<()>, Metered, Meter) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap());
+        let (stream, accepted) = tokio::join!(stream, listener.accept());
+        let before = cache.stats().memory_used_bytes;
+        let (meter, memory) = (Meter::new(), Memory::narrow(cache, Scheme::Http));
+        let mut metered = Metered::new(Channel::Plain(stream.unwrap()), meter.clone(), memory);
+        let narrow = cache.stats().memory_used_bytes - before;
+        meter.head_begins();
+        let mut origin = accepted.unwrap().0;
+        origin.write_all(&vec![b'a'; bytes]).await.unwrap();
+        let (mut left, mut page) = (bytes, vec![0; 64 << 10]);
+        let mut outcome = Ok(());
+        while left > 0 && outcome.is_ok() {
+            let read = metered.read(&mut page).await;
+            outcome = read.map(|read| left -= read);
+        }
+        let held = cache.stats().memory_used_bytes - before - narrow;
+        (held, outcome, metered, meter)
+    }
+
+    #[tokio::test]
+    async fn a_large_head_is_on_the_books_until_the_next_request() {
+        let cache = cache();
+        let (held, outcome, mut metered, meter) = reading_a_head(&cache, 57 << 10).await;
+        outcome.unwrap();
+        assert!(held >= 3 * (57 << 10) - HEAD_GRAIN, "{held}");
+        assert!(meter.is_wide(), "few such connections lie idle");
+        meter.head_ends();
+        let before = cache.stats().memory_used_bytes;
+        meter.head_begins();
+        metered.judge(b"HTTP/1.1 200 OK").unwrap();
+        assert_eq!(before - cache.stats().memory_used_bytes, held);
+        let (small, outcome, ..) = reading_a_head(&cache, 500).await;
+        outcome.unwrap();
+        assert_eq!(small, 0, "every connection has that much");
+    }
+
+    #[tokio::test]
+    async fn a_head_for_which_there_is_no_memory_ends_the_connection() {
+        let cache = cache();
+        let mut held = Vec::new();
+        while let Some(reservation) = cache.reserve_bulk(16 << 10) {
+            held.push(reservation);
+        }
+        // Enough for a connection that has read nothing.
+        held.truncate(held.len() - 3);
+        let (_, outcome, ..) = reading_a_head(&cache, 57 << 10).await;
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
     }
 }

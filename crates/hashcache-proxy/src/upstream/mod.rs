@@ -19,6 +19,7 @@ mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
 mod exchange;
+mod flood;
 pub(crate) mod framing;
 pub(crate) mod interfaces;
 pub(crate) mod limit;
@@ -58,6 +59,7 @@ use self::unreached::Unreached;
 use crate::failure::Failure;
 use crate::intercept::verified::Verified;
 use crate::settings::Limits;
+use crate::share::Share;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::connect::Endpoint;
@@ -143,6 +145,8 @@ pub(crate) type Informational = Rc<dyn Fn(StatusCode, HeaderMap)>;
 pub(crate) struct SendOptions {
     /// Called for each interim response but 100, before the final one is returned.
     pub(crate) informational: Option<Informational>,
+    /// Out of whose share it takes a place; none: nobody waits for it.
+    pub(crate) client: Option<Share>,
 }
 
 impl Shared {
@@ -154,7 +158,11 @@ impl Shared {
         trust: Trust,
         limits: Arc<Limits>,
     ) -> Self {
-        let places = Places::new(limits.upstream_per_origin, limits.upstream);
+        let places = Places::new(
+            limits.upstream_per_origin,
+            limits.upstream,
+            limits.client_share,
+        );
         Self {
             names,
             destinations,
@@ -244,7 +252,8 @@ impl Upstream {
         options: SendOptions,
     ) -> Result<Exchange, SendFailure> {
         let mut request = prepare(request, to);
-        let mut place = self.place(to).await?;
+        let client = options.client.as_ref();
+        let mut place = self.place(to, client).await?;
         let repeatable = request.body().is_empty() && request.method().is_idempotent();
         // What cannot be repeated takes a connection used a moment ago or a new one: the longer one
         // lies idle, the likelier its other end is about to close it.
@@ -277,7 +286,7 @@ impl Upstream {
                     Some(copy) => {
                         self.trunks.forget(to);
                         drop(exchange);
-                        (copy, self.place(to).await?)
+                        (copy, self.place(to, client).await?)
                     }
                     None => return Ok(exchange),
                 },
@@ -304,10 +313,13 @@ impl Upstream {
         }
     }
 
-    async fn place(&self, to: &Endpoint) -> Result<Place, Failure> {
-        timeout(self.limits.connect_time, self.places.take(&to.authority))
-            .await
-            .unwrap_or(Err(Failure::UpstreamLimit))
+    async fn place(&self, to: &Endpoint, client: Option<&Share>) -> Result<Place, Failure> {
+        timeout(
+            self.limits.connect_time,
+            self.places.take(&to.authority, client),
+        )
+        .await
+        .unwrap_or(Err(Failure::UpstreamLimit))
     }
 
     /// What to speak with `to`, if it speaks it too.

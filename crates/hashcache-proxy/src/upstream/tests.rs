@@ -636,6 +636,7 @@ async fn interim_responses_are_passed_on_up_to_a_bound() {
         let seen = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&seen);
         let options = SendOptions {
+            client: None,
             informational: Some(Rc::new(move |status: StatusCode, fields: HeaderMap| {
                 into.borrow_mut()
                     .push((status.as_u16(), fields.contains_key("link")));

@@ -167,7 +167,7 @@ impl Trunk {
         memory: Option<Reservation>,
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
-        let io = TokioIo::new(Metered::new(channel, meter.clone(), None));
+        let io = TokioIo::new(Metered::new(channel, meter.clone(), None).watched(limits));
         let mut builder = Builder::new(LocalTasks);
         builder
             .initial_stream_window_size(STREAM_WINDOW)

@@ -18,7 +18,6 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use bytes::{Buf, Bytes, BytesMut};
-use hashcache::{Cache, Reservation};
 use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -27,6 +26,7 @@ use super::head::{Content, Form, Refusal};
 use super::http2::Judged;
 use super::socket::Socket;
 use crate::failure::Failure;
+use crate::share::{Allowance, Held, UnfinishedHead};
 
 /// What the service is to answer next.
 #[derive(Clone, Debug)]
@@ -86,8 +86,12 @@ pub(crate) struct Cell {
     waker: cell::RefCell<Option<Waker>>,
     traffic: cell::Cell<Traffic>,
     traffic_before: cell::Cell<Traffic>,
-    /// Out of whose budget memory is set aside; none where nobody counts.
-    memory: Option<Cache>,
+    /// What the client may take; none where nobody counts.
+    allowance: Option<Allowance>,
+    /// While the head of a request has begun and is not complete.
+    unfinished: cell::RefCell<Option<UnfinishedHead>>,
+    /// Memory for what waits to be sent, until it is.
+    sending: cell::RefCell<Option<Held>>,
     /// Flags and deadlines that `stream` sets and `serve` acts on, or the other way round.
     pub(super) signals: Signals,
 }
@@ -179,19 +183,21 @@ impl Cell {
         Rc::default()
     }
 
-    /// State of a new connection whose large heads are set aside out of the budget of `cache`.
-    pub(crate) fn within(cache: &Cache) -> Rc<Self> {
-        let memory = Some(cache.clone());
+    /// State of a new connection that may take what `allowance` gives, and holds `bytes` before its
+    /// first request.
+    pub(crate) fn within(allowance: &Allowance, bytes: u64) -> Rc<Self> {
+        let unfinished = allowance.begin_head(bytes);
         Rc::new(Self {
-            memory,
+            allowance: Some(allowance.clone()),
+            unfinished: cell::RefCell::new(Some(unfinished)),
             ..Self::default()
         })
     }
 
     /// State of one stream of HTTP/2, whose head is there.
-    pub(super) fn of_stream(memory: Option<Cache>, judged: Judged) -> Rc<Self> {
+    pub(super) fn of_stream(allowance: Option<Allowance>, judged: Judged) -> Rc<Self> {
         let cell = Self {
-            memory,
+            allowance,
             ..Self::default()
         };
         cell.traffic.set(Traffic {
@@ -202,15 +208,11 @@ impl Cell {
         Rc::new(cell)
     }
 
-    /// Sets memory aside for a stream; without it, the service is told to refuse the request.
-    pub(super) fn reserve_stream(&self, bytes: usize) -> Option<Reservation> {
-        match self.reserve(bytes).or_else(|_| self.reserve_last(bytes)) {
-            Ok(memory) => memory,
-            Err(NoMemory) => {
-                *self.head.borrow_mut() = Some(Head::Refused(NO_MEMORY.into()));
-                None
-            }
-        }
+    /// Sets memory aside for what an answer makes wait beside its content, until it is sent; false
+    /// if there is none.
+    pub(crate) fn hold_until_sent(&self, bytes: usize) -> bool {
+        let held = self.reserve(bytes);
+        held.map(|held| *self.sending.borrow_mut() = held).is_ok()
     }
 
     /// The head of the request the service was just called with; to be called once a request.
@@ -277,28 +279,47 @@ impl Cell {
 /// For `stream` and `serve`.
 impl Cell {
     /// Sets memory aside for something a client may hold for long; an error when there is none.
-    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, NoMemory> {
-        self.reserve_by(|cache| cache.reserve_bulk(wide(bytes)))
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+        self.reserve_by(|allowance| allowance.reserve_bulk(wide(bytes)))
     }
 
     /// The same while half of the budget is free.
-    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<Reservation>, NoMemory> {
-        self.reserve_by(|cache| cache.reserve_spare(wide(bytes)))
+    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+        self.reserve_by(|allowance| allowance.reserve_spare(wide(bytes)))
     }
 
     /// The same as long as anything is free.
-    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<Reservation>, NoMemory> {
-        self.reserve_by(|cache| cache.reserve(wide(bytes)))
+    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+        self.reserve_by(|allowance| allowance.reserve(wide(bytes)))
     }
 
     fn reserve_by(
         &self,
-        reserve: impl FnOnce(&Cache) -> Option<Reservation>,
-    ) -> Result<Option<Reservation>, NoMemory> {
-        match &self.memory {
-            Some(cache) => reserve(cache).map(Some).ok_or(NoMemory),
+        reserve: impl FnOnce(&Allowance) -> Option<Held>,
+    ) -> Result<Option<Held>, NoMemory> {
+        match &self.allowance {
+            Some(allowance) => reserve(allowance).map(Some).ok_or(NoMemory),
             None => Ok(None),
         }
+    }
+
+    /// Registers no heads of this connection, for another does.
+    pub(crate) fn leave_heads(&self) {
+        *self.unfinished.borrow_mut() = None;
+    }
+
+    /// Registers that a head has begun which is not complete, and holds `bytes`.
+    pub(super) fn begin_head(&self, bytes: usize) {
+        let Some(allowance) = &self.allowance else {
+            return;
+        };
+        let mut unfinished = self.unfinished.borrow_mut();
+        let bytes = HEAD_BESIDE + wide(bytes);
+        if unfinished.as_ref().is_some_and(|it| it.bytes() >= bytes) {
+            return;
+        }
+        *unfinished = None;
+        *unfinished = Some(allowance.begin_head(bytes));
     }
 
     /// hyper gets a head.
@@ -308,6 +329,7 @@ impl Cell {
         *self.body_failure.borrow_mut() = None;
         self.asked.set(asked);
         self.exchange.set(Exchange::Asked);
+        *self.unfinished.borrow_mut() = None;
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);
         self.signals.unparkable.set(false);
@@ -336,6 +358,7 @@ impl Cell {
             return false;
         }
         self.exchange.set(Exchange::Resting);
+        *self.sending.borrow_mut() = None;
         self.signals.close_delimited.set(false);
         self.tell_sent(true);
         true
@@ -468,11 +491,8 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
 
-/// What a stream is told for which there is no memory.
-const NO_MEMORY: Refusal = Refusal {
-    status: StatusCode::SERVICE_UNAVAILABLE,
-    reason: "no memory for the request",
-};
+/// What a connection with an unfinished head holds beside it, at the least.
+const HEAD_BESIDE: u64 = 8 << 10;
 
 /// What may wait to be written of 1xx responses: one head of the size we accept ourselves.
 const INTERIM_MAX: usize = 64 << 10;

@@ -39,6 +39,6 @@ mod tests;
 
 pub(crate) use cell::{Cell, Head, HeadInfo, Sent, Upgraded};
 pub(crate) use head::{Content, Form};
-pub(crate) use http2::{ClientBody, PREFACE, serve_http2};
+pub(crate) use http2::{ClientBody, PREFACE, frames, serve_http2};
 pub(crate) use serve::{Ending, serve_connection};
 pub(crate) use socket::Socket;

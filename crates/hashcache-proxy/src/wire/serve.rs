@@ -15,7 +15,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf;
-use hashcache::Reservation;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -30,6 +29,7 @@ use super::cell::{Cell, WaitFor};
 use super::socket::Socket;
 use super::stream::{NARROW, Peer, Stream};
 use crate::settings::Limits;
+use crate::share::Held;
 
 /// How a connection came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ where
 }
 
 /// Memory for hyper and what it calls, while there is a hyper.
-struct Active(#[expect(dead_code, reason = "held until dropped")] Option<Reservation>);
+struct Active(#[expect(dead_code, reason = "held until dropped")] Option<Held>);
 
 impl Active {
     /// As soon as half of the budget is spent, a connection does not keep this between two

@@ -15,7 +15,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
-use hashcache::Reservation;
 use http::{StatusCode, Version};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,6 +25,7 @@ use super::head::{Checked, Form, HeadLimits, Refusal, refuse};
 use super::inbound::{HeadStep, Inbound};
 use super::socket::Socket;
 use crate::settings::Limits;
+use crate::share::Held;
 
 /// One client's connection, as hyper sees it.
 pub(super) struct Stream {
@@ -36,9 +36,9 @@ pub(super) struct Stream {
     /// Read from the socket, not yet given on.
     held: BytesMut,
     /// What is set aside for `held`.
-    held_memory: Option<Reservation>,
+    held_memory: Option<Held>,
     /// What is set aside for the head of the request that is being answered.
-    head_memory: Option<Reservation>,
+    head_memory: Option<Held>,
     /// `held` is the beginning of a head and not the end of it.
     starved: bool,
     /// A head that did not fit into hyper's buffer.
@@ -535,6 +535,7 @@ impl Stream {
             self.cell.signals.at_rest.set(true);
         } else {
             self.wait_for(WaitFor::Head);
+            self.cell.begin_head(self.held.len());
         }
     }
 

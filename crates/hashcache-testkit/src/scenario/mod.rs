@@ -9,6 +9,7 @@
 //! proxy or with hyper. Every wait has an end, and what never came is a fault like any other.
 
 pub mod followers;
+pub mod hostile;
 pub mod never_wrong;
 pub mod origin_faults;
 pub mod purges;

@@ -8,10 +8,10 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::Reservation;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -22,6 +22,7 @@ use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
 use super::flow::{Flow, Turn, Wanted};
 use super::head::fields_size;
+use crate::share::{Held, Share, Taken};
 
 /// The content of a client's request.
 pub(crate) struct ClientBody {
@@ -198,7 +199,8 @@ pub(super) struct Sending<B: Body> {
     bodiless: bool,
     complete: bool,
     broken: bool,
-    _memory: Option<Reservation>,
+    _memory: Option<Held>,
+    pages: Pages,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
@@ -207,7 +209,8 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         mut response: Response<B>,
         cell: Rc<Cell>,
         turn: Rc<Turn>,
-        memory: Option<Reservation>,
+        memory: Option<Held>,
+        share: Option<Share>,
     ) -> Response<Self> {
         let asked = cell.answer();
         let status = response.status();
@@ -230,6 +233,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             complete: bodiless,
             broken: false,
             _memory: memory,
+            pages: Pages::new(share, length),
         })
     }
 }
@@ -246,7 +250,16 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
         if this.bodiless {
             return Poll::Ready(None);
         }
+        if this.pages.poll_take(cx).is_pending() {
+            // The client has pages of other streams that it does not take.
+            let since = this.turn.waits_since.get();
+            this.turn.waits_since.set(since.or(Some(Instant::now())));
+            return Poll::Pending;
+        }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if !matches!(&polled, Poll::Ready(Some(Ok(_)))) {
+            this.pages.give_back();
+        }
         // hyper comes again when the client has room for more.
         let waits = matches!(&polled, Poll::Ready(Some(Ok(_))));
         let since = waits.then(Instant::now);
@@ -287,12 +300,64 @@ impl<B: Body> Drop for Sending<B> {
     }
 }
 
+/// The piece of an answer that hyper holds until the client takes it, in the client's share. What
+/// it takes of the budget the store has set aside already.
+struct Pages {
+    share: Option<Share>,
+    /// How large it may be.
+    bytes: u64,
+    taken: Option<Taken>,
+    retry: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pages {
+    fn new(share: Option<Share>, length: Option<u64>) -> Self {
+        let bytes = length.unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        Self {
+            share: share.filter(|_| bytes > PIECE_FREE),
+            bytes,
+            taken: None,
+            retry: None,
+        }
+    }
+
+    /// Ready when there is room for a piece in the share.
+    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(share) = self.share.as_ref().filter(|_| self.taken.is_none()) else {
+            return Poll::Ready(());
+        };
+        loop {
+            self.taken = share.take(self.bytes);
+            if self.taken.is_some() {
+                self.retry = None;
+                return Poll::Ready(());
+            }
+            let retry = self
+                .retry
+                .get_or_insert_with(|| Box::pin(sleep(RETRY_TIME)));
+            ready!(retry.as_mut().poll(cx));
+            self.retry = None;
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.taken = None;
+    }
+}
+
 /// What the client is told whose content stopped.
 pub(super) const STOPPED: Refusal =
     refuse(StatusCode::BAD_REQUEST, "request content stopped coming");
 
 /// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
 const GATHERED_MAX: usize = 8 << 10;
+
+/// The largest piece of an answer.
+pub(super) const PIECE_BYTES: u64 = 64 << 10;
+/// What a stream may hold of an answer without taking it of the share.
+const PIECE_FREE: u64 = 4 << 10;
+/// How often a stream looks for room in its client's share.
+const RETRY_TIME: Duration = Duration::from_millis(50);
 
 /// What each piece of content takes beside itself.
 const FRAME_HEAD: usize = 9;

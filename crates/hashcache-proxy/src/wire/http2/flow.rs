@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use hashcache::{Cache, Reservation};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
@@ -21,12 +20,15 @@ use tokio::time::Instant;
 use super::super::serve::Ending;
 use super::super::socket::Socket;
 use super::super::stream::Peer;
+use super::body::PIECE_BYTES;
+use super::frames::{Budget, Frames, Seen};
 use crate::settings::Limits;
+use crate::share::{Allowance, Held, UnfinishedHead};
 
 /// What is known about one connection.
 pub(super) struct Flow {
     limits: Rc<Limits>,
-    cache: Option<Cache>,
+    allowance: Option<Allowance>,
     waker: RefCell<Option<Waker>>,
     /// Streams whose answer is not out.
     open: Cell<usize>,
@@ -41,6 +43,8 @@ pub(super) struct Flow {
     budget: RefCell<Budget>,
     unread: RefCell<Unread>,
     turn: RefCell<Option<Rc<Turn>>>,
+    /// While the preface or a head is not complete.
+    unfinished: RefCell<Option<UnfinishedHead>>,
 }
 
 /// What the task of a stream and the body it sends tell each other.
@@ -56,17 +60,18 @@ struct Unread {
     /// Requests whose content is wanted.
     wanted: usize,
     bytes: u64,
-    memory: Option<Reservation>,
+    memory: Option<Held>,
     reserved: u64,
 }
 
 impl Flow {
-    pub(super) fn new(limits: Rc<Limits>, cache: Option<Cache>) -> Rc<Self> {
+    pub(super) fn new(limits: Rc<Limits>, allowance: Option<Allowance>) -> Rc<Self> {
         let now = Instant::now();
         let most = limits.frames as u64;
+        let unfinished = allowance.as_ref().map(|it| it.begin_head(HEAD_BESIDE));
         Rc::new(Self {
             limits,
-            cache,
+            allowance,
             waker: RefCell::default(),
             open: Cell::new(0),
             rests_since: Cell::new(now),
@@ -74,10 +79,11 @@ impl Flow {
             writes_since: Cell::new(None),
             failed: Cell::new(None),
             eof: Cell::new(false),
-            frames: RefCell::default(),
+            frames: RefCell::new(Frames::of_client()),
             budget: RefCell::new(Budget::new(most, now)),
             unread: RefCell::default(),
             turn: RefCell::default(),
+            unfinished: RefCell::new(unfinished),
         })
     }
 
@@ -85,8 +91,27 @@ impl Flow {
         &self.limits
     }
 
-    pub(super) fn cache(&self) -> Option<Cache> {
-        self.cache.clone()
+    pub(super) fn allowance(&self) -> Option<Allowance> {
+        self.allowance.clone()
+    }
+
+    /// Memory for a stream that holds `bytes`; `None` when there is none. A client that asks again
+    /// and again pays for it as for other frames that cost nothing.
+    pub(super) fn pay(&self, bytes: u64) -> Option<Option<Held>> {
+        let Some(allowance) = &self.allowance else {
+            return Some(None);
+        };
+        // Streams must not take all of the share: then none of them could send a piece.
+        let room = allowance.share().take(bytes + PIECE_BYTES).map(drop);
+        let paid = room.and_then(|()| {
+            let bulk = allowance.reserve_bulk(bytes);
+            bulk.or_else(|| allowance.reserve(bytes))
+        });
+        if paid.is_none() && !self.budget.borrow_mut().pay(1, Instant::now()) {
+            self.failed.set(Some(Ending::Flood));
+            self.wake();
+        }
+        paid.map(Some)
     }
 
     pub(super) fn set_waker(&self, waker: &Waker) {
@@ -166,11 +191,17 @@ impl Flow {
     fn came(&self, bytes: &[u8]) {
         let now = Instant::now();
         let mut frames = self.frames.borrow_mut();
-        let seen = frames.advance(bytes);
+        let mut seen = Seen::default();
+        frames.advance(bytes, |frame| seen.add(frame));
         if frames.is_in_head() {
             self.head_since.set(self.head_since.get().or(Some(now)));
+            let mut unfinished = self.unfinished.borrow_mut();
+            if let (None, Some(allowance)) = (&*unfinished, &self.allowance) {
+                *unfinished = Some(allowance.begin_head(HEAD_BESIDE));
+            }
         } else {
             self.head_since.set(None);
+            *self.unfinished.borrow_mut() = None;
         }
         if !self.budget.borrow_mut().pay(seen.cheap, now) {
             self.failed.set(Some(Ending::Flood));
@@ -188,14 +219,16 @@ impl Flow {
             unread.bytes = 0;
         }
         unread.bytes += bytes;
-        let Some(cache) = &self.cache else {
+        let Some(allowance) = &self.allowance else {
             return true;
         };
         if unread.bytes <= unread.reserved {
             return true;
         }
         let more = (unread.bytes - unread.reserved).next_multiple_of(GRAIN);
-        let memory = cache.reserve_bulk(more).or_else(|| cache.reserve(more));
+        let memory = allowance
+            .reserve_bulk(more)
+            .or_else(|| allowance.reserve(more));
         let Some(memory) = memory else {
             return false;
         };
@@ -252,141 +285,6 @@ impl Unread {
     }
 }
 
-/// Where in the frames of a client its bytes are.
-#[derive(Debug)]
-struct Frames {
-    /// Bytes of the preface that are to come.
-    preface: usize,
-    head: [u8; FRAME_HEAD],
-    have: usize,
-    /// Bytes of the frame's payload that are to come.
-    payload: usize,
-    block: Block,
-}
-
-/// How far a block of fields has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Block {
-    None,
-    /// More frames of it follow.
-    Open,
-    /// The frame under way is its last.
-    Ends,
-}
-
-impl Default for Frames {
-    fn default() -> Self {
-        Self {
-            preface: PREFACE.len(),
-            head: [0; FRAME_HEAD],
-            have: 0,
-            payload: 0,
-            block: Block::None,
-        }
-    }
-}
-
-/// What some bytes held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    /// Frames that cost their sender next to nothing.
-    cheap: u64,
-    /// Bytes of content, padding included.
-    content: u64,
-}
-
-impl Frames {
-    fn advance(&mut self, mut bytes: &[u8]) -> Seen {
-        let mut seen = Seen::default();
-        let preface = self.preface.min(bytes.len());
-        self.preface -= preface;
-        bytes = &bytes[preface..];
-        while !bytes.is_empty() {
-            let payload = self.payload.min(bytes.len());
-            self.payload -= payload;
-            bytes = &bytes[payload..];
-            if self.payload == 0 && self.block == Block::Ends && self.have == 0 {
-                self.block = Block::None;
-            }
-            let head = (FRAME_HEAD - self.have).min(bytes.len());
-            if self.payload > 0 || head == 0 {
-                continue;
-            }
-            self.head[self.have..self.have + head].copy_from_slice(&bytes[..head]);
-            self.have += head;
-            bytes = &bytes[head..];
-            if self.have == FRAME_HEAD {
-                self.have = 0;
-                self.begin(&mut seen);
-            }
-        }
-        seen
-    }
-
-    /// The head of a frame is there.
-    fn begin(&mut self, seen: &mut Seen) {
-        let [a, b, c, kind, flags, ..] = self.head;
-        self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-        let ends_head = flags & 4 != 0;
-        match kind {
-            DATA => {
-                seen.content += self.payload as u64;
-                let ends_stream = flags & 1 != 0;
-                seen.cheap += u64::from(self.payload == 0 && !ends_stream);
-            }
-            HEADERS => {}
-            _ => seen.cheap += 1,
-        }
-        if matches!(kind, HEADERS | CONTINUATION) {
-            self.block = match (ends_head, self.payload) {
-                (true, 0) => Block::None,
-                (true, _) => Block::Ends,
-                (false, _) => Block::Open,
-            };
-        }
-    }
-
-    fn is_in_head(&self) -> bool {
-        self.preface > 0
-            || (self.block != Block::None && (self.payload > 0 || self.block == Block::Open))
-    }
-}
-
-/// What a client may have us do for nothing.
-#[derive(Debug)]
-struct Budget {
-    most: u64,
-    left: u64,
-    since: Instant,
-    /// Bytes sent to the client that were not counted yet.
-    sent: u64,
-}
-
-impl Budget {
-    fn new(most: u64, now: Instant) -> Self {
-        Self {
-            most,
-            left: most,
-            since: now,
-            sent: 0,
-        }
-    }
-
-    /// Whether `frames` more are paid for.
-    fn pay(&mut self, frames: u64, now: Instant) -> bool {
-        let seconds = now.duration_since(self.since).as_secs();
-        self.since += std::time::Duration::from_secs(seconds);
-        // Who takes much content confirms it in many small steps.
-        let by_time = seconds.saturating_mul(self.most.div_ceil(CHEAP_SECONDS));
-        let earned = by_time.saturating_add(self.sent / BYTES_PER_CHEAP);
-        self.sent %= BYTES_PER_CHEAP;
-        self.left = self.left.saturating_add(earned).min(self.most);
-        let paid = self.left.checked_sub(frames);
-        self.left = paid.unwrap_or(0);
-        paid.is_some()
-    }
-}
-
 /// The socket as hyper sees it. Closing is left to `http2`.
 pub(super) struct Framed {
     socket: Rc<RefCell<Socket>>,
@@ -403,7 +301,7 @@ impl Framed {
         let since = &self.flow.writes_since;
         match &result {
             Poll::Ready(Ok(written)) => {
-                self.flow.budget.borrow_mut().sent += *written as u64;
+                self.flow.budget.borrow_mut().earn(*written as u64);
                 since.set(None);
             }
             Poll::Ready(Err(_)) => {}
@@ -478,97 +376,10 @@ thread_local! {
     static PAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a client in HTTP/2 sends first (RFC 9113, section 3.4).
-pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
 const PAGE_BYTES: usize = 16 << 10;
-const FRAME_HEAD: usize = 9;
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+
+/// What a connection in HTTP/2 holds with a head that is not complete, h2's copy of it included.
+const HEAD_BESIDE: u64 = 64 << 10;
 
 /// By how much memory for unread content grows.
 const GRAIN: u64 = 64 << 10;
-
-/// In how many seconds the budget fills.
-const CHEAP_SECONDS: u64 = 16;
-/// Content for which one more is paid: some clients confirm every 4 KiB, and twice.
-const BYTES_PER_CHEAP: u64 = 1 << 10;
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn frame(length: usize, kind: u8, flags: u8) -> Vec<u8> {
-        let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
-        let mut frame = length_bytes[1..].to_vec();
-        frame.extend([kind, flags, 0, 0, 0, 1]);
-        frame.resize(FRAME_HEAD + length, 0xff);
-        frame
-    }
-
-    #[test]
-    fn frames_are_told_apart_however_they_are_cut() {
-        let mut bytes = PREFACE.to_vec();
-        for (length, kind, flags) in [
-            (0, 4, 0), // SETTINGS
-            (300, HEADERS, 4),
-            (1000, DATA, 0),
-            (0, DATA, 0), // for nothing
-            (0, DATA, 1), // the end
-            (8, 6, 0),    // PING
-            (70, HEADERS, 0),
-            (5, CONTINUATION, 4),
-            (4, 3, 0), // RST_STREAM
-        ] {
-            bytes.extend(frame(length, kind, flags));
-        }
-        for step in [1, 2, 7, 64, bytes.len()] {
-            let mut frames = Frames::default();
-            let mut all = Seen::default();
-            for part in bytes.chunks(step) {
-                let seen = frames.advance(part);
-                all.cheap += seen.cheap;
-                all.content += seen.content;
-            }
-            let expected = Seen {
-                cheap: 5,
-                content: 1000,
-            };
-            assert_eq!(all, expected, "cut every {step} bytes");
-            assert!(!frames.is_in_head());
-        }
-    }
-
-    #[test]
-    fn a_head_is_under_way_until_its_last_byte() {
-        let mut frames = Frames::default();
-        assert!(frames.is_in_head(), "the preface is missing");
-        frames.advance(PREFACE);
-        assert!(!frames.is_in_head());
-        let head = frame(20, HEADERS, 4);
-        frames.advance(&head[..head.len() - 1]);
-        assert!(frames.is_in_head());
-        frames.advance(&head[head.len() - 1..]);
-        assert!(!frames.is_in_head());
-        frames.advance(&frame(20, HEADERS, 0));
-        assert!(frames.is_in_head(), "no END_HEADERS yet");
-        frames.advance(&frame(20, CONTINUATION, 4));
-        assert!(!frames.is_in_head());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn cheap_frames_are_bounded_and_earned_by_time_and_content() {
-        let mut budget = Budget::new(160, Instant::now());
-        assert!(budget.pay(160, Instant::now()));
-        assert!(!budget.pay(1, Instant::now()));
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(budget.pay(20, Instant::now()));
-        assert!(!budget.pay(1, Instant::now()));
-        budget.sent = 10 * BYTES_PER_CHEAP;
-        assert!(budget.pay(10, Instant::now()));
-        assert!(!budget.pay(1, Instant::now()));
-    }
-}

@@ -12,19 +12,20 @@
 
 mod body;
 mod flow;
+pub(crate) mod frames;
 mod head;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::Cache;
+use h2::Reason;
 use http::header::EXPECT;
 use http::{Request, Response};
 use http_body::Body;
@@ -42,9 +43,10 @@ use super::cell::{Cell, Head};
 use super::serve::{Ending, LINGER_TIME, linger};
 use super::socket::Socket;
 use crate::settings::Limits;
+use crate::share::{Allowance, Held};
 
 pub(crate) use self::body::ClientBody;
-pub(crate) use self::flow::PREFACE;
+pub(crate) use self::frames::PREFACE;
 pub(super) use self::head::Judged;
 
 /// Serves `socket` until one side is done. `service` is called once a request, with the stream's
@@ -53,7 +55,7 @@ pub(super) use self::head::Judged;
 pub(crate) async fn serve_http2<S, F, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
-    cache: Option<&Cache>,
+    allowance: Option<&Allowance>,
     service: S,
     mut stopping: watch::Receiver<bool>,
 ) -> Ending
@@ -66,11 +68,21 @@ where
     let socket = socket.into();
     socket.prepare();
     let socket = Rc::new(RefCell::new(socket));
-    let flow = Flow::new(Rc::clone(limits), cache.cloned());
+    let flow = Flow::new(Rc::clone(limits), allowance.cloned());
     let service = Rc::new(service);
     let answer = {
         let flow = Rc::clone(&flow);
-        move |request| exchange(Rc::clone(&flow), Rc::clone(&service), request)
+        move |request: Request<Incoming>| -> Answering<B> {
+            // Before anything is made for it: a stream that cannot be paid for costs nothing. And
+            // on the heap, so that an answer that waits for its client holds no future any more.
+            match flow.pay(STREAM_BYTES + head::fields_size(request.headers())) {
+                Some(memory) => {
+                    let (flow, service) = (Rc::clone(&flow), Rc::clone(&service));
+                    Box::pin(exchange(flow, service, request, memory))
+                }
+                None => Box::pin(ready(Err(Reason::REFUSED_STREAM.into()))),
+            }
+        }
     };
     let framed = Framed::new(Rc::clone(&socket), Rc::clone(&flow));
     let mut connection = Box::new(
@@ -146,12 +158,16 @@ fn builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
     builder
 }
 
+/// An answer under way, or the reason of a reset.
+type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<Sending<B>>, h2::Error>>>>;
+
 /// One request and its answer.
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
     request: Request<Incoming>,
-) -> Result<Response<Sending<B>>, Infallible>
+    memory: Option<Held>,
+) -> Result<Response<Sending<B>>, h2::Error>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
@@ -168,11 +184,12 @@ where
     if stopped {
         judged.head = Head::Refused(body::STOPPED.into());
     }
-    let cell = Cell::of_stream(flow.cache(), judged);
+    let allowance = flow.allowance();
+    let share = allowance.as_ref().map(|it| it.share().clone());
+    let cell = Cell::of_stream(allowance, judged);
     content.tell(&cell);
-    let memory = cell.reserve_stream(STREAM_BYTES);
-    let response = service(Rc::clone(&cell), Request::from_parts(parts, content)).await?;
-    Ok(Sending::begin(response, cell, turn, memory))
+    let Ok(response) = service(Rc::clone(&cell), Request::from_parts(parts, content)).await;
+    Ok(Sending::begin(response, cell, turn, memory, share))
 }
 
 /// Runs streams as tasks, each with its own deadline.
@@ -230,7 +247,7 @@ const RESETS_UNSEEN: usize = 20;
 /// Streams that we had to reset before the connection is given up.
 const ERRORS_MAX: usize = 256;
 /// What a stream takes beside its content: its task with the future of an answer, its fields.
-const STREAM_BYTES: usize = 24 << 10;
+const STREAM_BYTES: u64 = 24 << 10;
 
 #[cfg(test)]
 mod tests;

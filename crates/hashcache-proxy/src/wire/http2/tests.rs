@@ -12,8 +12,13 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::task::{JoinHandle, LocalSet};
 
+use hashcache::device::MemoryDevice;
+use hashcache::{Cache, Config};
+
 use super::super::cell::Sent;
+use super::body::PIECE_BYTES;
 use super::*;
+use crate::share::Shares;
 
 /// What an answer is made of.
 #[derive(Default)]
@@ -102,15 +107,19 @@ struct Served {
 }
 
 fn serve(limits: Limits) -> (DuplexStream, Served) {
+    serve_within(limits, None)
+}
+
+fn serve_within(limits: Limits, allowance: Option<Allowance>) -> (DuplexStream, Served) {
     let (client, server) = tokio::io::duplex(64 << 10);
     let (stop, stopping) = watch::channel(false);
     let told = Rc::new(RefCell::new(Vec::new()));
     let all = Rc::clone(&told);
     let service = move |cell, request| service(cell, request, Rc::clone(&all));
-    let ending =
-        spawn_local(
-            async move { serve_http2(server, &Rc::new(limits), None, service, stopping).await },
-        );
+    let ending = spawn_local(async move {
+        let limits = Rc::new(limits);
+        serve_http2(server, &limits, allowance.as_ref(), service, stopping).await
+    });
     (client, Served { ending, stop, told })
 }
 
@@ -492,4 +501,102 @@ async fn first_status(pipe: &mut DuplexStream) -> Option<StatusCode> {
         _ => return None,
     };
     StatusCode::from_u16(status).ok()
+}
+
+/// An allowance of `bytes` out of a budget that has far more.
+fn allowance(bytes: u64) -> (Cache, Allowance) {
+    let config = Config {
+        memory_bytes: 16 << 20,
+        ..Config::on_device(std::sync::Arc::new(MemoryDevice::new(16 << 20)))
+    };
+    let cache = Cache::open(config).unwrap();
+    let share = Shares::new(bytes, 100).of([192, 0, 2, 1].into());
+    (cache.clone(), Allowance::new(share, cache))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_cannot_be_paid_for_is_refused_without_an_answer() {
+    locally(async {
+        let (cache, allowance) = allowance(3 * STREAM_BYTES + PIECE_BYTES);
+        let before = cache.stats().memory_used_bytes;
+        let (pipe, served) = serve_within(Limits::default(), Some(allowance));
+        let (mut sender, _connection) = client(pipe).await;
+        let slow = |_| {
+            let mut sender = sender.clone();
+            spawn_local(async move { sender.send_request(get("slow")).await.map(|_| ()) })
+        };
+        let many: Vec<_> = (0..20).map(slow).collect();
+        let mut answered = 0;
+        for one in many {
+            match one.await.unwrap() {
+                Ok(()) => answered += 1,
+                Err(error) => {
+                    let cause = error.source().and_then(|it| it.downcast_ref::<h2::Error>());
+                    let reason = cause.and_then(h2::Error::reason);
+                    assert_eq!(reason, Some(Reason::REFUSED_STREAM), "{error:?}");
+                }
+            }
+        }
+        assert_eq!(answered, 3, "what the share has room for");
+        assert_eq!(
+            served.told.borrow().len(),
+            3,
+            "the service was asked for no other"
+        );
+        assert_eq!(cache.stats().memory_used_bytes, before);
+        assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_on_and_on_beyond_its_share_loses_the_connection() {
+    locally(async {
+        let (_cache, allowance) = allowance(STREAM_BYTES / 2);
+        let limits = Limits {
+            frames: 64,
+            ..Limits::default()
+        };
+        let (mut pipe, served) = serve_within(limits, Some(allowance));
+        pipe.write_all(&opening()).await.unwrap();
+        let (mut input, mut output) = tokio::io::split(pipe);
+        let reading = spawn_local(async move {
+            let mut page = vec![0; 4 << 10];
+            while input.read(&mut page).await.is_ok_and(|read| read > 0) {}
+        });
+        for stream in 0..200 {
+            let asked = frame(1, 5, 2 * stream + 1, &fields("GET", "/slow"));
+            if output.write_all(&asked).await.is_err() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(served.ending.await.unwrap(), Ending::Flood);
+        drop(output);
+        reading.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_are_not_read_hold_no_more_pieces_than_the_share_has_room_for() {
+    locally(async {
+        // Ten streams and three pieces of 64 KiB.
+        let (_cache, allowance) = allowance(10 * (STREAM_BYTES + 200) + 3 * PIECE_BYTES);
+        let share = allowance.share().clone();
+        let (mut pipe, served) = serve_within(Limits::default(), Some(allowance));
+        pipe.write_all(&opening()).await.unwrap();
+        for stream in 0..10 {
+            let asked = frame(1, 5, 2 * stream + 1, &fields("GET", "/endless"));
+            pipe.write_all(&asked).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(share.take(PIECE_BYTES).is_none(), "pieces are on the books");
+        // Nothing is read for too long: all of it comes back.
+        assert_eq!(served.ending.await.unwrap(), Ending::SlowWrite);
+        drop(pipe);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(share.take(10 * STREAM_BYTES).is_some());
+    })
+    .await;
 }

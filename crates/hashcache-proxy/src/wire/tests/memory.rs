@@ -6,6 +6,7 @@ use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config, Reservation};
 
 use super::*;
+use crate::share::Allowance;
 
 fn cache() -> Cache {
     let config = Config {
@@ -37,7 +38,7 @@ async fn talk_within<CF: Future>(
 ) -> (Ending, CF::Output) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let (_stop, stopping) = watch::channel(false);
-    let cell = Cell::within(cache);
+    let cell = Cell::within(&Allowance::unbounded(cache), 0);
     let service = service_fn(|request| {
         let answer = echo(request, cell.clone());
         async { Ok::<_, Infallible>(answer.await) }

@@ -1,0 +1,158 @@
+//! What an origin in HTTP/2 may send that nobody asked for: interim responses, and frames that cost
+//! it nothing.
+//!
+//! `meter` shows it the bytes below hyper, which has no bound on either: h2 keeps every interim
+//! response until its request is over.
+//!
+//! Invariant: an origin that goes beyond a bound loses the connection, and its requests fail.
+//! Cost: nine bytes looked at a frame, one entry in a map for each stream under way.
+
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use super::exchange::INTERIM_MAX;
+use crate::settings::Limits;
+use crate::wire::frames::{Budget, CONTINUATION, DATA, FrameHead, Frames, HEADERS, RST_STREAM};
+
+/// Watches the frames of one connection.
+#[derive(Debug)]
+pub(super) struct Flood {
+    frames: Frames,
+    budget: Budget,
+    heads: HashMap<u32, Heads>,
+    head_bytes: usize,
+}
+
+/// The field blocks of one stream so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heads {
+    count: usize,
+    bytes: usize,
+}
+
+impl Flood {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            frames: Frames::of_server(),
+            budget: Budget::new(limits.frames as u64, Instant::now()),
+            heads: HashMap::new(),
+            head_bytes: limits.head_bytes,
+        }
+    }
+
+    /// So much was sent to the origin, which it may confirm in small steps.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.budget.earn(bytes as u64);
+    }
+
+    /// Whether the connection may go on after these bytes from the origin.
+    pub(super) fn admits(&mut self, bytes: &[u8]) -> bool {
+        let Self {
+            frames,
+            budget,
+            heads,
+            head_bytes,
+        } = self;
+        let (mut cheap, mut content, mut fits) = (0, 0, true);
+        frames.advance(bytes, |frame| {
+            cheap += u64::from(frame.is_cheap());
+            match frame.kind {
+                DATA => content += frame.length as u64,
+                HEADERS | CONTINUATION => fits &= count(heads, frame, *head_bytes),
+                _ => {}
+            }
+            if frame.kind == RST_STREAM || frame.ends_stream() {
+                heads.remove(&frame.stream);
+            }
+        });
+        // Some origins measure the line by a PING now and then while they send content.
+        budget.earn(content / CONTENT_PER_SENT);
+        fits && budget.pay(cheap, Instant::now())
+    }
+}
+
+/// Counts a block of fields; false if there were too many, or too large ones.
+fn count(heads: &mut HashMap<u32, Heads>, frame: FrameHead, head_bytes: usize) -> bool {
+    if heads.len() >= STREAMS_MAX && !heads.contains_key(&frame.stream) {
+        // Streams that we took back are never ended by the origin.
+        heads.clear();
+    }
+    let so_far = heads.entry(frame.stream).or_default();
+    so_far.count += usize::from(frame.kind == HEADERS);
+    so_far.bytes += frame.length;
+    so_far.count <= BLOCKS_MAX && so_far.bytes <= 2 * head_bytes
+}
+
+/// Interim responses, the final one and trailers.
+const BLOCKS_MAX: usize = INTERIM_MAX + 2;
+/// Streams that are remembered.
+const STREAMS_MAX: usize = 4096;
+/// So many bytes of content count as one that was sent.
+const CONTENT_PER_SENT: u64 = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u8, length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
+        frame.resize(9 + usize::from(length), 0);
+        frame
+    }
+
+    fn flood() -> Flood {
+        Flood::new(&Limits::default())
+    }
+
+    #[tokio::test]
+    async fn more_interim_responses_than_a_request_may_have_end_the_connection() {
+        let mut flood = flood();
+        for _ in 0..INTERIM_MAX {
+            assert!(flood.admits(&frame(HEADERS, 4, 1, 20)));
+        }
+        assert!(
+            flood.admits(&frame(HEADERS, 4, 1, 20)),
+            "the final response"
+        );
+        assert!(flood.admits(&frame(HEADERS, 4, 3, 20)), "another request");
+        assert!(flood.admits(&frame(DATA, 0, 1, 200)));
+        assert!(flood.admits(&frame(HEADERS, 5, 1, 20)), "trailers");
+        assert!(flood.heads.len() == 1, "what has ended is forgotten");
+        for _ in 0..INTERIM_MAX + 1 {
+            assert!(flood.admits(&frame(HEADERS, 4, 3, 20)));
+        }
+        assert!(!flood.admits(&frame(HEADERS, 4, 3, 20)));
+    }
+
+    #[tokio::test]
+    async fn field_blocks_without_end_end_the_connection() {
+        let mut flood = flood();
+        assert!(flood.admits(&frame(HEADERS, 0, 1, 200)));
+        // Each is paid for out of the budget too, which has room for more of them than these.
+        let fits = (0..1000).take_while(|_| flood.admits(&frame(CONTINUATION, 0, 1, 250)));
+        let bytes = 200 + fits.count() * 250;
+        assert!(bytes <= 2 * (64 << 10) && bytes > 64 << 10, "{bytes}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_for_nothing_are_bounded_and_earned_by_time_and_content() {
+        let mut flood = flood();
+        let most = Limits::default().frames;
+        let unknown = frame(0xfa, 0, 0, 0);
+        for _ in 0..most {
+            assert!(flood.admits(&unknown));
+        }
+        assert!(!flood.admits(&unknown));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(flood.admits(&unknown));
+        let mut flood = self::flood();
+        for _ in 0..most {
+            flood.admits(&unknown);
+        }
+        flood.sent(4 << 10);
+        assert!(flood.admits(&unknown), "it confirms what it was sent");
+    }
+}

@@ -1,0 +1,280 @@
+//! Frames of HTTP/2 as they pass: where one ends and the next begins, and what they cost.
+//!
+//! Used by `flow` for what clients send and by `upstream/flood` for what origins send; hyper and h2
+//! read the same bytes after it.
+//!
+//! Cost: nine bytes looked at a frame.
+
+use tokio::time::Instant;
+
+/// Where in the frames of one side its bytes are.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    /// Bytes of the preface that are to come.
+    preface: usize,
+    head: [u8; FRAME_HEAD],
+    have: usize,
+    /// Bytes of the frame's payload that are to come.
+    payload: usize,
+    block: Block,
+}
+
+/// How far a block of fields has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    None,
+    /// More frames of it follow.
+    Open,
+    /// The frame under way is its last.
+    Ends,
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHead {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    /// Bytes that follow.
+    pub(crate) length: usize,
+}
+
+impl FrameHead {
+    pub(crate) fn ends_stream(self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+
+    /// Whether it costs its sender next to nothing.
+    pub(crate) fn is_cheap(self) -> bool {
+        match self.kind {
+            DATA => self.length == 0 && !self.ends_stream(),
+            HEADERS => false,
+            _ => true,
+        }
+    }
+}
+
+impl Frames {
+    /// What comes from a client.
+    pub(crate) fn of_client() -> Self {
+        Self {
+            preface: PREFACE.len(),
+            ..Self::of_server()
+        }
+    }
+
+    /// What comes from a server.
+    pub(crate) fn of_server() -> Self {
+        Self {
+            preface: 0,
+            head: [0; FRAME_HEAD],
+            have: 0,
+            payload: 0,
+            block: Block::None,
+        }
+    }
+}
+
+/// What some bytes held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Frames that cost their sender next to nothing.
+    pub(super) cheap: u64,
+    /// Bytes of content, padding included.
+    pub(super) content: u64,
+}
+
+impl Seen {
+    pub(super) fn add(&mut self, frame: FrameHead) {
+        self.cheap += u64::from(frame.is_cheap());
+        if frame.kind == DATA {
+            self.content += frame.length as u64;
+        }
+    }
+}
+
+impl Frames {
+    /// Goes on by these bytes; `begun` is told of each frame whose head is complete with them.
+    pub(crate) fn advance(&mut self, mut bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
+        let preface = self.preface.min(bytes.len());
+        self.preface -= preface;
+        bytes = &bytes[preface..];
+        while !bytes.is_empty() {
+            let payload = self.payload.min(bytes.len());
+            self.payload -= payload;
+            bytes = &bytes[payload..];
+            if self.payload == 0 && self.block == Block::Ends && self.have == 0 {
+                self.block = Block::None;
+            }
+            let head = (FRAME_HEAD - self.have).min(bytes.len());
+            if self.payload > 0 || head == 0 {
+                continue;
+            }
+            self.head[self.have..self.have + head].copy_from_slice(&bytes[..head]);
+            self.have += head;
+            bytes = &bytes[head..];
+            if self.have == FRAME_HEAD {
+                self.have = 0;
+                begun(self.begin());
+            }
+        }
+    }
+
+    /// The head of a frame is there.
+    fn begin(&mut self) -> FrameHead {
+        let [a, b, c, kind, flags, stream @ ..] = self.head;
+        self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        let ends_head = flags & END_HEADERS != 0;
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.block = match (ends_head, self.payload) {
+                (true, 0) => Block::None,
+                (true, _) => Block::Ends,
+                (false, _) => Block::Open,
+            };
+        }
+        FrameHead {
+            kind,
+            flags,
+            stream: u32::from_be_bytes(stream) & u32::MAX >> 1,
+            length: self.payload,
+        }
+    }
+
+    pub(super) fn is_in_head(&self) -> bool {
+        self.preface > 0
+            || (self.block != Block::None && (self.payload > 0 || self.block == Block::Open))
+    }
+}
+
+/// What the other side may have us do for nothing.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    most: u64,
+    left: u64,
+    since: Instant,
+    /// Bytes sent to it that were not counted yet.
+    sent: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(most: u64, now: Instant) -> Self {
+        Self {
+            most,
+            left: most,
+            since: now,
+            sent: 0,
+        }
+    }
+
+    /// So many bytes were sent to the other side.
+    pub(crate) fn earn(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
+    /// Whether `frames` more are paid for.
+    pub(crate) fn pay(&mut self, frames: u64, now: Instant) -> bool {
+        let seconds = now.duration_since(self.since).as_secs();
+        self.since += std::time::Duration::from_secs(seconds);
+        // Who takes much content confirms it in many small steps.
+        let by_time = seconds.saturating_mul(self.most.div_ceil(CHEAP_SECONDS));
+        let earned = by_time.saturating_add(self.sent / BYTES_PER_CHEAP);
+        self.sent %= BYTES_PER_CHEAP;
+        self.left = self.left.saturating_add(earned).min(self.most);
+        let paid = self.left.checked_sub(frames);
+        self.left = paid.unwrap_or(0);
+        paid.is_some()
+    }
+}
+
+/// What a client in HTTP/2 sends first (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const CONTINUATION: u8 = 9;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const FRAME_HEAD: usize = 9;
+
+/// In how many seconds the budget fills.
+const CHEAP_SECONDS: u64 = 16;
+/// Content for which one more is paid: some clients confirm every 4 KiB, and twice.
+const BYTES_PER_CHEAP: u64 = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn frame(length: usize, kind: u8, flags: u8) -> Vec<u8> {
+        let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
+        let mut frame = length_bytes[1..].to_vec();
+        frame.extend([kind, flags, 0, 0, 0, 1]);
+        frame.resize(FRAME_HEAD + length, 0xff);
+        frame
+    }
+
+    #[test]
+    fn frames_are_told_apart_however_they_are_cut() {
+        let mut bytes = PREFACE.to_vec();
+        for (length, kind, flags) in [
+            (0, 4, 0), // SETTINGS
+            (300, HEADERS, 4),
+            (1000, DATA, 0),
+            (0, DATA, 0), // for nothing
+            (0, DATA, 1), // the end
+            (8, 6, 0),    // PING
+            (70, HEADERS, 0),
+            (5, CONTINUATION, 4),
+            (4, 3, 0), // RST_STREAM
+        ] {
+            bytes.extend(frame(length, kind, flags));
+        }
+        for step in [1, 2, 7, 64, bytes.len()] {
+            let mut frames = Frames::of_client();
+            let mut all = Seen::default();
+            for part in bytes.chunks(step) {
+                frames.advance(part, |frame| all.add(frame));
+            }
+            let expected = Seen {
+                cheap: 5,
+                content: 1000,
+            };
+            assert_eq!(all, expected, "cut every {step} bytes");
+            assert!(!frames.is_in_head());
+        }
+    }
+
+    #[test]
+    fn a_head_is_under_way_until_its_last_byte() {
+        let mut frames = Frames::of_client();
+        assert!(frames.is_in_head(), "the preface is missing");
+        frames.advance(PREFACE, |_| ());
+        assert!(!frames.is_in_head());
+        let head = frame(20, HEADERS, 4);
+        frames.advance(&head[..head.len() - 1], |_| ());
+        assert!(frames.is_in_head());
+        frames.advance(&head[head.len() - 1..], |_| ());
+        assert!(!frames.is_in_head());
+        frames.advance(&frame(20, HEADERS, 0), |_| ());
+        assert!(frames.is_in_head(), "no END_HEADERS yet");
+        frames.advance(&frame(20, CONTINUATION, 4), |_| ());
+        assert!(!frames.is_in_head());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cheap_frames_are_bounded_and_earned_by_time_and_content() {
+        let mut budget = Budget::new(160, Instant::now());
+        assert!(budget.pay(160, Instant::now()));
+        assert!(!budget.pay(1, Instant::now()));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(budget.pay(20, Instant::now()));
+        assert!(!budget.pay(1, Instant::now()));
+        budget.sent = 10 * BYTES_PER_CHEAP;
+        assert!(budget.pay(10, Instant::now()));
+        assert!(!budget.pay(1, Instant::now()));
+    }
+}

@@ -1,0 +1,456 @@
+//! One client against all: attacks on the memory, connections and time that others need too.
+//!
+//! Each attack runs against a proxy of its own while an innocent client, from another address, asks
+//! for stored and new objects. The memory of the process is looked at all the time.
+//!
+//! Invariant: the innocent client is measured against itself: quiet first, then under attack.
+
+mod attacks;
+mod http2;
+mod innocent;
+mod origins;
+mod process;
+
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::Verdict;
+use crate::{ContentOrigin, Origin, Script};
+use attacks::{Attackers, Entrance};
+use innocent::{Fared, Innocent};
+use origins::{HostileOrigin, Manner};
+use process::{Watch, processor_time};
+
+/// A stream of bytes in both directions.
+pub trait Channel: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Channel for T {}
+
+/// A handshake: TLS on a socket, as client or as server. This crate has no TLS of its own.
+pub type Shake = Arc<dyn Fn(TcpStream) -> Shaken + Send + Sync>;
+/// What becomes of it.
+pub type Shaken = Pin<Box<dyn Future<Output = io::Result<Box<dyn Channel>>> + Send>>;
+
+/// A proxy under attack.
+#[derive(Clone)]
+pub struct Play {
+    /// Where it speaks HTTP/1.1 in the clear.
+    pub proxy: SocketAddr,
+    /// Where it speaks HTTP/2, and how to shake hands there if that is TLS.
+    pub http2: SocketAddr,
+    /// See `http2`.
+    pub shake: Option<Shake>,
+    /// How an origin shakes hands that offers HTTP/2 alone and whom the proxy trusts.
+    pub origin_shake: Option<Shake>,
+    /// Its admin listener.
+    pub admin: SocketAddr,
+    /// Its process.
+    pub pid: u32,
+    /// What its resident memory may grow to, bytes.
+    pub resident_max: u64,
+    /// How many attackers there are, in parts of 100 of the full attack.
+    pub percent: u32,
+    /// How long the innocent client is measured, quiet and under attack.
+    pub time: Duration,
+    /// How many times its quiet median an innocent request may take; none where other tests run
+    /// on the same machine.
+    pub slower_max: Option<f64>,
+}
+
+/// How a proxy must run to be attacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// As a forward proxy, HTTP/2 in the clear.
+    Forward,
+    /// In front of the content origin, with TLS.
+    Accelerator,
+    /// As a forward proxy that trusts the hostile origin's certificate.
+    TrustedOrigin,
+}
+
+/// One attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attack {
+    /// HTTP/2 in the clear, windows closed, 100 requests on each of 200 connections.
+    ClosedWindows,
+    /// The same through TLS.
+    ClosedWindowsTls,
+    /// HTTP/2, windows open, large content that is not read.
+    UnreadStreams,
+    /// The same through TLS.
+    UnreadStreamsTls,
+    /// 256 large objects that one address asks for and does not read.
+    UnreadDownloads,
+    /// 11 connections in HTTP/2 whose 1,100 requests are never answered by their origins.
+    UpstreamPlaces,
+    /// 2,000 heads from 10 addresses that do not end.
+    SlowHeads,
+    /// 2,500 clients that ask for answers with heads of 57 KiB.
+    ResponseHeads,
+    /// 256 clients, 64 from each address, of content without end.
+    EndlessBodies,
+    /// 40 connections to the admin listener that say nothing.
+    IdleAdmin,
+    /// An origin in HTTP/2 that sends interim responses without end.
+    EndlessInterim,
+    /// One that sends frames of an unknown type without end.
+    UnknownFrames,
+    /// Made-up languages asked for until a URL's variants would be gone.
+    MadeUpVariants,
+    /// A list of languages of 60 KiB.
+    LongLanguages,
+}
+
+impl Attack {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::ClosedWindows,
+        Self::ClosedWindowsTls,
+        Self::UnreadStreams,
+        Self::UnreadStreamsTls,
+        Self::UnreadDownloads,
+        Self::UpstreamPlaces,
+        Self::SlowHeads,
+        Self::ResponseHeads,
+        Self::EndlessBodies,
+        Self::IdleAdmin,
+        Self::EndlessInterim,
+        Self::UnknownFrames,
+        Self::MadeUpVariants,
+        Self::LongLanguages,
+    ];
+
+    /// How the proxy must run.
+    #[must_use]
+    pub fn needs(self) -> Needs {
+        match self {
+            Self::ClosedWindowsTls | Self::UnreadStreamsTls | Self::UnreadDownloads => {
+                Needs::Accelerator
+            }
+            Self::EndlessInterim | Self::UnknownFrames => Needs::TrustedOrigin,
+            _ => Needs::Forward,
+        }
+    }
+
+    /// The memory that the proxy is given, MiB. 11 connections are to find all places to be had, and
+    /// not memory to be spent first.
+    #[must_use]
+    pub fn memory_mib(self) -> u64 {
+        match self {
+            Self::UpstreamPlaces => 512,
+            _ => 64,
+        }
+    }
+
+    /// Attacks, while an innocent client asks for what `origin` has.
+    pub async fn play(self, play: &Play, origin: &ContentOrigin) -> Verdict {
+        let mut verdict = Verdict::new(format!("{self:?}"));
+        let run = play.pid ^ self as u32;
+        let innocent = Innocent {
+            proxy: play.proxy,
+            origin: origin.address(),
+            run,
+        };
+        let watch = Watch::start(play.pid);
+        innocent.ask("first", Duration::ZERO, 40).await;
+        let quiet = innocent.ask("quiet", play.time / 4, 50).await;
+        let under = match self.attack(play, origin, &innocent, &mut verdict).await {
+            Ok(under) => under,
+            Err(error) => {
+                verdict.fault(format!("the attack could not be begun: {error}"));
+                return verdict;
+            }
+        };
+        judge(play, &quiet, &under, watch.peak(), &mut verdict);
+        verdict
+    }
+
+    /// Runs the attack and the innocent client at once.
+    async fn attack(
+        self,
+        play: &Play,
+        origin: &ContentOrigin,
+        innocent: &Innocent,
+        verdict: &mut Verdict,
+    ) -> io::Result<Fared> {
+        let part = |full: u32| (full * play.percent / 100).max(1);
+        let at = origin.address().to_string();
+        let entrance = Entrance {
+            at: play.http2,
+            shake: play.shake.clone(),
+        };
+        let streams = |size: u32, window| {
+            let at = at.clone();
+            attacks::silent_streams(&entrance, part(200), 100, window, move |_, stream| {
+                (at.clone(), format!("/attack/{stream}?size={size}"))
+            })
+        };
+        let attackers = match self {
+            Self::ClosedWindows | Self::ClosedWindowsTls => streams(100_000, 0),
+            Self::UnreadStreams | Self::UnreadStreamsTls => streams(2_000_000, WINDOW_MAX),
+            Self::UnreadDownloads => attacks::unread(play, part(256), 256, |client| {
+                format!("http://{at}/unread/{client}?size=100000000")
+            }),
+            Self::SlowHeads => attacks::slow_heads(play, part(2000), 200, 60_000),
+            Self::IdleAdmin => return admin(play, innocent, part(40), verdict).await,
+            Self::UpstreamPlaces => return silent(play, innocent, part(11)).await,
+            Self::ResponseHeads => {
+                let hostile = HostileOrigin::start(Manner::LargeHead(57 << 10), None).await?;
+                let attackers = attacks::unread(play, part(2500), 250, |client| {
+                    format!("http://{}/head/{client}", hostile.address)
+                });
+                return Ok(while_attacked(play, innocent, attackers).await);
+            }
+            Self::EndlessBodies => {
+                let hostile = HostileOrigin::start(Manner::Endless, None).await?;
+                let attackers = attacks::slow_readers(play, part(256), 64, |client| {
+                    format!("http://{}/endless/{client}", hostile.address)
+                });
+                return Ok(while_attacked(play, innocent, attackers).await);
+            }
+            Self::EndlessInterim => {
+                return flooding(play, innocent, Manner::Interim, verdict).await;
+            }
+            Self::UnknownFrames => {
+                return flooding(play, innocent, Manner::UnknownFrames, verdict).await;
+            }
+            Self::MadeUpVariants => return made_up_variants(play, innocent, verdict).await,
+            Self::LongLanguages => return long_languages(play, innocent, verdict).await,
+        };
+        Ok(while_attacked(play, innocent, attackers).await)
+    }
+}
+
+/// Measures the innocent client from the first moment of an attack on.
+async fn while_attacked(play: &Play, innocent: &Innocent, attackers: Attackers) -> Fared {
+    let fared = innocent.ask("attacked", play.time, 100).await;
+    drop(attackers);
+    fared
+}
+
+fn judge(play: &Play, quiet: &Fared, under: &Fared, peak: u64, verdict: &mut Verdict) {
+    let mib = |bytes: u64| bytes >> 20;
+    let (before, after) = (quiet.median(), under.median());
+    let seen = format!(
+        "{} of {} innocent requests served, median {after:.1?} (quiet {before:.1?}), peak {} MiB",
+        under.served,
+        under.asked,
+        mib(peak)
+    );
+    verdict.seen = match verdict.seen.is_empty() {
+        true => seen,
+        false => format!("{}; {seen}", verdict.seen),
+    };
+    verdict.figure("peak_bytes", precise(peak));
+    verdict.figure("served", f64::from(under.served));
+    verdict.figure("asked", f64::from(under.asked));
+    verdict.figure("quiet_median_ms", before.as_secs_f64() * 1e3);
+    verdict.figure("attacked_median_ms", after.as_secs_f64() * 1e3);
+    verdict.expect(quiet.served == quiet.asked, || {
+        format!(
+            "not all were served before the attack: {:?}",
+            quiet.refusals
+        )
+    });
+    verdict.expect(under.served * 100 >= under.asked * 99, || {
+        format!("fewer than 99 of 100 were served: {:?}", under.refusals)
+    });
+    verdict.expect(peak <= play.resident_max, || {
+        let bar = mib(play.resident_max);
+        format!("resident memory was {} MiB, bar {bar} MiB", mib(peak))
+    });
+    if let Some(most) = play.slower_max {
+        verdict.expect(after.as_secs_f64() <= before.as_secs_f64() * most, || {
+            format!("the median is more than {most} times the quiet one")
+        });
+    }
+}
+
+/// `2^53` bytes are more than any process has.
+#[expect(clippy::cast_precision_loss, reason = "for people to read")]
+fn precise(number: u64) -> f64 {
+    number as f64
+}
+
+/// Requests that their origins never answer, over HTTP/2, as many as there are places.
+async fn silent(play: &Play, innocent: &Innocent, connections: u32) -> io::Result<Fared> {
+    let mut hostile = Vec::new();
+    for _ in 0..SILENT_ORIGINS {
+        hostile.push(HostileOrigin::start(Manner::Silent, None).await?);
+    }
+    let entrance = Entrance {
+        at: play.http2,
+        shake: None,
+    };
+    let attackers = attacks::silent_streams(
+        &entrance,
+        connections,
+        100,
+        WINDOW_MAX,
+        |connection, stream| {
+            let at = &hostile[(stream as usize) % hostile.len()];
+            (at.address.to_string(), format!("/{connection}/{stream}"))
+        },
+    );
+    Ok(while_attacked(play, innocent, attackers).await)
+}
+
+/// Connections to the admin listener; whether it still says at once that it is well.
+async fn admin(
+    play: &Play,
+    innocent: &Innocent,
+    connections: u32,
+    verdict: &mut Verdict,
+) -> io::Result<Fared> {
+    let attackers = attacks::idle(play.admin, connections);
+    let asking = while_attacked(play, innocent, attackers);
+    let checking = async {
+        let (mut slowest, end) = (Duration::ZERO, Instant::now() + play.time);
+        while Instant::now() < end {
+            let begun = Instant::now();
+            let url = format!("http://{}/-/healthy", play.admin);
+            let asked = attacks::status(Ipv4Addr::LOCALHOST, play.admin, &url, &[]);
+            let healthy = timeout(Duration::from_secs(15), asked).await;
+            slowest = slowest.max(begun.elapsed());
+            if !matches!(healthy, Ok(Ok(200))) {
+                return (slowest, Some(format!("{healthy:?}")));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        (slowest, None)
+    };
+    let (fared, (slowest, fault)) = tokio::join!(asking, checking);
+    verdict.seen = format!("/-/healthy took {slowest:.1?} at most");
+    verdict.figure("healthy_ms", slowest.as_secs_f64() * 1e3);
+    verdict.expect(fault.is_none(), || format!("/-/healthy: {fault:?}"));
+    verdict.expect(slowest < Duration::from_secs(1), || {
+        "/-/healthy took a second or more".to_owned()
+    });
+    Ok(fared)
+}
+
+/// An origin that sends frames without end: its connection is to be closed soon.
+async fn flooding(
+    play: &Play,
+    innocent: &Innocent,
+    manner: Manner,
+    verdict: &mut Verdict,
+) -> io::Result<Fared> {
+    let hostile = HostileOrigin::start(manner, play.origin_shake.clone()).await?;
+    let url = format!("https://{}/flood", hostile.address);
+    let before = processor_time(play.pid);
+    let asking = attacks::status(attacks::ADDRESS, play.proxy, &url, &[]);
+    let asking = timeout(play.time.max(Duration::from_secs(5)), asking);
+    let (asked, fared) = tokio::join!(asking, while_attacked(play, innocent, Attackers::new()));
+    let took = processor_time(play.pid) - before;
+    verdict.seen = format!(
+        "the origin sent {} kB, the request ended with {asked:?}, {took:.1?} of processor time",
+        hostile.sent() / 1000
+    );
+    verdict.figure("flood_bytes", precise(hostile.sent()));
+    verdict.expect(hostile.sent() > 0, || "the origin sent nothing".to_owned());
+    verdict.expect(hostile.sent() <= FLOOD_MAX, || {
+        format!("the origin could send more than {FLOOD_MAX} bytes")
+    });
+    verdict.expect(matches!(asked, Ok(Ok(502))), || {
+        "the request did not end with 502".to_owned()
+    });
+    Ok(fared)
+}
+
+/// One client asks for a URL in made-up languages; what others had stored of it stays.
+async fn made_up_variants(
+    play: &Play,
+    innocent: &Innocent,
+    verdict: &mut Verdict,
+) -> io::Result<Fared> {
+    let fields = [
+        ("Cache-Control", "max-age=3600"),
+        ("Vary", "Accept-Language"),
+    ];
+    let answer = Script::response(200, &fields, "content");
+    let origin = Origin::start(move |_| answer.clone()).await?;
+    let url = origin.url("/page");
+    let others = Ipv4Addr::new(127, 0, 8, 8);
+    let real = ["de", "en", "fr", "it"];
+    for language in real {
+        let fields = [("Accept-Language", language)];
+        attacks::status(others, play.proxy, &url, &fields).await?;
+    }
+    for number in 0..MADE_UP {
+        let language = format!("x-{number}");
+        let fields = [("Accept-Language", language.as_str())];
+        attacks::status(attacks::ADDRESS, play.proxy, &url, &fields).await?;
+    }
+    let mut kept = 0;
+    for language in real {
+        let fields = [
+            ("Accept-Language", language),
+            ("Cache-Control", "only-if-cached"),
+        ];
+        let status = attacks::status(others, play.proxy, &url, &fields).await?;
+        kept += u32::from(status == 200);
+    }
+    verdict.seen = format!("{kept} of {} variants are still stored", real.len());
+    verdict.expect(kept == 4, || "variants of others were evicted".to_owned());
+    Ok(while_attacked(play, innocent, Attackers::new()).await)
+}
+
+/// The processor time that a request with a long list of languages takes.
+async fn long_languages(
+    play: &Play,
+    innocent: &Innocent,
+    verdict: &mut Verdict,
+) -> io::Result<Fared> {
+    let fields = [
+        ("Cache-Control", "max-age=3600"),
+        ("Vary", "Accept-Language"),
+    ];
+    let answer = Script::response(200, &fields, "content");
+    let origin = Origin::start(move |_| answer.clone()).await?;
+    let url = origin.url("/page");
+    let short = [("Accept-Language", "de")];
+    attacks::status(attacks::ADDRESS, play.proxy, &url, &short).await?;
+    let mut list = String::new();
+    for number in (0..).take_while(|number| *number < 12_000) {
+        list += &format!("{:x};q=0.{},", number % 4096, number % 1000);
+        if list.len() > 59_000 {
+            break;
+        }
+    }
+    let time = |value: String| {
+        let url = url.clone();
+        async move {
+            let before = processor_time(play.pid);
+            for _ in 0..LONG_ASKED {
+                let fields = [("Accept-Language", value.as_str())];
+                attacks::status(attacks::ADDRESS, play.proxy, &url, &fields).await?;
+            }
+            io::Result::Ok((processor_time(play.pid) - before) / LONG_ASKED)
+        }
+    };
+    let (plain, long) = (time("x".repeat(59_000)).await?, time(list).await?);
+    verdict.seen = format!("{long:.2?} of processor time a request, {plain:.2?} without the list");
+    verdict.figure("processor_ms", long.as_secs_f64() * 1e3);
+    verdict.expect(long <= plain + Duration::from_millis(1), || {
+        "a list costs more than a millisecond beside what its bytes cost".to_owned()
+    });
+    Ok(while_attacked(play, innocent, Attackers::new()).await)
+}
+
+/// The largest window of a stream (RFC 9113, 6.9.1).
+const WINDOW_MAX: u32 = (1 << 31) - 1;
+const SILENT_ORIGINS: usize = 5;
+/// What an origin may send for nothing before its connection is closed; the sockets hold some.
+const FLOOD_MAX: u64 = 16 << 20;
+/// One more than a table of variants has rows.
+const MADE_UP: u32 = 17;
+const LONG_ASKED: u32 = 100;
