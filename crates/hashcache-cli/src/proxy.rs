@@ -257,7 +257,8 @@ fn raise_open_files() -> Option<u64> {
     }
 }
 
-/// Takes no more clients and connections to origins than there are files for; `None` means there is no end of files.
+/// Takes no more clients and connections to origins than there are files for; `None` means there is
+/// no end of files.
 fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     let clients = &mut effective.values.limits.clients;
     let most = open_files.map_or(usize::MAX, |files| {

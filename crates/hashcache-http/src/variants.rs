@@ -18,7 +18,7 @@
 //! | 1 | number of rows, oldest first, then for each: |
 //! | 8 | hash of the request's values |
 //! | 8 | version of the object |
-//! | 1 | bit 0: 0 under the key, 1 derived; bit 1: the row is an alias; bits 2 to 7: the client's tag |
+//! | 1 | bit 0: 0 under the key, 1 derived; bit 1: an alias; bits 2 to 7: the client's tag |
 //! | 8 | derived: the hash in its name |
 //! | 1 | length of the entity tag, 0 for none, then the tag |
 //!

@@ -85,9 +85,12 @@ impl Admin {
                     open.retain(|it| !it.task.is_finished());
                     // At the bound the one that has been quiet for longest makes room: connections
                     // that ask nothing must not keep a monitor waiting.
-                    if open.len() >= CONNECTIONS
-                        && let Some(quiet) = (0..open.len()).min_by_key(|at| open[*at].active())
-                    {
+                    let quiet = (0..open.len()).min_by_key(|at| open[*at].active());
+                    let quiet = quiet.filter(|at| {
+                        let long = open[*at].active().elapsed() >= QUIET_TIME;
+                        open.len() >= CONNECTIONS_MAX || (open.len() >= CONNECTIONS && long)
+                    });
+                    if let Some(quiet) = quiet {
                         open.swap_remove(quiet).task.abort();
                     }
                     let active = Arc::new(Mutex::new(Instant::now()));
@@ -309,7 +312,11 @@ const PATHS: [(&str, &str); 5] = [
     ("/-/purge", "POST what to purge, as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Connections that are kept; beyond them the quietest goes once it was quiet for [`QUIET_TIME`],
+/// and at the maximum in any case.
 const CONNECTIONS: usize = 32;
+const CONNECTIONS_MAX: usize = 256;
+const QUIET_TIME: Duration = Duration::from_secs(1);
 const HEAD_FIELDS: usize = 64;
 /// The least that hyper allows.
 const HEAD_BYTES: usize = 8 << 10;

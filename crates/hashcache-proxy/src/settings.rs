@@ -309,8 +309,8 @@ impl Default for Limits {
             connect_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
             between_bytes_time: Duration::from_mins(1),
-            // The share of one address is as many as `clients_per_address`: at 64, a hundred clients
-            // on a page of a second that cannot be shared wait for two rounds of it.
+            // One client's share is as many as `clients_per_address`: at 64, a hundred clients on a
+            // page of a second that cannot be shared wait for two rounds of it.
             upstream_per_origin: 1024,
             upstream: 4096,
             upstream_idle_time: Duration::from_secs(30),

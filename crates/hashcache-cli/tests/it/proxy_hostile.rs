@@ -74,5 +74,6 @@ async fn a_long_list_of_languages_costs_no_more_than_its_bytes() {
 }
 
 const MEMORY_MIB: u64 = 32;
-/// The program text of a build for tests counts as resident memory, and is larger than in a release.
+/// The program text of a build for tests counts as resident memory, and is larger than in a
+/// release.
 const BESIDE_MIB: u64 = 48;

@@ -222,7 +222,7 @@ async fn a_head_has_no_body_and_says_how_long_it_were() {
 async fn connections_that_ask_nothing_do_not_keep_a_monitor_waiting() {
     let (address, server) = serving().await;
     let mut held = Vec::new();
-    for _ in 0..CONNECTIONS + 8 {
+    for _ in 0..CONNECTIONS_MAX + 8 {
         held.push(TcpStream::connect(address).await.unwrap());
     }
     // One that was used last of all those held.

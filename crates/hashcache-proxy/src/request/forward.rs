@@ -25,6 +25,7 @@ use crate::collapse::{Flight, Part, Told, listen};
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, Extent, Fetched, Known};
+use crate::metrics::Limit;
 use crate::store::Place;
 use crate::upstream::{Informational, RequestBody, SendFailure, SendOptions};
 use crate::wire::{ClientBody, Content, HeadInfo};
@@ -345,7 +346,20 @@ pub(super) async fn begin(
 ) -> Result<Fetched, Failure> {
     let (reply, answer) = oneshot::channel();
     let worker = Rc::clone(&connection.worker);
-    tokio::task::spawn_local(fetch::fetch(worker, order, flight, reply, note.tally()));
+    // Of bulk first, as for the connection it needs: what is left is for those who hold little.
+    let cache = &worker.cache;
+    let memory = cache.reserve_bulk(FETCH_BYTES);
+    let Some(memory) = memory.or_else(|| cache.reserve(FETCH_BYTES)) else {
+        worker.metrics.limit(Limit::Memory);
+        return Err(NO_MEMORY);
+    };
+    let fetching = Box::pin(fetch::fetch(worker, order, flight, reply, note.tally()));
+    let size = size_of_val(&*fetching) as u64;
+    debug_assert!(size <= FETCH_BYTES, "{size} bytes");
+    tokio::task::spawn_local(async move {
+        fetching.await;
+        drop(memory);
+    });
     match answer.await {
         Ok(Ok(fetched)) => Ok(fetched),
         Ok(Err(failed)) => {
@@ -487,3 +501,11 @@ pub(super) async fn fetched_answer(
         }
     }
 }
+
+/// What a fetch takes beside its connection and its content: its future.
+const FETCH_BYTES: u64 = 16 << 10;
+
+const NO_MEMORY: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory to ask the origin",
+};

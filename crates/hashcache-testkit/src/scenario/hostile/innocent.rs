@@ -52,7 +52,8 @@ impl Fared {
 }
 
 impl Innocent {
-    /// Asks for a stored and for a new object by turns until `time` is over, at least `least` times.
+    /// Asks for a stored and for a new object by turns until `time` is over, and at least `least`
+    /// times.
     pub async fn ask(&self, label: &str, time: Duration, least: u32) -> Fared {
         let mut fared = Fared::default();
         let end = Instant::now() + time;

@@ -140,8 +140,8 @@ impl Attack {
         }
     }
 
-    /// The memory that the proxy is given, MiB. 11 connections are to find all places to be had, and
-    /// not memory to be spent first.
+    /// The memory that the proxy is given, MiB: enough for 11 connections to run out of places and
+    /// not of memory first.
     #[must_use]
     pub fn memory_mib(self) -> u64 {
         match self {
