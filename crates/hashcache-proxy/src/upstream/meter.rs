@@ -132,7 +132,7 @@ impl Memory {
             (self.head, self.head_bytes, self.head_number) = (None, 0, number);
         }
         self.head_bytes += read as u64;
-        let wanted = (3 * self.head_bytes).next_multiple_of(HEAD_GRAIN);
+        let wanted = (HEAD_COPIES * self.head_bytes).next_multiple_of(HEAD_GRAIN);
         let held = self.head.as_ref().map_or(HEAD_GRAIN, Reservation::bytes);
         let Some(more) = wanted.checked_sub(held).filter(|more| *more > 0) else {
             return true;
@@ -332,6 +332,9 @@ const READ_MIN: usize = (8 << 10) - 1;
 const READ_MAX: usize = (64 << 10) - 1;
 /// What a connection takes beside: hyper's state, a task, the head of the answer.
 const BESIDE_BYTES: u64 = 8 << 10;
+/// How many times its size a head takes: see `head_grows`, and what buffers that grow leave in the
+/// heap.
+const HEAD_COPIES: u64 = 4;
 /// By how much memory for heads grows; the first is part of the above.
 const HEAD_GRAIN: u64 = 16 << 10;
 /// What TLS takes below it: its state, a record on its way in and one on its way out.
@@ -427,7 +430,7 @@ mod tests {
         let cache = cache();
         let (held, outcome, mut metered, meter) = reading_a_head(&cache, 57 << 10).await;
         outcome.unwrap();
-        assert!(held >= 3 * (57 << 10) - HEAD_GRAIN, "{held}");
+        assert!(held >= HEAD_COPIES * (57 << 10) - HEAD_GRAIN, "{held}");
         assert!(meter.is_wide(), "few such connections lie idle");
         meter.head_ends();
         let before = cache.stats().memory_used_bytes;
