@@ -2,7 +2,7 @@
 //!
 //! Called by `keys` and `file`. A table is turned into the word, so that there is one reader.
 
-use hashcache_http::Origin;
+use hashcache_http::Target;
 use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
 use serde::Deserialize;
 
@@ -22,11 +22,11 @@ pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
         None => (place, place),
     };
     let kind = one_of(&MirrorKind::ALL, kind)?;
-    let files: Vec<Origin> = urls
+    let files: Vec<Target> = urls
         .map(|url| {
-            url.parse().map_err(|error| {
-                Fault::new(format!("`{url}` is not a host of files: {error}"))
-                    .hint("write it as https://files.example.org, without a path")
+            Target::parse_url(url).map_err(|error| {
+                Fault::new(format!("`{url}` is not a place of files: {error}"))
+                    .hint("write it as https://files.example.org, or https://example.org/packages/")
             })
         })
         .collect::<Result<_, _>>()?;
@@ -51,8 +51,8 @@ pub fn show_mirror(mirror: &Mirror) -> String {
         true => format!("{kind}={}", mirror.url()),
         false => format!("{kind}:{name}={}", mirror.url()),
     };
-    for origin in mirror.files() {
-        word.push_str(&format!(" {origin}"));
+    for place in mirror.files() {
+        word.push_str(&format!(" {place}"));
     }
     word
 }
@@ -95,7 +95,7 @@ mod tests {
         for word in [
             "npm=http://registry.test/",
             "apt:security=http://archive.test/debian-security/",
-            "pypi=https://index.test/simple/ https://files.test http://more.test:81",
+            "pypi=https://index.test/simple/ https://files.test/ http://more.test:81/a/",
         ] {
             assert_eq!(show_mirror(&read_mirror(word).unwrap()), word);
         }
@@ -123,8 +123,8 @@ mod tests {
                 "an index of npm names no files of other hosts",
             ),
             (
-                "pypi=http://a.test/ http://b.test/x",
-                "`http://b.test/x` is not a host of files: path",
+                "pypi=http://a.test/ ftp://b.test/x",
+                "`ftp://b.test/x` is not a place of files: scheme",
             ),
             ("", "`` is not a mirror"),
         ] {

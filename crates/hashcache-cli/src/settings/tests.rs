@@ -446,7 +446,7 @@ fn mirrors_are_tables_or_words_and_shown_as_words() {
                   files = [\"https://files.test\"]\n";
     let words = [
         "npm=http://registry.test/".to_owned(),
-        "pypi:py=http://index.test/simple/ https://files.test".to_owned(),
+        "pypi:py=http://index.test/simple/ https://files.test/".to_owned(),
     ];
     let by_tables = assembled(tables, &[], vec![]).unwrap();
     let shown = Shown::List(words.to_vec());

@@ -267,15 +267,32 @@ async fn an_index_names_files_of_listed_hosts_through_us_and_others_as_they_are(
     assert_eq!((part.status, body(&part)), (206, "p/"));
     // No relay for anybody else.
     let before = files.request_count();
-    for path in [
-        "files/evil.test/a",
-        "files/127.0.0.1/a",
-        "packages/a",
-        "simple/../a",
-    ] {
+    for path in ["files/evil.test/a", "files/127.0.0.1/a", "packages/a"] {
         let refused = get(&proxy, &format!("/mirror/pypi/{path}"), &[]).await;
         assert_eq!(refused.status, 404, "{path}");
     }
+    // What else the registry's host has is none of the mirror's.
+    let asked_before = index.request_count();
+    let registry = index.address();
+    let own_host = format!("files/{registry}/service/rest/v1/status");
+    let refused = get(&proxy, &format!("/mirror/pypi/{own_host}"), &[]).await;
+    assert_eq!(refused.status, 404);
+    for step in [
+        "..",
+        "..;",
+        "%252e%252e",
+        "..%00",
+        "%2e%2E",
+        "..%5c",
+        "..%3bx",
+    ] {
+        for place in ["simple", &format!("files/{host}/p")] {
+            let path = format!("/mirror/pypi/{place}/{step}/a");
+            let refused = get(&proxy, &path, &[]).await;
+            assert_eq!(refused.status, 400, "{path}");
+        }
+    }
+    assert_eq!(index.request_count(), asked_before);
     assert_eq!(get(&proxy, "/mirror/other/", &[]).await.status, 404);
     assert_eq!(
         asked(&proxy, "PUT", "/mirror/pypi/simple/", &[])

@@ -13,8 +13,10 @@
 //!
 //! Called by `request::mirrored`; knows no connection and no store.
 //!
-//! Invariant: only what lies under a base, or on a host that the operator has listed for it, is
-//! ever fetched; no part of a client's URL or of a response can name another one.
+//! Invariant: only what lies under a base, or under a place for files that the operator has listed
+//! for it, is ever fetched; no part of a client's URL or of a response can name another one. The
+//! host of the base is no such place by itself: it may well have more on it than the registry, and
+//! this proxy may reach what the client may not.
 //! Cost: nothing for what has no links; else one pass over the content each time it is served.
 
 mod content;
@@ -23,6 +25,7 @@ mod html;
 mod json;
 mod links;
 mod setup;
+mod upwards;
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -87,8 +90,8 @@ pub struct Mirror {
     kind: MirrorKind,
     /// Its path ends in `/`, and it has no query.
     base: Target,
-    /// Origins of files, the registry's own not among them.
-    files: Vec<Origin>,
+    /// Places of files beside the base. Their paths end in `/`, and they have no query.
+    files: Vec<Target>,
 }
 
 /// Why something is no mirror.
@@ -126,7 +129,8 @@ pub enum MirrorError {
 impl Mirror {
     /// The registry at `url`, which is what its own clients would be told: the index with the
     /// simple API, the npm registry, the sparse index without `sparse+`, the archive above `dists`.
-    /// `files` are the origins beside its own on which files lie that its index names.
+    /// `files` are the places outside of it where the files lie that its index names: an origin, or
+    /// a path on one.
     ///
     /// # Errors
     /// See [`MirrorError`].
@@ -134,7 +138,7 @@ impl Mirror {
         name: &str,
         kind: MirrorKind,
         url: &str,
-        files: Vec<Origin>,
+        files: Vec<Target>,
     ) -> Result<Self, MirrorError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if !name.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -149,22 +153,11 @@ impl Mirror {
             url: url.to_owned(),
             source,
         })?;
-        if named.query().is_some() {
-            return Err(MirrorError::Query {
-                url: url.to_owned(),
-            });
-        }
         if !files.is_empty() && !kind.has_files() {
             return Err(MirrorError::Files { kind });
         }
-        let path = match named.path().strip_suffix('/') {
-            Some(_) => named.path().to_owned(),
-            None => format!("{}/", named.path()),
-        };
-        let base = Target {
-            path_and_query: path.into(),
-            ..named
-        };
+        let base = directory(named)?;
+        let files = files.into_iter().map(directory).collect::<Result<_, _>>()?;
         Ok(Self {
             name: name.into(),
             kind,
@@ -188,17 +181,14 @@ impl Mirror {
         self.base.to_string()
     }
 
-    /// The origins beside its own on which its files lie.
-    pub fn files(&self) -> &[Origin] {
+    /// The places outside of it where its files lie.
+    pub fn files(&self) -> &[Target] {
         &self.files
     }
 
     /// Where the rest of a path leads; `None` where it leads nowhere.
     fn route(&self, rest: &str) -> Option<Route> {
         let path = rest.split('?').next().unwrap_or_default();
-        if steps_upwards(path) {
-            return None;
-        }
         let below = |rest: &str| format!("{}{rest}", self.base.path());
         let (origin, path_and_query) = match self.kind {
             MirrorKind::Npm | MirrorKind::Apt => (None, below(rest)),
@@ -227,23 +217,24 @@ impl Mirror {
         Some(Route { target, links })
     }
 
-    /// The origin and the path of `files/<host>/<path>`, if the host is on the list.
+    /// The origin and the path of `files/<host>/<path>`, if the place is on the list.
     fn file(&self, rest: &str) -> Option<(Option<Origin>, String)> {
         let (host, _) = rest.strip_prefix(FILES)?.split_once('/')?;
         let path = &rest[FILES.len() + host.len()..];
         // pip writes the colon of a port as %3A.
         let named = unescaped_host(host);
-        let own = self.own();
-        let mut origins = std::iter::once(&own).chain(&self.files);
-        let origin = origins.find(|origin| host_id(origin) == named)?;
-        Some((Some(origin.clone()), path.to_owned()))
+        let is_here = |place: &&Target| host_id(place) == named && path.starts_with(place.path());
+        let place = self.places().find(is_here)?;
+        let origin = Origin {
+            scheme: place.scheme,
+            authority: place.authority.clone(),
+        };
+        Some((Some(origin), path.to_owned()))
     }
 
-    fn own(&self) -> Origin {
-        Origin {
-            scheme: self.base.scheme,
-            authority: self.base.authority.clone(),
-        }
+    /// Where files may lie.
+    fn places(&self) -> impl Iterator<Item = &Target> {
+        std::iter::once(&self.base).chain(&self.files)
     }
 
     /// Where `target` lies below this mirror; `None` if it is none of its resources.
@@ -265,12 +256,10 @@ impl Mirror {
     }
 
     fn place_of_file(&self, target: &Target) -> Option<String> {
-        let own = self.own();
-        let mut origins = std::iter::once(&own).chain(&self.files);
-        let listed = origins.find(|origin| {
-            origin.scheme == target.scheme && origin.authority == target.authority
-        })?;
-        let host = host_id(listed);
+        let is_here = |place: &&Target| {
+            place.same_origin(target) && target.path_and_query.starts_with(place.path())
+        };
+        let host = host_id(self.places().find(is_here)?);
         Some(format!("{FILES}{host}{}", target.path_and_query))
     }
 
@@ -284,8 +273,24 @@ impl Mirror {
 }
 
 /// By which segment of a path files of this origin are found.
-fn host_id(origin: &Origin) -> String {
-    origin.authority.display(origin.scheme).to_string()
+fn host_id(place: &Target) -> String {
+    place.authority.display(place.scheme).to_string()
+}
+
+/// A URL as a directory, to which paths can be added.
+fn directory(named: Target) -> Result<Target, MirrorError> {
+    if named.query().is_some() {
+        let url = named.to_string();
+        return Err(MirrorError::Query { url });
+    }
+    let path = match named.path().strip_suffix('/') {
+        Some(_) => named.path().to_owned(),
+        None => format!("{}/", named.path()),
+    };
+    Ok(Target {
+        path_and_query: path.into(),
+        ..named
+    })
 }
 
 /// A host in lower case whose colon and brackets may be percent-encoded.
@@ -295,16 +300,6 @@ fn unescaped_host(host: &str) -> String {
         host = host.replace(escaped, byte);
     }
     host
-}
-
-/// Whether an origin could take a segment for a step upwards, and so out of the base: `..`, with
-/// dots and separators written out or not. apt does ask for `./Packages`.
-fn steps_upwards(path: &str) -> bool {
-    let mut plain = path.to_ascii_lowercase();
-    for (escaped, byte) in [("%2e", "."), ("%2f", "/"), ("%5c", "/"), ("\\", "/")] {
-        plain = plain.replace(escaped, byte);
-    }
-    plain.split('/').any(|segment| segment == "..")
 }
 
 /// Where a request to a mirror leads.
@@ -329,6 +324,8 @@ pub(crate) enum Led {
     To(Mirror, Space, Route),
     /// To a mirror, which has nothing of that name.
     Nowhere,
+    /// Perhaps out of a mirror: servers read such paths in several ways.
+    Refused,
     /// There is no mirror of that name.
     NoMirror,
 }
@@ -366,6 +363,9 @@ impl Mirrors {
             return Some(Led::NoMirror);
         };
         let rest = rest.strip_prefix('/').unwrap_or(rest);
+        if upwards::may_lead_upwards(rest.split('?').next().unwrap_or_default()) {
+            return Some(Led::Refused);
+        }
         Some(match mirror.route(rest) {
             Some(route) => Led::To(mirror.clone(), Space::Mirror(*number), route),
             None => Led::Nowhere,

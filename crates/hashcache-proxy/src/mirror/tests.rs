@@ -2,12 +2,16 @@
 
 use super::*;
 
-fn origin(url: &str) -> Origin {
-    url.parse().unwrap()
+fn place(url: &str) -> Target {
+    Target::parse_url(url).unwrap()
 }
 
 pub(super) fn pypi() -> Mirror {
-    let files = vec![origin("https://files.test"), origin("http://more.test:81")];
+    let files = vec![
+        place("https://files.test"),
+        place("http://more.test:81"),
+        place("https://index.test/p"),
+    ];
     Mirror::new("py", MirrorKind::Pypi, "https://index.test/simple", files).unwrap()
 }
 
@@ -16,7 +20,7 @@ pub(super) fn npm() -> Mirror {
 }
 
 pub(super) fn crates() -> Mirror {
-    let files = vec![origin("https://static.test")];
+    let files = vec![place("https://static.test")];
     Mirror::new("crates", MirrorKind::Crates, "https://index.test/", files).unwrap()
 }
 
@@ -41,7 +45,7 @@ fn led(path: &str) -> Option<(String, bool)> {
     let mirrors = Mirrors::new(&[pypi(), npm(), crates(), apt()]);
     match mirrors.lead(path) {
         Some(Led::To(_, _, route)) => Some((route.target.to_string(), route.links)),
-        Some(Led::Nowhere | Led::NoMirror) | None => None,
+        Some(Led::Nowhere | Led::Refused | Led::NoMirror) | None => None,
     }
 }
 
@@ -60,8 +64,8 @@ fn paths_lead_below_the_base_byte_for_byte() {
             false,
         ),
         (
-            "py/files/index.test/c.whl.metadata",
-            "https://index.test/c.whl.metadata",
+            "py/files/index.test/p/c.whl.metadata",
+            "https://index.test/p/c.whl.metadata",
             false,
         ),
         ("py/files/more.test%3A81/a", "http://more.test:81/a", false),
@@ -120,6 +124,14 @@ fn no_path_leads_to_what_is_not_configured() {
         "apt/a%2f..%2f..%2fsecret",
         "apt/a\\..\\..\\secret",
         "py/simple/..",
+        // The registry's host has more than the registry.
+        "py/files/index.test/service/rest/v1/status",
+        "py/files/index.test/",
+        "py/files/index.test/private",
+        "py/files/index.test/p",
+        "py/files/index.test/p/%252e%252e/secret",
+        "npm/..;/secret",
+        "npm/a/..%00/secret",
         "py/files/files.test/../x",
     ] {
         assert_eq!(led(&format!("/mirror/{path}")), None, "{path}");
@@ -164,8 +176,14 @@ fn links_to_resources_of_the_mirror_become_ours_and_no_others() {
         assert_eq!(links(&pypi(), page).rename(link), renamed, "{link}");
     }
     // It would be relative to us.
-    let foreign = links(&pypi(), page).rename("//evil.test/f#x");
-    assert_eq!(foreign.as_deref(), Some("https://evil.test/f#x"));
+    for (link, target) in [
+        ("//evil.test/f#x", "https://evil.test/f#x"),
+        ("../../other/f.whl", "https://index.test/other/f.whl"),
+        ("/service/rest/", "https://index.test/service/rest/"),
+    ] {
+        let foreign = links(&pypi(), page).rename(link);
+        assert_eq!(foreign.as_deref(), Some(target));
+    }
 }
 
 #[test]

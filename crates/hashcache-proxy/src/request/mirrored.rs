@@ -55,6 +55,10 @@ pub(super) async fn serve(
     match led {
         Led::NoMirror => not_found("there is no mirror of that name"),
         Led::Nowhere => not_found("that is no place below this mirror's registry"),
+        Led::Refused => Err(Failure::Refused {
+            status: StatusCode::BAD_REQUEST,
+            reason: "a path that could lead out of this mirror's registry",
+        }),
         Led::To(mirror, _, route) if !may_ask(&mirror, request.method(), &route) => {
             Ok(own::not_allowed())
         }

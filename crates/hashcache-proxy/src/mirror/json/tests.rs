@@ -82,12 +82,12 @@ fn files_of_a_project_become_ours() {
     let text = r#"{"meta":{"url":"https://files.test/m"},"files":[{"filename":"a.whl",
         "url":"https://files.test/p/a.whl",
         "hashes":{"url":"https://files.test/h"}},
-        {"url":"../../b.tar.gz"}],
+        {"url":"../../p/b.tar.gz"}],
         "url":"https://files.test/n"}"#;
     let expected = r#"{"meta":{"url":"https://files.test/m"},"files":[{"filename":"a.whl",
         "url":"http://box:3128/mirror/py/files/files.test/p/a.whl",
         "hashes":{"url":"https://files.test/h"}},
-        {"url":"http://box:3128/mirror/py/files/index.test/b.tar.gz"}],
+        {"url":"http://box:3128/mirror/py/files/index.test/p/b.tar.gz"}],
         "url":"https://files.test/n"}"#;
     let out = rewritten(&pypi(), page, text.as_bytes(), &[]);
     assert_eq!(String::from_utf8(out).unwrap(), expected);

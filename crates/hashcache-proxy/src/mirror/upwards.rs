@@ -1,0 +1,119 @@
+//! Paths that a server could read as leading out of the directory they begin in.
+//!
+//! Called by `Mirrors::lead` for each request. Servers differ in what they undo, and how often: a
+//! front end decodes once, what is behind it once more (`%252e`); Java servers cut parameters off a
+//! segment (`..;x`); what is written in C may end a name at a NUL; others take `\\` for `/`. A path
+//! that any of them could take for a step upwards is refused; no registry has such names.
+//!
+//! Invariant: no path that is let through has `..` for a segment, however often it is decoded.
+//! Cost: one pass for a path without `%`; at most eight for others.
+
+/// Whether a server could take a segment of `path` for a step upwards. apt does ask for
+/// `./Packages`, which is none.
+pub(super) fn may_lead_upwards(path: &str) -> bool {
+    let mut plain = path.as_bytes().to_vec();
+    for _ in 0..DECODED_MAX {
+        let decoded = decoded(&plain);
+        if decoded == plain {
+            return is_step(&plain);
+        }
+        plain = decoded;
+    }
+    // Nobody writes `%` so many times over for anything good.
+    true
+}
+
+fn is_step(path: &[u8]) -> bool {
+    // 0xc0 and 0xc1 begin the overlong forms of ASCII, which old decoders took for it.
+    let is_odd = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'\\' | 0xc0 | 0xc1);
+    let mut segments = path.split(|byte| *byte == b'/');
+    path.iter().any(is_odd)
+        || segments.any(|it| it.split(|byte| *byte == b';').next() == Some(b".."))
+}
+
+/// The path with its percent-encoding undone once.
+fn decoded(path: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, behind @ ..] = rest {
+        let byte = match rest {
+            [b'%', high, low, ..] => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        match byte {
+            Some((high, low)) => {
+                decoded.push(high << 4 | low);
+                rest = &rest[3..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    decoded
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    let digit = char::from(byte).to_digit(16)?;
+    u8::try_from(digit).ok()
+}
+
+/// How often a path is decoded. Twice is what servers are known to do.
+const DECODED_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_upwards_is_seen_however_it_is_written() {
+        for path in [
+            "..",
+            "../a",
+            "a/../b",
+            "a/..",
+            "%2e%2E/a",
+            ".%2e/a",
+            "a%2f..%2fb",
+            "a%2F%2e%2e",
+            "..;/a",
+            "a/..;x=1/b",
+            "..%3b/a",
+            "%252e%252e/a",
+            "%25252e%25252e%25252fa",
+            "..%252f",
+            "..%00/a",
+            "a/..%00",
+            "..\\a",
+            "a%5c..%5cb",
+            "a%255cb",
+            "%c0%ae%c0%ae/a",
+            "..%0a/a",
+        ] {
+            assert!(may_lead_upwards(path), "{path}");
+        }
+        let often = format!("a%{}2e", "25".repeat(4000));
+        assert!(may_lead_upwards(&often));
+    }
+
+    #[test]
+    fn names_that_registries_have_are_let_through() {
+        for path in [
+            "",
+            "./Packages",
+            "a..b/.c",
+            "...",
+            "@a%2fb",
+            "a%25b",
+            "%",
+            "%2",
+            "%zz/%c3%a9",
+            "pool/l/lib/lib_1%3a2.0+dfsg~1_amd64.deb",
+            "a;b=c/d",
+            "a/b-1.0..2.tgz",
+        ] {
+            assert!(!may_lead_upwards(path), "{path}");
+        }
+    }
+}
