@@ -17,6 +17,7 @@ mod proxy_groups;
 mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
+mod proxy_ports;
 mod proxy_purge_rights;
 mod proxy_purges;
 mod proxy_ranges;
