@@ -232,6 +232,14 @@ pub struct SettingArgs {
     /// front of a site)
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_purge: Vec<String>,
+    /// Prefix of a NAT64 translator of this network: its addresses are judged as the IPv4 ones that
+    /// they embed
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    nat64_prefix: Vec<String>,
+    /// Port, or range of ports, at which clients may ask for pages [default: 80, 443, 21, 70, 210,
+    /// 280, 488, 591, 777, 1024-65535]
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    allow_port: Vec<String>,
     /// Port, or range of ports, that CONNECT may go to [default: 443]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
@@ -314,6 +322,8 @@ impl SettingArgs {
             ("allow-client", many(&self.allow_client)),
             ("upstream-ca", many(&self.upstream_ca)),
             ("allow-purge", many(&self.allow_purge)),
+            ("nat64-prefix", many(&self.nat64_prefix)),
+            ("allow-port", many(&self.allow_port)),
             ("allow-connect-port", many(&self.allow_connect_port)),
             ("admin", one(&self.admin)),
             ("admin-token-file", one(&self.admin_token_file)),

@@ -30,6 +30,8 @@ pub(crate) enum Failure {
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
     ConnectPortDenied { port: u16 },
+    /// A resource at a port that is not allowed.
+    PortDenied { port: u16 },
     /// The destination's address is not allowed.
     DestinationDenied { address: IpAddr },
     /// The request came back to us (`Via`, `CDN-Loop`).
@@ -74,11 +76,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Every word of `slug`, for counters.
-    pub(crate) const SLUGS: [&'static str; 24] = [
+    pub(crate) const SLUGS: [&'static str; 25] = [
         "refused",
         "client-denied",
         "client-limit",
         "connect-port-denied",
+        "port-denied",
         "destination-denied",
         "loop",
         "name-not-found",
@@ -128,9 +131,10 @@ impl Failure {
                 ProxyError::ProxyInternalResponse
             }
             Self::Refused { .. } => ProxyError::HttpRequestError,
-            Self::ClientDenied { .. } | Self::ClientLimit | Self::ConnectPortDenied { .. } => {
-                ProxyError::HttpRequestDenied
-            }
+            Self::ClientDenied { .. }
+            | Self::ClientLimit
+            | Self::ConnectPortDenied { .. }
+            | Self::PortDenied { .. } => ProxyError::HttpRequestDenied,
             Self::DestinationDenied { .. } => ProxyError::DestinationIpProhibited,
             Self::Loop => ProxyError::ProxyLoopDetected,
             Self::NameNotFound | Self::NameError => ProxyError::DnsError,
@@ -180,6 +184,7 @@ impl Failure {
             Self::ClientDenied { .. } => "client-denied",
             Self::ClientLimit => "client-limit",
             Self::ConnectPortDenied { .. } => "connect-port-denied",
+            Self::PortDenied { .. } => "port-denied",
             Self::DestinationDenied { .. } => "destination-denied",
             Self::Loop => "loop",
             Self::NameNotFound => "name-not-found",
@@ -223,6 +228,7 @@ impl fmt::Display for Failure {
             Self::ClientDenied { client } => write!(f, "client {client} is not allowed"),
             Self::ClientLimit => f.write_str("too many connections from clients"),
             Self::ConnectPortDenied { port } => write!(f, "CONNECT to port {port} is not allowed"),
+            Self::PortDenied { port } => write!(f, "port {port} is not allowed"),
             Self::DestinationDenied { address } => {
                 write!(f, "destination {address} is not allowed")
             }
@@ -266,6 +272,7 @@ impl Failure {
             },
             Failure::ClientLimit,
             Failure::ConnectPortDenied { port: 25 },
+            Failure::PortDenied { port: 25 },
             Failure::DestinationDenied {
                 address: IpAddr::from([127, 0, 0, 1]),
             },

@@ -45,4 +45,5 @@ pub use settings::{
     StateFiles,
 };
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
+pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::tls::AuthoritiesError;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::intercept::Intercept;
 use crate::mirror::Mirror;
 use crate::upstream::address::{ConnectPort, Prefix};
+use crate::upstream::nat64::Nat64;
 
 /// What the listeners of this process do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,8 +187,12 @@ pub struct Settings {
     pub deny_destination: Vec<Prefix>,
     /// Files with certificates of authorities to be believed beside those of the platform.
     pub upstream_ca: Vec<PathBuf>,
+    /// Prefixes of a NAT64 translator, beside the well-known one.
+    pub nat64_prefix: Vec<Nat64>,
     /// Ports `CONNECT` may go to.
     pub allow_connect_port: Vec<ConnectPort>,
+    /// Ports at which clients may ask for resources of their own choice.
+    pub allow_port: Vec<ConnectPort>,
     /// Where the access log goes.
     pub access_log: AccessLog,
     /// How its lines look.

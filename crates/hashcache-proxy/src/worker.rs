@@ -60,6 +60,7 @@ pub(crate) struct Live {
     pub(crate) reuse: ReuseOptions,
     pub(crate) max_object_size: u64,
     pub(crate) connect_ports: Vec<ConnectPort>,
+    pub(crate) ports: Vec<ConnectPort>,
     pub(crate) clients: Clients,
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
@@ -87,6 +88,7 @@ impl Live {
             &settings.deny_destination,
             own.clone(),
         );
+        let destinations = destinations.behind(&settings.nat64_prefix);
         Self {
             generation,
             store: StoreOptions {
@@ -107,6 +109,7 @@ impl Live {
             },
             max_object_size: settings.max_object_size,
             connect_ports: settings.allow_connect_port.clone(),
+            ports: settings.allow_port.clone(),
             clients: Clients::new(&settings.allow_client, own.clone()),
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),

@@ -3,6 +3,7 @@
 //! `keys` reads into a `Values` and shows it; `Values::for_proxy` hands it on.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds, SetCookie};
 use hashcache_proxy::{
     AccessLog, CertificateFiles, ConnectPort, Fail, GroupBy, HostOptions, Limits, Listen,
-    LogFormat, Mirror, Mode, Prefix, Settings,
+    LogFormat, Mirror, Mode, Nat64, Prefix, Settings,
 };
 
 use super::environment::Environment;
@@ -21,6 +22,21 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3180);
 /// An object may take at most this part of a cache file: one eighth.
 const OBJECTS_PER_CACHE: u64 = 8;
+
+/// Squid's Safe_ports: http, https, ftp, gopher, wais, http-mgmt, gss-http, FileMaker, multiling
+/// http, and those without registration. A client cannot make the proxy speak to a mail server.
+const SAFE_PORTS: [RangeInclusive<u16>; 10] = [
+    80..=80,
+    443..=443,
+    21..=21,
+    70..=70,
+    210..=210,
+    280..=280,
+    488..=488,
+    591..=591,
+    777..=777,
+    1024..=u16::MAX,
+];
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]
@@ -89,8 +105,12 @@ pub struct Values {
     pub deny_destination: Vec<Prefix>,
     /// Files with certificates of authorities believed beside those of the platform.
     pub upstream_ca: Vec<PathBuf>,
+    /// Prefixes of a NAT64 translator.
+    pub nat64_prefix: Vec<Nat64>,
     /// Ports `CONNECT` may go to.
     pub allow_connect_port: Vec<ConnectPort>,
+    /// Ports at which clients may ask for resources.
+    pub allow_port: Vec<ConnectPort>,
     /// Where the access log goes.
     pub access_log: AccessLog,
     /// The form of its lines.
@@ -153,7 +173,9 @@ impl Values {
             allow_destination: vec![],
             deny_destination: vec![],
             upstream_ca: vec![],
+            nat64_prefix: vec![],
             allow_connect_port: vec![ConnectPort::new(443..=443)],
+            allow_port: SAFE_PORTS.map(ConnectPort::new).into(),
             access_log: AccessLog::None,
             log_format: LogFormat::Squid,
             log_strip_query: false,
@@ -210,7 +232,9 @@ impl Values {
             allow_destination: self.allow_destination.clone(),
             deny_destination: self.deny_destination.clone(),
             upstream_ca: self.upstream_ca.clone(),
+            nat64_prefix: self.nat64_prefix.clone(),
             allow_connect_port: self.allow_connect_port.clone(),
+            allow_port: self.allow_port.clone(),
             access_log: self.access_log.clone(),
             log_format: self.log_format,
             log_strip_query: self.log_strip_query,

@@ -18,6 +18,7 @@ mod proxy_hostile;
 mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
+mod proxy_ports;
 mod proxy_purge_rights;
 mod proxy_purges;
 mod proxy_ranges;

@@ -63,6 +63,16 @@ impl Failure {
                 )
                 .into(),
             ),
+            Self::PortDenied { port } => (
+                "This port is not open through the proxy",
+                format!("A page at port {port} of {site} was asked for, where no web server is.")
+                    .into(),
+                format!(
+                    "If there is one, ask whoever runs the proxy to start it with --allow-port \
+                     {port}."
+                )
+                .into(),
+            ),
             Self::DestinationDenied { address } => (
                 "This address is not reachable through the proxy",
                 format!(
@@ -261,6 +271,7 @@ mod tests {
         assert!(
             advice(Failure::DestinationDenied { address }).contains("--allow-destination 10.0.0.1")
         );
+        assert!(advice(Failure::PortDenied { port: 25 }).contains("--allow-port 25"));
         assert!(
             advice(Failure::ConnectPortDenied { port: 25 }).contains("--allow-connect-port 25")
         );

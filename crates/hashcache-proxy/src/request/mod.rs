@@ -55,7 +55,7 @@ use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
 use crate::share::Allowance;
 use crate::store::StoredResponse;
-use crate::upstream::address::Purpose;
+use crate::upstream::address::{Purpose, check_port};
 use crate::upstream::connect::Endpoint;
 use crate::wire::{Cell, ClientBody, Head, HeadInfo};
 use crate::worker::Worker;
@@ -343,6 +343,11 @@ fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<An
 
 /// From the store if it may be, else from upstream.
 async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
+    // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
+    if order.space == Space::Own && connection.within.is_none() {
+        let ports = &connection.worker.common.live().ports;
+        check_port(ports, order.target.authority.port)?;
+    }
     let facts = order.facts();
     if let Err(forward) = facts.lookup() {
         return forward::pass(connection, order, forward, note).await;

@@ -108,6 +108,7 @@ impl Note {
             failure,
             Failure::ClientDenied { .. }
                 | Failure::ConnectPortDenied { .. }
+                | Failure::PortDenied { .. }
                 | Failure::DestinationDenied { .. }
         ) {
             self.outcome = Outcome::Denied;

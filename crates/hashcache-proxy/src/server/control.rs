@@ -150,7 +150,9 @@ impl Control {
             } else {
                 self.settings.tls.clone()
             },
+            nat64_prefix: settings.nat64_prefix,
             allow_connect_port: settings.allow_connect_port,
+            allow_port: settings.allow_port,
             max_object_size: settings.max_object_size,
             ..self.settings.clone()
         };

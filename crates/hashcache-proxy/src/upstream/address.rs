@@ -15,6 +15,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::interfaces::OwnAddresses;
+use super::nat64::Nat64;
 use crate::failure::Failure;
 
 /// A network: an address and the number of its leading bits that count.
@@ -124,7 +125,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// Ports that `CONNECT` may go to: one, or a range with both ends included.
+/// Ports that clients may ask for: one, or a range with both ends included.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectPort(RangeInclusive<u16>);
 
@@ -195,6 +196,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Destinations {
     allow: Arc<[Prefix]>,
     deny: Arc<[Prefix]>,
+    nat64: Arc<[Nat64]>,
     own: OwnAddresses,
 }
 
@@ -204,8 +206,15 @@ impl Destinations {
         Self {
             allow: allow.into(),
             deny: deny.into(),
+            nat64: Arc::default(),
             own,
         }
+    }
+
+    /// The same where a translator of this network has these prefixes.
+    pub(crate) fn behind(mut self, nat64: &[Nat64]) -> Self {
+        self.nat64 = nat64.into();
+        self
     }
 
     /// Whether `address` may be connected to.
@@ -218,7 +227,8 @@ impl Destinations {
     }
 
     fn allows(&self, address: IpAddr, purpose: Purpose) -> bool {
-        let inner = unwrap(address);
+        let translated = self.nat64.iter().find_map(|it| it.embedded(address));
+        let inner = translated.map_or_else(|| unwrap(address), IpAddr::V4);
         let listed = |list: &[Prefix]| {
             list.iter()
                 .any(|p| p.contains(inner) || p.contains(address))
@@ -229,7 +239,9 @@ impl Destinations {
         if purpose == Purpose::Configured || listed(&self.allow) {
             return true;
         }
-        !refused_by_default(inner) && !refused_by_default(address) && !self.own.holds(inner)
+        // The translator's prefix may be one of private addresses: it leads out of this network.
+        let is_open = translated.is_some() || !refused_by_default(address);
+        is_open && !refused_by_default(inner) && !self.own.holds(inner)
     }
 }
 
@@ -277,7 +289,17 @@ pub(crate) fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(),
     }
 }
 
-/// The IPv4 address that an IPv6 one stands for: mapped, NAT64 or 6to4; else the address itself.
+/// Whether a client may ask for a resource at `port` of somebody.
+pub(crate) fn check_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
+    if ports.iter().any(|p| p.contains(port)) {
+        Ok(())
+    } else {
+        Err(Failure::PortDenied { port })
+    }
+}
+
+/// The IPv4 address that an IPv6 one stands for: mapped, translated (SIIT, RFC 2765), NAT64, 6to4
+/// or ISATAP; else the address itself.
 fn unwrap(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -285,7 +307,11 @@ fn unwrap(address: IpAddr) -> IpAddr {
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match (a, b, c, d, e, f) {
-        (0, 0, 0, 0, 0, 0xffff) | (0x64, 0xff9b, 0, 0, 0, 0) => v4(g, h).into(),
+        (0, 0, 0, 0, 0, 0xffff) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => {
+            v4(g, h).into()
+        }
+        // The identifier of an ISATAP interface, whatever the network (RFC 5214, section 6.1).
+        (.., 0 | 0x200, 0x5efe) => v4(g, h).into(),
         (0x2002, high, low, ..) => v4(high, low).into(),
         _ => address,
     }
@@ -315,9 +341,9 @@ fn mask_v6(bits: u8) -> u128 {
 }
 
 /// What a stranger's name must not lead to: this network, private and shared space, loopback,
-/// link-local (cloud metadata lives at 169.254.169.254), protocol assignments, benchmarking,
-/// multicast and reserved space.
-const REFUSED_V4: [([u8; 4], u8); 10] = [
+/// link-local (cloud metadata lives at 169.254.169.254), protocol assignments, 6to4 relays (RFC
+/// 7526: whoever announces them is nobody's choice), benchmarking, multicast and reserved space.
+const REFUSED_V4: [([u8; 4], u8); 11] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
     ([100, 64, 0, 0], 10),
@@ -326,15 +352,20 @@ const REFUSED_V4: [([u8; 4], u8); 10] = [
     ([172, 16, 0, 0], 12),
     ([192, 168, 0, 0], 16),
     ([192, 0, 0, 0], 24),
+    ([192, 88, 99, 0], 24),
     ([198, 18, 0, 0], 15),
     ([224, 0, 0, 0], 3),
 ];
 
 /// The same for IPv6. `::/96` holds `::`, `::1` and the IPv4-compatible addresses nobody routes;
+/// `::ffff:0:0:0/96` those that a translator of this network makes (SIIT, RFC 2765), which nobody
+/// routes either; 2001::/32 is Teredo, which leads to a device behind somebody's NAT;
 /// 64:ff9b:1::/48 is local-use NAT64, which hides an IPv4 address where only its operator knows;
 /// fec0::/10 is the old site-local space.
-const REFUSED_V6: [([u16; 8], u8); 6] = [
+const REFUSED_V6: [([u16; 8], u8); 8] = [
     ([0, 0, 0, 0, 0, 0, 0, 0], 96),
+    ([0, 0, 0, 0, 0xffff, 0, 0, 0], 96),
+    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 32),
     ([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
     ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
     ([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10),

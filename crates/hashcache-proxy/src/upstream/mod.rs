@@ -24,6 +24,7 @@ pub(crate) mod framing;
 pub(crate) mod interfaces;
 pub(crate) mod limit;
 mod meter;
+pub(crate) mod nat64;
 mod pool;
 pub(crate) mod request_body;
 pub(crate) mod response_body;

@@ -109,6 +109,7 @@ fn the_default_list_refuses_every_entry_and_its_wrapped_forms() {
         "172.31.255.255",
         "192.168.1.1",
         "192.0.0.8",
+        "192.88.99.1",
         "198.18.0.1",
         "198.19.255.255",
         "224.0.0.1",
@@ -131,6 +132,14 @@ fn the_default_list_refuses_every_entry_and_its_wrapped_forms() {
         "64:ff9b::10.0.0.1",
         "64:ff9b::7f00:1",
         "64:ff9b:1::1",
+        "64:ff9b::192.88.99.1",
+        "::ffff:0:127.0.0.1",
+        "::ffff:0:192.168.1.1",
+        "::ffff:0:1.1.1.1",
+        "2001::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:db8::5efe:10.0.0.1",
+        "2606:4700::200:5efe:192.168.1.1",
         "2002:7f00:1::",
         "2002:c0a8:101::1",
         "2002:cb00:7107::",
@@ -164,6 +173,8 @@ fn the_default_list_refuses_every_entry_and_its_wrapped_forms() {
         "2606:4700::1111",
         "::ffff:1.1.1.1",
         "64:ff9b::1.1.1.1",
+        "2001:1::1",
+        "2001:db8::5efe:1.1.1.1",
         "2002:101:101::1",
     ];
     for address in open {
@@ -172,6 +183,31 @@ fn the_default_list_refuses_every_entry_and_its_wrapped_forms() {
             Ok(()),
             "{address}"
         );
+    }
+}
+
+#[test]
+fn behind_a_translator_its_addresses_are_judged_as_those_they_embed() {
+    let nat64 = ["2001:db8:64::/96", "64:ff9b:1::/48", "fd00:64::/96"];
+    let nat64: Vec<_> = nat64.iter().map(|it| it.parse().unwrap()).collect();
+    let deny = [prefix("8.8.8.0/24")];
+    let plain = Destinations::new(&[], &deny, own());
+    let destinations = plain.clone().behind(&nat64);
+    for (address, without, with) in [
+        ("2001:db8:64::169.254.169.254", true, false),
+        ("2001:db8:64::10.0.0.1", true, false),
+        ("2001:db8:64::203.0.113.7", true, false),
+        ("2001:db8:64::8.8.8.8", true, false),
+        ("2001:db8:64::1.1.1.1", true, true),
+        ("64:ff9b:1:a00:0:100::", false, false),
+        ("64:ff9b:1:101:1:100::", false, true),
+        ("fd00:64::1.1.1.1", false, true),
+        ("fd00:64::192.168.1.1", false, false),
+        ("fd00:65::1.1.1.1", false, false),
+    ] {
+        let verdict = |it: &Destinations| it.check(ip(address), Purpose::Forward).is_ok();
+        assert_eq!(verdict(&plain), without, "{address}");
+        assert_eq!(verdict(&destinations), with, "{address}");
     }
 }
 

@@ -1,0 +1,113 @@
+//! Prefixes of a NAT64 translator: IPv6 addresses that stand for IPv4 ones (RFC 6052).
+//!
+//! `address` asks which IPv4 address a destination leads to. The well-known prefix 64:ff9b::/96
+//! needs no setting; a network may use one of its own, which looks like any other.
+//!
+//! Invariant: an address within the prefix is judged as the IPv4 address that it embeds.
+//! Cost: a shift and two comparisons.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A prefix of a translator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Nat64 {
+    network: u128,
+    bits: u8,
+}
+
+/// Why a text is not a [`Nat64`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected an IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits, such as 2001:db8:64::/96")]
+pub struct Nat64Error;
+
+impl Nat64 {
+    /// The IPv4 address that `address` embeds; none outside of the prefix.
+    pub(super) fn embedded(self, address: IpAddr) -> Option<Ipv4Addr> {
+        let IpAddr::V6(v6) = address else {
+            return None;
+        };
+        let bits = v6.to_bits();
+        if bits & mask(self.bits) != self.network {
+            return None;
+        }
+        // Bits 64 to 71 belong to no part of the IPv4 address (RFC 6052, section 2.2).
+        let without_gap = bits >> 64 << 64 | (bits & (u128::MAX >> 72)) << 8;
+        let behind = match self.bits {
+            96 => bits << 96,
+            before => without_gap << before,
+        };
+        let word = u32::try_from(behind >> 96).ok()?;
+        Some(Ipv4Addr::from_bits(word))
+    }
+}
+
+fn mask(bits: u8) -> u128 {
+    u128::MAX
+        .checked_shl(128 - u32::from(bits))
+        .unwrap_or(u128::MAX)
+}
+
+impl FromStr for Nat64 {
+    type Err = Nat64Error;
+
+    fn from_str(text: &str) -> Result<Self, Nat64Error> {
+        let (address, bits) = text.split_once('/').ok_or(Nat64Error)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| Nat64Error)?;
+        let bits = bits.parse().map_err(|_| Nat64Error)?;
+        let network = address.to_bits();
+        if !LENGTHS.contains(&bits) || network & mask(bits) != network {
+            return Err(Nat64Error);
+        }
+        Ok(Self { network, bits })
+    }
+}
+
+impl fmt::Display for Nat64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv6Addr::from_bits(self.network), self.bits)
+    }
+}
+
+/// RFC 6052, section 2.2.
+const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of RFC 6052, section 2.4.
+    #[test]
+    fn the_embedded_address_is_where_the_rfc_puts_it() {
+        for (prefix, address) in [
+            ("2001:db8::/32", "2001:db8:c000:221::"),
+            ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
+            ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"),
+            ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
+            ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
+            ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
+        ] {
+            let nat64: Nat64 = prefix.parse().unwrap();
+            let embedded = nat64.embedded(address.parse().unwrap());
+            assert_eq!(embedded, Some([192, 0, 2, 33].into()), "{prefix}");
+            assert_eq!(nat64.embedded("2001:db9::1".parse().unwrap()), None);
+            assert_eq!(nat64.embedded("192.0.2.33".parse().unwrap()), None);
+            assert_eq!(nat64.to_string(), prefix);
+        }
+    }
+
+    #[test]
+    fn other_lengths_and_addresses_are_no_prefix() {
+        for text in [
+            "2001:db8::/33",
+            "2001:db8::1/96",
+            "10.0.0.0/8",
+            "2001:db8::",
+            "x/96",
+            "",
+        ] {
+            assert_eq!(text.parse::<Nat64>(), Err(Nat64Error), "{text}");
+        }
+    }
+}
