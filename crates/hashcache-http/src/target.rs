@@ -21,7 +21,7 @@ pub struct Target {
     pub scheme: Scheme,
     /// Host and port.
     pub authority: Authority,
-    /// Path and query as they came; begins with `/`, or is `*` where the server as a whole is meant.
+    /// Path and query as they came; begins with `/`, or is `*` where the whole server is meant.
     pub path_and_query: Box<str>,
 }
 

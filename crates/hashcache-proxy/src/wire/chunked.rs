@@ -4,10 +4,10 @@
 //! decode. Extensions go because they mean nothing end to end and hyper bounds them per body, we
 //! per chunk.
 //!
-//! Invariant: only the strict grammar passes (hex digits, CRLF exactly; space only around the `;` and
-//! `=` of an extension, which does not pass), so hyper's more lenient decoder cannot see another end
-//! of the body than this one. Cost: chunk data is passed over whole; everything else is one match a
-//! byte.
+//! Invariant: only the strict grammar passes (hex digits, CRLF exactly; space only around `;` and
+//! `=` of an extension, which does not pass), so hyper's more lenient decoder cannot see another
+//! end of the body than this one. Cost: chunk data is passed over whole; everything else is one
+//! match a byte.
 
 use super::head::{is_control, is_token};
 
