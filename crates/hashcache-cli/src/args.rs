@@ -286,6 +286,10 @@ pub struct SettingArgs {
     /// everybody, or nothing more than others [default: protect]
     #[arg(long, value_parser = words(&COOKIES))]
     set_cookie: Option<String>,
+    /// How long a request waits for the same one that is under way: satellite (as long as that may
+    /// take), lan (twice what the origin usually takes), or a time [default: satellite]
+    #[arg(long, value_name = "TIME")]
+    collapse_wait: Option<String>,
     /// Do without the freshness rules that ship with the program
     #[arg(long)]
     no_default_rules: bool,
@@ -338,6 +342,7 @@ impl SettingArgs {
             ("object-size", one(&self.object_size)),
             ("block", one(&self.block)),
             ("set-cookie", one(&self.set_cookie)),
+            ("collapse-wait", one(&self.collapse_wait)),
             (
                 "no-default-rules",
                 self.no_default_rules

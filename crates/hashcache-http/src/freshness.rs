@@ -168,11 +168,18 @@ fn explicit_lifetime(
     }
     let expires = match single(response, EXPIRES) {
         Single::Absent => return None,
-        Single::One(value) => parse_http_date(value, now),
-        Single::Conflicting => None,
+        Single::One(value) if is_in_gmt(value) => parse_http_date(value, now),
+        Single::One(_) | Single::Conflicting => None,
     };
     let seconds = expires.map_or(Seconds::ZERO, |expires| expires.since(date));
     Some(of(seconds, LifetimeSource::Expires))
+}
+
+/// Whether a date names GMT, or no zone as asctime dates do. To other zones, `UTC` among them, an
+/// expiry date is invalid and so in the past (RFC 9111 4.2); elsewhere `UTC` is read as GMT.
+fn is_in_gmt(date: &[u8]) -> bool {
+    let zone = date.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+    zone.eq_ignore_ascii_case(b"GMT") || zone.iter().all(u8::is_ascii_digit)
 }
 
 /// Whether a rule may call this response immutable.

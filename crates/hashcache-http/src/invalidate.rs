@@ -12,13 +12,15 @@ use crate::authority::Scheme;
 use crate::fields::{Single, single};
 use crate::target::Target;
 
-/// Whether a method may change its target. One we do not know may.
+/// Whether a method may change its target. One that is not known may.
 pub fn is_unsafe(method: &Method) -> bool {
-    !matches!(
-        *method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
-    )
+    !SAFE.contains(&method.as_str())
 }
+
+/// The methods that the registry of HTTP methods calls safe (RFC 9110 16.1.1).
+const SAFE: [&str; 8] = [
+    "GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY",
+];
 
 /// The resources whose stored responses a response invalidates: none if the method is safe or the
 /// status an error; else the target and, of the same origin, what Location and Content-Location

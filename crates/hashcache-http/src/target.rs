@@ -21,7 +21,7 @@ pub struct Target {
     pub scheme: Scheme,
     /// Host and port.
     pub authority: Authority,
-    /// Path and query as they came; begins with `/`.
+    /// Path and query as they came; begins with `/`, or is `*` where the whole server is meant.
     pub path_and_query: Box<str>,
 }
 
@@ -115,7 +115,13 @@ pub fn parse_target(
     }
     if let Some(known) = split_scheme(target) {
         known?;
-        return Target::parse_url(target).map(RequestTarget::Resource);
+        let mut resource = Target::parse_url(target)?;
+        // RFC 9112 3.2.4: `OPTIONS http://host` asks the server as a whole, as `OPTIONS *`.
+        let names_path = target[target.find("://").map_or(0, |at| at + 3)..].contains(['/', '?']);
+        if *method == Method::OPTIONS && !names_path {
+            resource.path_and_query = "*".into();
+        }
+        return Ok(RequestTarget::Resource(resource));
     }
     let asterisk = target == "*" && *method == Method::OPTIONS;
     if !asterisk && !target.starts_with('/') {

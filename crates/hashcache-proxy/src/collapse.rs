@@ -7,8 +7,8 @@
 //!
 //! Called by `request`; the flight travels with `fetch`.
 //!
-//! Invariant: a follower waits at most [`WAIT_MAX`] for the head; a flight that is dropped lets
-//! everyone go. Cost: one lock and one map entry per fetch in progress.
+//! Invariant: a follower waits for the head no longer than a fetch may take to its first byte; a
+//! flight that is dropped lets everyone go. Cost: one lock and one map entry per fetch in progress.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::pieces::Pieces;
+use crate::settings::CollapseWait;
 use crate::store::StoredResponse;
 
 const SHARDS: usize = 32;
@@ -27,7 +28,7 @@ const SHARDS: usize = 32;
 const NONCE: &str = "variants";
 const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// For an origin not met before: a satellite line takes most of a second.
+/// With [`CollapseWait::Lan`], for an origin not met before.
 const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
 /// For an origin whose answers hardly ever can be shared. Waiting would be in vain, and whoever
 /// waited for a page of a second would have it a tenth later than alone.
@@ -94,18 +95,19 @@ const ALL: u32 = 1 << 10;
 const HARDLY_ANY: u32 = ALL / 8;
 
 impl Habits {
-    fn patience(self) -> Duration {
-        match self {
-            Self {
-                shared: Some(..HARDLY_ANY),
-                ..
-            } => WAIT_IN_VAIN,
-            Self {
-                first_byte_ms: Some(usual),
-                ..
-            } => Duration::from_millis(2 * u64::from(usual)).clamp(WAIT_MIN, WAIT_MAX),
-            _ => WAIT_UNKNOWN,
+    fn patience(self, wait: CollapseWait, first_byte_time: Duration) -> Duration {
+        if matches!(self.shared, Some(..HARDLY_ANY)) {
+            return WAIT_IN_VAIN.min(first_byte_time);
         }
+        let patience = match (wait, self.first_byte_ms) {
+            (CollapseWait::Satellite, _) => first_byte_time,
+            (CollapseWait::Within(most), _) => most,
+            (CollapseWait::Lan, Some(usual)) => {
+                Duration::from_millis(2 * u64::from(usual)).clamp(WAIT_MIN, WAIT_MAX)
+            }
+            (CollapseWait::Lan, None) => WAIT_UNKNOWN,
+        };
+        patience.min(first_byte_time)
     }
 }
 
@@ -216,12 +218,17 @@ impl Collapse {
         remember(&mut self.shard(key).failed, key, now + RETRY_AFTER);
     }
 
-    /// How long to wait for the head of a fetch from `origin`: twice what it usually takes, and not
-    /// so long if what comes then is hardly ever shared.
-    pub(crate) fn patience(&self, origin: &str) -> Duration {
+    /// How long to wait for the head of a fetch from `origin`, which fails if it takes longer than
+    /// `first_byte_time`: as `wait` says, and not so long if what comes then is hardly ever shared.
+    pub(crate) fn patience(
+        &self,
+        origin: &str,
+        wait: CollapseWait,
+        first_byte_time: Duration,
+    ) -> Duration {
         let shard = self.shard(origin.as_bytes());
         let habits = shard.origins.get(origin).copied().unwrap_or_default();
-        habits.patience()
+        habits.patience(wait, first_byte_time)
     }
 
     /// Notes how long `origin` took for a head.
@@ -331,6 +338,12 @@ pub(crate) async fn listen(mut told: watch::Receiver<Told>, patience: Duration) 
 mod tests {
     use super::*;
 
+    const FIRST_BYTE_TIME: Duration = Duration::from_secs(60);
+
+    fn patience(collapse: &Collapse, origin: &str) -> Duration {
+        collapse.patience(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_second_follows_the_first_and_goes_alone_when_that_is_dropped() {
         let collapse = Collapse::new();
@@ -373,19 +386,50 @@ mod tests {
         };
         let before = Instant::now();
         assert!(matches!(
-            listen(told, collapse.patience("h")).await,
+            listen(told, patience(&collapse, "h")).await,
             Told::Alone
         ));
         assert_eq!(before.elapsed(), WAIT_UNKNOWN);
     }
 
     #[test]
+    fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
+        let collapse = Collapse::new();
+        collapse.took("near", Duration::from_millis(10));
+        let second = Duration::from_secs(1);
+        for origin in ["near", "unknown"] {
+            let wait = |wait| collapse.patience(origin, wait, FIRST_BYTE_TIME);
+            assert_eq!(wait(CollapseWait::Satellite), FIRST_BYTE_TIME);
+            assert_eq!(wait(CollapseWait::Within(second)), second);
+            for longer in [CollapseWait::Within(2 * FIRST_BYTE_TIME), CollapseWait::Lan] {
+                assert!(wait(longer) <= FIRST_BYTE_TIME);
+            }
+        }
+        let most = Duration::from_millis(50);
+        assert_eq!(collapse.patience("unknown", CollapseWait::Lan, most), most);
+    }
+
+    #[tokio::test]
+    async fn an_origin_that_hardly_shares_is_not_waited_for_whatever_was_set() {
+        let collapse = Collapse::new();
+        answer(&collapse, "counter", b"page", Shared::No);
+        for wait in [
+            CollapseWait::Satellite,
+            CollapseWait::Lan,
+            CollapseWait::Within(WAIT_MAX),
+        ] {
+            let patience = collapse.patience("counter", wait, FIRST_BYTE_TIME);
+            assert_eq!(patience, WAIT_IN_VAIN, "{wait:?}");
+        }
+    }
+
+    #[test]
     fn patience_follows_the_origin() {
         let collapse = Collapse::new();
         collapse.took("slow", Duration::from_secs(1));
-        assert_eq!(collapse.patience("slow"), Duration::from_secs(2));
+        assert_eq!(patience(&collapse, "slow"), Duration::from_secs(2));
         collapse.took("dead", Duration::from_secs(60));
-        assert_eq!(collapse.patience("dead"), WAIT_MAX);
+        assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
     }
 
     /// An origin answers a leader, in a second.
@@ -410,10 +454,10 @@ mod tests {
     async fn one_answer_that_could_not_be_shared_is_enough_for_an_origin_not_met_before() {
         let collapse = Collapse::new();
         answer(&collapse, "counter", b"page", Shared::No);
-        assert_eq!(collapse.patience("counter"), WAIT_IN_VAIN);
-        assert_eq!(collapse.patience("other"), WAIT_UNKNOWN);
+        assert_eq!(patience(&collapse, "counter"), WAIT_IN_VAIN);
+        assert_eq!(patience(&collapse, "other"), WAIT_UNKNOWN);
         answer(&collapse, "counter", b"style", Shared::Yes);
-        assert_eq!(collapse.patience("counter"), Duration::from_secs(2));
+        assert_eq!(patience(&collapse, "counter"), Duration::from_secs(2));
     }
 
     #[tokio::test]
@@ -425,7 +469,7 @@ mod tests {
                 _ => Shared::No,
             };
             answer(&collapse, "shop", &[number], shared);
-            assert_eq!(collapse.patience("shop"), Duration::from_secs(2));
+            assert_eq!(patience(&collapse, "shop"), Duration::from_secs(2));
         }
     }
 
@@ -434,7 +478,7 @@ mod tests {
         let collapse = Collapse::new();
         answer(&collapse, "h", b"style", Shared::Yes);
         let mut needed = 0;
-        while collapse.patience("h") != WAIT_IN_VAIN {
+        while patience(&collapse, "h") != WAIT_IN_VAIN {
             needed += 1;
             answer(&collapse, "h", &[needed], Shared::No);
         }

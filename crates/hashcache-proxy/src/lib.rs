@@ -41,8 +41,8 @@ pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError,
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use server::{IdentityError, RunError, run};
 pub use settings::{
-    AccessLog, CertificateFiles, Fail, GroupBy, Limits, Listen, LogFormat, Mode, Settings, Speaks,
-    StateFiles,
+    AccessLog, CertificateFiles, CollapseWait, Fail, GroupBy, Limits, Listen, LogFormat, Mode,
+    Settings, Speaks, StateFiles,
 };
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
 pub use upstream::nat64::{Nat64, Nat64Error};

@@ -152,6 +152,21 @@ pub enum Fail {
     Closed,
 }
 
+/// How long a request waits for the response head of the same request that is under way already
+/// (collapsed forwarding).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CollapseWait {
+    /// As long as the fetch may take to its first byte (`limits.first_byte_time`): on a slow or
+    /// distant line a second fetch costs more than any wait saves.
+    #[default]
+    Satellite,
+    /// Twice the origin's usual time to the first byte, 200 ms to 5 s, and a second for an origin
+    /// not met before: where origins are near, one that takes longer is better asked anew.
+    Lan,
+    /// At most this long.
+    Within(Duration),
+}
+
 /// Everything the proxy can be told.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -209,6 +224,8 @@ pub struct Settings {
     pub client_reload: hashcache_http::ClientReload,
     /// What a response that sets a cookie needs in order to be stored.
     pub set_cookie: hashcache_http::SetCookie,
+    /// How long a request waits for the same one that is under way.
+    pub collapse_wait: CollapseWait,
     /// Lifetime of 404 and 410 that state none.
     pub negative_lifetime: hashcache_http::Seconds,
     /// Time for which an origin that could not be reached is not tried again; doubles each time, up

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use hashcache::Cache;
@@ -25,7 +26,7 @@ use crate::mirror::Mirrors;
 use crate::purge::Purger;
 use crate::related::Related;
 use crate::server::identity::Identity;
-use crate::settings::{Fail, Limits, Mode, Settings};
+use crate::settings::{CollapseWait, Fail, Limits, Mode, Settings};
 use crate::share::Shares;
 use crate::upstream::address::{Clients, ConnectPort, Prefix};
 use crate::upstream::interfaces::OwnAddresses;
@@ -65,6 +66,8 @@ pub(crate) struct Live {
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
+    /// How long a request waits for the same one that is under way.
+    pub(crate) collapse_wait: CollapseWait,
     /// Clients that may purge; see [`Common::may_purge`] for none.
     pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::Shared,
@@ -114,6 +117,7 @@ impl Live {
             public_url: settings.public_url.clone(),
             mirrors: Mirrors::new(&settings.mirrors),
             fail: settings.fail,
+            collapse_wait: settings.collapse_wait,
             allow_purge: settings.allow_purge.clone(),
             upstream: upstream::Shared {
                 destinations,
@@ -122,6 +126,14 @@ impl Live {
             identity,
             intercept,
         }
+    }
+}
+
+impl Worker {
+    /// How long a request to `origin` waits for the same one that is under way.
+    pub(crate) fn patience(&self, origin: &Authority) -> Duration {
+        let (collapse, wait) = (&self.common.collapse, self.common.live().collapse_wait);
+        collapse.patience(&origin.to_string(), wait, self.limits.first_byte_time)
     }
 }
 

@@ -11,7 +11,9 @@ use std::str::FromStr;
 
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Seconds, SetCookie, TargetError};
-use hashcache_proxy::{AccessLog, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat};
+use hashcache_proxy::{
+    AccessLog, CollapseWait, Fail, GroupBy, HostList, HostPattern, Listen, LogFormat,
+};
 
 use super::mirror::{read_mirror, show_mirror};
 use super::suggest;
@@ -254,6 +256,7 @@ pub static KEYS: &[Key] = &[
     one!("default_rules", default_rules, truth, show_truth),
     one!("client_reload", client_reload, reload, show_reload),
     one!("set_cookie", set_cookie, set_cookie, show_set_cookie),
+    one!("collapse_wait", collapse_wait, wait, show_wait),
     one!(
         "negative_lifetime",
         negative_lifetime,
@@ -467,6 +470,18 @@ fn reload(word: &str) -> Result<ClientReload, Fault> {
 
 fn set_cookie(word: &str) -> Result<SetCookie, Fault> {
     one_of(&COOKIES, word)
+}
+
+/// `satellite`, `lan`, or the longest wait.
+fn wait(word: &str) -> Result<CollapseWait, Fault> {
+    match word {
+        "satellite" => Ok(CollapseWait::Satellite),
+        "lan" => Ok(CollapseWait::Lan),
+        _ => parse_time(word).map(CollapseWait::Within).map_err(|_| {
+            Fault::new(format!("`{word}` is none of satellite, lan and a time"))
+                .hint("write `2s` to wait two seconds for the same fetch at the most")
+        }),
+    }
 }
 
 fn truth(word: &str) -> Result<bool, Fault> {
@@ -713,6 +728,14 @@ fn show_reload(&reload: &ClientReload) -> Shown {
 
 fn show_set_cookie(&set_cookie: &SetCookie) -> Shown {
     show_word(&COOKIES, set_cookie)
+}
+
+fn show_wait(&wait: &CollapseWait) -> Shown {
+    match wait {
+        CollapseWait::Satellite => Shown::Text("satellite".to_owned()),
+        CollapseWait::Lan => Shown::Text("lan".to_owned()),
+        CollapseWait::Within(most) => show_duration(&most),
+    }
 }
 
 fn show_truth(&yes: &bool) -> Shown {

@@ -107,6 +107,7 @@ fn the_defaults_are_those_the_help_promises() {
     assert_eq!(shown("workers"), Shown::Number(4));
     assert_eq!(shown("accelerate"), Shown::Nothing);
     assert_eq!(shown("set_cookie"), text("protect"));
+    assert_eq!(shown("collapse_wait"), text("satellite"));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use hashcache::{Io, PolicyKind, Rows};
 use hashcache_http::{ClientReload, Host, Origin, Rules, Seconds, SetCookie};
 use hashcache_proxy::{
-    AccessLog, CertificateFiles, ConnectPort, Fail, GroupBy, HostOptions, Limits, Listen,
-    LogFormat, Mirror, Mode, Nat64, Prefix, Settings,
+    AccessLog, CertificateFiles, CollapseWait, ConnectPort, Fail, GroupBy, HostOptions, Limits,
+    Listen, LogFormat, Mirror, Mode, Nat64, Prefix, Settings,
 };
 
 use super::environment::Environment;
@@ -127,6 +127,8 @@ pub struct Values {
     pub client_reload: ClientReload,
     /// What a response that sets a cookie needs in order to be stored.
     pub set_cookie: SetCookie,
+    /// How long a request waits for the same one that is under way.
+    pub collapse_wait: CollapseWait,
     /// Lifetime of 404 and 410 that state none.
     pub negative_lifetime: Duration,
     /// How long an origin that could not be reached is not tried again.
@@ -184,6 +186,7 @@ impl Values {
             rules: Rules::none(),
             client_reload: ClientReload::Validate,
             set_cookie: SetCookie::Protect,
+            collapse_wait: CollapseWait::Satellite,
             negative_lifetime: Duration::from_mins(1),
             unreachable_lifetime: Duration::from_secs(10),
             adaptive_lifetime: false,
@@ -243,6 +246,7 @@ impl Values {
             rules: self.rules.clone(),
             client_reload: self.client_reload,
             set_cookie: self.set_cookie,
+            collapse_wait: self.collapse_wait,
             negative_lifetime: Seconds::new(self.negative_lifetime.as_secs()),
             unreachable_lifetime: self.unreachable_lifetime,
             adaptive_lifetime: self.adaptive_lifetime,

@@ -36,6 +36,14 @@ async fn clients_that_ask_at_once_share_one_fetch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn twenty_clients_share_one_fetch_of_a_page_that_is_late() {
+    let home = Home::new();
+    let (proxy, play) = start(&home);
+    assert_well(&Part::Late.play(&play).await);
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cut_is_mended_or_seen_by_every_client() {
     let home = Home::new();
     let (proxy, play) = start(&home);

@@ -7,7 +7,9 @@ use std::sync::{Arc, mpsc};
 use hashcache::device::{DiskModel, MemoryDevice, Pace, ThrottleDevice};
 use hashcache::{Cache, Config};
 use hashcache_http::{ClientReload, Rules, Seconds, SetCookie};
-use hashcache_proxy::{AccessLog, Fail, GroupBy, Limits, LogFormat, Mode, Settings, StateFiles};
+use hashcache_proxy::{
+    AccessLog, CollapseWait, Fail, GroupBy, Limits, LogFormat, Mode, Settings, StateFiles,
+};
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Script, content};
 
 const PAGES: u64 = 150;
@@ -70,6 +72,7 @@ pub fn start(cache: &Cache) -> SocketAddr {
         rules: Rules::none(),
         client_reload: ClientReload::Validate,
         set_cookie: SetCookie::Protect,
+        collapse_wait: CollapseWait::default(),
         negative_lifetime: Seconds::new(60),
         unreachable_lifetime: std::time::Duration::from_secs(10),
         adaptive_lifetime: false,

@@ -1,8 +1,11 @@
 //! Rules of caching that show only in the life of a request, through the real proxy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use hashcache_testkit::{BodyEnd, Client, Origin, RawRequest, Response, Script};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::Home;
 use crate::proxy_process::Proxy;
@@ -228,4 +231,163 @@ async fn only_the_cache_that_an_origin_has_put_before_itself_heeds_what_it_says_
         );
         proxy.kill_well();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_that_are_safe_invalidate_nothing() {
+    let origin = origin_of(vec![Script::response(
+        200,
+        &[("Cache-Control", "max-age=600")],
+        "x",
+    )]);
+    let (home, origin) = (Home::new(), origin.await);
+    let (proxy, url) = (start(&home, &[]), origin.url("/x"));
+    ask(&proxy, "GET", &url, &[]).await;
+    until_stored(&proxy, &url).await;
+    for method in ["PROPFIND", "REPORT", "SEARCH", "QUERY", "OPTIONS"] {
+        ask(&proxy, method, &url, &[]).await;
+        let again = ask(&proxy, "GET", &url, &[]).await;
+        assert!(cache_status(&again).starts_with("hit"), "{method}");
+    }
+    ask(&proxy, "PROPPATCH", &url, &[]).await;
+    let again = ask(&proxy, "GET", &url, &[]).await;
+    assert!(!cache_status(&again).starts_with("hit"));
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_for_a_host_without_a_path_asks_the_server_as_a_whole() {
+    let origin = origin_of(vec![Script::response(200, &[], "x")]);
+    let (home, origin) = (Home::new(), origin.await);
+    let proxy = start(&home, &[]);
+    for (path, target) in [("", "*"), ("/", "/"), ("?x", "/?x")] {
+        let answer = ask(&proxy, "OPTIONS", &origin.url(path), &[]).await;
+        assert_eq!(answer.status, 200, "{path:?}");
+        let requests = origin.requests();
+        let asked = requests.last().expect("it was asked");
+        assert_eq!(asked.head.start_line, format!("OPTIONS {target} HTTP/1.1"));
+    }
+    proxy.kill_well();
+}
+
+/// How a client sends content that is answered before it has all come.
+#[derive(Clone, Copy, Debug)]
+enum Sends {
+    /// It waits for the answer.
+    Nothing,
+    /// It sends some, then waits.
+    Half,
+    /// It sends and reads at the same time.
+    All,
+    /// It reads when it has sent all.
+    AllFirst,
+}
+
+const EARLY_BYTES: usize = 110_000;
+const CONTENT_BYTES: usize = 4 << 20;
+
+/// The status line of the answer to a POST that is answered early, and how much content came.
+async fn early_answer(proxy: &Proxy, url: &str, sends: Sends) -> (String, usize) {
+    let socket = TcpStream::connect(proxy.address()).await;
+    let socket = socket.expect("the proxy accepts");
+    let (mut from, mut to) = socket.into_split();
+    let length = CONTENT_BYTES;
+    let head = format!("POST {url} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n");
+    let content = match sends {
+        Sends::Nothing => 0,
+        Sends::Half => length / 2,
+        Sends::All | Sends::AllFirst => length,
+    };
+    let sending = tokio::spawn(async move {
+        // Small writes, so that the answer comes before most of them.
+        to.write_all(head.as_bytes()).await?;
+        let page = [b'x'; 8 << 10];
+        for _ in 0..content / page.len() {
+            to.write_all(&page).await?;
+        }
+        Ok::<_, std::io::Error>(to)
+    });
+    let count = |answer: &[u8]| answer.iter().filter(|&&byte| byte == b'~').count();
+    let mut answer = Vec::new();
+    let conversation = async {
+        // A client that cannot send all has lost the answer, whatever it could still read.
+        let open = match sends {
+            Sends::AllFirst => sending.await.expect("no panic").ok(),
+            _ => None,
+        };
+        if matches!(sends, Sends::AllFirst) && open.is_none() {
+            return;
+        }
+        while count(&answer) < EARLY_BYTES && from.read_buf(&mut answer).await.is_ok_and(|n| n > 0)
+        {
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(30), conversation).await;
+    assert!(in_time.is_ok(), "neither an answer nor an end: {sends:?}");
+    let line = answer
+        .split(|&byte| byte == b'\r')
+        .next()
+        .unwrap_or_default();
+    let line = String::from_utf8_lossy(line).into_owned();
+    (line, count(&answer))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_comes_before_the_content_is_sent_reaches_the_client_whole() {
+    let page = "~".repeat(EARLY_BYTES);
+    let length = page.len().to_string();
+    let answer = Script::new()
+        .head(413, &[("Content-Length", &length)])
+        .bytes(&page);
+    let chunked = Script::new()
+        .head(413, &[("Transfer-Encoding", "chunked")])
+        .chunk(&page)
+        .chunk("");
+    let mut faults = Vec::new();
+    for (name, early) in [
+        ("and the content is read", answer.clone().read_body()),
+        // A script that names the content has none of it read before.
+        ("and then a close", answer.close().read_body()),
+        ("in chunks", chunked.close().read_body()),
+    ] {
+        let origin = Origin::start(move |_: &RawRequest| early.clone());
+        let (home, origin) = (Home::new(), origin.await.expect("a free port"));
+        let (proxy, url) = (start(&home, &[]), origin.url("/x"));
+        for sends in [Sends::Nothing, Sends::Half, Sends::All, Sends::AllFirst] {
+            let told = early_answer(&proxy, &url, sends).await;
+            if told != ("HTTP/1.1 413 Scripted".to_owned(), EARLY_BYTES) {
+                faults.push((name, sends, told));
+            }
+        }
+        proxy.kill_well();
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_ranges_of_a_short_object_that_are_apart_come_as_parts() {
+    let fields = [("Cache-Control", "max-age=600"), ("ETag", "\"a\"")];
+    let origin = origin_of(vec![Script::response(
+        200,
+        &fields,
+        "abcdefghijklmnopqrstuvwxyz",
+    )]);
+    let (home, origin) = (Home::new(), origin.await);
+    let (proxy, url) = (start(&home, &[]), origin.url("/x"));
+    ask(&proxy, "GET", &url, &[]).await;
+    until_stored(&proxy, &url).await;
+    let parts = ask(&proxy, "GET", &url, &[("Range", "bytes=0-1,24-25")]).await;
+    let body = String::from_utf8_lossy(&parts.body);
+    assert_eq!(parts.status, 206, "{body}");
+    let kind = parts.field("content-type").unwrap_or_default();
+    assert!(kind.starts_with("multipart/byteranges"), "{kind}");
+    for part in ["bytes 0-1/26\r\n\r\nab\r\n", "bytes 24-25/26\r\n\r\nyz\r\n"] {
+        assert!(body.contains(part), "{body}");
+    }
+    // Those that overlap, and more than are worth it, are answered with the whole.
+    for range in ["bytes=0-5,3-9", "bytes=0-0,2-2,4-4"] {
+        let whole = ask(&proxy, "GET", &url, &[("Range", range)]).await;
+        assert_eq!((whole.status, whole.body.len()), (200, 26), "{range}");
+    }
+    proxy.kill_well();
 }

@@ -94,3 +94,16 @@ fn asterisk_belongs_to_options() {
     ));
     assert_eq!(parse(Method::GET), Err(TargetError::Form));
 }
+
+#[test]
+fn options_for_a_host_without_a_path_is_about_the_server() {
+    let path = |method: Method, url: &str| match parse_target(&method, url, None, Scheme::Http) {
+        Ok(RequestTarget::Resource(target)) => target.path_and_query.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(path(Method::OPTIONS, "http://h"), "*");
+    assert_eq!(path(Method::OPTIONS, "HTTP://h:8080"), "*");
+    assert_eq!(path(Method::OPTIONS, "http://h/"), "/");
+    assert_eq!(path(Method::OPTIONS, "http://h?x"), "/?x");
+    assert_eq!(path(Method::GET, "http://h"), "/");
+}

@@ -469,6 +469,10 @@ fn s5_3_an_expires_that_is_no_date_is_past() {
     ] {
         assert_eq!(invalid(value), (0, LifetimeSource::Expires), "{value:?}");
     }
+    for zone in ["UTC", "EST", "+0000", "AEST", "utc"] {
+        let local = invalid(&format!("Thu, 18 Aug 2050 02:01:18 {zone}"));
+        assert_eq!(local, (0, LifetimeSource::Expires), "{zone}");
+    }
     let twice = response(&[("expires", "Thu"), ("expires", "18 Aug 2050 02:01:18 GMT")]);
     assert_eq!(
         twice.and("etag", "\"a\"").lifetime(),

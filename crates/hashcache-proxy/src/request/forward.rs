@@ -151,7 +151,6 @@ pub(super) async fn pass(
         status: StatusCode::BAD_REQUEST,
         reason: "the path cannot be sent on",
     };
-    // `OPTIONS *` for another server came as `OPTIONS http://host`; it goes on with its path.
     *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
     *request.headers_mut() = fields;
     let options = SendOptions {
@@ -283,7 +282,7 @@ pub(super) async fn miss(
         Part::Leader(flight) => lead(connection, order, place, why, Some(flight), note).await,
         Part::Alone => lead(connection, order, place, why, None, note).await,
         Part::Follower(told) => {
-            let patience = collapse.patience(&order.target.authority.to_string());
+            let patience = connection.worker.patience(&order.target.authority);
             match listen(told, patience).await {
                 Told::Shared(shared) => match follow(connection, &order, facts, &shared, note) {
                     Some(answer) => answer,

@@ -165,14 +165,16 @@ pub(super) fn draft(
     }
 }
 
-/// Whether several ranges are less than the whole: those that overlap, or are more than all there
-/// is, are a mistake or an attack, and are answered with the whole (RFC 9110 14.2).
+/// Whether several ranges are worth parts of their own: those that overlap, or are more than all
+/// there is, are a mistake or an attack, and are answered with the whole (RFC 9110 14.2). Two that
+/// are apart are taken at their word, also where the heads of the parts outweigh a short whole:
+/// who asks for two stretches of a small object does so for a reason, and the excess is bounded.
 fn is_frugal(ranges: &[ByteRange], length: u64) -> bool {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.first);
     let apart = sorted.windows(2).all(|two| two[0].last < two[1].first);
     let heads = PART_HEAD_BYTES.saturating_mul(ranges.len() as u64);
-    apart && heads < length
+    apart && (ranges.len() <= 2 || heads < length)
 }
 
 /// What the head of a part takes, bytes, more or less.

@@ -192,6 +192,9 @@ async fn serve(
         not_admin(connection, &target.authority)?;
     }
     if names_host && common.is_us(&target.authority) {
+        if target.path() == "*" {
+            return Ok(own::options(note));
+        }
         let Some(led) = mirrored::lead(connection, &target) else {
             return own::page(connection, &request, &target, note);
         };

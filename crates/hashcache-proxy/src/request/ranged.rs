@@ -66,7 +66,7 @@ pub(super) async fn miss(
     note: &mut Note,
 ) -> Answer {
     let collapse = &connection.worker.common.collapse;
-    let patience = collapse.patience(&order.target.authority.to_string());
+    let patience = connection.worker.patience(&order.target.authority);
     // A fetch of the whole brings this range too; an object of our own would take its place.
     if let Some(told) = collapse.under_way(&place.name) {
         match listen(told, patience).await {

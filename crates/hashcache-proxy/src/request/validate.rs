@@ -78,7 +78,7 @@ pub(super) async fn validate(
         Some(Part::Leader(flight)) => Some(flight),
         // A client that insists on the origin's answer asks itself.
         Some(Part::Follower(told)) if forward == Forward::Stale => {
-            let patience = collapse.patience(&order.target.authority.to_string());
+            let patience = connection.worker.patience(&order.target.authority);
             match listen(told, patience).await {
                 Told::Shared(shared) if may_share(&order, facts) => {
                     if let Some(answer) = follow(connection, &order, facts, &shared, note) {

@@ -134,6 +134,7 @@ impl Control {
             rules: settings.rules,
             client_reload: settings.client_reload,
             set_cookie: settings.set_cookie,
+            collapse_wait: settings.collapse_wait,
             negative_lifetime: settings.negative_lifetime,
             unreachable_lifetime: settings.unreachable_lifetime,
             adaptive_lifetime: settings.adaptive_lifetime,

@@ -4,9 +4,10 @@
 //! decode. Extensions go because they mean nothing end to end and hyper bounds them per body, we
 //! per chunk.
 //!
-//! Invariant: only the strict grammar passes (hex digits, CRLF exactly, no space), so hyper's more
-//! lenient decoder cannot see another end of the body than this one. Cost: chunk data is passed
-//! over whole; everything else is one match a byte.
+//! Invariant: only the strict grammar passes (hex digits, CRLF exactly; space only around `;` and
+//! `=` of an extension, which does not pass), so hyper's more lenient decoder cannot see another
+//! end of the body than this one. Cost: chunk data is passed over whole; everything else is one
+//! match a byte.
 
 use super::head::{is_control, is_token};
 
@@ -16,7 +17,7 @@ enum State {
     Size {
         digits: u8,
     },
-    Extension,
+    Extension(Extension),
     SizeLf,
     Data,
     DataCr,
@@ -28,6 +29,57 @@ enum State {
     TrailerLf,
     EndLf,
     End,
+}
+
+/// Where in `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )` the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extension {
+    /// After space; a semicolon must follow.
+    Semicolon,
+    /// After a semicolon, and perhaps space.
+    NameStart,
+    Name,
+    /// After a name and space: `=` or `;` must follow.
+    NameEnd,
+    /// After `=`, and perhaps space.
+    ValueStart,
+    Value,
+    Quoted,
+    /// After a backslash within quotes.
+    Escaped,
+    /// After the closing quote.
+    QuotedEnd,
+}
+
+impl Extension {
+    /// Where the byte after this one stands; `None` if it has no place here.
+    fn next(self, byte: u8) -> Option<Self> {
+        let space = matches!(byte, b' ' | b'\t');
+        Some(match (self, byte) {
+            (Self::Semicolon, _) if space => Self::Semicolon,
+            (
+                Self::Semicolon | Self::Name | Self::NameEnd | Self::Value | Self::QuotedEnd,
+                b';',
+            ) => Self::NameStart,
+            (Self::NameStart, _) if space => Self::NameStart,
+            (Self::NameStart | Self::Name, _) if is_token(byte) => Self::Name,
+            (Self::Name | Self::NameEnd, _) if space => Self::NameEnd,
+            (Self::Name | Self::NameEnd, b'=') => Self::ValueStart,
+            (Self::ValueStart, _) if space => Self::ValueStart,
+            (Self::ValueStart, b'"') => Self::Quoted,
+            (Self::ValueStart | Self::Value, _) if is_token(byte) => Self::Value,
+            (Self::Value | Self::QuotedEnd, _) if space => Self::Semicolon,
+            (Self::Quoted, b'"') => Self::QuotedEnd,
+            (Self::Quoted, b'\\') => Self::Escaped,
+            (Self::Quoted | Self::Escaped, _) if !is_control(byte) => Self::Quoted,
+            _ => return None,
+        })
+    }
+
+    /// Whether the line may end here.
+    fn may_end(self) -> bool {
+        matches!(self, Self::Name | Self::Value | Self::QuotedEnd)
+    }
 }
 
 /// A body in chunks, read so far.
@@ -88,15 +140,15 @@ impl Chunked {
             let was = self.state;
             self.state = self.next(byte)?;
             match (was, self.state) {
-                (State::Size { .. }, State::Extension) => {
+                (State::Size { .. }, State::Extension(_)) => {
                     pass(&input[kept..at]);
                 }
-                (State::Extension, State::SizeLf) => kept = at,
+                (State::Extension(_), State::SizeLf) => kept = at,
                 _ => {}
             }
             at += 1;
         }
-        if self.state != State::Extension {
+        if !matches!(self.state, State::Extension(_)) {
             pass(&input[kept..at]);
         }
         Ok(at)
@@ -116,14 +168,18 @@ impl Chunked {
             (State::Size { digits: 1.. }, b'\r') => State::SizeLf,
             (State::Size { digits: 1.. }, b';') => {
                 self.extension = 0;
-                self.extend()?
+                self.extend(Extension::NameStart)?
+            }
+            (State::Size { digits: 1.. }, b' ' | b'\t') => {
+                self.extension = 0;
+                self.extend(Extension::Semicolon)?
             }
             (State::Size { .. }, _) => return Err("malformed chunk size"),
-            (State::Extension, b'\r') => State::SizeLf,
-            (State::Extension, _) if is_control(byte) => {
-                return Err("control character in a chunk extension");
-            }
-            (State::Extension, _) => self.extend()?,
+            (State::Extension(extension), b'\r') if extension.may_end() => State::SizeLf,
+            (State::Extension(extension), _) => match extension.next(byte) {
+                Some(next) => self.extend(next)?,
+                None => return Err("malformed chunk extension"),
+            },
             (State::SizeLf, b'\n') if self.left == 0 => State::Trailer,
             (State::SizeLf, b'\n') => State::Data,
             (State::Data, _) => State::Data,
@@ -149,12 +205,12 @@ impl Chunked {
         })
     }
 
-    fn extend(&mut self) -> Result<State, &'static str> {
+    fn extend(&mut self, next: Extension) -> Result<State, &'static str> {
         self.extension += 1;
         if self.extension > self.extension_max {
             return Err("chunk extension too long");
         }
-        Ok(State::Extension)
+        Ok(State::Extension(next))
     }
 
     fn trail(&mut self, next: State) -> Result<State, &'static str> {
@@ -201,8 +257,65 @@ mod tests {
     }
 
     #[test]
+    fn extensions_may_have_space_and_quoted_strings() {
+        for extension in [
+            ";a",
+            ";a=b",
+            " ;a",
+            "\t; a",
+            "; a=b",
+            ";a =b",
+            ";a= b",
+            ";a=b ;c",
+            ";a ;c",
+            ";a;b;c",
+            r#";a="""#,
+            r#";a="x;y""#,
+            r#";a="\"""#,
+            r#";a="" ;c"#,
+            ";a=\"x\ty\"",
+        ] {
+            let body = format!("3{extension}\r\nabc\r\n0{extension}\r\n\r\n");
+            let expected = b"3\r\nabc\r\n0\r\n\r\n".to_vec();
+            for step in 1..=body.len() {
+                assert_eq!(
+                    read(body.as_bytes(), step),
+                    Ok((expected.clone(), body.len())),
+                    "{extension:?}, step {step}"
+                );
+            }
+        }
+        for extension in [
+            " ",
+            ";",
+            ";;a",
+            "; ",
+            ";a ",
+            ";a=",
+            ";a=b ",
+            ";a=b c",
+            ";a b",
+            r#";a="b"#,
+            r#";a="b"c"#,
+            r#";"a""#,
+            ";a==b",
+            " a",
+            r#";a="\"#,
+        ] {
+            let body = format!("3{extension}\r\nabc\r\n0\r\n\r\n");
+            for step in 1..=body.len() {
+                assert_eq!(
+                    read(body.as_bytes(), step),
+                    Err("malformed chunk extension"),
+                    "{extension:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn only_the_strict_grammar_passes() {
-        let cases: [(&[u8], &str); 21] = [
+        let cases: [(&[u8], &str); 20] = [
             (b"3\nabc\r\n0\r\n\r\n", "malformed chunk size"),
             (b"\r\n", "malformed chunk size"),
             (b"g\r\n", "malformed chunk size"),
@@ -210,12 +323,11 @@ mod tests {
             (b"-1\r\n", "malformed chunk size"),
             (b"+1\r\n", "malformed chunk size"),
             (b" 3\r\n", "malformed chunk size"),
-            (b"3 \r\nabc\r\n", "malformed chunk size"),
-            (b"3 ;a\r\nabc\r\n", "malformed chunk size"),
+            (b"3 \r\nabc\r\n", "malformed chunk extension"),
             (b"00000000000000003\r\n", "chunk size too large"),
             (b"ffffffffffffffff1\r\n", "chunk size too large"),
             (b"3\rabc", "CR without LF"),
-            (b"3;a\nabc\r\n", "control character in a chunk extension"),
+            (b"3;a\nabc\r\n", "malformed chunk extension"),
             (b"3;123456789\r\nabc", "chunk extension too long"),
             (b"3\r\nabcd\r\n", "chunk longer than its size"),
             (b"3\r\nabc\n0\r\n\r\n", "chunk longer than its size"),

@@ -53,6 +53,16 @@ impl Inbound {
         matches!(self.part, Part::Head(_))
     }
 
+    /// How much content of the request under way may still come; `None` where there is none, or the
+    /// request was refused.
+    pub(super) fn content_left(&self) -> Option<u64> {
+        match self.part {
+            Part::Length(left) => Some(left),
+            Part::Chunked(_) => Some(u64::MAX),
+            Part::Head(_) | Part::Nothing => None,
+        }
+    }
+
     /// Whether nothing more is to be read from this client.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.part, Part::Nothing)

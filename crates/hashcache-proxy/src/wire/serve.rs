@@ -396,15 +396,17 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
         }
         Ending::Aborted | Ending::SlowWrite => stream.reset_on_drop(),
         Ending::Closed | Ending::Broken | Ending::Idle | Ending::SlowHead | Ending::Flood => {
+            let content = stream.content_left().filter(|_| ending == Ending::Closed);
+            let bounds = content.map_or(LINGER, Linger::for_content);
             if let Some((socket, peer)) = stream.into_closing() {
-                linger(socket, peer).await;
+                linger(socket, peer, &bounds).await;
             }
         }
         Ending::NoMemory => {
             if let Some((mut socket, peer)) = stream.into_closing() {
                 // Nothing of this connection's is in the socket's buffer, so it fits.
                 let _ = timeout(LINGER_TIME, socket.write_all(NO_MEMORY)).await;
-                linger(socket, peer).await;
+                linger(socket, peer, &LINGER).await;
             }
         }
     }
@@ -413,22 +415,46 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
 
 /// Closes so that the client can read all that was sent: closing with input unread is answered with
 /// a RST, which makes many clients throw away what they have not read yet (RFC 9112, 9.6).
-pub(super) async fn linger(mut socket: Socket, peer: Peer) {
+pub(super) async fn linger(mut socket: Socket, peer: Peer, bounds: &Linger) {
     if socket.shutdown().await.is_err() || peer == Peer::Finished {
         return;
     }
     let drain = async {
         let mut page = vec![0; 4 << 10];
-        let mut left: usize = LINGER_BYTES;
+        let mut left = bounds.bytes;
         while left > 0 {
-            match socket.read(&mut page).await {
-                Ok(0) | Err(_) => return,
-                Ok(read) => left = left.saturating_sub(read),
+            match timeout(LINGER_TIME, socket.read(&mut page)).await {
+                Ok(Ok(0) | Err(_)) | Err(_) => return,
+                Ok(Ok(read)) => left = left.saturating_sub(read as u64),
             }
         }
     };
-    let _ = timeout(LINGER_TIME, drain).await;
+    let _ = timeout(bounds.time, drain).await;
 }
+
+/// How much is read and thrown away before a connection closes; in silence, [`LINGER_TIME`].
+pub(super) struct Linger {
+    bytes: u64,
+    time: Duration,
+}
+
+impl Linger {
+    /// For a request that was answered before all of its content came (RFC 9112, 9.3): many clients
+    /// read only when they have sent it. It costs the page it is read into, and a place among the
+    /// client's connections.
+    fn for_content(left: u64) -> Self {
+        Self {
+            bytes: left.saturating_add(LINGER.bytes),
+            time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a client may have sent on before it saw the end.
+pub(super) const LINGER: Linger = Linger {
+    bytes: 64 << 10,
+    time: LINGER_TIME,
+};
 
 /// Tells whoever waits for the end of an exchange when the connection ends before it.
 struct ToldOfEnd<'a>(&'a Cell);
@@ -450,5 +476,4 @@ const ACTIVE_BYTES: usize = 28 << 10;
 const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
     Retry-After: 5\r\nContent-Length: 0\r\n\r\n";
 
-const LINGER_BYTES: usize = 64 << 10;
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);

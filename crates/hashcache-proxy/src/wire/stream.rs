@@ -111,6 +111,11 @@ impl Stream {
         }
     }
 
+    /// How much content of the request under way may still come.
+    pub(super) fn content_left(&self) -> Option<u64> {
+        self.inbound.content_left()
+    }
+
     /// The socket, to be closed; `None` if there is no use in closing it gently.
     pub(super) fn into_closing(self) -> Option<(Socket, Peer)> {
         let peer = if self.eof {

@@ -40,7 +40,7 @@ use tokio::time::{Instant, sleep_until};
 use self::body::Sending;
 use self::flow::{Flow, Framed, Turn};
 use super::cell::{Cell, Head};
-use super::serve::{Ending, LINGER_TIME, linger};
+use super::serve::{Ending, LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
 use crate::settings::Limits;
 use crate::share::{Allowance, Held};
@@ -140,7 +140,7 @@ where
     };
     match ending {
         Ending::SlowWrite | Ending::Aborted => socket.reset_on_drop(true),
-        _ => linger(socket, flow.peer()).await,
+        _ => linger(socket, flow.peer(), &LINGER).await,
     }
     ending
 }

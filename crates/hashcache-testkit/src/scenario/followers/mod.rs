@@ -9,6 +9,7 @@
 
 mod crowd;
 mod cut;
+mod late;
 mod leaving;
 mod slow;
 mod uncacheable;
@@ -52,6 +53,8 @@ pub struct Play {
 pub enum Part {
     /// All ask at once for what nobody has.
     OneFetch,
+    /// The same, and the first byte takes a second and more.
+    Late,
     /// The origin breaks off, and few are there.
     Cut(Cutting),
     /// The origin breaks off in a large object, and all are there.
@@ -75,7 +78,7 @@ impl Part {
     #[must_use]
     pub fn all(play: &Play) -> Vec<Self> {
         let cuts = Cutting::all(play.cut_bytes).into_iter().map(Self::Cut);
-        let mut all = vec![Self::OneFetch];
+        let mut all = vec![Self::OneFetch, Self::Late];
         all.extend(cuts);
         all.extend([
             Self::LargeCut,
@@ -93,6 +96,7 @@ impl Part {
     pub async fn play(&self, play: &Play) -> Verdict {
         match self {
             Self::OneFetch => one_fetch(play).await,
+            Self::Late => late::play(play).await,
             Self::Cut(cutting) => cut(play, cutting).await,
             Self::LargeCut => {
                 let all = Play {

@@ -230,6 +230,8 @@ pub const SHAPES: &[Shape] = &[
     // Chunks.
     passed("chunks", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||3|hel|2|lo|0||", b"hello"),
     passed("chunks-then-request", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||5|hello|0||GET {p} HTTP/1.1|Host: {h}||", b"hello"),
+    passed("chunk-extension-space", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||5 ; a = \"b;\\\"c\" ;d|hello|0 ;e||", b"hello"),
+    refused("chunk-extension-unclosed", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||5;a=\"b|hello|0||"),
     passed("chunk-extension", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||5;a=b;c=\"d\"|hello|0;e||", b"hello"),
     passed("chunk-size-zeros", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||0005|hello|000||", b"hello"),
     passed("chunk-of-a-request", b"POST {t} HTTP/1.1|Host: {h}|Transfer-Encoding: chunked||1F|GET /smuggled HTTP/1.1|Host: a|0||", b"GET /smuggled HTTP/1.1\r\nHost: a"),
