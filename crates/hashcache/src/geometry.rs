@@ -246,6 +246,14 @@ impl Geometry {
         u64::from(self.block_bytes) * u64::from(self.ways)
     }
 
+    /// What a record takes on disk at the least: a slot of the Disk Table.
+    pub(crate) fn slot_bytes(&self) -> u64 {
+        match self.family {
+            Family::Log => 0,
+            Family::Table => u64::from(self.block_bytes),
+        }
+    }
+
     /// Entries an index of the log family has room for, places of a Disk Table.
     pub(crate) fn slots(&self) -> u64 {
         match self.family {

@@ -12,7 +12,10 @@ use crate::geometry::{Geometry, IndexPolicy};
 use crate::key::SHARDS;
 
 /// What is left for content, at the least, beside index and batch.
-pub(crate) const CONTENT_BYTES_MIN: u64 = 4 << 20;
+const CONTENT_BYTES_MIN: u64 = 4 << 20;
+/// And for so many sets of the Disk Table: one is read whole for a look-up, and stays in memory
+/// while a client reads what was found in it. With 1 MiB blocks that is 8 MiB each.
+const CONTENT_SETS_MIN: u64 = 4;
 
 /// Two batches of each device are at most this share of the memory, or there is one: so batches of
 /// 4 MiB overlap from 128 MiB on, and the small ones of small segments in tests do.
@@ -58,7 +61,7 @@ pub(crate) fn enough<'a>(
 /// readmission the footer of the segment that is looked through); and room for content.
 pub(crate) fn memory_needed<'a>(
     config: &Config,
-    geometries: impl IntoIterator<Item = &'a Geometry>,
+    geometries: impl IntoIterator<Item = &'a Geometry> + Clone,
 ) -> u64 {
     let of = |geometry: &Geometry| {
         let batch = buffer_bytes(config, geometry) as u64;
@@ -78,8 +81,15 @@ pub(crate) fn memory_needed<'a>(
                 false => 0,
             })
     };
-    let devices = geometries.into_iter().map(of);
-    devices.fold(CONTENT_BYTES_MIN, u64::saturating_add)
+    let devices = geometries.clone().into_iter().map(of);
+    devices.fold(content_bytes_min(geometries), u64::saturating_add)
+}
+
+/// What is left for content, at the least.
+pub(crate) fn content_bytes_min<'a>(geometries: impl IntoIterator<Item = &'a Geometry>) -> u64 {
+    let sets = geometries.into_iter().map(disk_table::set_buffer_bytes);
+    let largest = sets.max().unwrap_or(0) as u64;
+    CONTENT_BYTES_MIN.max(largest.saturating_mul(CONTENT_SETS_MIN))
 }
 
 /// Memory for the index of the layout that a device had before it grew, with all its positions.

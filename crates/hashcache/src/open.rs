@@ -448,7 +448,8 @@ impl Common {
             geometries(),
             opened.iter().filter_map(|it| it.past.as_ref()),
         )?;
-        let fixed = needs::memory_needed(config, geometries()) - needs::CONTENT_BYTES_MIN;
+        let fixed =
+            needs::memory_needed(config, geometries()) - needs::content_bytes_min(geometries());
         let budget = Budget::new(config.memory_bytes - fixed);
         let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {
             what: "memory for hot objects",

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use hashcache::device::{Device, Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Config, Health, PolicyKind, Put, PutError, Updated};
+use hashcache::{Cache, Config, Health, OpenError, PolicyKind, Put, PutError, Updated};
 
-use super::support::{Gate, KIB, MIB, POLICIES, Value, get, memory, open, quiet};
+use super::support::{
+    EVERY, Gate, KIB, MIB, Overlay, POLICIES, Value, get, memory, open, quiet, read,
+};
 
 fn gated(policy: PolicyKind) -> (Cache, Arc<Gate<MemoryDevice>>) {
     let gate = Arc::new(Gate::new(MemoryDevice::new(64 * MIB)));
@@ -202,6 +204,60 @@ fn reads_that_the_device_refuses_are_misses_and_take_it_out_in_the_end() {
         Updated::Gone
     );
     cache.close();
+}
+
+#[test]
+fn no_more_tiny_objects_wait_for_slots_than_their_slots_have_memory() {
+    for policy in EVERY {
+        if !matches!(policy, PolicyKind::Log | PolicyKind::LogLru) {
+            let (cache, gate) = gated(policy);
+            gate.shut();
+            let put = |n: u32| cache.put(&n.to_le_bytes(), Put::metadata(""), b"").is_ok();
+            let waiting = (0..100_000).take_while(|n| put(*n)).count();
+            // With 16 MiB of memory. Each waits for a write of 8 KiB, and with `set` for a read of
+            // 64 KiB: that is what closing waits for.
+            assert!(
+                (500..=16 * MIB / (8 * KIB)).contains(&waiting),
+                "{policy:?} {waiting}"
+            );
+            gate.open();
+        }
+    }
+}
+
+#[test]
+fn the_least_memory_that_a_refusal_names_is_enough_to_store_and_to_find() {
+    for policy in EVERY {
+        for block_bytes in [2 * KIB, 8 * KIB, 256 * KIB, MIB] {
+            let device = Arc::new(Overlay::new(3 << 30, Arc::default()));
+            let with = |memory_bytes: u64| Config {
+                memory_bytes,
+                block_bytes: Some(block_bytes as u32),
+                ..quiet(device.clone() as Arc<dyn Device>, policy)
+            };
+            let Some(OpenError::Memory { needed_bytes, .. }) = Cache::open(with(MIB as u64)).err()
+            else {
+                panic!("{policy:?} does with 1 MiB");
+            };
+            let values: Vec<Value> = (0..5).map(|n| Value::new(n, 3_000 << n)).collect();
+            let cache = open(with(needed_bytes));
+            for value in &values {
+                value.store(&cache, &[value.put as u8]).unwrap();
+                assert!(cache.flush().wait());
+            }
+            cache.close();
+            let cache = open(with(needed_bytes));
+            // Held as by clients that read slowly.
+            let name = |value: &Value| [value.put as u8];
+            let hits = values.iter().map(|it| cache.get(&name(it)).wait());
+            let hits: Vec<_> = hits.collect();
+            for (value, hit) in values.iter().zip(&hits) {
+                let found = hit.as_ref().and_then(|hit| read(hit, &name(value)));
+                assert_eq!(found, Some(*value), "{policy:?} {block_bytes}");
+            }
+            assert_eq!(cache.stats().no_memory, 0, "{policy:?} {block_bytes}");
+        }
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod index;
 mod many;
 mod model;
 mod opening;
+mod peak;
 mod policies;
 mod power;
 mod purges;

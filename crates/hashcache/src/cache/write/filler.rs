@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::super::Hit;
 use super::super::follow::{End, Stream};
-use super::memory::{RECORD_OVERHEAD, reserve};
+use super::memory::{RECORD_OVERHEAD, reserve, reserve_head};
 use super::{Intent, Keep, Put, Writer, pending};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
@@ -32,7 +32,8 @@ impl Intent {
             });
         }
         let bytes = put.metadata.len() + self.name.len() + RECORD_OVERHEAD;
-        let reservation = reserve(&self.cache, bytes).ok_or(PutError::Full)?;
+        let reservation = reserve_head(&self.cache, &self.stripe, bytes, 0);
+        let reservation = reservation.ok_or(PutError::Full)?;
         let fields = Fields {
             kind: Kind::Head,
             key: self.key,

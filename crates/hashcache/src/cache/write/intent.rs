@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::super::follow::Stream;
 use super::super::{Cache, Hit};
 use super::Writer;
-use super::memory::{RECORD_OVERHEAD, reserve};
+use super::memory::{RECORD_OVERHEAD, reserve_head};
 use crate::error::PutError;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
@@ -152,7 +152,9 @@ impl Intent {
             return Err(PutError::OutOfService);
         }
         let bytes = put.metadata.len() + self.name.len() + RECORD_OVERHEAD;
-        let reservation = reserve(&self.cache, bytes).ok_or(PutError::Full)?;
+        let content = put.length.unwrap_or(0);
+        let reservation = reserve_head(&self.cache, &self.stripe, bytes, content);
+        let reservation = reservation.ok_or(PutError::Full)?;
         let cut = Cut {
             span_pages: put.span_pages.clamp(1, MAX_SPAN_PAGES),
         };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::super::{Cache, Hit, Lookup, Updated};
-use super::memory::{RECORD_OVERHEAD, reserve};
+use super::memory::{RECORD_OVERHEAD, reserve, reserve_head};
 use super::{Intent, pending};
 use crate::completion::{Outcome, promise};
 use crate::error::PutError;
@@ -89,7 +89,9 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
         return Updated::Gone;
     }
     // The content lies in memory already, held by whoever holds it; only the metadata is new.
-    let Some(reservations) = reserve(&intent.cache, metadata.len() + RECORD_OVERHEAD) else {
+    let bytes = metadata.len() + RECORD_OVERHEAD;
+    let content = old.content_bytes() as u64;
+    let Some(reservations) = reserve_head(&intent.cache, &intent.stripe, bytes, content) else {
         return Updated::Refused;
     };
     let revision = old.fields.revision.saturating_add(1);
