@@ -44,8 +44,8 @@ pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool
 }
 
 /// Statuses that blame the request, its sender or its rate: 401, 403 (a filter in front of the
-/// origin), 406 to 408, 411 to 418, 421, 425, 426, 428, 429 and 431. Not 414: it blames the URL,
-/// and the URL is the key.
+/// origin), 406 to 408, 411 to 413, 415 to 418, 421, 425, 426, 428, 429 and 431. Not 414: it blames
+/// the URL, which the key holds (RFC 9110 15.5.15 lets it be stored even without a lifetime).
 const ABOUT_THE_REQUEST: [u16; 18] = [
     401, 403, 406, 407, 408, 411, 412, 413, 415, 416, 417, 418, 421, 425, 426, 428, 429, 431,
 ];

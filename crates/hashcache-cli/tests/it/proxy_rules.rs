@@ -345,10 +345,11 @@ async fn an_answer_that_comes_before_the_content_is_sent_reaches_the_client_whol
         .chunk("");
     let mut faults = Vec::new();
     for (name, early) in [
-        ("and the content is read", answer.clone().read_body()),
-        // A script that names the content has none of it read before.
-        ("and then a close", answer.close().read_body()),
-        ("in chunks", chunked.close().read_body()),
+        // Read after the answer, as RFC 9112 9.6 wants it: a server that closes with content unread
+        // resets the connection, and may lose its own answer.
+        ("with a length", answer.clone().read_body()),
+        ("and then a close", answer.read_body().close()),
+        ("in chunks", chunked.read_body().close()),
     ] {
         let origin = Origin::start(move |_: &RawRequest| early.clone());
         let (home, origin) = (Home::new(), origin.await.expect("a free port"));

@@ -58,7 +58,7 @@ fn s3_informational_and_304_are_not_stored() {
 
 #[test]
 fn s3_without_any_word_only_some_statuses_are_stored() {
-    for status in [200, 203, 204, 300, 301, 308, 404, 405, 410, 501] {
+    for status in [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501] {
         response(&[("etag", "\"a\"")]).status(status).facts();
     }
     for status in [201, 202, 302, 303, 307, 400, 500, 502, 503, 599] {

@@ -396,7 +396,8 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
         }
         Ending::Aborted | Ending::SlowWrite => stream.reset_on_drop(),
         Ending::Closed | Ending::Broken | Ending::Idle | Ending::SlowHead | Ending::Flood => {
-            let content = stream.content_left().filter(|_| ending == Ending::Closed);
+            let answered = matches!(ending, Ending::Closed | Ending::Broken);
+            let content = stream.content_left().filter(|_| answered);
             let bounds = content.map_or(LINGER, Linger::for_content);
             if let Some((socket, peer)) = stream.into_closing() {
                 linger(socket, peer, &bounds).await;
