@@ -85,9 +85,9 @@ impl UnixTime {
 ///
 /// Names match in any case, as RFC 9111 4.2 asks of caches, and `UTC` passes for `GMT`, which many
 /// origins write in Last-Modified (not so in Expires: `freshness`). All else is strict: other
-/// zones, missing commas, one-digit hours and the like are no dates, so that an `Expires` we merely guess
-/// at counts as past. Times before 1970 read as 1970. `now` decides the century of a two-digit
-/// year: one more than 50 years ahead lies in the past.
+/// zones, missing commas, one-digit hours and the like are no dates, so that an `Expires` we merely
+/// guess at counts as past. Times before 1970 read as 1970. `now` decides the century of a
+/// two-digit year: one more than 50 years ahead lies in the past.
 pub fn parse_http_date(value: &[u8], now: UnixTime) -> Option<UnixTime> {
     let value = trim(value);
     let comma = value.iter().position(|&b| b == b',');
