@@ -8,6 +8,7 @@
 mod args;
 mod fault;
 mod open_fault;
+mod private;
 mod settings;
 mod units;
 

@@ -21,6 +21,7 @@ use tracing::warn;
 use crate::args::SettingArgs;
 use crate::fault::{self, Fault};
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
+use crate::private::Private;
 use crate::settings::{self, Effective, Environment, Source};
 use crate::units::show_size;
 use crate::{logging, say, tell};
@@ -71,6 +72,15 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
 /// The proxy's share of the settings, with what they name in files.
 fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
     let values = &effective.values;
+    if let Some(token) = &values.admin_token_file {
+        Private::Token.check(token)?;
+    }
+    if let Some(directory) = &values.intercept_ca {
+        Private::AuthorityDirectory.check(directory)?;
+        for key in ["signer.pem", "root.key"] {
+            Private::AuthorityKey.check(&directory.join(key))?;
+        }
+    }
     let intercept = values.intercept_ca.as_deref().map(|directory| {
         let authority = Authority::load(directory).map_err(|error| {
             let fault = Fault::new(format!(
@@ -188,6 +198,9 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
     // A block device has a size of its own before there is a cache on it, and tells none as a file.
     let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
     let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
+    for path in paths {
+        Private::Cache.check(path)?;
+    }
     for setting in without_effect(effective) {
         let policy = effective.values.policy.name();
         warn!(setting, policy, "setting does nothing with this policy");

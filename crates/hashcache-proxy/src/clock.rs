@@ -27,7 +27,6 @@
 //!
 //! Cost: `now` is one read of a clock in user space and one atomic load.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -38,7 +37,7 @@ use std::time::Duration;
 use hashcache_http::Host;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::kept_file::replace;
+use crate::kept_file::{Link, open_regular, replace};
 
 /// Milliseconds since 1970, as told by [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -434,7 +433,7 @@ fn read_ms(clock: ClockId) -> u64 {
 
 fn last_known(path: &Path) -> Option<u64> {
     let mut text = String::new();
-    File::open(path)
+    open_regular(path, Link::Refused)
         .ok()?
         .take(32)
         .read_to_string(&mut text)

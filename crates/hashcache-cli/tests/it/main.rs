@@ -19,6 +19,7 @@ mod proxy_intercept;
 mod proxy_mirrors;
 mod proxy_never_wrong;
 mod proxy_ports;
+mod proxy_private;
 mod proxy_purge_rights;
 mod proxy_purges;
 mod proxy_ranges;
@@ -29,6 +30,7 @@ mod proxy_tls;
 mod proxy_variants;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -46,11 +48,18 @@ impl Home {
         self.0.path()
     }
 
-    /// Writes a file below this home.
+    /// Writes a file below this home, for its owner alone.
     fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::write(&path, text).expect("a home that can be written to");
+        self.mode(name, 0o600);
         path
+    }
+
+    /// Gives a file or directory below this home another mode.
+    fn mode(&self, name: &str, mode: u32) {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(self.path().join(name), mode).expect("a file of ours");
     }
 
     /// `hashcache` with `arguments`, in an environment that holds only this home and `variables`.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{Home, Outcome};
 
 /// `hashcache proxy` with these flags, which must not get as far as serving.
-fn refused(home: &Home, flags: &[&str]) -> Outcome {
+pub fn refused(home: &Home, flags: &[&str]) -> Outcome {
     let always = [
         "proxy",
         "--config=/dev/null",
@@ -26,7 +26,7 @@ fn refused(home: &Home, flags: &[&str]) -> Outcome {
 }
 
 /// What is told besides logs: one line that says what is wrong, one that says what to do.
-fn told(outcome: &Outcome) -> (&str, &str) {
+pub fn told(outcome: &Outcome) -> (&str, &str) {
     let told = outcome.stderr.lines();
     let mut told = told.skip_while(|line| !line.starts_with("hashcache: "));
     let lines = (told.next(), told.next(), told.next());

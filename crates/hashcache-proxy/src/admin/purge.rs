@@ -8,6 +8,8 @@
 //! (browsers ask first where there is an Authorization, and get no for an answer), and nobody
 //! learns it by how long a refusal takes.
 
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::{Admin, plain, typed};
+use crate::kept_file::{Link, open_regular};
 use crate::purge::{Effect, PurgeError, Purger, Room, What, report};
 use crate::settings::Mode;
 
@@ -98,11 +101,10 @@ impl Admin {
 
 /// The token in the file at `path`. Where there is none that will do, the log says so.
 pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
-    let token = match std::fs::metadata(path) {
-        // A pipe would have us wait for who writes to it.
-        Ok(file) if file.is_file() && file.len() <= TOKEN_MAX => std::fs::read(path).ok(),
-        _ => None,
-    };
+    let token = read(path).unwrap_or_else(|error| {
+        tracing::warn!(%error, path = %path.display(), "token not read");
+        None
+    });
     let token = token.map(|token| token.trim_ascii().to_vec());
     let token = token.filter(|token| token.len() >= TOKEN_MIN);
     if token.is_none() {
@@ -113,6 +115,22 @@ pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
     }
     token
 }
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = open_regular(path, Link::Followed)?;
+    let facts = file.metadata()?;
+    // At the start that is refused with the command that mends it; this is what was changed since.
+    if facts.mode() & OTHERS != 0 {
+        return Err(io::Error::other("others may write to it or read it"));
+    }
+    let mut token = Vec::new();
+    file.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
+    let fits = u64::try_from(token.len()).is_ok_and(|bytes| bytes <= TOKEN_MAX);
+    Ok(fits.then_some(token))
+}
+
+/// Permissions that the token's file must not have: a group may read it, nobody else.
+const OTHERS: u32 = 0o027;
 
 impl Purges {
     /// What is said to a request without the token.

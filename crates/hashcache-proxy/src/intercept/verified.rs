@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,7 +19,7 @@ use std::time::Duration;
 use hashcache_http::{Authority, UnixTime};
 use tracing::warn;
 
-use crate::kept_file::replace;
+use crate::kept_file::{Link, open_regular, replace};
 
 /// Hosts that were verified; one table for all cores.
 #[derive(Debug, Default)]
@@ -151,7 +150,8 @@ impl Verified {
 /// The rows in the file at `path`; none if there is no such file.
 fn read(path: &Path) -> Rows {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
+    let read = open_regular(path, Link::Refused);
+    let read = read.and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
     match read {
         Ok(_) => parse(&text).unwrap_or_else(|| {
             warn!(path = %path.display(), "verified hosts not taken over: the file is damaged");

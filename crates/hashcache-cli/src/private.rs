@@ -1,0 +1,177 @@
+//! Files that must be nobody else's: the cache, the token, the keys of the authority.
+//!
+//! Called by `hashcache proxy` before it opens them, at the start and at a reload. Who may write to
+//! a cache decides what all clients get; who may read it reads what they have been sent.
+//!
+//! | what | owner | group | others |
+//! |---|---|---|---|
+//! | cache file, token | the user we run as, or root | may read | nothing |
+//! | block device | anyone: `root:disk` is usual | anything | nothing |
+//! | directory of an authority | the user we run as, or root | no write | no write |
+//! | key of an authority | the user we run as, or root | nothing | nothing |
+//!
+//! A group may read a cache and a token because it has to be given that right: we make files for
+//! their owner alone. Root is no stranger to anybody; but root itself takes nobody's file, for its
+//! owner could change it while root serves from it.
+//!
+//! Invariant: what is refused was not changed. Cost: one `stat` each.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+
+use crate::fault::Fault;
+
+/// What the file is, and so who may do what with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Private {
+    Cache,
+    Token,
+    AuthorityDirectory,
+    AuthorityKey,
+}
+
+impl Private {
+    /// Permission bits that it must not have, and the mode that mends it.
+    fn forbidden(self) -> (u32, &'static str) {
+        match self {
+            Self::Cache | Self::Token => (0o027, "600"),
+            Self::AuthorityDirectory => (0o022, "700"),
+            Self::AuthorityKey => (0o077, "600"),
+        }
+    }
+
+    /// Refuses the file at `path` if others could write or read it. One that is not there, that is
+    /// of another kind, or that we may not look at, is left to whoever opens it.
+    pub fn check(self, path: &Path) -> Result<(), Fault> {
+        let user = rustix::process::geteuid().as_raw();
+        match fs::metadata(path) {
+            Ok(file) if self.is_of_its_kind(&file) => self.judge(path, &Facts::of(&file), user),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    fn is_of_its_kind(self, file: &Metadata) -> bool {
+        match self {
+            Self::Cache => file.is_file() || file.file_type().is_block_device(),
+            Self::Token | Self::AuthorityKey => file.is_file(),
+            Self::AuthorityDirectory => file.is_dir(),
+        }
+    }
+
+    fn judge(self, path: &Path, file: &Facts, user: u32) -> Result<(), Fault> {
+        let path = path.display();
+        if file.is_block_device {
+            let open = file.mode & 0o006;
+            return match open {
+                0 => Ok(()),
+                _ => Err(Fault::new(format!("{} {path}", may(open << 3 | open)))
+                    .hint(format!("`chmod o-rw {path}`"))),
+            };
+        }
+        if file.owner != user && file.owner != 0 {
+            let what = format!(
+                "{path} belongs to user {}, and we run as user {user}",
+                file.owner
+            );
+            return Err(Fault::new(what).hint(format!(
+                "`chown {user} {path}` if you trust what is in it, or run as its owner"
+            )));
+        }
+        let (forbidden, mode) = self.forbidden();
+        match file.mode & forbidden {
+            0 => Ok(()),
+            open => Err(Fault::new(format!(
+                "{} {path} (mode {:03o})",
+                may(open),
+                file.mode & 0o777
+            ))
+            .hint(format!(
+                "`chmod {mode} {path}`; on a file system without modes, mount it with \
+                 `-o umask=077`"
+            ))),
+        }
+    }
+}
+
+/// What of a file is judged.
+struct Facts {
+    owner: u32,
+    mode: u32,
+    is_block_device: bool,
+}
+
+impl Facts {
+    fn of(file: &Metadata) -> Self {
+        Self {
+            owner: file.uid(),
+            mode: file.mode(),
+            is_block_device: file.file_type().is_block_device(),
+        }
+    }
+}
+
+fn may(open: u32) -> &'static str {
+    match open & 0o022 {
+        0 => "others may read",
+        _ => "others may write to",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u32 = 1000;
+
+    fn judged(what: Private, owner: u32, mode: u32, is_block_device: bool) -> Result<(), Fault> {
+        let facts = Facts {
+            owner,
+            mode: mode | 0o100_000,
+            is_block_device,
+        };
+        what.judge(Path::new("/srv/x"), &facts, US)
+    }
+
+    #[test]
+    fn who_may_write_or_read_decides_and_the_command_is_named() {
+        use Private::{AuthorityDirectory, AuthorityKey, Cache, Token};
+        for (what, well, ill, command) in [
+            (Cache, 0o600, 0o666, "`chmod 600 /srv/x`"),
+            (Cache, 0o640, 0o660, "`chmod 600 /srv/x`"),
+            (Cache, 0o400, 0o604, "`chmod 600 /srv/x`"),
+            (Token, 0o640, 0o644, "`chmod 600 /srv/x`"),
+            (Token, 0o400, 0o602, "`chmod 600 /srv/x`"),
+            (AuthorityDirectory, 0o755, 0o775, "`chmod 700 /srv/x`"),
+            (AuthorityDirectory, 0o700, 0o707, "`chmod 700 /srv/x`"),
+            (AuthorityKey, 0o600, 0o640, "`chmod 600 /srv/x`"),
+        ] {
+            for owner in [US, 0] {
+                assert!(
+                    judged(what, owner, well, false).is_ok(),
+                    "{what:?} {well:o}"
+                );
+                let fault = judged(what, owner, ill, false).unwrap_err();
+                let hint = fault.hint.as_deref().unwrap_or_default();
+                assert!(hint.starts_with(command), "{what:?} {ill:o}: {hint}");
+            }
+            let fault = judged(what, US + 1, well, false).unwrap_err();
+            assert!(
+                fault.what.contains("belongs to user 1001"),
+                "{}",
+                fault.what
+            );
+            let hint = fault.hint.unwrap_or_default();
+            assert!(hint.starts_with("`chown 1000 /srv/x`"), "{hint}");
+        }
+    }
+
+    #[test]
+    fn a_block_device_is_judged_by_what_others_may_alone() {
+        assert!(judged(Private::Cache, 0, 0o660, true).is_ok());
+        assert!(judged(Private::Cache, US + 1, 0o660, true).is_ok());
+        for mode in [0o666, 0o664, 0o662] {
+            assert!(judged(Private::Cache, 0, mode, true).is_err(), "{mode:o}");
+        }
+    }
+}
