@@ -13,6 +13,7 @@
 )]
 
 use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
 
 use crate::lanes::{LANES_MAX, Lanes};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -51,6 +52,31 @@ impl<T, const N: usize> WideLocks<T, N> {
         }
     }
 
+    /// The same as [`WideLocks::read`], also after a thread has panicked while it wrote `n`; and
+    /// whether one has: then the value may be half changed.
+    pub(crate) fn read_anyway(&self, n: usize) -> (ReadLocked<'_, T>, bool) {
+        let (lock, is_broken) = anyway(self.lanes.own()[n].read());
+        let value = self.values[n].0.get();
+        (ReadLocked { value, _lock: lock }, is_broken)
+    }
+
+    /// The same as [`WideLocks::write`], likewise.
+    pub(crate) fn write_anyway(&self, n: usize) -> (WriteLocked<'_, T>, bool) {
+        let mut locks = [const { None }; LANES_MAX];
+        let mut is_broken = false;
+        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
+            let (lock, is_poisoned) = anyway(lane[n].write());
+            *held = Some(lock);
+            is_broken |= is_poisoned;
+        }
+        let value = self.values[n].0.get_mut();
+        let locked = WriteLocked {
+            value,
+            _locks: locks,
+        };
+        (locked, is_broken)
+    }
+
     /// Waits until nobody writes value `n`.
     pub(crate) fn read(&self, n: usize) -> ReadLocked<'_, T> {
         let lock = self.lanes.own()[n].read();
@@ -82,6 +108,14 @@ impl<T, const N: usize> WideLocks<T, N> {
             value: self.values[n].0.get_mut(),
             _locks: locks,
         })
+    }
+}
+
+/// The guard, and whether its lock is poisoned.
+fn anyway<G>(locked: Result<G, PoisonError<G>>) -> (G, bool) {
+    match locked {
+        Ok(guard) => (guard, false),
+        Err(poisoned) => (poisoned.into_inner(), true),
     }
 }
 
