@@ -15,6 +15,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
+use super::wakes::Locked;
 use crate::lanes::{LANES_MAX, Lanes};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(all(test, loom))]
@@ -73,6 +74,7 @@ impl<T, const N: usize> WideLocks<T, N> {
         let locked = WriteLocked {
             value,
             _locks: locks,
+            _locked: Locked::new(),
         };
         (locked, is_broken)
     }
@@ -95,6 +97,7 @@ impl<T, const N: usize> WideLocks<T, N> {
         WriteLocked {
             value: self.values[n].0.get_mut(),
             _locks: locks,
+            _locked: Locked::new(),
         }
     }
 
@@ -107,6 +110,7 @@ impl<T, const N: usize> WideLocks<T, N> {
         Some(WriteLocked {
             value: self.values[n].0.get_mut(),
             _locks: locks,
+            _locked: Locked::new(),
         })
     }
 }
@@ -141,6 +145,8 @@ pub(crate) struct WriteLocked<'a, T> {
     // Before the locks, as above.
     value: MutPtr<T>,
     _locks: [Option<RwLockWriteGuard<'a, ()>>; LANES_MAX],
+    // Behind them: it wakes those who were to be woken meanwhile.
+    _locked: Locked,
 }
 
 impl<T> Deref for WriteLocked<'_, T> {
