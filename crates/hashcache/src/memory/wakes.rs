@@ -6,7 +6,8 @@
 //!
 //! Called by `budget` to wake, and by `wide_lock` when a value is locked and let go of.
 //!
-//! Invariant: what is left to be woken is woken when the thread lets go of the last value it writes.
+//! Invariant: what is left to be woken is woken when the thread lets go of the last value it
+//! writes.
 //! Cost: a counter of the thread's own for each lock that is taken to write.
 
 use std::cell::{Cell, RefCell};

@@ -344,9 +344,9 @@ impl Stripe {
         // A rule may have come since it was read. One that has been forgotten since had outlived
         // it.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
-        // In the Disk Table a rule is forgotten after a pass that clears what it took away, and tells
-        // the reads of that. A read that a put or a remove has made stale is not told, for it is
-        // not known any more: it must not count where a rule may have gone meanwhile.
+        // In the Disk Table a rule is forgotten after a pass that clears what it took away, and
+        // tells the reads of that. A read that a put or a remove has made stale is not told, for it
+        // is not known any more: it must not count where a rule may have gone meanwhile.
         let missed_pass = || record.at.is_none() && reading.stale.load(Ordering::Acquire);
         let is_gone =
             self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
