@@ -80,6 +80,17 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
                 enough(*needed_bytes)
             )),
         ),
+        OpenError::TooLarge {
+            size_bytes,
+            most_bytes,
+        } => (
+            format!("{} are too much for one device", show_size(*size_bytes)),
+            Some(format!(
+                "the most is {}; several files or devices make a larger cache (`--cache` several \
+                 times)",
+                show_size(*most_bytes)
+            )),
+        ),
         OpenError::Geometry {
             field,
             found,

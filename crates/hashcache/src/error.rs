@@ -62,6 +62,14 @@ pub enum OpenError {
         /// The least that works with these settings.
         needed_bytes: u64,
     },
+    /// The store would be larger than positions in it can say.
+    #[error("a device of {size_bytes} bytes is too large, the most is {most_bytes}")]
+    TooLarge {
+        /// What was asked for, or what the device has.
+        size_bytes: u64,
+        /// The most that works.
+        most_bytes: u64,
+    },
     /// The store was made with other settings that cannot change.
     #[error("the store was made with {field} {found}, not {asked}")]
     Geometry {
@@ -158,6 +166,7 @@ impl OpenError {
             | Self::Sectors { path, .. }
             | Self::Geometry { path, .. } => Some(path),
             Self::TooSmall { .. }
+            | Self::TooLarge { .. }
             | Self::Memory { .. }
             | Self::Devices { .. }
             | Self::System { .. } => None,

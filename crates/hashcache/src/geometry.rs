@@ -41,6 +41,10 @@ pub(crate) struct Geometry {
 }
 
 const GIB: u64 = 1 << 30;
+/// Largest unit of log positions: a record of a few bytes takes one.
+const UNIT_BYTES_MAX: u64 = 64 << 10;
+/// Positions on disk count units in 32 bits, so this is the largest device: 256 TiB.
+const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - BLOCK as u64;
 /// Room for the two superblocks and what may come beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 /// A segment must hold a batch with the largest record and its footer.
@@ -64,6 +68,12 @@ impl Geometry {
     /// The layout of a new store of `size_bytes`.
     pub(crate) fn plan(config: &Config, size_bytes: u64) -> Result<Self, OpenError> {
         let size = size_bytes / BLOCK as u64 * BLOCK as u64;
+        if size > DEVICE_BYTES_MAX {
+            return Err(OpenError::TooLarge {
+                size_bytes,
+                most_bytes: DEVICE_BYTES_MAX,
+            });
+        }
         let unit_bytes = unit_bytes(size);
         let step = u64::from(unit_bytes).max(BLOCK as u64);
         let segment = config
@@ -203,7 +213,7 @@ impl Geometry {
     fn is_sound(&self) -> bool {
         let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
         let sizes = unit.is_power_of_two()
-            && (SECTOR as u64..=1 << 16).contains(&unit)
+            && (SECTOR as u64..=UNIT_BYTES_MAX).contains(&unit)
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment)
             && segment.is_multiple_of(unit.max(BLOCK as u64))
             && self.block_bytes == block_bytes(self.block_bytes)
@@ -318,7 +328,7 @@ fn unit_bytes(size: u64) -> u32 {
     while size / unit >= 1 << 32 {
         unit *= 2;
     }
-    u32::try_from(unit).expect("even 2^63 bytes take units below 2^32")
+    u32::try_from(unit).expect("the largest device has units of 64 KiB")
 }
 
 /// Rows of each shard for `size` bytes full of objects.

@@ -599,3 +599,6 @@ pub enum Updated {
     /// way: nothing was changed.
     Refused,
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

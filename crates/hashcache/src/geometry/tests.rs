@@ -178,3 +178,29 @@ fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
         }
     }
 }
+
+#[test]
+fn every_size_either_makes_a_store_that_can_be_opened_again_or_is_refused() {
+    // Around each power of two, where units, segments and positions change.
+    let around = |power: u32| [-1_i64, 0, 1].map(|by| (1_u64 << power).wrapping_add_signed(by));
+    let sizes = (20..64).flat_map(around).chain([u64::MAX]);
+    for size in sizes {
+        for policy in PolicyKind::ALL {
+            let config = Config {
+                policy,
+                // The largest and the smallest slots there are.
+                block_bytes: Some(if size % 2 == 0 { 1 << 20 } else { 2 << 10 }),
+                ..Config::new("x")
+            };
+            match Geometry::plan(&config, size) {
+                Ok(geometry) => assert!(geometry.is_sound(), "{policy:?}: {size}"),
+                Err(OpenError::TooSmall { needed_bytes, .. }) => assert!(size < needed_bytes),
+                Err(OpenError::TooLarge { most_bytes, .. }) => {
+                    assert!(size > most_bytes);
+                    assert!(Geometry::plan(&config, most_bytes).unwrap().is_sound());
+                }
+                Err(other) => panic!("{policy:?}: {size}: {other}"),
+            }
+        }
+    }
+}

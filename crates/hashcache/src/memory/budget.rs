@@ -18,6 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::wakes;
+
 type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 /// What memory is wanted for.
@@ -338,7 +340,7 @@ impl Inner {
             }
             self.count_bulk(&waiting);
         }
-        woken.into_iter().for_each(Waker::wake);
+        wakes::wake(woken);
     }
 }
 

@@ -17,6 +17,7 @@ mod shelf;
 mod slab;
 mod spares;
 mod surroundings;
+mod wakes;
 mod wide_lock;
 
 pub use budget::Reservation;

@@ -13,7 +13,9 @@
 )]
 
 use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
 
+use super::wakes::Locked;
 use crate::lanes::{LANES_MAX, Lanes};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(all(test, loom))]
@@ -51,6 +53,32 @@ impl<T, const N: usize> WideLocks<T, N> {
         }
     }
 
+    /// The same as [`WideLocks::read`], also after a thread has panicked while it wrote `n`; and
+    /// whether one has: then the value may be half changed.
+    pub(crate) fn read_anyway(&self, n: usize) -> (ReadLocked<'_, T>, bool) {
+        let (lock, is_broken) = anyway(self.lanes.own()[n].read());
+        let value = self.values[n].0.get();
+        (ReadLocked { value, _lock: lock }, is_broken)
+    }
+
+    /// The same as [`WideLocks::write`], likewise.
+    pub(crate) fn write_anyway(&self, n: usize) -> (WriteLocked<'_, T>, bool) {
+        let mut locks = [const { None }; LANES_MAX];
+        let mut is_broken = false;
+        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
+            let (lock, is_poisoned) = anyway(lane[n].write());
+            *held = Some(lock);
+            is_broken |= is_poisoned;
+        }
+        let value = self.values[n].0.get_mut();
+        let locked = WriteLocked {
+            value,
+            _locks: locks,
+            _locked: Locked::new(),
+        };
+        (locked, is_broken)
+    }
+
     /// Waits until nobody writes value `n`.
     pub(crate) fn read(&self, n: usize) -> ReadLocked<'_, T> {
         let lock = self.lanes.own()[n].read();
@@ -69,6 +97,7 @@ impl<T, const N: usize> WideLocks<T, N> {
         WriteLocked {
             value: self.values[n].0.get_mut(),
             _locks: locks,
+            _locked: Locked::new(),
         }
     }
 
@@ -81,7 +110,16 @@ impl<T, const N: usize> WideLocks<T, N> {
         Some(WriteLocked {
             value: self.values[n].0.get_mut(),
             _locks: locks,
+            _locked: Locked::new(),
         })
+    }
+}
+
+/// The guard, and whether its lock is poisoned.
+fn anyway<G>(locked: Result<G, PoisonError<G>>) -> (G, bool) {
+    match locked {
+        Ok(guard) => (guard, false),
+        Err(poisoned) => (poisoned.into_inner(), true),
     }
 }
 
@@ -107,6 +145,8 @@ pub(crate) struct WriteLocked<'a, T> {
     // Before the locks, as above.
     value: MutPtr<T>,
     _locks: [Option<RwLockWriteGuard<'a, ()>>; LANES_MAX],
+    // Behind them: it wakes those who were to be woken meanwhile.
+    _locked: Locked,
 }
 
 impl<T> Deref for WriteLocked<'_, T> {

@@ -344,7 +344,12 @@ impl Stripe {
         // A rule may have come since it was read. One that has been forgotten since had outlived
         // it.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
-        let is_gone = self.rules.any() && (self.rules.judge(&record).gone || outlived());
+        // In the Disk Table a rule is forgotten after a pass that clears what it took away, and
+        // tells the reads of that. A read that a put or a remove has made stale is not told, for it
+        // is not known any more: it must not count where a rule may have gone meanwhile.
+        let missed_pass = || record.at.is_none() && reading.stale.load(Ordering::Acquire);
+        let is_gone =
+            self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
         if is_gone || reading.gone.load(Ordering::Acquire) {
             self.counters.misses.add(1);
             return None;

@@ -160,7 +160,21 @@ impl Stripe {
     }
 
     pub(crate) fn shard_at(&self, n: usize) -> WriteLocked<'_, Shard> {
-        self.shards.write(n)
+        let (shard, is_broken) = self.shards.write_anyway(n);
+        if is_broken {
+            self.fail_broken();
+        }
+        shard
+    }
+
+    /// A thread has panicked while it changed a shard: what that says may be wrong, so the device
+    /// goes out of service, and nobody waits for what would never come.
+    #[cold]
+    fn fail_broken(&self) {
+        self.fail(
+            "a panic",
+            &std::io::Error::other("an index is half changed"),
+        );
     }
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = WriteLocked<'_, Shard>> {
@@ -173,7 +187,11 @@ impl Stripe {
     }
 
     pub(crate) fn view_at(&self, n: usize) -> ReadLocked<'_, Shard> {
-        self.shards.read(n)
+        let (shard, is_broken) = self.shards.read_anyway(n);
+        if is_broken {
+            self.fail_broken();
+        }
+        shard
     }
 
     pub(crate) fn views(&self) -> impl Iterator<Item = ReadLocked<'_, Shard>> {

@@ -38,6 +38,7 @@ mod recovery;
 mod rings;
 mod rules;
 mod sectors;
+mod stalled;
 mod stress;
 mod support;
 mod wrap;

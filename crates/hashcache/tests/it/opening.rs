@@ -112,12 +112,20 @@ fn nothing_is_left_behind_when_a_store_cannot_be_made() {
     assert!(!path.exists());
     // More than any disk has.
     let huge = Config {
-        size_bytes: Some(1 << 55),
+        size_bytes: Some(1 << 47),
         object_bytes: u32::MAX,
         memory_bytes: 1 << 40,
         ..file(&path)
     };
-    assert!(matches!(refused(huge), OpenError::Device { .. }));
+    assert!(matches!(refused(huge.clone()), OpenError::Device { .. }));
+    // More than positions can say.
+    for size in [1 << 48, 1 << 55, 1 << 63, u64::MAX] {
+        let beyond = Config {
+            size_bytes: Some(size),
+            ..huge.clone()
+        };
+        assert!(matches!(refused(beyond), OpenError::TooLarge { .. }));
+    }
     assert!(!path.exists());
     let absent = Config {
         size_bytes: None,

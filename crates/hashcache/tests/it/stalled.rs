@@ -1,0 +1,104 @@
+//! Reads that take so long that the world has changed when they end.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use hashcache::device::{Device, MemoryDevice};
+use hashcache::{Config, PolicyKind, Rule};
+
+use crate::support::{MIB, Value, copy, get, memory, open, quiet};
+
+/// A device of which one read stalls, with what it has read already.
+struct Stalling {
+    inner: MemoryDevice,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Flows,
+    /// The next read stalls.
+    Armed,
+    Stalls,
+}
+
+impl Stalling {
+    fn set(&self, stage: Stage) {
+        *self.stage.lock().unwrap() = stage;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the stage; a test that fails ends all the same.
+    fn wait_for(&self, wanted: Stage) {
+        let stage = self.stage.lock().unwrap();
+        let minute = Duration::from_mins(1);
+        let waited = self
+            .changed
+            .wait_timeout_while(stage, minute, |it| *it != wanted);
+        assert!(!waited.unwrap().1.timed_out(), "never {wanted:?}");
+    }
+}
+
+impl Device for Stalling {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buffer)?;
+        let mut stage = self.stage.lock().unwrap();
+        if *stage == Stage::Armed {
+            *stage = Stage::Stalls;
+            drop(stage);
+            self.changed.notify_all();
+            self.wait_for(Stage::Flows);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+#[test]
+fn a_read_that_outlasts_a_put_and_a_purge_does_not_return_what_was_purged() {
+    for policy in [PolicyKind::Basic, PolicyKind::Set, PolicyKind::SetMem] {
+        let device = memory(16 * MIB);
+        let cache = open(quiet(device.clone(), policy));
+        Value::new(1, 500).store(&cache, b"name").unwrap();
+        cache.close();
+        let device = Arc::new(Stalling {
+            inner: MemoryDevice::from_bytes(copy(device.to_bytes()).to_bytes()),
+            stage: Mutex::new(Stage::Flows),
+            changed: Condvar::new(),
+        });
+        let cache = open(Config {
+            hot_bytes_max: 0,
+            ..quiet(device.clone(), policy)
+        });
+        std::thread::scope(|scope| {
+            device.set(Stage::Armed);
+            let reader = scope.spawn(|| get(&cache, b"name"));
+            device.wait_for(Stage::Stalls);
+            Value::new(2, 500).store(&cache, b"name").unwrap();
+            assert!(cache.flush().wait());
+            cache
+                .remove_matching(&[Rule::prefix(b"na")])
+                .wait()
+                .unwrap();
+            // The rule has done its work, and is forgotten.
+            let is_done = || cache.flush().wait() && cache.stats().rules == 0;
+            assert!((0..100_000).any(|_| is_done()), "{policy:?}");
+            device.set(Stage::Flows);
+            assert_eq!(reader.join().unwrap(), None, "{policy:?}");
+        });
+        assert_eq!(get(&cache, b"name"), None);
+    }
+}
