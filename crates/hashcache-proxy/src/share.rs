@@ -118,6 +118,11 @@ impl Share {
         lock(&self.0.shares.heads).give_up_one()
     }
 
+    /// Whether the client holds no more than a quarter of its share.
+    pub(crate) fn holds_little(&self) -> bool {
+        self.0.memory.load(Ordering::Relaxed) <= self.0.shares.memory_max / 4
+    }
+
     /// Takes so much of the share; `None` beyond it.
     pub(crate) fn take(&self, bytes: u64) -> Option<Taken> {
         let most = self.0.shares.memory_max;
