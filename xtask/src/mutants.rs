@@ -1,11 +1,11 @@
-//! `cargo xtask mutants`: plants faults in the engine, one at a time, and expects that a test fails.
+//! `cargo xtask mutants`: plants faults in the engine, one at a time; each must make a test fail.
 //!
 //! A test that passes whatever the code does shows nothing. Each fault of `mutants/faults` names
 //! the test that must catch it. The sources stay as they are: faults are planted in a copy of the
 //! workspace below `target/`, which is built apart.
 //!
-//! Invariant: a fault counts as caught only when the test ran without it and passed, and ran with it
-//! and failed. What does not compile, or is not in its file exactly once, is a failure.
+//! Invariant: a fault counts as caught only when the test ran without it and passed, and ran with
+//! it and failed. What does not compile, or is not in its file exactly once, is a failure.
 //! Cost: a build of the engine and its tests, then some seconds to build each fault.
 
 mod faults;
@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use tokio::time::Instant;
 
 use crate::report::Report;
 use crate::root;
