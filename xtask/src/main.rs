@@ -15,6 +15,7 @@ mod loom;
 mod memory_limit;
 mod memory_pressure;
 mod models;
+mod mutants;
 mod never_wrong;
 mod paper_figure;
 mod proxy_process;
@@ -75,6 +76,8 @@ enum Command {
     Stress(models::StressArgs),
     /// Try the engine's protocols in every order of steps that a few preemptions allow
     Loom(loom::Args),
+    /// Plant faults in the engine, one at a time: each must be caught by a test
+    Mutants(mutants::Args),
     /// Measure every policy on a modelled disk; writes a table and a picture to docs/
     PaperFigure(paper_figure::Args),
     /// Compare processor time of a hit with that of nginx
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::models(&args),
         Command::Stress(args) => models::stress(&args),
         Command::Loom(args) => loom::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::PaperFigure(args) => paper_figure::run(&args),
         Command::Cpu(args) => cpu::run(&args),
         Command::DeviceSpeed(args) => device_speed::run(&args),

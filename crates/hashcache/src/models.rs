@@ -24,6 +24,7 @@ use crate::lanes;
 use crate::memory::WideLocks;
 use crate::object::Version;
 use crate::record::{Kept, Record};
+use crate::rules::{Label, Rule};
 use crate::shard::{Begun, Pending};
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe, Wanted};
 
@@ -70,6 +71,10 @@ fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
 }
 
 fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
+    commit_with(stripe, name, begun, Vec::new())
+}
+
+fn commit_with(stripe: &Stripe, name: &str, begun: &Arc<Begun>, labels: Vec<u64>) -> Accepted {
     let key = key(stripe, name);
     let fields = Fields {
         kind: Kind::Head,
@@ -84,7 +89,7 @@ fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
         mark: 0,
         group: 0,
         useless_after: 0,
-        labels: Vec::new(),
+        labels,
     };
     let record = Record {
         fields,
@@ -94,7 +99,7 @@ fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
         at: None,
         judged: std::sync::atomic::AtomicU64::default(),
     };
-    let record_bytes = record_bytes(name.len(), 0, 0, 0);
+    let record_bytes = record_bytes(name.len(), record.fields.label_words(), 0, 0);
     let pending = Pending::put(Kept::alone(record), record_bytes, None, Arc::default());
     let pending = Arc::new(pending);
     let accepted = stripe.put_head(&pending, begun);
@@ -228,6 +233,74 @@ fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
         let found = get(&stripe, "a");
         assert_eq!(found, (version > removed).then_some(version));
     });
+}
+
+/// A checkpoint that has drawn its version sees all removes that have drawn a lower one: those are
+/// not applied to it again.
+#[test]
+fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
+    try_all(|| {
+        let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
+        put(&stripe, "a");
+        scribe.write_pending();
+        let remover = {
+            let stripe = Arc::clone(&stripe);
+            beside(move || stripe.remove(key(&stripe, "a")).0)
+        };
+        let begun = stripe.draw_version();
+        let saved = stripe.contains_hint(key(&stripe, "a"));
+        let removed = remover.join().unwrap();
+        assert!(removed > begun || !saved, "{removed:?} < {begun:?}, saved");
+    });
+}
+
+/// Between the moment in which a rule comes and the one in which pending records are looked
+/// through for it: else nothing would say on disk that what lies there is gone.
+#[test]
+fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
+    try_all(|| {
+        let Store { stripe, .. } = store(PolicyKind::Log, NO_HOT);
+        let label = Label(7);
+        let purged = begin(&stripe, "a");
+        let accepted = commit_with(&stripe, "a", &purged, vec![label.0]);
+        assert_eq!(accepted, Accepted::Yes);
+        let line = Rule::label(label).line(&stripe.secret, stripe.draw_version());
+        stripe.rules.add(&[line], &stripe.budget);
+        let hiding = {
+            let stripe = Arc::clone(&stripe);
+            beside(move || {
+                let begun = begin(&stripe, "a");
+                commit(&stripe, "a", &begun)
+            })
+        };
+        let (removed, _) = stripe.remove_barred();
+        assert_eq!(removed.len(), 1);
+        assert_eq!(removed[0].key, key(&stripe, "a"));
+        hiding.join().unwrap();
+    });
+}
+
+#[test]
+fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
+    for hot in [NO_HOT, HOT] {
+        try_all(move || {
+            let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
+            put(&stripe, "a");
+            scribe.write_pending();
+            stripe.hot.remove(key(&stripe, "a"));
+            let reader = {
+                let stripe = Arc::clone(&stripe);
+                beside(move || drop(get(&stripe, "a")))
+            };
+            let line = Rule::everything(stripe.draw_version().0);
+            // The table of rules is not among what loom watches: this lock tells it that the order
+            // of what follows and of the reader's steps matters.
+            drop(stripe.shard(key(&stripe, "a")));
+            stripe.rules.add(&[line], &stripe.budget);
+            assert_eq!(get(&stripe, "a"), None);
+            reader.join().unwrap();
+        });
+    }
 }
 
 #[test]

@@ -2,17 +2,22 @@
 //! ways, and what is left is opened.
 //!
 //! The rule. After a crash a look-up gives a miss, or a whole value that was once committed under
-//! that very name and that no remove which had returned took away. One device call that is lost or
-//! damaged while all others arrive may void the removes that were new in it, and nothing else.
+//! that very name, that no remove or purge which had returned took away, and that nothing has
+//! replaced before a flush that had returned. One device call that is lost or damaged while all
+//! others arrive may void the removes that were new in it and bring back what was replaced in it.
+//!
+//! A label is that of a put, not of a name: a purge that matches the newest version of a name takes
+//! all older ones with it, whatever their labels.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashcache::device::{Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Label, PolicyKind, Put, Rule, Updated, Version};
+use hashcache::{Cache, PolicyKind, Put, Rule, Updated, Version};
 
 use super::support::{
-    Call, Form, KIB, MIB, Overlay, Recorder, Value, copy, forms, get, memory, open, quiet, rounds,
+    Call, Form, KIB, LABELS, MIB, Overlay, Recorder, Value, copy, forms, get, label, memory, open,
+    quiet, rounds,
 };
 
 /// Lengths that make the log come round, and lengths that make many writes of little.
@@ -43,8 +48,10 @@ enum Op {
     Put(usize),
     Update,
     Remove,
-    /// By a rule, of what the name has in common with others.
-    RemoveMatching,
+    /// All that was put with this label, whatever the name.
+    PurgeLabel(u64),
+    /// All names that begin like this one.
+    PurgePrefix,
     Read,
     Flush,
 }
@@ -68,6 +75,8 @@ enum Happened {
     Put(Value, Version),
     Updated(Value, Version),
     Removed,
+    /// All that had this label was purged.
+    Purged(u64),
     Flushed,
 }
 
@@ -79,24 +88,6 @@ struct History {
 
 /// Names of the workload.
 const NAMES: usize = 12;
-
-fn label(cache: &Cache, n: usize) -> Label {
-    cache.label(&[u8::try_from(n % 4).unwrap()])
-}
-
-/// The rule of a step, and whether it matches a name.
-fn rule(cache: &Cache, n: usize) -> (Rule, impl Fn(usize) -> bool) {
-    let by_label = n.is_multiple_of(2);
-    let rule = match by_label {
-        true => Rule::label(label(cache, n)),
-        false => Rule::prefix(&name(n)).within(b"http://example.org/"),
-    };
-    let matches = move |other: usize| match by_label {
-        true => other % 4 == n % 4,
-        false => name(other).starts_with(&name(n)),
-    };
-    (rule, matches)
-}
 
 fn name(n: usize) -> Vec<u8> {
     format!("http://example.org/{n}").into_bytes()
@@ -116,8 +107,9 @@ fn workload(seed: u64, steps: usize, lengths: &[usize]) -> Vec<Step> {
             0..45 => Op::Put(lengths[random.usize(..lengths.len())]),
             45..60 => Op::Update,
             60..69 => Op::Remove,
-            69..72 => Op::RemoveMatching,
-            72..80 => Op::Read,
+            69..73 => Op::PurgeLabel(random.u64(..LABELS)),
+            73 => Op::PurgePrefix,
+            74..80 => Op::Read,
             _ => Op::Flush,
         };
         all.push((random.usize(..NAMES), op));
@@ -142,7 +134,7 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
                 let put = Put {
                     length: None,
                     group: number as u64 % 4,
-                    labels: vec![label(cache, *n)],
+                    labels: value.labels(cache),
                     ..Put::metadata(value.metadata())
                 };
                 let stored = intent.writer(put).and_then(|mut writer| {
@@ -171,12 +163,19 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
                 last.remove(n);
                 cache.remove(&name).wait().ok().map(|()| Happened::Removed)
             }
-            Op::RemoveMatching => {
-                let (rule, matches) = rule(cache, *n);
-                last.retain(|other, _| !matches(*other));
+            Op::PurgeLabel(drawn) => {
+                last.retain(|_, (value, _)| value.label() != Some(*drawn));
+                let rule = Rule::label(label(cache, *drawn));
+                let done = cache.remove_matching(&[rule]).wait().is_ok();
+                done.then_some(Happened::Purged(*drawn))
+            }
+            Op::PurgePrefix => {
+                let is_taken = |other: &usize| super::crash::name(*other).starts_with(&name);
+                last.retain(|other, _| !is_taken(other));
+                let rule = Rule::prefix(&name).within(b"http://example.org/");
                 let done = cache.remove_matching(&[rule]).wait().is_ok();
                 let after = writes();
-                for other in (0..NAMES).filter(|other| done && *other != *n && matches(*other)) {
+                for other in (0..NAMES).filter(|it| done && it != n && is_taken(it)) {
                     history.events.entry(other).or_default().push(Event {
                         what: Happened::Removed,
                         step: number,
@@ -201,10 +200,14 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
             before,
             after: writes(),
         };
-        if matches!(what, Happened::Flushed) {
-            history.flushes.push(event);
-        } else {
-            history.events.entry(*n).or_default().push(event);
+        match what {
+            Happened::Flushed => history.flushes.push(event),
+            Happened::Purged(_) => {
+                for n in 0..NAMES {
+                    history.events.entry(n).or_default().push(event);
+                }
+            }
+            _ => history.events.entry(*n).or_default().push(event),
         }
     }
     history
@@ -237,16 +240,46 @@ fn verify(
             _ => false,
         });
         let position = position.unwrap_or_else(|| panic!("{what}: {value:?} was never committed"));
-        let removed = events[position..].iter().find(|event| {
-            let voided = void.is_some_and(|n| (event.before..event.after).contains(&n));
-            matches!(event.what, Happened::Removed) && event.after <= arrived && !voided
+        let is_void =
+            |event: &Event| void.is_some_and(|n| (event.before..event.after).contains(&n));
+        let removed = (position..events.len()).find(|at| {
+            let event = &events[*at];
+            // The newest version may be what was lost: a purge that it matched took it alone then.
+            let before = if void.is_some() { &[] } else { &events[..*at] };
+            event.after <= arrived && !is_void(event) && takes(before, event.what, value)
         });
+        let removed = removed.map(|at| events[at]);
         assert!(
             removed.is_none(),
             "{what}: {value:?} came back: {removed:?}"
         );
+        let flush = history.flushes.iter().rfind(|it| it.after <= arrived);
+        let flushed = flush.map_or(0, |it| it.step);
+        let is_put = |it: &&Event| matches!(it.what, Happened::Put(..) | Happened::Updated(..));
+        let mut replaced = events[position + 1..].iter().filter(is_put);
+        let replaced = replaced.find(|it| it.step < flushed && void.is_none());
+        assert!(
+            replaced.is_none(),
+            "{what}: {value:?} was replaced by {replaced:?} before the flush of step {flushed}"
+        );
     }
     found
+}
+
+/// Whether what happened behind `before` takes `value` away.
+fn takes(before: &[Event], what: Happened, value: Value) -> bool {
+    let Happened::Purged(label) = what else {
+        return matches!(what, Happened::Removed);
+    };
+    // With the newest version all older ones go, whatever their labels.
+    let newest = before.iter().rev().find_map(|event| match event.what {
+        Happened::Put(newest, _) | Happened::Updated(newest, _) => Some(newest),
+        _ => None,
+    });
+    [Some(value), newest]
+        .into_iter()
+        .flatten()
+        .any(|it| it.label() == Some(label))
 }
 
 /// What must be there when the writes below `arrived` have: names put before the last flush that
@@ -256,11 +289,22 @@ fn due(history: &History, arrived: usize, recent: impl Fn(usize) -> bool) -> Vec
         return Vec::new();
     };
     let last = |(n, events): (&usize, &Vec<Event>)| {
-        let last = events.iter().rfind(|event| event.before <= arrived)?;
+        let happened = events.iter().filter(|event| event.before <= arrived);
+        // A purge of a label that it does not have leaves it where it is.
+        let last = happened
+            .rev()
+            .find(|event| !matches!(event.what, Happened::Purged(_)))?;
         let (value, version) = match last.what {
             Happened::Put(value, version) | Happened::Updated(value, version) => (value, version),
             _ => return None,
         };
+        let is_purged = |event: &Event| {
+            let begun = event.step > last.step && event.before <= arrived;
+            begun && takes(&[], event.what, value)
+        };
+        if events.iter().any(is_purged) {
+            return None;
+        }
         // An update leaves the spans where the put has written them.
         let of_put = |event: &&Event| matches!(event.what, Happened::Put(_, of) if of == version);
         let put = events.iter().find(of_put)?;

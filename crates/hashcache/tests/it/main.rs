@@ -28,6 +28,7 @@ mod grow;
 mod index;
 mod many;
 mod model;
+mod older;
 mod opening;
 mod peak;
 mod policies;

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use hashcache::device::{FaultDevice, MemoryDevice};
 use hashcache::{PolicyKind, Rule, Updated, Version};
 
-use super::support::{Form, KIB, MIB, Value, copy, forms, open, quiet, read, rounds};
+use super::support::{
+    Form, KIB, LABELS, MIB, Value, copy, forms, label, open, quiet, read, rounds,
+};
 
 const LENGTHS: [usize; 6] = [0, 500, 7_000, 20_000, 65 * KIB, 330 * KIB];
 
-/// What is known of a name: what was put since it was last removed for good, and what must be
-/// there.
+/// What is known of a name: what may answer, which is what was put since it was last removed or
+/// flushed, and what was flushed then; and what must be there.
 #[derive(Default)]
 struct Known {
     committed: Vec<(Value, Version)>,
@@ -36,7 +38,7 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
         match random.u32(..100) {
             0..60 => {
                 let value = Value::new(step, LENGTHS[random.usize(..LENGTHS.len())]);
-                let Ok(version) = value.store(&cache, &name) else {
+                let Ok(version) = value.store_with(&cache, &name, value.labels(&cache)) else {
                     continue;
                 };
                 of_name.committed.push((value, version));
@@ -64,7 +66,22 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
                 cache.remove(&name).wait().unwrap();
                 *of_name = Known::default();
             }
-            80..82 => {
+            80 => {
+                // By a label, which puts have and not names: with the newest version all go.
+                let drawn = random.u64(..LABELS);
+                cache
+                    .remove_matching(&[Rule::label(label(&cache, drawn))])
+                    .wait()
+                    .unwrap();
+                let is_purged = |it: &(Value, Version)| it.0.label() == Some(drawn);
+                for known in known.values_mut() {
+                    if known.last.as_ref().is_some_and(is_purged) {
+                        *known = Known::default();
+                    }
+                    known.committed.retain(|it| !is_purged(it));
+                }
+            }
+            81 => {
                 cache
                     .remove_matching(&[Rule::prefix(&name)])
                     .wait()
@@ -83,6 +100,8 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
                 assert!(cache.flush().wait());
                 for of_name in known.values_mut() {
                     of_name.durable = of_name.last.map(|(value, _)| value);
+                    // Nothing that was replaced before may answer.
+                    of_name.committed = of_name.last.into_iter().collect();
                 }
             }
         }

@@ -1,9 +1,10 @@
 //! A purge that was acknowledged stays true after a kill, a power cut, unreadable sectors and
 //! flipped bits, also for names whose newest version was not on disk when the purge came.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 
-use hashcache::device::{FaultDevice, MemoryDevice};
+use hashcache::device::{Device, FaultDevice, MemoryDevice};
 use hashcache::{Cache, Health, PolicyKind, Put, Rule};
 
 use super::support::{
@@ -176,9 +177,12 @@ enum End {
     Killed,
 }
 
+/// The name that [`purged`] removes last: no older block of the ring says that it is gone.
+const LAST: u64 = 7;
+
 /// Whether a name of [`purged`] was taken away, by its name or by a rule.
 fn is_gone(n: u64) -> bool {
-    n.is_multiple_of(2) || n.is_multiple_of(5)
+    n.is_multiple_of(2) || n.is_multiple_of(5) || n == LAST
 }
 
 /// A store of which every second name was purged by its label, every fifth removed by name, with so
@@ -199,6 +203,7 @@ fn purged(form: Form, end: End, before: u64, behind: u64) -> Vec<u8> {
         remove(vec![name(n)]);
     }
     remove(others(before, behind).collect());
+    remove(vec![name(LAST)]);
     let killed = device.to_bytes();
     cache.close();
     match end {
@@ -346,6 +351,77 @@ fn with_both_sets_of_rules_damaged_everything_older_is_forgotten() {
             // Unreadable is as bad as damaged.
             let (names, forgotten) = open_with_bad_blocks(&bytes, form, &AREAS, &what);
             assert_eq!((names, forgotten), (0, true), "{what}");
+        }
+    }
+}
+
+/// A device that notes what a power cut in each write to the areas for rules would leave: of all
+/// that is not synced only the last sectors.
+struct Torn {
+    inner: MemoryDevice,
+    state: Mutex<TornState>,
+}
+
+#[derive(Default)]
+struct TornState {
+    unsynced: Vec<(usize, Vec<u8>)>,
+    images: Vec<Vec<u8>>,
+}
+
+impl Device for Torn {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        let at = usize::try_from(offset).unwrap();
+        let mut state = self.state.lock().unwrap();
+        let first = buffer[..512].to_vec();
+        let mut before = vec![0; 512];
+        self.inner.read_at(offset, &mut before)?;
+        self.inner.write_at(offset, buffer)?;
+        // No more than its checksum is new.
+        before[..8].copy_from_slice(&first[..8]);
+        state.unsynced.push((at, before));
+        if (AREAS[0]..JOURNAL + JOURNAL_BYTES).contains(&at) {
+            let mut image = self.inner.to_bytes();
+            for (at, torn) in &state.unsynced {
+                image[*at..at + torn.len()].copy_from_slice(torn);
+            }
+            state.images.push(image);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.state.lock().unwrap().unsynced.clear();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_power_cut_while_rules_are_written_leaves_one_set_whole() {
+    for form in forms() {
+        let device = Arc::new(Torn {
+            inner: MemoryDevice::from_bytes(purged(form, End::Closed, 0, 0)),
+            state: Mutex::default(),
+        });
+        let cache = open(quiet(device.clone(), form));
+        let whole = found(&cache, "whole");
+        for n in 0..2_u64 {
+            let rule = Rule::label(cache.label(&n.to_le_bytes()));
+            cache.remove_matching(&[rule]).wait().unwrap();
+        }
+        let images = std::mem::take(&mut device.state.lock().unwrap().images);
+        assert!(images.len() >= 4);
+        for (n, image) in images.into_iter().enumerate() {
+            let what = format!("{form:?}, write {n}");
+            let cache = open(quiet(copy(image), form));
+            assert_eq!((found(&cache, &what), cache.stats().forgotten), (whole, 0));
         }
     }
 }

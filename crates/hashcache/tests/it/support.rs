@@ -8,7 +8,7 @@ use std::{env, io};
 
 use bytes::Bytes;
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Cache, Config, Hit, PolicyKind, Put, PutError, Version};
+use hashcache::{Cache, Config, Hit, Label, PolicyKind, Put, PutError, Version};
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -169,13 +169,45 @@ impl Value {
     }
 
     pub fn store(self, cache: &Cache, name: &[u8]) -> Result<Version, PutError> {
+        self.store_with(cache, name, Vec::new())
+    }
+
+    pub fn store_with(
+        self,
+        cache: &Cache,
+        name: &[u8],
+        labels: Vec<Label>,
+    ) -> Result<Version, PutError> {
         let put = Put {
             // Of every five one is alone.
             group: self.put % 5,
+            labels,
             ..Put::metadata(self.metadata())
         };
         cache.put(name, put, &self.content(name))
     }
+
+    /// The label of this put, which others of the same name need not have: it is drawn by the
+    /// number of the put. One in five has none.
+    pub fn label(self) -> Option<u64> {
+        let drawn = fastrand::Rng::with_seed(self.put).u64(..LABELS + 1);
+        (drawn < LABELS).then_some(drawn)
+    }
+
+    /// The same as the store has it.
+    pub fn labels(self, cache: &Cache) -> Vec<Label> {
+        self.label()
+            .map(|it| label(cache, it))
+            .into_iter()
+            .collect()
+    }
+}
+
+/// How many labels there are that puts draw.
+pub const LABELS: u64 = 4;
+
+pub fn label(cache: &Cache, drawn: u64) -> Label {
+    cache.label(&drawn.to_le_bytes())
 }
 
 /// Bytes that belong to this put of this name and to no other.

@@ -446,3 +446,27 @@ fn a_replay_of_what_is_known_changes_nothing() {
         assert_eq!(disk.found(key(n), 200), found, "{n}");
     }
 }
+
+#[test]
+fn an_older_version_that_was_read_does_not_outlive_the_newer_one() {
+    for touched in [10, 20] {
+        let mut disk = Disk::new(1, 10_000, 7, 100);
+        // Two versions of one name, of which the put of the second did not know the first.
+        disk.put(1, 10);
+        disk.put(1, 20);
+        for n in 2..8 {
+            disk.put(n, 10 * (n + 1));
+        }
+        assert_eq!(disk.found(key(1), 100), [20, 10]);
+        for n in 8..30 {
+            let head = LogPos(10 * (n + 1));
+            disk.log.touch(key(1), LogPos(touched), head);
+            disk.put(n, head.0);
+            let found = disk.found(key(1), head.0 + 1);
+            assert!(
+                !found.contains(&10) || found.contains(&20),
+                "{n}: {found:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The faults that `mutants` plants: each was, or could be, a way to answer with something older,
+//! removed or purged.
+//!
+//! To add one: what to find must be in the file exactly once; the test must pass without the fault
+//! and fail with it.
+
+/// Where the test is that must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suite {
+    /// Unit tests of the engine.
+    Lib,
+    /// Its integration tests.
+    It,
+    /// Its models, every order of steps (`cargo xtask loom`).
+    Loom,
+}
+
+/// A fault, and the test that must catch it.
+pub struct Fault {
+    pub name: &'static str,
+    /// From the root of the workspace.
+    pub file: &'static str,
+    /// What to find, and what to put there.
+    pub edits: &'static [(&'static str, &'static str)],
+    pub suite: Suite,
+    pub test: &'static str,
+    /// Whether it is planted in every run of CI.
+    pub short: bool,
+}
+
+macro_rules! engine {
+    ($file:literal) => {
+        concat!("crates/hashcache/src/", $file)
+    };
+}
+
+pub const FAULTS: &[Fault] = &[
+    Fault {
+        name: "no-version-floor",
+        file: engine!("recover.rs"),
+        edits: &[(
+            "if removed || !is_record || listed.version < self.floor {",
+            "if removed || !is_record {",
+        )],
+        suite: Suite::It,
+        test: "older::without_a_checkpoint_no_remove_comes_back_that_the_ring_has_forgotten",
+        short: true,
+    },
+    Fault {
+        name: "damaged-gives-way-to-older",
+        file: engine!("stripe/lookup.rs"),
+        edits: &[(
+            "                    self.counters.damaged.add(1);
+                    self.forget_candidates(wanted.key, candidates);
+                    return None;
+",
+            "                    self.counters.damaged.add(1);
+",
+        )],
+        suite: Suite::It,
+        test: "older::a_damaged_newest_version_does_not_give_way_to_an_older_one",
+        short: true,
+    },
+    Fault {
+        name: "head-moves-behind-the-write",
+        file: engine!("flush/batch.rs"),
+        edits: &[
+            (
+                "        let earlier = self.finish()?;
+        self.stripe.log.opened(self.log.cursor);
+",
+                "        let earlier = self.finish()?;
+",
+            ),
+            (
+                "                self.stripe.write(at, &self.buffer[..bytes])?;
+                self.record(Some(written));
+",
+                "                self.stripe.write(at, &self.buffer[..bytes])?;
+                self.stripe.log.opened(self.log.cursor);
+                self.record(Some(written));
+",
+            ),
+        ],
+        suite: Suite::It,
+        test: "older::a_record_that_is_being_written_over_is_passed_and_not_damaged",
+        short: false,
+    },
+    Fault {
+        name: "oldest-of-equal-tags-is-touched",
+        file: engine!("policy/log_lru.rs"),
+        edits: &[(
+            "let newest = Self::of_tag(&entries, key).min_by_key(|way| entries[*way].rank);
+        let Some(way) = newest else {
+            return;
+        };
+        let is_it",
+            "let newest = Self::of_tag(&entries, key).max_by_key(|way| entries[*way].rank);
+        let Some(way) = newest else {
+            return;
+        };
+        let is_it",
+        )],
+        suite: Suite::Lib,
+        test: "log_lru::tests::an_older_version_that_was_read_does_not_outlive_the_newer_one",
+        short: false,
+    },
+    Fault {
+        name: "log-resumes-in-the-same-segment",
+        file: engine!("recover.rs"),
+        edits: &[(
+            "        last = replay.segment(next, 0, 0);
+    }
+    scribe.log.resume_behind(last);
+",
+            "        last = replay.segment(next, 0, 0);
+    }
+    let listed = Segment::walk(stripe, last.segment, Some(last.stamp), 0, 0).listed;
+    scribe.log.resume(last, listed);
+",
+        )],
+        suite: Suite::It,
+        test: "older::behind_a_crash_no_place_is_written_twice_under_one_stamp",
+        short: false,
+    },
+    Fault {
+        name: "log-resumes-in-the-same-segment-after-a-scan",
+        file: engine!("recover.rs"),
+        edits: &[(
+            "    if let Some(last) = replay.scan() {
+        scribe.log.resume_behind(last);
+",
+            "    if let Some(last) = replay.scan() {
+        let stripe = replay.stripe;
+        let listed = Segment::walk(stripe, last.segment, Some(last.stamp), 0, 0).listed;
+        scribe.log.resume(last, listed);
+",
+        )],
+        suite: Suite::It,
+        test: "older::behind_a_crash_no_place_is_written_twice_under_one_stamp",
+        short: false,
+    },
+    Fault {
+        name: "last-batches-stay-learned",
+        file: engine!("recover.rs"),
+        edits: &[("            replay.unlearn_last_batches();\n", "")],
+        suite: Suite::It,
+        test: "older::what_a_slot_holds_that_was_about_to_be_written_is_known_after_a_crash",
+        short: false,
+    },
+    Fault {
+        name: "no-sync-between-lists-and-slots",
+        file: engine!("flush/batch.rs"),
+        edits: &[(
+            "        let tails = self.write_tails(batch, &slots)?;
+        self.sync()?;
+",
+            "        let tails = self.write_tails(batch, &slots)?;
+",
+        )],
+        suite: Suite::It,
+        test: "older::no_slot_is_written_that_memory_would_not_know_of_after_a_power_cut",
+        short: false,
+    },
+    Fault {
+        name: "checkpoint-parts-unsynced",
+        file: engine!("flush/mod.rs"),
+        edits: &[(
+            "        self.sync()?;
+        self.superblock.checkpoint_serial",
+            "        self.superblock.checkpoint_serial",
+        )],
+        suite: Suite::It,
+        test: "older::no_superblock_names_a_checkpoint_that_a_power_cut_can_still_tear",
+        short: false,
+    },
+    Fault {
+        name: "rules-not-asked-at-the-end-of-a-read",
+        file: engine!("stripe/lookup.rs"),
+        edits: &[(
+            "self.rules.any() && (self.rules.judge(&record).gone || outlived())",
+            "self.rules.any() && outlived()",
+        )],
+        suite: Suite::Loom,
+        test: "no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one",
+        short: false,
+    },
+    Fault {
+        name: "no-sweep",
+        file: engine!("stripe/mod.rs"),
+        edits: &[(
+            "        let segments = self.geometry.segments;
+        for mut shard in shards.map(",
+            "        let segments = self.geometry.segments;
+        for mut shard in shards.take(0).map(",
+        )],
+        suite: Suite::It,
+        test: "older::entries_that_the_log_has_passed_are_dropped_once_a_lap",
+        short: false,
+    },
+    Fault {
+        name: "version-of-a-remove-drawn-outside-the-lock",
+        file: engine!("stripe/mod.rs"),
+        edits: &[
+            (
+                "        let mut shard = self.shard(key);
+        let (version, known, dropped) = self.remove_from(&mut shard, key);
+",
+                "        let drawn = self.draw_version();
+        let mut shard = self.shard(key);
+        let (version, known, dropped) = self.remove_from(&mut shard, key, drawn);
+",
+            ),
+            (
+                "        shard: &mut Shard,
+        key: KeyHash,
+    ) -> (Version, bool, Option<Arc<Pending>>) {
+",
+                "        shard: &mut Shard,
+        key: KeyHash,
+        version: Version,
+    ) -> (Version, bool, Option<Arc<Pending>>) {
+",
+            ),
+            (
+                "        let version = self.draw_version();
+        let dropped = shard.supersede(key, version);
+",
+                "        let dropped = shard.supersede(key, version);
+",
+            ),
+            (
+                "self.remove_from(&mut shard, key);
+                    removed",
+                "self.remove_from(&mut shard, key, self.draw_version());
+                    removed",
+            ),
+        ],
+        suite: Suite::Loom,
+        test: "a_remove_that_is_older_than_a_checkpoint_is_seen_by_it",
+        short: false,
+    },
+    // -- purges that were acknowledged ------------------------------------------------------------
+    Fault {
+        name: "purged-pending-names-not-removed",
+        file: engine!("cache/mod.rs"),
+        edits: &[(
+            "let (removed, behind_pending) = stripe.remove_barred();",
+            "let (removed, behind_pending) = (Vec::new(), false);",
+        )],
+        suite: Suite::It,
+        test: "purges::an_older_version_does_not_answer_when_the_purged_one_was_pending_at_a_kill",
+        short: true,
+    },
+    Fault {
+        name: "soft-rule-before-what-is-pending",
+        file: engine!("cache/mod.rs"),
+        edits: &[(
+            "let (removed, behind_pending) = stripe.remove_barred();",
+            "let (removed, behind_pending) = (stripe.remove_barred().0, false);",
+        )],
+        suite: Suite::It,
+        test: "purges::a_soft_purge_of_what_was_pending_leaves_nothing_fresh_that_is_older",
+        short: false,
+    },
+    Fault {
+        name: "put-hides-a-purged-pending-record",
+        file: engine!("stripe/mod.rs"),
+        edits: &[(
+            "if self.has_barred_pending(&shard, fields.key) {",
+            "if false {",
+        )],
+        suite: Suite::Loom,
+        test: "a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed",
+        short: false,
+    },
+    Fault {
+        name: "unreadable-block-taken-for-blank",
+        file: engine!("journal.rs"),
+        edits: &[("return Block::Unreadable;", "return Block::Blank;")],
+        suite: Suite::It,
+        test: "purges::an_unreadable_block_of_the_journal_brings_nothing_back",
+        short: false,
+    },
+    Fault {
+        name: "lost-removes-ignored",
+        file: engine!("recover.rs"),
+        edits: &[(
+            "if lost.rules || lost.removes_below > held_below {",
+            "if lost.rules {",
+        )],
+        suite: Suite::It,
+        test: "purges::an_unreadable_block_of_the_journal_brings_nothing_back",
+        short: false,
+    },
+    Fault {
+        name: "lost-rules-ignored",
+        file: engine!("recover.rs"),
+        edits: &[(
+            "if lost.rules || lost.removes_below > held_below {",
+            "if lost.removes_below > held_below {",
+        )],
+        suite: Suite::It,
+        test: "purges::with_both_sets_of_rules_damaged_everything_older_is_forgotten",
+        short: false,
+    },
+    Fault {
+        name: "what-was-forgotten-not-durable",
+        file: engine!("recover.rs"),
+        edits: &[(
+            "    scribe.write_rules(&served.rules.lines())?;
+    Ok(below)",
+            "    Ok(below)",
+        )],
+        suite: Suite::It,
+        test: "purges::an_unreadable_block_of_the_journal_brings_nothing_back",
+        short: false,
+    },
+    Fault {
+        name: "newest-block-counts-as-held",
+        file: engine!("journal/lost.rs"),
+        edits: &[(
+            "let behind = (2..=places).map(|step| place + step);",
+            "let behind = (1..=places).map(|step| place + step);",
+        )],
+        suite: Suite::Lib,
+        test: "journal::lost::tests",
+        short: false,
+    },
+    Fault {
+        name: "one-set-of-rules",
+        file: engine!("journal.rs"),
+        edits: &[(
+            "for area in [self.rules_first, 1 - self.rules_first] {",
+            "for area in [self.rules_first] {",
+        )],
+        suite: Suite::It,
+        test: "purges::one_damaged_set_of_rules_of_two_takes_nothing_with_it",
+        short: true,
+    },
+    Fault {
+        name: "both-sets-of-rules-torn-at-once",
+        file: engine!("journal.rs"),
+        edits: &[(
+            "            // A power cut must not tear both.
+            stripe.sync()?;
+",
+            "",
+        )],
+        suite: Suite::It,
+        test: "purges::a_power_cut_while_rules_are_written_leaves_one_set_whole",
+        short: false,
+    },
+    Fault {
+        name: "rolled-back-device-not-seen",
+        file: engine!("assemble.rs"),
+        edits: &[(
+            "let away = rolled_back(opened);",
+            "let away = rolled_back(&opened[..0]);",
+        )],
+        suite: Suite::It,
+        test: "devices::a_device_rolled_back_to_before_the_last_opening_answers_nothing_of_that",
+        short: true,
+    },
+    Fault {
+        name: "devices-not-told-of-the-orderly-end",
+        file: engine!("cache/mod.rs"),
+        edits: &[(
+            "assemble::tell_closed(&self.stripes, closed);",
+            "assemble::tell_closed(&self.stripes[..1], closed);",
+        )],
+        suite: Suite::It,
+        test: "devices::a_device_rolled_back_within_the_last_run_is_known_by_the_orderly_end",
+        short: false,
+    },
+];
