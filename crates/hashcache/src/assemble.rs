@@ -417,7 +417,8 @@ fn write(
                 recoveries.push(recovered);
             }
             Err(source) => {
-                stripes.iter().for_each(|stripe| stripe.queue.close());
+                let now = config.clock.monotone();
+                stripes.iter().for_each(|stripe| stripe.queue.close(now));
                 for thread in threads {
                     let _ = thread.join();
                 }

@@ -23,6 +23,7 @@ use crate::geometry::{Geometry, IndexShape, checkpoint_parts, meta_parts};
 use crate::index_file::{self, Edition};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
+use crate::recover::is_over;
 use crate::stripe::Stripe;
 
 /// Words in front of the stamps: segment, lap, stamp, used, ordinal, next version, policy, since.
@@ -358,6 +359,9 @@ fn read(
     let mut meta = Vec::new();
     let mut begun = None;
     for number in 0..parts {
+        if is_over(stripe) {
+            return None;
+        }
         let part = read_part(stripe, serial, number, &mut buffer)?;
         // A part that was left by another checkpoint of this serial, begun and given up, does not
         // fit.

@@ -10,7 +10,9 @@
 //! began are applied to it and to the lists; without one, all removes in the ring are, and no
 //! record older than what the ring has forgotten comes back. Where removes or rules cannot be read,
 //! no record from before this opening comes back, and a rule says so for the openings that follow.
-//! Cost: the checkpoint, plus the lists of at most a few hundred segments.
+//! Cost: the checkpoint, plus the lists of at most a few hundred segments. A store that is closed
+//! meanwhile stops recovering after [`AFTER_CLOSE_MAX`]; nothing is written then, and the next
+//! opening recovers from the same state.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,6 +20,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::checkpoint::{self, Restored};
 use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
@@ -31,11 +34,43 @@ use crate::policy::Slot;
 use crate::rules::Rule;
 use crate::stripe::Stripe;
 
+/// Why the index could not be recovered.
+#[derive(Debug)]
+pub(crate) enum RecoverError {
+    /// The store was closed meanwhile.
+    Closed,
+    /// The device refused to be written to.
+    Device(io::Error),
+}
+
+impl From<io::Error> for RecoverError {
+    fn from(error: io::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
+/// put meanwhile is written, and the next opening finds a store that was closed in order.
+const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Whether recovery is to stop because the store was closed. Every loop over segments or parts asks
+/// this. What was recovered by then is a part of the truth, so nothing may be written that follows
+/// from it: see [`go_on`].
+pub(crate) fn is_over(stripe: &Stripe) -> bool {
+    let since = stripe.queue.closing_since();
+    since.is_some_and(|since| stripe.clock.monotone().saturating_sub(since) >= AFTER_CLOSE_MAX)
+}
+
+/// An error if a loop over segments or parts may have stopped early.
+fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
+    match is_over(stripe) {
+        true => Err(RecoverError::Closed),
+        false => Ok(()),
+    }
+}
+
 /// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
-///
-/// # Errors
-/// When the device refuses to be written to.
-pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
+pub(crate) fn recover(scribe: &mut Scribe) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     if let Some(past) = scribe.past.take() {
         grow(scribe, &past)?;
@@ -45,6 +80,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
         let basis = Basis::of(scribe, &stripe)?;
         basis.replay(scribe, &(0..SHARDS));
     }
+    go_on(&stripe)?;
     let cursor = scribe.log.cursor;
     stripe.version_was_drawn(cursor.stamp);
     tracing::debug!(segment = cursor.segment, lap = cursor.lap, "log recovered");
@@ -53,7 +89,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> io::Result<()> {
 
 /// For a policy that leaves positions on disk. Those that a replay displaces would fill the room
 /// for what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
-fn with_rows_on_disk(scribe: &mut Scribe) -> io::Result<()> {
+fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
     let basis = Basis::of(scribe, &stripe)?;
@@ -126,7 +162,7 @@ fn made_anew(
     scribe: &mut Scribe,
     mut widened: Option<Widened>,
     mut fill: impl FnMut(&mut Scribe, &Range<usize>) -> bool,
-) -> io::Result<()> {
+) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     let stays_on_disk = stripe.index.stays_on_disk();
     let (mut checkpoint, mut first) = (None, 0);
@@ -138,7 +174,9 @@ fn made_anew(
         };
         let shards = some.shards.clone();
         first = shards.end;
-        if fill(scribe, &shards) {
+        let any_to_save = fill(scribe, &shards);
+        go_on(&stripe)?;
+        if any_to_save {
             let checkpoint = checkpoint.get_or_insert_with(|| scribe.new_checkpoint());
             // A remove that came before the checkpoint began is taken for known to it.
             stripe.forget_removing(shards.clone());
@@ -151,7 +189,7 @@ fn made_anew(
         some.narrow(&stripe);
     }
     match checkpoint {
-        Some(checkpoint) => scribe.complete_checkpoint(&checkpoint, false),
+        Some(checkpoint) => Ok(scribe.complete_checkpoint(&checkpoint, false)?),
         None => Ok(()),
     }
 }
@@ -162,7 +200,7 @@ fn made_anew(
 /// only what lies behind the old end is written. Positions in the log stay the same, for laps and
 /// segments do. The index is made anew of what the lists name and the old index knows; so what was
 /// removed or put out stays so, however long ago that was.
-fn grow(scribe: &mut Scribe, past: &Past) -> io::Result<()> {
+fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     scribe.stripe = Arc::clone(&past.stripe);
     let old = Widened::of(&past.stripe, 0..SHARDS, None);
@@ -212,7 +250,7 @@ impl Basis {
     ///
     /// # Errors
     /// When the device refuses to be written to.
-    fn of(scribe: &mut Scribe, served: &Stripe) -> io::Result<Self> {
+    fn of(scribe: &mut Scribe, served: &Stripe) -> Result<Self, RecoverError> {
         let stripe = Arc::clone(&scribe.stripe);
         let serial = scribe.superblock.checkpoint_serial;
         let forgotten_below = scribe.superblock.removes_forgotten_below;
@@ -244,6 +282,8 @@ impl Basis {
             Some(restored)
         };
         let restored = usable(serial).or_else(|| usable(older));
+        // Before anything follows from a checkpoint that is missing.
+        go_on(&stripe)?;
         // What it holds from before it came, or came back, belongs to others now.
         let since = stripe.members.since(stripe.device_id);
         let mut floor = since.max(if restored.is_some() {
@@ -356,7 +396,7 @@ fn from_checkpoint(
     let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
     // At most one lap: a log that is newer all the way round has passed the checkpoint.
     for _ in 0..stripe.geometry.segments {
-        let Some(next) = following(stripe, last) else {
+        let Some(next) = following(stripe, last).filter(|_| !is_over(stripe)) else {
             break;
         };
         last = replay.segment(next, 0, 0);
@@ -427,6 +467,9 @@ impl<'a> Replay<'a> {
         let stripe = self.stripe;
         let mut found: Vec<Cursor> = Vec::new();
         for segment in 0..stripe.geometry.segments {
+            if is_over(stripe) {
+                return None;
+            }
             let Some(first) = first_header(stripe, segment) else {
                 // In its first lap the log has not come further than this, some that were left out
                 // excepted.
@@ -465,6 +508,9 @@ impl<'a> Replay<'a> {
         };
         let mut last = head;
         for cursor in found.into_iter().filter(fits) {
+            if is_over(stripe) {
+                return None;
+            }
             last = self.segment(cursor, 0, 0);
         }
         Some(last)

@@ -65,7 +65,8 @@ impl Inner {
     fn close(&self) {
         self.closed
             .store(true, std::sync::atomic::Ordering::Release);
-        self.stripes.iter().for_each(|stripe| stripe.queue.close());
+        let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.clock.monotone());
+        self.stripes.iter().for_each(close);
         let scribes = {
             let mut scribes = self.scribes.lock().expect("no holder of this lock panics");
             std::mem::take(&mut *scribes)

@@ -31,7 +31,7 @@ use crate::disk_table;
 use crate::format::{Family, PART_BYTES, Superblock};
 use crate::journal::Journal;
 use crate::memory::AlignedBuf;
-use crate::recover::Past;
+use crate::recover::{Past, RecoverError, recover};
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
@@ -157,9 +157,14 @@ impl Scribe {
     }
 
     fn work(&mut self, recovered: Promise<bool>) -> Ended {
-        let known = crate::recover::recover(self).and_then(|()| self.reserve_versions());
-        if let Err(error) = known {
-            self.stripe.fail("writing", &error);
+        let known = recover(self).and_then(|()| Ok(self.reserve_versions()?));
+        match known {
+            Ok(()) => {}
+            Err(RecoverError::Closed) => {
+                tracing::info!("closed before the index was recovered");
+                return Ended::Closed;
+            }
+            Err(RecoverError::Device(error)) => self.stripe.fail("writing", &error),
         }
         self.stripe.recovered();
         self.stripe.learn_sets();

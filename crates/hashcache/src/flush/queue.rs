@@ -82,7 +82,8 @@ struct Waiting {
     /// Those who wait until what is due was written, whatever the delay.
     cuts: Vec<Part>,
     superblocks: Vec<Promise<bool>>,
-    closing: bool,
+    /// When the store was closed.
+    closing_since: Option<Duration>,
     /// Nothing is taken out any more but removes, which others will make good.
     leaving: bool,
     /// Nothing is taken out any more.
@@ -225,9 +226,14 @@ impl Queue {
     }
 
     /// Asks the writing thread to write what is there and to end.
-    pub(crate) fn close(&self) {
-        self.lock().closing = true;
+    pub(crate) fn close(&self, now: Duration) {
+        self.lock().closing_since.get_or_insert(now);
         self.come.notify_one();
+    }
+
+    /// When the store was closed, if it was.
+    pub(crate) fn closing_since(&self) -> Option<Duration> {
+        self.lock().closing_since
     }
 
     pub(crate) fn wake(&self) {
@@ -257,7 +263,7 @@ impl Queue {
             let mut waiting = self.lock();
             let mut left = std::mem::replace(&mut *waiting, leaving);
             waiting.removals = std::mem::take(&mut left.removals);
-            waiting.closing = left.closing;
+            waiting.closing_since = left.closing_since;
             left
         };
         drop(left);
@@ -301,14 +307,14 @@ impl Queue {
             let removals_in =
                 (!waiting.removals.is_empty()).then(|| waiting.removals_due.saturating_sub(now()));
             let removals_due = removals_in.is_some_and(|due| due.is_zero())
-                || waiting.closing
+                || waiting.closing_since.is_some()
                 || !waiting.flushes.is_empty();
             let any = batch_due
                 || removals_due
                 || !waiting.flushes.is_empty()
                 || !waiting.cuts.is_empty()
                 || !waiting.superblocks.is_empty()
-                || waiting.closing
+                || waiting.closing_since.is_some()
                 || std::mem::take(&mut waiting.woken);
             if any || waited {
                 return Work {
@@ -320,7 +326,7 @@ impl Queue {
                     cuts: std::mem::take(&mut waiting.cuts),
                     superblocks: std::mem::take(&mut waiting.superblocks),
                     batch_due,
-                    closing: waiting.closing,
+                    closing: waiting.closing_since.is_some(),
                     come: waiting.come,
                 };
             }

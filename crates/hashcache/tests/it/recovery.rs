@@ -1,11 +1,13 @@
 //! Opening after a kill: how long it takes, and what it goes by.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Cache, Config, Health, OpenError, PolicyKind, inspect};
+use hashcache::{Cache, Clock, Config, Health, OpenError, PolicyKind, inspect};
 
 use super::support::{MIB, Overlay, Recorder, Value, copy, get, memory, open, quiet};
 
@@ -267,4 +269,97 @@ fn log_lru_is_recovered_in_several_passes_where_memory_is_short() {
         assert_eq!(get(&cache, &name(0)), Some(Value::new(3, 10)));
     }
     assert_eq!(known[0], known[1]);
+}
+
+/// Waits with each read of the log until the test lets it, and takes a second for each of them.
+struct Slow {
+    inner: Arc<MemoryDevice>,
+    seconds: Arc<AtomicU64>,
+    is_released: Mutex<bool>,
+    released: Condvar,
+    /// The superblocks lie before this; opening reads them on the caller's thread.
+    front_bytes: u64,
+    reads: AtomicU64,
+}
+
+impl Slow {
+    fn release(&self) {
+        *self.is_released.lock().unwrap() = true;
+        self.released.notify_all();
+    }
+}
+
+impl Device for Slow {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if offset >= self.front_bytes {
+            let is_released = self.is_released.lock().unwrap();
+            let waited = self.released.wait_while(is_released, |it| !*it).unwrap();
+            drop(waited);
+            self.seconds.fetch_add(1, Relaxed);
+            self.reads.fetch_add(1, Relaxed);
+        }
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+#[test]
+fn a_store_that_is_closed_stops_recovering_and_loses_nothing() {
+    const CLOSER: &str = "closer";
+    let (bytes, values) = killed();
+    let whole = found(&open(of_small(copy(bytes.clone()))), &values);
+    // Without a checkpoint: the lists of all segments are to be read.
+    let mut bytes = bytes;
+    let serial = inspect(&of_small(copy(bytes.clone())))
+        .unwrap()
+        .checkpoint_serial;
+    for serial in [serial - 1, serial] {
+        let area = checkpoint_area(&bytes, serial);
+        bytes[area + 100] ^= 1;
+    }
+    let seconds = Arc::new(AtomicU64::new(0));
+    let device = Arc::new(Slow {
+        inner: copy(bytes.clone()),
+        seconds: Arc::clone(&seconds),
+        is_released: Mutex::new(false),
+        released: Condvar::new(),
+        front_bytes: 64 << 10,
+        reads: AtomicU64::new(0),
+    });
+    // `close` asks for the time when it tells the writing thread.
+    let seen = Arc::clone(&device);
+    let clock = Clock::new(
+        move || {
+            if std::thread::current().name() == Some(CLOSER) {
+                seen.release();
+            }
+            Duration::from_secs(seconds.load(Relaxed))
+        },
+        || Duration::from_secs(1_800_000_000),
+    );
+    let cache = open(Config {
+        open_patience: Duration::ZERO,
+        clock,
+        ..of_small(device.clone())
+    });
+    assert_eq!(cache.health(), Health::Recovering);
+    let closer = std::thread::Builder::new().name(CLOSER.to_owned());
+    closer.spawn(move || cache.close()).unwrap().join().unwrap();
+    // A whole recovery reads both checkpoints' first parts, the journal, and each of 30 segments at
+    // least twice.
+    let reads = device.reads.load(Relaxed);
+    assert!(reads <= 10, "{reads} reads after the store was closed");
+    let again = found(&open(of_small(copy(device.inner.to_bytes()))), &values);
+    assert!(again.abs_diff(whole) * 50 < whole, "{again}, not {whole}");
 }
