@@ -119,7 +119,7 @@ impl Share {
     }
 
     /// Whether the client holds no more than a quarter of its share.
-    pub(crate) fn holds_little(&self) -> bool {
+    fn holds_little(&self) -> bool {
         self.0.memory.load(Ordering::Relaxed) <= self.0.shares.memory_max / 4
     }
 
@@ -136,6 +136,19 @@ impl Share {
             bytes,
         })
     }
+}
+
+/// Memory for a transfer that `client` began, which others may share, so that it is not charged to
+/// the client. First out of what transfers may take; a client that holds little of its share, or a
+/// transfer of the proxy's own, may have what those leave free.
+pub(crate) fn reserve_for(
+    client: Option<&Share>,
+    cache: &Cache,
+    bytes: u64,
+) -> Option<Reservation> {
+    let holds_little = client.is_none_or(Share::holds_little);
+    let free = || holds_little.then(|| cache.reserve(bytes)).flatten();
+    cache.reserve_bulk(bytes).or_else(free)
 }
 
 /// Part of a share, until dropped.
@@ -198,9 +211,14 @@ impl Allowance {
         &self.share
     }
 
-    /// [`Cache::reserve`] within the client's share.
+    /// [`Cache::reserve`] within the client's share. A client that holds much already gets no more
+    /// than transfers may take: what they leave free is for other clients.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<Held> {
-        self.within_share(bytes, |cache| cache.reserve(bytes))
+        let holds_little = self.share.holds_little();
+        self.within_share(bytes, |cache| match holds_little {
+            true => cache.reserve(bytes),
+            false => cache.reserve_bulk(bytes),
+        })
     }
 
     /// [`Cache::reserve_bulk`] within the client's share.

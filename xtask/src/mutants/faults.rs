@@ -178,8 +178,8 @@ pub const FAULTS: &[Fault] = &[
         name: "rules-not-asked-at-the-end-of-a-read",
         file: engine!("stripe/lookup.rs"),
         edits: &[(
-            "self.rules.any() && (self.rules.judge(&record).gone || outlived())",
-            "self.rules.any() && outlived()",
+            "self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());",
+            "self.rules.any() && (outlived() || missed_pass());",
         )],
         suite: Suite::Loom,
         test: "no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one",

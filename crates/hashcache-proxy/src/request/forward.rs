@@ -26,6 +26,7 @@ use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, Extent, Fetched, Known};
 use crate::metrics::Limit;
+use crate::share;
 use crate::store::Place;
 use crate::upstream::{Informational, RequestBody, SendFailure, SendOptions};
 use crate::wire::{ClientBody, Content, HeadInfo};
@@ -345,10 +346,8 @@ pub(super) async fn begin(
 ) -> Result<Fetched, Failure> {
     let (reply, answer) = oneshot::channel();
     let worker = Rc::clone(&connection.worker);
-    // Of bulk first, as for the connection it needs: what is left is for those who hold little.
-    let cache = &worker.cache;
-    let memory = cache.reserve_bulk(FETCH_BYTES);
-    let Some(memory) = memory.or_else(|| cache.reserve(FETCH_BYTES)) else {
+    let client = Some(connection.allowance.share());
+    let Some(memory) = share::reserve_for(client, &worker.cache, FETCH_BYTES) else {
         worker.metrics.limit(Limit::Memory);
         return Err(NO_MEMORY);
     };

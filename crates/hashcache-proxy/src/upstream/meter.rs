@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use super::channel::Channel;
 use super::flood::Flood;
 use crate::settings::Limits;
+use crate::share::{self, Share};
 
 /// What one connection has carried so far. `Send` because a connection may be handed over to the
 /// tunnel of an upgrade; it never leaves its core in fact.
@@ -107,14 +108,15 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// For a connection that reads as little at once as can be; `None` when there is none.
-    pub(super) fn narrow(cache: &Cache, scheme: Scheme) -> Option<Self> {
+    /// For a connection that reads as little at once as can be, opened for `client`; `None` when
+    /// there is none.
+    pub(super) fn narrow(cache: &Cache, scheme: Scheme, client: Option<&Share>) -> Option<Self> {
         let below = match scheme {
             Scheme::Http => 0,
             Scheme::Https => TLS_BYTES,
         };
         let bytes = BESIDE_BYTES + below + buffered(READ_MIN);
-        let held = cache.reserve_bulk(bytes).or_else(|| cache.reserve(bytes))?;
+        let held = share::reserve_for(client, cache, bytes)?;
         Some(Self {
             cache: cache.clone(),
             held,
@@ -337,7 +339,7 @@ const READ_MAX: usize = (64 << 10) - 1;
 const BESIDE_BYTES: u64 = 8 << 10;
 /// How many times its size a head takes: see `head_grows`, and what buffers that grow leave in the
 /// heap.
-const HEAD_COPIES: u64 = 4;
+const HEAD_COPIES: u64 = 6;
 /// By how much memory for heads grows.
 const HEAD_GRAIN: u64 = 16 << 10;
 /// What TLS takes below it: its state, a record on its way in and one on its way out.
@@ -385,12 +387,12 @@ mod tests {
     async fn reads_grow_only_with_memory_that_is_set_aside_and_comes_back() {
         let cache = cache();
         let before = cache.stats().memory_used_bytes;
-        let roomy = largest_read(Memory::narrow(&cache, Scheme::Http)).await;
+        let roomy = largest_read(Memory::narrow(&cache, Scheme::Http, None)).await;
         assert!(roomy > READ_MIN && roomy <= READ_MAX, "{roomy}");
         assert_eq!(cache.stats().memory_used_bytes, before);
         let limit = cache.stats().memory_limit_bytes;
         let _held = cache.reserve(limit / 8 * 5).unwrap();
-        assert!(largest_read(Memory::narrow(&cache, Scheme::Http)).await <= READ_MIN);
+        assert!(largest_read(Memory::narrow(&cache, Scheme::Http, None)).await <= READ_MIN);
         assert!(largest_read(None).await <= READ_MIN);
     }
 
@@ -401,9 +403,9 @@ mod tests {
         while let Some(reservation) = cache.reserve(16 << 10) {
             held.push(reservation);
         }
-        assert!(Memory::narrow(&cache, Scheme::Http).is_none());
+        assert!(Memory::narrow(&cache, Scheme::Http, None).is_none());
         drop(held);
-        assert!(Memory::narrow(&cache, Scheme::Http).is_some());
+        assert!(Memory::narrow(&cache, Scheme::Http, None).is_some());
     }
 
     /// What is set aside after so many bytes of a head have been read, and how the reads ended.
@@ -412,7 +414,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());
         let before = cache.stats().memory_used_bytes;
-        let (meter, memory) = (Meter::new(), Memory::narrow(cache, Scheme::Http));
+        let (meter, memory) = (Meter::new(), Memory::narrow(cache, Scheme::Http, None));
         let mut metered = Metered::new(Channel::Plain(stream.unwrap()), meter.clone(), memory);
         let narrow = cache.stats().memory_used_bytes - before;
         meter.head_begins();

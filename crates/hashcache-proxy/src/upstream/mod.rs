@@ -274,7 +274,7 @@ impl Upstream {
             let is_used = used.is_some();
             let line = match used.take() {
                 Some(line) => line,
-                None => self.open(to, self.version(to, &request)).await?,
+                None => self.open(to, self.version(to, &request), client).await?,
             };
             let copy = repeatable.then(|| copy_of(&request));
             let sent = self.exchange(line, to, request, place, &options).await;
@@ -334,9 +334,14 @@ impl Upstream {
     }
 
     /// A new connection, or one that somebody else opens meanwhile.
-    async fn open(&self, to: &Endpoint, version: Version) -> Result<Line, SendFailure> {
+    async fn open(
+        &self,
+        to: &Endpoint,
+        version: Version,
+        client: Option<&Share>,
+    ) -> Result<Line, SendFailure> {
         if version != Version::HTTP_2 {
-            return self.open_own(to).await;
+            return self.open_own(to, client).await;
         }
         let gate = self.trunks.opening(to);
         let turn = timeout(self.limits.connect_time, gate.lock()).await;
@@ -345,12 +350,12 @@ impl Upstream {
             return Ok(Line::on(stream));
         }
         if self.trunks.is_plain(to) {
-            return self.open_own(to).await;
+            return self.open_own(to, client).await;
         }
         let memory = match &self.memory {
             Some(cache) => match Trunk::reserve(cache) {
                 Some(memory) => Some(memory),
-                None => return self.open_own(to).await,
+                None => return self.open_own(to, client).await,
             },
             None => None,
         };
@@ -363,7 +368,7 @@ impl Upstream {
         if !secured.is_http_2() {
             self.trunks.note_plain(to);
             drop(memory);
-            let memory = self.narrow(to)?;
+            let memory = self.narrow(to, client)?;
             return Ok(Line::new(&self.http, secured, peer, memory).await?);
         }
         let trunk = Trunk::new(secured, peer, &self.limits, memory).await;
@@ -373,8 +378,8 @@ impl Upstream {
     }
 
     /// A new connection in HTTP/1.1.
-    async fn open_own(&self, to: &Endpoint) -> Result<Line, SendFailure> {
-        let memory = self.narrow(to)?;
+    async fn open_own(&self, to: &Endpoint, client: Option<&Share>) -> Result<Line, SendFailure> {
+        let memory = self.narrow(to, client)?;
         let (socket, peer) = self.connector.connect(to).await?;
         let secured = self.secure(socket, to, Offer::Http1).await;
         let secured = secured.map_err(|failure| SendFailure {
@@ -385,11 +390,11 @@ impl Upstream {
     }
 
     /// Memory for a connection in HTTP/1.1 that has read nothing yet.
-    fn narrow(&self, to: &Endpoint) -> Result<Option<Memory>, Failure> {
+    fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<Option<Memory>, Failure> {
         let Some(cache) = &self.memory else {
             return Ok(None);
         };
-        let memory = Memory::narrow(cache, to.scheme);
+        let memory = Memory::narrow(cache, to.scheme, client);
         memory.map(Some).ok_or(Failure::UpstreamLimit)
     }
 

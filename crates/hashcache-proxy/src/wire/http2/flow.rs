@@ -104,10 +104,9 @@ impl Flow {
         // Streams must not take all of the share: then none of them could send a piece.
         let room = allowance.share().take(bytes + PIECE_BYTES).map(drop);
         let paid = room.and_then(|()| {
-            // What transfers leave to others is not for a client that holds much already.
-            let little = allowance.share().holds_little();
-            let last = || little.then(|| allowance.reserve(bytes)).flatten();
-            allowance.reserve_bulk(bytes).or_else(last)
+            allowance
+                .reserve_bulk(bytes)
+                .or_else(|| allowance.reserve(bytes))
         });
         if paid.is_none() && !self.budget.borrow_mut().pay(1, Instant::now()) {
             self.failed.set(Some(Ending::Flood));
