@@ -1,7 +1,8 @@
 //! Files that must be nobody else's: the cache, the token, the keys of the authority.
 //!
-//! Called by `hashcache proxy` before it opens them, at the start and at a reload. Who may write to
-//! a cache decides what all clients get; who may read it reads what they have been sent.
+//! Called by `hashcache proxy` before it opens them, at the start and at a reload. A user who may
+//! write to a cache file can choose what all clients get; a user who may read it sees what the
+//! clients were sent.
 //!
 //! | what | owner | group | others |
 //! |---|---|---|---|
@@ -22,7 +23,7 @@ use std::path::Path;
 
 use crate::fault::Fault;
 
-/// What the file is, and so who may do what with it.
+/// The kind of file, which decides which permissions are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Private {
     Cache,

@@ -219,7 +219,7 @@ fn is_shared_file(exchange: &Exchange<'_>) -> bool {
         && !is_page_or_data(exchange.response)
 }
 
-/// Whether a request field of this name tells an origin who asks, as far as names tell.
+/// Whether the name of a request field says that the field carries credentials.
 fn is_credential(name: &HeaderName) -> bool {
     let name = name.as_str();
     CREDENTIALS.iter().any(|end| name.ends_with(end))

@@ -150,8 +150,8 @@ pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: 
     withhold(stored, &directives);
 }
 
-/// Gives the cookies of a 304 to a response that goes to the client whose request it answers; what
-/// is stored must not have them.
+/// Copies the cookies of a 304 into the response to the client that caused it. The stored response
+/// must not get them.
 pub fn for_its_client(response: &mut HeaderMap, not_modified: &HeaderMap) {
     if !not_modified.contains_key(SET_COOKIE) {
         return;

@@ -10,8 +10,8 @@
 //! than a quartz clock can be wrong ([`SYSTEM_WRONG_MS`]). Then it rules, and `Date` fields of
 //! origins move the time by no more than that. Otherwise origins tell the time, under four rules:
 //!
-//! - Only an origin whose certificate was verified is a witness. Whoever can name three hosts in a
-//!   page can make up plain ones, and whoever sits on the line can change what they say.
+//! - Only an origin whose certificate was verified is a witness. An attacker who
+//!   names three hosts in a page can run plain ones, and one on the line can change their answers.
 //! - A certificate bounds what its owner may say: no time outside its validity, and none more than
 //!   [`STEP_MAX_SECONDS`] after its beginning. So a lie reaches as far as a certificate does.
 //! - Three witnesses must agree, and be most of those met within the hour. Origins of one network,

@@ -1,4 +1,4 @@
-//! Who may purge what by the method PURGE, from the real proxy.
+//! Which clients may send PURGE to the real proxy, and how far one PURGE reaches.
 
 use std::net::SocketAddr;
 

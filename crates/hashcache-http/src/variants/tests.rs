@@ -196,7 +196,7 @@ fn rows_of_one_client_do_not_evict_those_of_others() {
         );
     }
     assert!(table.find(199).is_some(), "the newest of its own");
-    // Who comes later takes back what one client has beyond the others.
+    // A full table evicts rows of the client that has the most, so a later client gets its rows.
     for values in 4..=10 {
         table.set(of(1, values));
     }
