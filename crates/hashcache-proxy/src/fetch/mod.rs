@@ -13,6 +13,7 @@
 
 pub(crate) mod background;
 pub(crate) mod confirm;
+pub(crate) mod counters;
 mod judge;
 pub(crate) mod piece;
 mod pump;
@@ -34,13 +35,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use self::confirm::confirm;
+use self::counters::{Tally, Trailers};
 use self::judge::{Begun, BegunPart, Judged, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::variant::{Intents, add_row, chosen, spot};
 use crate::collapse::{Flight, SharedResponse};
 use crate::metrics::Counted;
 use crate::pieces::Awaited;
-use crate::request::body::{Tally, Trailers};
 use crate::share::Share;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::{

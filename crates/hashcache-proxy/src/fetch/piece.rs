@@ -32,12 +32,12 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::confirm::{freshened, may_rewrite};
+use super::counters::Tally;
 use super::pump::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::variant::change;
 use super::{Endpoint, is_withdrawn, request, strip_for_storing, upstream_fields};
 use crate::metrics::Counted;
 use crate::pieces::{Claim, Ticket, WholeOnly};
-use crate::request::body::Tally;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
 use crate::upstream::{Exchange, ResponseBody, SendOptions};

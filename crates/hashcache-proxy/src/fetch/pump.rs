@@ -16,10 +16,10 @@ use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 use tokio::time::{Instant, timeout};
 
+use super::counters::{Tally, Trailers};
 use super::piece::part_fields;
 use super::{Order, Rc, request};
 use crate::metrics::Counted;
-use crate::request::body::{Tally, Trailers};
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 

@@ -17,8 +17,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache::{Follower, Hit, ReadError, Reader};
 
-use super::body::Tally;
 use crate::failure::Failure;
+use crate::fetch::counters::Tally;
 use crate::fetch::piece::{Whole, fetch_piece};
 use crate::pieces::{Awaited, Claimed, Stage, claim_end};
 use crate::worker::Worker;

@@ -41,7 +41,7 @@ use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use self::body::{Body, Tally};
+use self::body::Body;
 use self::forward::{Order, Why};
 use self::intercepted::Within;
 use self::look_up::{LookedUp, look_up};
@@ -49,6 +49,7 @@ use self::note::Note;
 use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::fetch::Known;
+use crate::fetch::counters::Tally;
 use crate::fetch::variant::with_objects;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};

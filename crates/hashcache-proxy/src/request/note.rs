@@ -11,11 +11,11 @@ use http::{HeaderValue, Method, Request, Response, Version};
 use tokio::time::Instant;
 
 use super::Connection;
-use super::body::{Body, Tally};
+use super::body::Body;
 use crate::access_log::{Entry, Outcome, RequestId};
 use crate::clock::UnixMillis;
 use crate::failure::Failure;
-use crate::fetch;
+use crate::fetch::counters::Tally;
 use crate::intercept::Handshake;
 use crate::wire::{ClientBody, Head, Sent};
 use crate::worker::Worker;
@@ -65,7 +65,7 @@ impl Note {
             upstream: None,
             user_agent: request.headers().get(USER_AGENT).cloned(),
             referer: request.headers().get(REFERER).cloned(),
-            tally: fetch::background::tally(),
+            tally: Tally::default(),
             handed_over: false,
         }
     }
