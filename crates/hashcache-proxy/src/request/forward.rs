@@ -1,328 +1,133 @@
-//! Requests that go upstream: misses, and what is only passed on. Validations: `validate`.
+//! Requests that nothing stored answers: they join the fetch of another request, or begin one.
+//!
+//! Called by the loop in `request`; `validate` fetches by the same functions. What a fetch brings
+//! back is turned into the next step by [`fetched`].
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache::Hit;
-use hashcache_http::{
-    CacheStatus, Forward, Handling, MethodKind, OnError, RequestFacts, Space, Target, Upgrading,
-    VariantTable, asks_for_upgrade, cache_key, grants_other_protocol, invalidated,
-    invalidated_groups, is_unsafe,
-};
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse};
+use http::{HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::follow::{follow, following};
+use super::hit::{found, reuse_hit};
 use super::look_up::{LookedUp, look_up};
-use super::note::Note;
-use super::validate::{again, found};
-use super::{Answer, Connection, connect, endpoint, hit, partial, ranged};
+use super::own_fields::{add_own, outcome_of};
+use super::ranged;
+use super::transaction::{Fetch, Found, Next, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, Told, listen};
 use crate::failure::Failure;
-use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, Extent, Fetched, Known};
 use crate::metrics::Limit;
 use crate::share;
 use crate::store::Place;
-use crate::upstream::{Informational, RequestBody, SendFailure, SendOptions};
-use crate::wire::{ClientBody, Content, HeadInfo};
 
-/// What a client asked for.
-pub(super) struct Order {
-    /// Whose resource it is.
-    pub(super) space: Space,
-    pub(super) target: Target,
-    pub(super) method: Method,
-    /// As they came, without those of the connection.
-    pub(super) fields: HeaderMap,
-    pub(super) version: Version,
-    pub(super) body: Option<ClientBody>,
-    /// Whether there is content: its framing is no longer among the fields.
-    pub(super) has_content: bool,
-    /// Times that what was stored for it could not be completed.
-    pub(super) tries: u8,
-}
-
-impl Order {
-    pub(super) fn new(
-        space: Space,
-        target: Target,
-        request: Request<ClientBody>,
-        info: &HeadInfo,
-    ) -> Self {
-        let (head, body) = request.into_parts();
-        Self {
-            space,
-            target,
-            method: head.method,
-            fields: head.headers,
-            version: info.version,
-            body: (info.content != Content::None).then_some(body),
-            has_content: !matches!(info.content, Content::None | Content::Length(0)),
-            tries: 0,
-        }
+/// Joins the fetch of another request, or says which one to begin.
+pub(super) async fn miss(
+    transaction: &mut Transaction<'_>,
+    place: Place,
+    why: Why,
+) -> Result<Next, Failure> {
+    if transaction.facts.directives.only_if_cached {
+        return Err(Failure::NotCached);
     }
-
-    /// What the rules need to know of it.
-    pub(super) fn facts(&self) -> RequestFacts {
-        RequestFacts {
-            has_content: self.has_content,
-            ..RequestFacts::of(&self.method, &self.fields)
-        }
+    if let Some(range) = ranged::wanted(transaction) {
+        return Ok(ranged::miss(transaction, place, why, range).await);
     }
-
-    /// The same without content, for another try.
-    pub(super) fn without_body(&self) -> Self {
-        Self {
-            space: self.space,
-            target: self.target.clone(),
-            method: self.method.clone(),
-            fields: self.fields.clone(),
-            version: self.version,
-            body: None,
-            has_content: self.has_content,
-            tries: self.tries,
-        }
+    if !transaction.may_share() {
+        return Ok(transaction.fetch_alone(place, why));
     }
-}
-
-/// Why a request goes upstream, and what is known of what is stored.
-pub(super) struct Why {
-    pub(super) forward: Forward,
-    /// What lies where the answer would.
-    pub(super) replaces: Option<Hit>,
-    /// The variants that are stored.
-    pub(super) choices: Option<VariantTable>,
-}
-
-impl Why {
-    pub(super) fn of(forward: Forward) -> Self {
-        Self {
-            forward,
-            replaces: None,
-            choices: None,
+    let collapse = &transaction.connection.worker.common.collapse;
+    let told = match collapse.join(&place.name, Instant::now()) {
+        Part::Leader(flight) => {
+            return Ok(Next::Fetch(Fetch {
+                flight: Some(flight),
+                ..Fetch::alone(place, why)
+            }));
         }
-    }
+        Part::Alone => return Ok(Next::Fetch(Fetch::alone(place, why))),
+        Part::Follower(told) => told,
+    };
+    Ok(match listen(told, transaction.patience()).await {
+        Told::Shared(shared) => match follow(transaction, &shared) {
+            Some(answer) => Next::Answer(answer),
+            None => Next::Fetch(Fetch::alone(place, why)),
+        },
+        Told::Again => again(transaction, place, why.forward).await,
+        Told::Alone | Told::Wait => Next::Fetch(Fetch::alone(place, why)),
+    })
 }
 
-/// Passes interim responses on to the client.
-fn informational(connection: &Connection) -> Option<Informational> {
-    let cell = Rc::clone(&connection.cell);
-    Some(Rc::new(move |status, fields: HeaderMap| {
-        cell.send_interim(status, &fields);
-    }))
-}
-
-/// Sends a request upstream and its answer back; nothing is stored.
-pub(super) async fn pass(
-    connection: &Rc<Connection>,
-    order: Order,
+/// Looks up once more after another request's validation; if that does not help, fetches alone.
+pub(super) async fn again(
+    transaction: &mut Transaction<'_>,
+    place: Place,
     forward: Forward,
-    note: &mut Note,
-) -> Answer {
-    let worker = &connection.worker;
-    note.outcome(outcome_of(forward));
-    let to = endpoint(&order);
-    let Order {
-        space,
-        target,
-        method,
-        fields,
-        version,
-        body,
-        has_content,
-        tries: _,
-    } = order;
-    let upgrading = match asks_for_upgrade(&method, &fields) {
-        true => Upgrading::Yes,
-        false => Upgrading::No,
-    };
-    let wanted = (method == Method::HEAD && !has_content).then(|| fields.clone());
-    let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
-    let mut request = Request::new(match body {
-        Some(body) => RequestBody::streamed(body),
-        None => RequestBody::empty(),
-    });
-    *request.method_mut() = method.clone();
-    let refused = |_| Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason: "the path cannot be sent on",
-    };
-    *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
-    *request.headers_mut() = fields;
-    let options = SendOptions {
-        informational: informational(connection),
-        client: Some(connection.allowance.share().clone()),
-    };
-    let asked = worker.common.now();
-    let sent = worker.upstream().send(&to, request, options).await;
-    let exchange = sent.map_err(|failed| {
-        connection
-            .cell
-            .body_failure()
-            .unwrap_or_else(|| send_failed(connection, note, failed))
-    })?;
-    note.upstream(Some(exchange.peer));
-    if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
-        return Err(Failure::ResponseMalformed(
-            "101 to a protocol that was not offered",
-        ));
-    }
-    let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
-    if let Some(upgrade) = exchange.upgrade {
-        connect::upgrade(connection, upgrade, note);
-    }
-    if is_unsafe(&method) {
-        let (status, fields) = (response.status(), response.headers());
-        let targets = invalidated(&method, &target, status, fields);
-        let groups = invalidated_groups(&method, status, fields);
-        let purger = worker.common.purger.within(space);
-        purger.invalidate(&targets, &groups);
-    }
-    let (mut head, body) = response.into_parts();
-    if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
-        let times = (asked, worker.common.now());
-        let asked = (&target, &fields);
-        head_came(connection, space, asked, &head.headers, times).await;
-    }
-    add_own(
-        connection,
-        &mut head.headers,
-        CacheStatus::of(Handling::Forwarded(forward)),
-    );
-    let body = Body::passed(body, note.tally(), Arc::clone(&worker.metrics));
-    Ok(Response::from_parts(head, body))
-}
-
-/// Has the answer to a HEAD confirm or end what is stored.
-async fn head_came(
-    connection: &Connection,
-    space: Space,
-    asked: (&Target, &HeaderMap),
-    head: &HeaderMap,
-    times: Times,
-) {
-    let Some(key) = cache_key(space, asked.0) else {
-        return;
-    };
-    let found = look_up(connection, &key, asked.1).await;
+) -> Next {
+    let connection = transaction.connection;
+    let found = look_up(connection, &place.key, &transaction.order.fields).await;
     if let LookedUp::Found {
         hit, stored, place, ..
     } = found
+        && let Reuse::Fresh { age, ttl } = reuse_hit(transaction, &hit, &stored)
     {
-        let known = Known {
+        transaction.note.outcome(Outcome::Collapsed);
+        let served = Served {
+            collapsed: true,
+            ..Served::fresh(age, ttl)
+        };
+        return Next::Serve(Found {
             hit,
             stored,
             place,
-            alias: None,
-        };
-        confirm::head_came(&connection.worker, asked, &known, head, times).await;
+            served,
+        });
     }
+    Next::Fetch(Fetch::alone(place, Why::of(forward)))
 }
 
-fn send_failed(connection: &Connection, note: &mut Note, failed: SendFailure) -> Failure {
-    note.upstream(failed.peer);
-    connection.worker.metrics.fetched(failed.origin_bytes, 0);
-    failed.failure
+/// Fetches, for all who wait for it or for this request alone.
+pub(super) async fn fetch(
+    transaction: &mut Transaction<'_>,
+    Fetch {
+        place,
+        why,
+        flight,
+        range,
+    }: Fetch,
+) -> Result<Next, Failure> {
+    let Why {
+        forward,
+        replaces,
+        choices,
+    } = why;
+    transaction.note.outcome(outcome_of(forward));
+    let order = fetch::Order {
+        choices,
+        ..fetch_order(transaction, place.clone(), replaces, range)
+    };
+    let came = begin(transaction, order, flight).await?;
+    Ok(fetched(transaction, place, came, forward))
 }
 
-/// Via and Cache-Status of a response from upstream.
-pub(super) fn add_own(connection: &Connection, fields: &mut HeaderMap, status: CacheStatus<'_>) {
-    let common = &connection.worker.common;
-    common.via.append_via(fields, Version::HTTP_11);
-    status.append(&common.name, fields);
-}
-
-pub(super) fn outcome_of(forward: Forward) -> Outcome {
-    match forward {
-        Forward::Bypass => Outcome::Bypass,
-        Forward::Method => Outcome::Method,
-        Forward::VaryMiss => Outcome::VaryMiss,
-        Forward::Request => Outcome::Request,
-        Forward::Stale => Outcome::Stale,
-        Forward::Partial => Outcome::Partial,
-        Forward::UriMiss | Forward::Miss => Outcome::Miss,
-    }
-}
-
-/// Whether a request may share the fetch of another, or share its own.
-pub(super) fn may_share(order: &Order, facts: &RequestFacts) -> bool {
-    facts.method == MethodKind::Get
-        && !facts.has_range
-        && !facts.has_condition
-        && !facts.has_origin_condition
-        && !facts.directives.no_store
-        && !order.fields.contains_key(AUTHORIZATION)
-}
-
-/// Nothing stored answers the request.
-pub(super) async fn miss(
-    connection: &Rc<Connection>,
-    order: Order,
-    place: Place,
-    facts: &RequestFacts,
-    why: Why,
-    note: &mut Note,
-) -> Answer {
-    if facts.directives.only_if_cached {
-        return Err(Failure::NotCached);
-    }
-    if let Some(range) = ranged::wanted(&order, facts) {
-        let miss = ranged::miss(connection, order, place, facts, why, range, note);
-        return Box::pin(miss).await;
-    }
-    if !may_share(&order, facts) {
-        return pass_or_store(connection, order, place, why, note).await;
-    }
-    let collapse = &connection.worker.common.collapse;
-    match collapse.join(&place.name, Instant::now()) {
-        Part::Leader(flight) => lead(connection, order, place, why, Some(flight), note).await,
-        Part::Alone => lead(connection, order, place, why, None, note).await,
-        Part::Follower(told) => {
-            let patience = connection.worker.patience(&order.target.authority);
-            match listen(told, patience).await {
-                Told::Shared(shared) => match follow(connection, &order, facts, &shared, note) {
-                    Some(answer) => answer,
-                    None => lead(connection, order, place, why, None, note).await,
-                },
-                Told::Again => again(connection, order, place, facts, why, note).await,
-                Told::Alone | Told::Wait => lead(connection, order, place, why, None, note).await,
-            }
-        }
-    }
-}
-
-/// Fetches a request that may not share: it is stored all the same if its answer may be.
-pub(super) async fn pass_or_store(
-    connection: &Rc<Connection>,
-    order: Order,
-    place: Place,
-    why: Why,
-    note: &mut Note,
-) -> Answer {
-    let plain = order.method == Method::GET && order.body.is_none();
-    if !plain {
-        return pass(connection, order, why.forward, note).await;
-    }
-    lead(connection, order, place, why, None, note).await
-}
-
+/// What to fetch for a request, as long as nothing else is said.
 pub(super) fn fetch_order(
-    connection: &Connection,
-    order: &Order,
+    transaction: &Transaction<'_>,
     place: Place,
     replaces: Option<Hit>,
     range: Option<HeaderValue>,
 ) -> fetch::Order {
+    let (connection, order) = (transaction.connection, &transaction.order);
     fetch::Order {
         client: connection.client.ip(),
         share: connection.allowance.share().clone(),
         space: order.space,
-        endpoint: endpoint(order),
+        endpoint: order.endpoint(),
         target: order.target.clone(),
         place,
         fields: order.fields.clone(),
@@ -332,18 +137,18 @@ pub(super) fn fetch_order(
         on_error: OnError::Fail,
         replaces,
         extent: range.map_or(Extent::AsAsked, Extent::Around),
-        informational: informational(connection),
+        informational: Some(transaction.informational()),
         background: false,
     }
 }
 
 /// Begins a fetch in a task of its own and waits for what it comes to.
 pub(super) async fn begin(
-    connection: &Rc<Connection>,
+    transaction: &mut Transaction<'_>,
     order: fetch::Order,
     flight: Option<Flight>,
-    note: &mut Note,
 ) -> Result<Fetched, Failure> {
+    let (connection, note) = (transaction.connection, &mut *transaction.note);
     let (reply, answer) = oneshot::channel();
     let worker = Rc::clone(&connection.worker);
     let client = Some(connection.allowance.share());
@@ -368,54 +173,15 @@ pub(super) async fn begin(
     }
 }
 
-/// Fetches as the leader of a flight, or alone.
-pub(super) async fn lead(
-    connection: &Rc<Connection>,
-    order: Order,
-    place: Place,
-    why: Why,
-    flight: Option<Flight>,
-    note: &mut Note,
-) -> Answer {
-    if order.method == Method::HEAD {
-        return pass(connection, order, why.forward, note).await;
-    }
-    lead_range(connection, order, place, why, flight, None, note).await
-}
-
-/// The same for a range around the one the client wants.
-pub(super) async fn lead_range(
-    connection: &Rc<Connection>,
-    order: Order,
-    place: Place,
-    why: Why,
-    flight: Option<Flight>,
-    range: Option<HeaderValue>,
-    note: &mut Note,
-) -> Answer {
-    let Why {
-        forward,
-        replaces,
-        choices,
-    } = why;
-    note.outcome(outcome_of(forward));
-    let fetched = fetch::Order {
-        choices,
-        ..fetch_order(connection, &order, place.clone(), replaces, range)
-    };
-    let fetched = begin(connection, fetched, flight, note).await?;
-    fetched_answer(connection, order, place, fetched, forward, note).await
-}
-
 /// A response from upstream, stored or not.
-pub(super) async fn fetched_answer(
-    connection: &Rc<Connection>,
-    order: Order,
+pub(super) fn fetched(
+    transaction: &mut Transaction<'_>,
     place: Place,
     fetched: Fetched,
     forward: Forward,
-    note: &mut Note,
-) -> Answer {
+) -> Next {
+    let connection = transaction.connection;
+    let note = &mut *transaction.note;
     let mut status = CacheStatus::of(Handling::Forwarded(forward));
     match fetched {
         Fetched::Stored {
@@ -434,7 +200,7 @@ pub(super) async fn fetched_answer(
             let (mut head, ()) = response.into_parts();
             add_own(connection, &mut head.headers, status);
             let answer = following(Response::from_parts(head, follower), part, length);
-            Ok(answer.map(|body| match part {
+            Next::Answer(answer.map(|body| match part {
                 Some(_) => body,
                 None => body.with_trailers(trailers),
             }))
@@ -448,26 +214,21 @@ pub(super) async fn fetched_answer(
         } => {
             note.upstream(Some(peer));
             let now = connection.worker.common.now();
-            let served = hit::Served {
+            let served = Served {
                 handling: Handling::Forwarded(forward),
                 stored: true,
-                ..hit::Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
+                ..Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
             };
-            let facts = order.facts();
-            let found = partial::Found {
-                hit: &hit,
+            // Until the answer has a follower of its own, this one keeps the fetch going.
+            transaction.awaited = Some(awaited);
+            Next::Serve(Found {
+                hit,
                 stored: *stored,
+                place,
                 served,
-            };
-            let answer = partial::answer(connection, order, place, &facts, found, note).await;
-            // Only now: until the answer has a follower of its own, this one keeps the fetch going.
-            drop(awaited);
-            answer
+            })
         }
-        Fetched::NotInParts => {
-            let why = Why::of(forward);
-            Box::pin(pass_or_store(connection, order, place, why, note)).await
-        }
+        Fetched::NotInParts => transaction.fetch_alone(place, Why::of(forward)),
         Fetched::Passed {
             response,
             why,
@@ -479,7 +240,7 @@ pub(super) async fn fetched_answer(
             add_own(connection, &mut head.headers, status);
             let metrics = Arc::clone(&connection.worker.metrics);
             let body = Body::passed(body, note.tally(), metrics);
-            Ok(Response::from_parts(head, body))
+            Next::Answer(Response::from_parts(head, body))
         }
         Fetched::Confirmed { known, peer } => {
             note.upstream(Some(peer));
@@ -487,15 +248,8 @@ pub(super) async fn fetched_answer(
             let Known {
                 hit, stored, place, ..
             } = *known;
-            let found = found(
-                connection,
-                &hit,
-                stored,
-                forward,
-                Some(StatusCode::NOT_MODIFIED),
-            );
-            let facts = order.facts();
-            partial::answer(connection, order, place, &facts, found, note).await
+            let status = Some(StatusCode::NOT_MODIFIED);
+            Next::Serve(found(connection, (hit, stored, place), forward, status))
         }
     }
 }

@@ -12,8 +12,8 @@ use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::forward::Order;
 use super::note::Note;
+use super::transaction::Order;
 use super::{Answer, Connection, answer, own};
 use crate::failure::Failure;
 use crate::metrics::Limit;

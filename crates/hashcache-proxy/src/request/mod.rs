@@ -21,9 +21,11 @@ mod look_up;
 mod mirrored;
 mod note;
 mod own;
-mod partial;
+mod own_fields;
+mod pass;
 mod purge;
 mod ranged;
+mod transaction;
 mod validate;
 
 use std::convert::Infallible;
@@ -31,21 +33,19 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use hashcache::Hit;
 use hashcache_http::{
-    Authority, FactFlags, OnError, RequestFacts, RequestTarget, Reuse, Scheme, Space,
-    StaleAllowance, Target, TargetError, Upgrading, asks_for_upgrade, cache_key, parse_target,
-    reuse, strip_request,
+    Authority, Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target, TargetError,
+    Upgrading, asks_for_upgrade, cache_key, parse_target, strip_request,
 };
 use http::header::{HOST, MAX_FORWARDS};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
-use self::forward::{Order, Why};
 use self::intercepted::Within;
 use self::look_up::{LookedUp, look_up};
 use self::note::Note;
+use self::transaction::{Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::failure::Failure;
 use crate::fetch::Known;
@@ -55,9 +55,7 @@ use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
 use crate::share::Allowance;
-use crate::store::StoredResponse;
-use crate::upstream::address::{Purpose, check_port};
-use crate::upstream::connect::Endpoint;
+use crate::upstream::address::check_port;
 use crate::wire::{Cell, ClientBody, Head, HeadInfo};
 use crate::worker::Worker;
 
@@ -345,48 +343,51 @@ fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<An
     None
 }
 
-/// From the store if it may be, else from upstream.
+/// Answers from the store if it may, else from upstream: carries out one step after another until
+/// there is an answer.
 async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
+    let mut transaction = Transaction::new(connection, order, note);
+    let mut next = first(&transaction)?;
+    loop {
+        next = match next {
+            Next::LookUp(key) => {
+                let looked_up = look_up(connection, &key, &transaction.order.fields).await;
+                decide(&mut transaction, looked_up)?
+            }
+            Next::Serve(found) => hit::answer(&mut transaction, found).await?,
+            Next::Validate(known, forward, on_error) => {
+                validate::validate(&mut transaction, known, (forward, on_error)).await?
+            }
+            Next::Miss(place, why) => forward::miss(&mut transaction, place, why).await?,
+            Next::Fetch(fetch) => forward::fetch(&mut transaction, fetch).await?,
+            Next::Pass(forward) => return pass::pass(transaction, forward).await,
+            Next::Answer(response) => return Ok(response),
+        };
+    }
+}
+
+/// A request that the store may not answer is passed on; all others begin with a look-up.
+fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
+    let (connection, order) = (transaction.connection, &transaction.order);
     // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
     if order.space == Space::Own && connection.within.is_none() {
         let ports = &connection.worker.common.live().ports;
         check_port(ports, order.target.authority.port)?;
     }
-    let facts = order.facts();
-    if let Err(forward) = facts.lookup() {
-        return forward::pass(connection, order, forward, note).await;
+    if let Err(forward) = transaction.facts.lookup() {
+        return Ok(Next::Pass(forward));
     }
     if asks_for_upgrade(&order.method, &order.fields) {
-        let bypass = hashcache_http::Forward::Bypass;
-        return forward::pass(connection, order, bypass, note).await;
+        return Ok(Next::Pass(Forward::Bypass));
     }
-    let Some(key) = cache_key(order.space, &order.target) else {
-        let bypass = hashcache_http::Forward::Bypass;
-        return forward::pass(connection, order, bypass, note).await;
-    };
-    look_up_and_decide(connection, order, key, &facts, note).await
+    Ok(match cache_key(order.space, &order.target) {
+        Some(key) => Next::LookUp(key),
+        None => Next::Pass(Forward::Bypass),
+    })
 }
 
-async fn look_up_and_decide(
-    connection: &Rc<Connection>,
-    order: Order,
-    key: Vec<u8>,
-    facts: &RequestFacts,
-    note: &mut Note,
-) -> Answer {
-    let looked_up = look_up(connection, &key, &order.fields).await;
-    decide(connection, order, facts, looked_up, note).await
-}
-
-async fn decide(
-    connection: &Rc<Connection>,
-    order: Order,
-    facts: &RequestFacts,
-    looked_up: LookedUp,
-    note: &mut Note,
-) -> Answer {
-    use hashcache_http::Forward;
-    let worker = &connection.worker;
+/// What to do with the result of a look-up.
+fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next, Failure> {
     let (hit, stored, place, from) = match looked_up {
         LookedUp::Found {
             hit,
@@ -395,30 +396,22 @@ async fn decide(
             from,
         } => (hit, stored, place, from),
         LookedUp::VaryMiss { place, table } => {
-            let choices = table.filter(|_| forward::may_share(&order, facts));
+            let worker = &transaction.connection.worker;
+            let choices = table.filter(|_| transaction.may_share());
             let choices = choices.map(|table| with_objects(worker, &place, table));
             let why = Why {
                 choices,
                 ..Why::of(Forward::VaryMiss)
             };
-            return forward::miss(connection, order, place, facts, why, note).await;
+            return Ok(Next::Miss(place, why));
         }
-        LookedUp::Nothing(place) => {
-            let why = Why::of(Forward::UriMiss);
-            return forward::miss(connection, order, place, facts, why, note).await;
-        }
+        LookedUp::Nothing(place) => return Ok(Next::Miss(place, Why::of(Forward::UriMiss))),
     };
-    let decision = reuse_hit(connection, facts, &hit, &stored);
-    match decision {
+    let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
-            note.outcome(hit::outcome(stored.facts.status, from));
-            let served = hit::Served::fresh(age, ttl);
-            let found = partial::Found {
-                hit: &hit,
-                stored,
-                served,
-            };
-            partial::answer(connection, order, place, facts, found, note).await
+            let outcome = hit::outcome(stored.facts.status, from);
+            transaction.note.outcome(outcome);
+            Served::fresh(age, ttl)
         }
         Reuse::Stale {
             age,
@@ -426,16 +419,10 @@ async fn decide(
             allowed_by,
         } => {
             if allowed_by == StaleAllowance::WhileRevalidating {
-                validate::revalidate(connection, &order, &place, &hit, &stored);
+                validate::revalidate(transaction, &place, &hit, &stored);
             }
-            note.outcome(Outcome::StaleHit);
-            let served = hit::Served::fresh(age, ttl);
-            let found = partial::Found {
-                hit: &hit,
-                stored,
-                served,
-            };
-            partial::answer(connection, order, place, facts, found, note).await
+            transaction.note.outcome(Outcome::StaleHit);
+            Served::fresh(age, ttl)
         }
         Reuse::Validate { forward, on_error } => {
             let known = Known {
@@ -444,58 +431,23 @@ async fn decide(
                 place,
                 alias: None,
             };
-            let why = (forward, on_error);
-            validate::validate(connection, order, facts, why, known, note).await
+            return Ok(Next::Validate(known, forward, on_error));
         }
         Reuse::Miss { forward } => {
             let why = Why {
                 replaces: Some(hit),
                 ..Why::of(forward)
             };
-            forward::pass_or_store(connection, order, place, why, note).await
+            return Ok(transaction.fetch_alone(place, why));
         }
-        Reuse::Unsatisfiable => Err(Failure::NotCached),
-    }
-}
-
-/// What a stored response is good for. One that was purged softly is none that is fresh.
-fn reuse_hit(
-    connection: &Connection,
-    facts: &RequestFacts,
-    hit: &Hit,
-    stored: &StoredResponse,
-) -> Reuse {
-    let common = &connection.worker.common;
-    let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
-    match decision {
-        Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
-            if facts.directives.only_if_cached {
-                return Reuse::Unsatisfiable;
-            }
-            Reuse::Validate {
-                forward: hashcache_http::Forward::Stale,
-                // As after its lifetime: if the origin says nothing against it.
-                on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
-                    true => OnError::Fail,
-                    false => OnError::ServeIfError,
-                },
-            }
-        }
-        _ => decision,
-    }
-}
-
-/// Where what is asked for is to be fetched from.
-fn endpoint(order: &Order) -> Endpoint {
-    let purpose = match order.space {
-        Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
-        Space::Own => Purpose::Forward,
+        Reuse::Unsatisfiable => return Err(Failure::NotCached),
     };
-    Endpoint {
-        authority: order.target.authority.clone(),
-        purpose,
-        scheme: order.target.scheme,
-    }
+    Ok(Next::Serve(Found {
+        hit,
+        stored,
+        place,
+        served,
+    }))
 }
 
 /// An authority and its content, empty.

@@ -5,11 +5,9 @@
 //! of the same object meanwhile waits for this first answer and not for its content: what they
 //! lack they fetch as pieces.
 //!
-//! Called by `forward`. Invariant: an answer that cannot be put together from parts is asked for
+//! Called by `forward` and `validate`. Invariant: an answer that cannot be put together from parts is asked for
 //! again with exactly the client's own Range and not stored; for a while after that, others do not
 //! even try.
-
-use std::rc::Rc;
 
 use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
 use http::HeaderValue;
@@ -17,18 +15,17 @@ use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
 use super::follow::follow;
-use super::forward::{self, Order, Why};
-use super::note::Note;
-use super::{Answer, Connection};
+use super::transaction::{Fetch, Next, Order, Transaction, Why};
 use crate::collapse::{Part, Told, listen};
 use crate::store::Place;
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
 /// The range to ask for, if this request may begin an object with it.
-pub(super) fn wanted(order: &Order, facts: &RequestFacts) -> Option<HeaderValue> {
+pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
+    let (order, facts) = (&transaction.order, &transaction.facts);
     let plain = order.body.is_none()
-        && order.tries < 2
+        && transaction.tries < 2
         && !facts.has_condition
         && !facts.has_origin_condition
         && !facts.directives.no_store
@@ -55,53 +52,40 @@ pub(super) fn around(order: &Order, facts: &RequestFacts) -> Option<HeaderValue>
     HeaderValue::try_from(range).ok()
 }
 
-/// Nothing stored answers a request for a range.
+/// Joins the fetch of another request for the range, or says which one to begin.
 pub(super) async fn miss(
-    connection: &Rc<Connection>,
-    order: Order,
+    transaction: &mut Transaction<'_>,
     place: Place,
-    facts: &RequestFacts,
     why: Why,
     range: HeaderValue,
-    note: &mut Note,
-) -> Answer {
-    let collapse = &connection.worker.common.collapse;
-    let patience = connection.worker.patience(&order.target.authority);
+) -> Next {
+    let collapse = &transaction.connection.worker.common.collapse;
     // A fetch of the whole brings this range too; an object of our own would take its place.
-    if let Some(told) = collapse.under_way(&place.name) {
-        match listen(told, patience).await {
-            Told::Shared(shared) => {
-                if let Some(answer) = follow(connection, &order, facts, &shared, note) {
-                    return answer;
+    let told = match collapse.under_way(&place.name) {
+        Some(told) => told,
+        None => {
+            let mut ranges_key = place.name.clone();
+            // No URL holds this byte.
+            ranges_key.push(0);
+            match collapse.join(&ranges_key, Instant::now()) {
+                Part::Leader(flight) => {
+                    return Next::Fetch(Fetch {
+                        flight: Some(flight),
+                        range: Some(range),
+                        ..Fetch::alone(place, why)
+                    });
                 }
+                Part::Follower(told) => told,
+                Part::Alone => return transaction.fetch_alone(place, why),
             }
-            Told::Again => {
-                return super::look_up_and_decide(connection, order, place.key, facts, note).await;
-            }
-            Told::Alone | Told::Wait => {}
         }
-        return forward::pass_or_store(connection, order, place, why, note).await;
-    }
-    let mut ranges_key = place.name.clone();
-    // No URL holds this byte.
-    ranges_key.push(0);
-    match collapse.join(&ranges_key, Instant::now()) {
-        Part::Leader(flight) => {
-            let flight = Some(flight);
-            forward::lead_range(connection, order, place, why, flight, Some(range), note).await
-        }
-        Part::Follower(told) => match listen(told, patience).await {
-            Told::Again => {
-                super::look_up_and_decide(connection, order, place.key, facts, note).await
-            }
-            Told::Shared(shared) => match follow(connection, &order, facts, &shared, note) {
-                Some(answer) => answer,
-                None => forward::pass_or_store(connection, order, place, why, note).await,
-            },
-            Told::Alone | Told::Wait => {
-                forward::pass_or_store(connection, order, place, why, note).await
-            }
+    };
+    match listen(told, transaction.patience()).await {
+        Told::Again => Next::LookUp(place.key),
+        Told::Shared(shared) => match follow(transaction, &shared) {
+            Some(answer) => Next::Answer(answer),
+            None => transaction.fetch_alone(place, why),
         },
-        Part::Alone => forward::pass_or_store(connection, order, place, why, note).await,
+        Told::Alone | Told::Wait => transaction.fetch_alone(place, why),
     }
 }
