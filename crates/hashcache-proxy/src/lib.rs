@@ -14,8 +14,10 @@ mod worker;
 
 // The life of a request.
 mod collapse;
+mod connection;
 mod fetch;
 mod intercept;
+mod log_entry;
 mod mirror;
 mod pieces;
 mod purge;

@@ -4,7 +4,7 @@
 //! out to be missing when it is read, a piece is claimed and followed. All of it is of one version:
 //! reader, claim and follower come from one hit, and `fetch::piece` lets no other bytes in.
 //!
-//! Called by `partial` and read by `body`. Invariant: it ends after the last byte of the last part
+//! Called by `hit` and read by `body`. Invariant: it ends after the last byte of the last part
 //! or with an error; if upstream no longer has the version, that is an error. Memory: what a reader
 //! or follower holds, and nothing ahead of the client beyond that.
 

@@ -23,12 +23,12 @@ use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use super::Connection;
 use super::assembly::{Assembly, Part, Prepared};
 use super::body::Body;
 use super::look_up::Source;
 use super::transaction::{Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::piece::Whole;
 use crate::store::{Place, StoredResponse};

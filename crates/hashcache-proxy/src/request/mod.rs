@@ -16,10 +16,9 @@ mod connect;
 mod follow;
 mod forward;
 mod hit;
-pub(crate) mod intercepted;
+mod intercepted;
 mod look_up;
 mod mirrored;
-mod note;
 mod own;
 mod own_fields;
 mod pass;
@@ -29,10 +28,8 @@ mod transaction;
 mod validate;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
-use bytes::Bytes;
 use hashcache_http::{
     Authority, Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, Target, TargetError,
     Upgrading, asks_for_upgrade, cache_key, parse_target, strip_request,
@@ -42,46 +39,20 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
-use self::intercepted::Within;
 use self::look_up::{LookedUp, look_up};
-use self::note::Note;
-use self::transaction::{Found, Next, Order, Served, Transaction, Why};
+use self::transaction::{Answer, Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::Known;
 use crate::fetch::counters::Tally;
 use crate::fetch::variant::with_objects;
+use crate::log_entry::Note;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
 use crate::related::Asked;
-use crate::share::Allowance;
 use crate::upstream::address::check_port;
-use crate::wire::{Cell, ClientBody, Head, HeadInfo};
-use crate::worker::Worker;
-
-/// One client's connection, as far as its requests must know of it; in HTTP/2, one stream of it.
-#[derive(Clone)]
-pub(crate) struct Connection {
-    pub(crate) worker: Rc<Worker>,
-    pub(crate) cell: Rc<Cell>,
-    /// What the client may take.
-    pub(crate) allowance: Allowance,
-    pub(crate) client: SocketAddr,
-    pub(crate) local: SocketAddr,
-    /// What the client speaks: https where there is TLS.
-    pub(crate) scheme: Scheme,
-    /// Why this client is served nothing, if it is.
-    pub(crate) denied: Option<Failure>,
-    /// Whose requests these are, where TLS to a host ended here.
-    pub(crate) within: Option<Rc<Within>>,
-    /// Tells who serves requests to end with the one under way.
-    pub(crate) stopping: tokio::sync::watch::Receiver<bool>,
-    /// Tells tunnels that the time to end has come.
-    pub(crate) drained: tokio::sync::watch::Receiver<bool>,
-}
-
-/// An answer on its way, or why there is none.
-type Answer = Result<Response<Body>, Failure>;
+use crate::wire::{ClientBody, Head, HeadInfo};
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -159,7 +130,8 @@ async fn serve(
         RequestTarget::Tunnel(authority) => {
             note.set_authority(authority.to_string());
             not_admin(connection, &authority)?;
-            return connect::tunnel(connection, authority, note).await;
+            connect::tunnel(connection, authority, note).await?;
+            return Ok(Response::new(Body::empty()));
         }
         RequestTarget::Server(authority) => {
             note.set_authority(authority.display(Scheme::Http).to_string());
@@ -197,7 +169,14 @@ async fn serve(
         let Some(led) = mirrored::lead(connection, &target) else {
             return own::page(connection, &request, &target, note);
         };
-        let mirrored = mirrored::serve(connection, request, info, (&target, led), note);
+        let entered = mirrored::enter(connection, request, info, (&target, led))?;
+        let Some((order, dress)) = entered else {
+            return Ok(own::not_allowed());
+        };
+        let mirrored = async {
+            let response = answer(connection, order, note).await?;
+            mirrored::dress(connection, dress, response).await
+        };
         return Box::pin(mirrored).await;
     }
     if names_host && info.form == crate::wire::Form::Origin {
@@ -448,13 +427,6 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
         place,
         served,
     }))
-}
-
-/// An authority and its content, empty.
-fn text(status: StatusCode, content: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::full(content));
-    *response.status_mut() = status;
-    response
 }
 
 /// What an answer's head may take without being set aside: every connection has that much.

@@ -3,8 +3,8 @@
 use hashcache_http::{CacheStatus, Forward};
 use http::{HeaderMap, Version};
 
-use super::Connection;
 use crate::access_log::Outcome;
+use crate::connection::Connection;
 
 /// Adds Via and Cache-Status to a response from upstream.
 pub(super) fn add_own(connection: &Connection, fields: &mut HeaderMap, status: CacheStatus<'_>) {

@@ -14,14 +14,15 @@ use hashcache_http::{
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
+use super::connect;
 use super::look_up::{LookedUp, look_up};
-use super::note::Note;
 use super::own_fields::{add_own, outcome_of};
-use super::transaction::{Order, Transaction};
-use super::{Answer, Connection, connect};
+use super::transaction::{Answer, Order, Transaction};
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, Known};
+use crate::log_entry::Note;
 use crate::upstream::{RequestBody, SendFailure, SendOptions};
 
 /// Sends a request upstream and its answer back; nothing is stored.

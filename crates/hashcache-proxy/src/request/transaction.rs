@@ -18,17 +18,21 @@ use hashcache_http::{
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
-use super::Connection;
 use super::body::Body;
-use super::note::Note;
 use crate::collapse::Flight;
+use crate::connection::Connection;
+use crate::failure::Failure;
 use crate::fetch::Known;
+use crate::log_entry::Note;
 use crate::pieces::Awaited;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::address::Purpose;
 use crate::upstream::connect::Endpoint;
 use crate::wire::{ClientBody, Content, HeadInfo};
+
+/// An answer on its way, or why there is none.
+pub(super) type Answer = Result<Response<Body>, Failure>;
 
 /// A request that is being answered.
 pub(super) struct Transaction<'a> {

@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::clock::Clock;
 use crate::settings::CertificateFiles;
 use crate::upstream::tls::{OurTime, provider};
+use crate::wire::HTTP_2;
 
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
@@ -127,9 +128,6 @@ fn bears(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
         .and_then(|certificate| verify_server_name(&certificate, name))
         .is_ok()
 }
-
-/// HTTP/2 in ALPN (RFC 9113, section 3.2).
-pub(super) const HTTP_2: &[u8] = b"h2";
 
 #[cfg(test)]
 mod tests {

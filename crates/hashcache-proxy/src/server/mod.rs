@@ -20,9 +20,6 @@ mod protocol;
 
 pub use self::identity::IdentityError;
 
-pub(crate) use self::cores::{INTERCEPTED_BYTES, count_ending, serve};
-pub(crate) use self::protocol::{Protocol, shake};
-
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
