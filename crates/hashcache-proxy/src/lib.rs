@@ -4,6 +4,7 @@
 
 // What was asked for, and what can go wrong.
 mod failure;
+mod limits;
 mod settings;
 mod share;
 
@@ -26,6 +27,7 @@ mod request;
 mod store;
 
 // Where answers come from.
+mod tls;
 mod tunnel;
 mod upstream;
 
@@ -40,12 +42,13 @@ mod page;
 pub use intercept::Intercept;
 pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
+pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use server::{IdentityError, RunError, run};
+pub use server::{RunError, run};
 pub use settings::{
-    AccessLog, CertificateFiles, CollapseWait, Fail, GroupBy, Limits, Listen, LogFormat, Mode,
-    Settings, Speaks, StateFiles,
+    AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
 };
+pub use tls::identity::{CertificateFiles, IdentityError};
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
 pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::tls::AuthoritiesError;

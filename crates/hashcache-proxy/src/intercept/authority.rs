@@ -44,10 +44,10 @@ use rustls::pki_types::{
 use rustls::sign::{CertifiedKey, SigningKey};
 
 use super::SELF_TEST_HOST;
-use super::certificate::Certificate;
 use super::leaves::{Leaf, Leaves};
 use super::pem::pem;
-use crate::upstream::tls::provider;
+use crate::tls::certificate::Certificate;
+use crate::tls::provider;
 
 /// What an authority is to be like.
 #[derive(Clone, Debug)]

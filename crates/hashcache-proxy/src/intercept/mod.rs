@@ -12,8 +12,6 @@
 
 // Whom we answer for, and with what.
 pub(crate) mod authority;
-pub(crate) mod certificate;
-pub(crate) mod expiry;
 mod leaves;
 pub(crate) mod pem;
 
@@ -24,7 +22,6 @@ pub(crate) mod hello;
 pub(crate) mod peek;
 
 pub(crate) mod learned;
-pub(crate) mod verified;
 
 use std::fmt;
 use std::io;
@@ -42,9 +39,9 @@ use self::authority::{Authority, AuthorityError};
 use self::hello::{Hello, Inside};
 use self::hosts::Hosts;
 use self::learned::Learned;
-use self::verified::Verified;
 use crate::clock::Clock;
-use crate::upstream::tls::{OurTime, provider};
+use crate::tls::{OurTime, provider};
+use crate::upstream::verified_hosts::Verified;
 
 /// The host that is always intercepted and that the proxy answers itself, for nobody else has it:
 /// a browser that gets an answer from there over https trusts the authority. The domain `internal`

@@ -30,7 +30,7 @@ use crate::share::Held;
 use crate::tunnel;
 use crate::upstream::Unverified;
 use crate::upstream::connect::Endpoint;
-use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, count_ending, shake};
+use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, shake};
 use crate::worker::Worker;
 
 /// A CONNECT that may be intercepted, by its name alone.
@@ -343,7 +343,7 @@ impl Ours {
         let stopping = connection.stopping.clone();
         let serving = (connection.serve_inside)(self.socket, self.protocol, inside, stopping);
         tokio::select! {
-            ending = serving => count_ending(&worker.metrics, ending),
+            ending = serving => worker.count_ending(ending),
             _ = drained.wait_for(|drained| *drained) => {}
         }
         // Whom we told to stop may have had no time to ask.

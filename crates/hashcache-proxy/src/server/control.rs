@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::cores::Counts;
-use super::identity::Identity;
 use super::{DRAIN_STEP, OVER_TIME, Stage};
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::metrics::{Metrics, Reload};
 use crate::settings::Settings;
+use crate::tls::identity::Identity;
 use crate::upstream;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreached::Unreached;

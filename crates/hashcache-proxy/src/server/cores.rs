@@ -28,14 +28,13 @@ use super::{DRAIN_STEP, RunError, Stage};
 use crate::access_log::{RequestId, WorkerLog};
 use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::limits::Limits;
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, Reader};
 use crate::request;
-use crate::settings::{Limits, Settings, Speaks};
+use crate::settings::{Settings, Speaks};
 use crate::share::{Allowance, Held, Network};
-use crate::wire::{
-    self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES, count_ending,
-};
+use crate::wire::{self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES};
 use crate::worker::{Common, Worker};
 
 /// What a client's connection at rest takes of memory: its task, which is 2 KiB, its state, up to
@@ -230,7 +229,7 @@ impl Core {
                     over.closed().await;
                 }
             },
-            _ => count_ending(&worker.metrics, ending),
+            _ => worker.count_ending(ending),
         }
     }
 }

@@ -13,12 +13,10 @@
 //! Invariant: addresses are bound without SO_REUSEPORT, so a second instance is refused and does
 //! not silently take half of the connections.
 
+mod authority_expiry;
 mod control;
 mod cores;
-pub(crate) mod identity;
 mod protocol;
-
-pub use self::identity::IdentityError;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -35,22 +33,22 @@ use tracing::warn;
 
 use self::control::{Control, Signals};
 use self::cores::{Core, Counts, Door};
-use self::identity::Identity;
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::intercept::verified::Verified;
-use crate::intercept::{Interceptor, Known, expiry};
+use crate::intercept::{Interceptor, Known};
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::purge::Purger;
 use crate::related::Related;
 use crate::settings::{Mode, Settings, StateFiles};
 use crate::share::Shares;
+use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::{AuthoritiesError, Trust};
 use crate::upstream::unreached::Unreached;
+use crate::upstream::verified_hosts::Verified;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
 
@@ -237,7 +235,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
-    runtime.spawn(expiry::mind(Arc::clone(&common)));
+    runtime.spawn(authority_expiry::mind(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,

@@ -13,8 +13,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::identity::Identity;
 use crate::settings::Speaks;
+use crate::tls::identity::Identity;
 use crate::wire::{PREFACE, Protocol, Socket, shake};
 
 /// Why a connection is not served.

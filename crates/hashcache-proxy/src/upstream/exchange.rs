@@ -31,7 +31,7 @@ use super::response_body::{Lease, ResponseBody};
 use super::trunk::{self, Refused};
 use super::{Exchange, SendFailure, SendOptions, Upgrade, Upstream};
 use crate::failure::Failure;
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 /// An exchange that gave no response, with what is needed to try again.
 pub(super) struct Stumble {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::exchange::INTERIM_MAX;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::wire::frames::{Budget, CONTINUATION, DATA, FrameHead, Frames, HEADERS, RST_STREAM};
 
 /// Watches the frames of one connection.

@@ -31,6 +31,7 @@ pub(crate) mod response_body;
 pub(crate) mod tls;
 mod trunk;
 pub(crate) mod unreached;
+pub(crate) mod verified_hosts;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -57,13 +58,14 @@ use self::pool::{Line, Pool};
 use self::tls::{Offer, Trust};
 use self::trunk::{Refused, Trunk, Trunks};
 use self::unreached::Unreached;
+use self::verified_hosts::Verified;
 use crate::failure::Failure;
-use crate::intercept::verified::Verified;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::Share;
 
 pub(crate) use self::address::Destinations;
 pub(crate) use self::connect::Endpoint;
+pub(crate) use self::limit::UpstreamFigures;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
 pub(crate) use self::tls::Unverified;

@@ -33,7 +33,7 @@ use super::connect::Endpoint;
 use super::meter::{Meter, Metered};
 use super::request_body::RequestBody;
 use crate::failure::Failure;
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 /// One connection.
 pub(super) struct Trunk {

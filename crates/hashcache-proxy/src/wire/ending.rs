@@ -1,6 +1,4 @@
-//! How a client's connection ended, and which limit that was.
-
-use crate::metrics::{Limit, WorkerMetrics};
+//! How a client's connection ended.
 
 /// How a connection came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +22,4 @@ pub(crate) enum Ending {
     Aborted,
     /// The socket was given to whoever called [`Cell::upgraded`].
     Upgraded,
-}
-
-/// Counts the limit that ended a connection, if one did.
-pub(crate) fn count_ending(metrics: &WorkerMetrics, ending: Ending) {
-    match ending {
-        Ending::Idle => metrics.limit(Limit::IdleTime),
-        Ending::SlowHead => metrics.limit(Limit::HeadTime),
-        Ending::Flood => metrics.limit(Limit::Frames),
-        Ending::NoMemory => metrics.limit(Limit::Memory),
-        Ending::SlowWrite => metrics.limit(Limit::ProgressTime),
-        Ending::Upgraded | Ending::Closed | Ending::Broken | Ending::Aborted => {}
-    }
 }

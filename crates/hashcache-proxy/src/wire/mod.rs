@@ -40,9 +40,9 @@ mod cuts;
 mod tests;
 
 pub(crate) use cell::{Cell, Head, HeadInfo, Sent, Upgraded};
-pub(crate) use ending::{Ending, count_ending};
+pub(crate) use ending::Ending;
 pub(crate) use head::{Content, Form};
 pub(crate) use http2::{ClientBody, PREFACE, frames, serve_http2};
-pub(crate) use protocol::{HTTP_2, HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, shake};
+pub(crate) use protocol::{HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, shake};
 pub(crate) use serve::serve_connection;
 pub(crate) use socket::Socket;

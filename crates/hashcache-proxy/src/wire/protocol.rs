@@ -5,6 +5,7 @@ use std::io;
 use tokio_rustls::TlsAcceptor;
 
 use super::socket::Socket;
+use crate::tls::HTTP_2;
 
 /// How requests are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,3 @@ pub(crate) const TLS_BYTES: u64 = 24 << 10;
 pub(crate) const HTTP_2_BYTES: u64 = 28 << 10;
 /// What both take together, on a connection that began in the clear.
 pub(crate) const INTERCEPTED_BYTES: u64 = TLS_BYTES + HTTP_2_BYTES;
-
-/// HTTP/2 in ALPN (RFC 9113, section 3.2).
-pub(crate) const HTTP_2: &[u8] = b"h2";

@@ -29,7 +29,7 @@ use super::cell::{Cell, WaitFor};
 use super::ending::Ending;
 use super::socket::Socket;
 use super::stream::{NARROW, Peer, Stream};
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::Held;
 
 /// Serves `socket` until one side is done. `service` is called once a request and must take the

@@ -21,7 +21,7 @@ use super::super::ending::Ending;
 use super::super::socket::Socket;
 use super::super::stream::Peer;
 use super::frames::{Budget, Frames, Seen};
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{Allowance, Held, UnfinishedHead};
 
 /// What is known about one connection.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::cell::{Asked, Head, HeadInfo, StreamHead};
 use super::super::head::{Content, Form, Refusal, refuse};
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 /// Judges a head; puts the authority into `Host` and one Cookie field in the place of many.
 pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> StreamHead {

@@ -43,7 +43,7 @@ use super::cell::{Cell, Head};
 use super::ending::Ending;
 use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{Allowance, Held};
 
 pub(crate) use self::body::ClientBody;

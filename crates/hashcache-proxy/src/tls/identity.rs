@@ -19,10 +19,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error as TlsError, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
+use super::{HTTP_2, OurTime, provider};
 use crate::clock::Clock;
-use crate::settings::CertificateFiles;
-use crate::upstream::tls::{OurTime, provider};
-use crate::wire::HTTP_2;
 
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +47,15 @@ pub enum IdentityError {
     /// The system gave no random bytes for tickets.
     #[error("cannot make keys for session tickets")]
     Tickets(#[source] TlsError),
+}
+
+/// Where a certificate and its key are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The chain, our own certificate first (PEM).
+    pub certificate: PathBuf,
+    /// The key (PEM).
+    pub key: PathBuf,
 }
 
 /// What is shown to clients; one for all cores, made anew by a reload.
@@ -79,7 +86,7 @@ impl Identity {
         Ok(Some(Self(Arc::new(config))))
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.0))
     }
 }
