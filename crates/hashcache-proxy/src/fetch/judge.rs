@@ -15,8 +15,8 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
+use super::spec::{Extent, Order};
 use super::variant::{NewRow, Spot};
-use super::{Extent, Order};
 use crate::metrics::Limit;
 use crate::pieces::{Awaited, Claim, WholeOnly};
 use crate::purge::labels_of;

@@ -43,7 +43,7 @@ use rustls::pki_types::{
 };
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::SELF_TEST_HOST;
+use super::hosts::SELF_TEST_HOST;
 use super::leaves::{Leaf, Leaves};
 use super::pem::pem;
 use crate::tls::certificate::Certificate;

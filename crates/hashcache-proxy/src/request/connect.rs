@@ -14,7 +14,7 @@ use crate::log_entry::{Note, TunnelNote};
 use crate::tunnel;
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
-use crate::upstream::connect::Endpoint;
+use crate::upstream::endpoint::Endpoint;
 
 /// Connects first, so that the client hears of a failure; then the answer is 200 and the connection
 /// becomes a pipe.

@@ -29,7 +29,7 @@ use crate::log_entry::{Note, TunnelNote};
 use crate::share::Held;
 use crate::tunnel;
 use crate::upstream::Unverified;
-use crate::upstream::connect::Endpoint;
+use crate::upstream::endpoint::Endpoint;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, shake};
 use crate::worker::Worker;
 

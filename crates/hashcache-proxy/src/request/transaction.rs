@@ -28,7 +28,7 @@ use crate::pieces::Awaited;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::address::Purpose;
-use crate::upstream::connect::Endpoint;
+use crate::upstream::endpoint::Endpoint;
 use crate::wire::{ClientBody, Content, HeadInfo};
 
 /// An answer on its way, or why there is none.

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
 use super::protocol::{NotServed, settle};
-use super::{DRAIN_STEP, RunError, Stage};
+use super::stage::{DRAIN_STEP, RunError, Stage};
 use crate::access_log::{RequestId, WorkerLog};
 use crate::connection::Connection;
 use crate::failure::Failure;

@@ -22,7 +22,8 @@ use hyper::upgrade::OnUpgrade;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
+use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing};
 use super::limit::Place;
 use super::pool::{Line, Sender};
@@ -346,5 +347,3 @@ fn failure_of(error: &hyper::Error) -> Failure {
 
 /// How long content is held for a `100 Continue` that may never come (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
-/// Interim responses to one request; more is a fault or an attack.
-pub(super) const INTERIM_MAX: usize = 32;

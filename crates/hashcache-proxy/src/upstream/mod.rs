@@ -18,6 +18,7 @@ pub(crate) mod address;
 mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
+pub(crate) mod endpoint;
 mod exchange;
 mod flood;
 pub(crate) mod framing;
@@ -64,7 +65,7 @@ use crate::limits::Limits;
 use crate::share::Share;
 
 pub(crate) use self::address::Destinations;
-pub(crate) use self::connect::Endpoint;
+pub(crate) use self::endpoint::Endpoint;
 pub(crate) use self::limit::UpstreamFigures;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;

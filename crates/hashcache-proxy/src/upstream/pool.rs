@@ -21,7 +21,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::channel::Channel;
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
 use super::limit::{CountedIdle, Places};
 use super::meter::{Memory, Meter, Metered};
 use super::request_body::RequestBody;

@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
 use super::limit::Place;
 use super::pool::{Line, Pool};
