@@ -20,11 +20,12 @@ use tracing::warn;
 
 use crate::args::SettingArgs;
 use crate::fault::{self, Fault};
+use crate::logging;
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
+use crate::output::{say, tell};
 use crate::private::Private;
 use crate::settings::{self, Effective, Environment, Source};
 use crate::units::show_size;
-use crate::{logging, say, tell};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
 /// an upstream connection as well, and the cache and logs need the rest.
