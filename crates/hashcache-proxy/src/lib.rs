@@ -17,12 +17,12 @@ mod worker;
 mod collapse;
 mod connection;
 mod fetch;
+mod in_flight_ranges;
 mod intercept;
 mod log_entry;
 mod mirror;
-mod pieces;
+mod page_groups;
 mod purge;
-mod related;
 mod request;
 mod store;
 
@@ -35,9 +35,9 @@ mod upstream;
 mod access_log;
 mod admin;
 mod clock;
-mod kept_file;
 mod metrics;
 mod page;
+mod state_file;
 
 pub use intercept::Intercept;
 pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};

@@ -20,9 +20,9 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::{Admin, plain, typed};
-use crate::kept_file::{Link, open_regular};
 use crate::purge::{Effect, PurgeError, Purger, Room, What, report};
 use crate::settings::Mode;
+use crate::state_file::{Link, open_regular};
 
 pub(super) const PATH: &str = "/-/purge";
 

@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::spec::{Extent, Order};
 use super::variant::{NewRow, Spot};
+use crate::in_flight_ranges::{Awaited, Claim, WholeOnly};
 use crate::metrics::Limit;
-use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::page_groups::Asked;
 use crate::purge::labels_of;
-use crate::related::Asked;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Exchange;
 use crate::worker::Worker;

@@ -14,7 +14,7 @@
 //! the place of the stored ones (RFC 9111 3.4). What forbids storing (`no-store`, `private`) takes
 //! the rest out as well.
 //!
-//! Called by `request` for a claim of `pieces`. Invariant: bytes reach a filler only after that
+//! Called by `request` for a claim of `in_flight_ranges`. Invariant: bytes reach a filler only after that
 //! judgement.
 
 use std::future::poll_fn;
@@ -35,8 +35,8 @@ use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
+use crate::in_flight_ranges::{Claim, Ticket, WholeOnly};
 use crate::metrics::Counted;
-use crate::pieces::{Claim, Ticket, WholeOnly};
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
 use crate::upstream::{Endpoint, Exchange, ResponseBody, SendOptions};

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
 use super::counters::Trailers;
-use crate::pieces::Awaited;
+use crate::in_flight_ranges::Awaited;
 use crate::share::Share;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};

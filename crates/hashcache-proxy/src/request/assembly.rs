@@ -20,7 +20,7 @@ use hashcache::{Follower, Hit, ReadError, Reader};
 use crate::failure::Failure;
 use crate::fetch::counters::Tally;
 use crate::fetch::piece::{Whole, fetch_piece};
-use crate::pieces::{Awaited, Claimed, Stage, claim_end};
+use crate::in_flight_ranges::{Awaited, Claimed, Stage, claim_end};
 use crate::worker::Worker;
 
 /// A part of an answer's content.

@@ -50,7 +50,7 @@ use crate::fetch::variant::with_objects;
 use crate::log_entry::Note;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
-use crate::related::Asked;
+use crate::page_groups::Asked;
 use crate::upstream::address::check_port;
 use crate::wire::{ClientBody, Head, HeadInfo};
 

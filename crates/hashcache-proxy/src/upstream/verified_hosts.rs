@@ -19,7 +19,7 @@ use std::time::Duration;
 use hashcache_http::{Authority, UnixTime};
 use tracing::warn;
 
-use crate::kept_file::{Link, open_regular, replace};
+use crate::state_file::{Link, open_regular, replace};
 
 /// Hosts that were verified; one table for all cores.
 #[derive(Debug, Default)]
