@@ -12,7 +12,7 @@
 mod entry;
 mod escape;
 mod format;
-mod scribe;
+mod writer;
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub(crate) use entry::{Entry, Outcome, RequestId, Tally};
 use format::{Client, Formatter, Query, Style, Target};
-use scribe::{Desk, Pending, Scribe, Sink, lock};
+use writer::{Desk, Pending, Scribe, Sink, lock};
 
 use crate::settings::{self, LogFormat, Mode, Settings};
 
