@@ -15,6 +15,7 @@ mod worker;
 
 // The life of a request.
 mod collapse;
+mod connect;
 mod connection;
 mod fetch;
 mod in_flight_ranges;
@@ -28,7 +29,6 @@ mod store;
 
 // Where answers come from.
 mod tls;
-mod tunnel;
 mod upstream;
 
 // What operators see.

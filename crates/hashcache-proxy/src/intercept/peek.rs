@@ -1,6 +1,6 @@
 //! The first bytes of a tunnel, looked at and kept: is it TLS, and who is asked for?
 //!
-//! Called by `request/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads
+//! Called by `connect/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads
 //! for it.
 //!
 //! Invariant: what was read is given back whole, whatever it was, to be replayed to the origin or

@@ -12,11 +12,9 @@
 
 pub(crate) mod assembly;
 pub(crate) mod body;
-mod connect;
 mod follow;
 mod forward;
 mod hit;
-mod intercepted;
 mod look_up;
 mod mirrored;
 mod own;
@@ -42,6 +40,7 @@ use self::body::Body;
 use self::look_up::{LookedUp, look_up};
 use self::transaction::{Answer, Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
+use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::Known;
@@ -278,7 +277,7 @@ fn parse(
     let host = host.or(Some(&*named));
     let named = parse_target(request.method(), text, host, Scheme::Https);
     let named = named.map_err(target_failure)?;
-    match intercepted::refusal(within, &named) {
+    match connect::intercepted::refusal(within, &named) {
         Some(failure) => Err(failure),
         None => Ok(named),
     }

@@ -14,10 +14,10 @@ use hashcache_http::{
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::connect;
 use super::look_up::{LookedUp, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::transaction::{Answer, Order, Transaction};
+use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};

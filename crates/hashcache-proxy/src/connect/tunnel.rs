@@ -1,6 +1,6 @@
 //! A tunnel: bytes both ways between a client and an upstream, unread.
 //!
-//! `request` calls this after it answered a `CONNECT` with 200, and for connections that switched
+//! `connect` calls this after it answered a `CONNECT` with 200, and for connections that switched
 //! protocols. One task moves both directions; what is read is written on at once, so a silent
 //! tunnel holds no buffer, and a slow reader holds back the writer at the other end.
 //!

@@ -1,24 +1,25 @@
 //! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that
 //! change to another protocol (WebSocket).
 
+pub(crate) mod intercepted;
+mod tunnel;
+
 use std::rc::Rc;
 
 use hashcache_http::{Authority, Scheme};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::intercepted;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::log_entry::{Note, TunnelNote};
-use crate::tunnel;
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
 use crate::upstream::endpoint::Endpoint;
 
 /// Connects first, so that the client hears of a failure; then the answer is 200 and the connection
 /// becomes a pipe.
-pub(super) async fn tunnel(
+pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
     note: &mut Note,
@@ -49,7 +50,7 @@ pub(super) async fn tunnel(
 }
 
 /// Makes a pipe of the client's connection and the one upstream that has agreed to change protocol.
-pub(super) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
+pub(crate) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
     let Upgrade { stream, place } = upgrade;
     let upstream = async move { stream.await.ok().map(TokioIo::new) };
     switch(connection, note.hand_over(), upstream, place);

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
+use super::tunnel;
 use crate::connection::{Connection, Within};
 use crate::failure::Failure;
 use crate::intercept::hello::Hello;
@@ -27,14 +28,13 @@ use crate::intercept::peek::peek;
 use crate::intercept::{Handshake, Interceptor, PEEK_TIME, Reason, Wanted, suits};
 use crate::log_entry::{Note, TunnelNote};
 use crate::share::Held;
-use crate::tunnel;
 use crate::upstream::Unverified;
 use crate::upstream::endpoint::Endpoint;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, shake};
 use crate::worker::Worker;
 
 /// A CONNECT that may be intercepted, by its name alone.
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     wanted: Wanted,
     to: Endpoint,
@@ -43,7 +43,7 @@ pub(super) struct Candidate {
 }
 
 /// Whether a CONNECT to `to` may be intercepted.
-pub(super) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
+pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
     let worker = &connection.worker;
     let interceptor = worker.common.live().intercept.clone()?;
     let judged = interceptor.judge(&to.authority).and_then(|wanted| {
@@ -68,7 +68,7 @@ pub(super) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
 
 /// Agrees to the CONNECT, after it has connected to a host that is not known, so that the client hears of a
 /// failure; then goes on by itself.
-pub(super) async fn begin(
+pub(crate) async fn begin(
     connection: &Rc<Connection>,
     candidate: Candidate,
     note: &mut Note,
@@ -356,7 +356,7 @@ impl Ours {
 }
 
 /// Why a request on an intercepted connection is not answered, if it is not.
-pub(super) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure> {
+pub(crate) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure> {
     let is_ours = match named {
         RequestTarget::Resource(target) => {
             target.scheme == Scheme::Https && target.authority == within.authority
