@@ -3,7 +3,7 @@
 //! A task of its own, because the client that caused it may leave at any time and others may have
 //! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
 //! done), or when upstream fails and cannot be resumed. `judge` says what becomes of a response,
-//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `piece`
+//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `range_fetch`
 //! fetches a stretch of a response of which other parts are stored.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
@@ -16,8 +16,8 @@ pub(crate) mod confirm;
 pub(crate) mod counters;
 mod fields;
 mod judge;
-pub(crate) mod piece;
 mod pump;
+pub(crate) mod range_fetch;
 mod sink;
 mod spec;
 pub(crate) mod variant;
@@ -268,7 +268,7 @@ async fn store_part(
         peer,
     }));
     let body = exchange.response.into_body();
-    piece::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
+    range_fetch::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
 }
 
 /// What of a whole response the client asked for, if that is one range of it.

@@ -30,7 +30,7 @@ use super::transaction::{Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::piece::Whole;
+use crate::fetch::range_fetch::Whole;
 use crate::store::{Place, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
