@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::intercept::Wanted;
-use crate::intercept::learned::Who;
+use crate::intercept::refusals::Who;
 use crate::share::{Allowance, Held};
 use crate::wire::{self, Ending, Protocol, Socket};
 use crate::worker::Worker;

@@ -44,7 +44,7 @@ use rustls::pki_types::{
 use rustls::sign::{CertifiedKey, SigningKey};
 
 use super::hosts::SELF_TEST_HOST;
-use super::leaves::{Leaf, Leaves};
+use super::leaf_cache::{Leaf, Leaves};
 use super::pem::pem;
 use crate::tls::certificate::Certificate;
 use crate::tls::provider;

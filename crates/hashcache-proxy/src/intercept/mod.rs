@@ -2,8 +2,8 @@
 //! that what passes can be stored. Nothing is intercepted that nobody named.
 //!
 //! `request` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
-//! of those; after the 200, `peek` looks at what the client says and `hello` reads it; `verified`
-//! knows whether the origin's certificate was found good lately, `learned` whether this program
+//! of those; after the 200, `peek` looks at what the client says and `client_hello` reads it; `verified`
+//! knows whether the origin's certificate was found good lately, `refusals` whether this program
 //! refuses ours. Only when all agree does `authority` make a leaf. Else the bytes go on to the
 //! origin as they came, and the client sees its certificate.
 //!
@@ -12,17 +12,17 @@
 
 // Whom we answer for, and with what.
 pub(crate) mod authority;
-mod leaves;
+mod leaf_cache;
 pub(crate) mod pem;
 
 // Whether we do.
 pub(crate) mod hosts;
 mod reason;
 
-pub(crate) mod hello;
+pub(crate) mod client_hello;
 pub(crate) mod peek;
 
-pub(crate) mod learned;
+pub(crate) mod refusals;
 
 pub(crate) use self::hosts::SELF_TEST_HOST;
 pub(crate) use self::reason::Reason;
@@ -40,9 +40,9 @@ use rustls::{AlertDescription, Error as TlsError, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use self::authority::{Authority, AuthorityError};
-use self::hello::{Hello, Inside};
+use self::client_hello::{Hello, Inside};
 use self::hosts::Hosts;
-use self::learned::Learned;
+use self::refusals::Learned;
 use crate::clock::Clock;
 use crate::tls::{OurTime, provider};
 use crate::upstream::verified_hosts::Verified;

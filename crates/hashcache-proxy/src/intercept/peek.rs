@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::Reason;
-use super::hello::{HANDSHAKE, Hello};
+use super::client_hello::{HANDSHAKE, Hello};
 
 /// What came of a look.
 pub(crate) struct Peeked {
