@@ -1,6 +1,6 @@
 //! Reading along with another request's fetch.
 //!
-//! Called by `forward` and `ranged` when a flight says that its response may be shared.
+//! Called by `miss` and `range_miss` when a flight says that its response may be shared.
 //!
 //! Invariant: who follows could have had the response from the store: its row matches, and it is
 //! fresh.

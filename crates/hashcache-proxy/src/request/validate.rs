@@ -12,11 +12,11 @@ use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
 use super::follow::follow;
-use super::forward::{again, begin, fetch_order, fetched};
 use super::hit::found;
+use super::miss::{again, begin, fetch_order, fetched};
 use super::own_fields::outcome_of;
 use super::transaction::{Next, Transaction};
-use super::{pass, ranged};
+use super::{pass, range_miss};
 use crate::access_log::Outcome;
 use crate::collapse::{Part, Told, listen};
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ pub(super) async fn validate(
     };
     transaction.note.outcome(outcome_of(forward));
     let replaces = Some(known.hit.clone());
-    let range = ranged::around(&transaction.order, &transaction.facts);
+    let range = range_miss::around(&transaction.order, &transaction.facts);
     let order = fetch::Order {
         known: Some(known.clone()),
         on_error,

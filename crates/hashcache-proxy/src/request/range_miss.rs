@@ -5,7 +5,7 @@
 //! of the same object meanwhile waits for this first answer and not for its content: what they
 //! lack they fetch as pieces.
 //!
-//! Called by `forward` and `validate`. Invariant: an answer that cannot be put together from parts is asked for
+//! Called by `miss` and `validate`. Invariant: an answer that cannot be put together from parts is asked for
 //! again with exactly the client's own Range and not stored; for a while after that, others do not
 //! even try.
 

@@ -17,7 +17,7 @@ use super::follow::{follow, following};
 use super::hit::{found, reuse_hit};
 use super::look_up::{LookedUp, look_up};
 use super::own_fields::{add_own, outcome_of};
-use super::ranged;
+use super::range_miss;
 use super::transaction::{Fetch, Found, Next, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, Told, listen};
@@ -36,8 +36,8 @@ pub(super) async fn miss(
     if transaction.facts.directives.only_if_cached {
         return Err(Failure::NotCached);
     }
-    if let Some(range) = ranged::wanted(transaction) {
-        return Ok(ranged::miss(transaction, place, why, range).await);
+    if let Some(range) = range_miss::wanted(transaction) {
+        return Ok(range_miss::miss(transaction, place, why, range).await);
     }
     if !transaction.may_share() {
         return Ok(transaction.fetch_alone(place, why));
