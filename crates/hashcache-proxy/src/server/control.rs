@@ -26,7 +26,7 @@ use crate::settings::Settings;
 use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreached::Unreached;
+use crate::upstream::unreachable::Unreached;
 use crate::worker::{Common, Live};
 
 /// The thread that minds the others.

@@ -50,7 +50,7 @@ use crate::tls::identity::Identity;
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreached::Unreached;
+use crate::upstream::unreachable::Unreached;
 use crate::upstream::verified_hosts::Verified;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};

@@ -24,7 +24,7 @@ use super::address::{Destinations, Purpose};
 use super::dns::Resolver;
 use super::endpoint::Endpoint;
 use super::interfaces::OwnAddresses;
-use super::unreached::Unreached;
+use super::unreachable::Unreached;
 use crate::failure::Failure;
 
 /// Opens connections on one core.

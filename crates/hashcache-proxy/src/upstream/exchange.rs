@@ -25,11 +25,11 @@ use tokio::time::{Instant, sleep_until};
 use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing};
-use super::limit::Place;
+use super::http2::{self, Refused};
+use super::permits::Place;
 use super::pool::{Line, Sender};
 use super::request_body::{RequestBody, Watch};
 use super::response_body::{Lease, ResponseBody};
-use super::trunk::{self, Refused};
 use super::{Exchange, SendFailure, SendOptions, Upgrade, Upstream};
 use crate::failure::Failure;
 use crate::limits::Limits;
@@ -72,7 +72,7 @@ impl Upstream {
             Sender::Http2(stream) => {
                 // Nobody can say 100 to us.
                 watch.let_go();
-                trunk::convert(&mut request, to);
+                http2::convert(&mut request, to);
                 let sending = stream.sender.try_send_request(request);
                 let patience = Patience::new(&self.limits, &line, &watch, begun);
                 head(sending, &interim, patience, options).await

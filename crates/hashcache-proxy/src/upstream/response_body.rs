@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
-use super::limit::Place;
+use super::permits::Place;
 use super::pool::{Line, Pool};
 use super::request_body::Watch;
 use crate::failure::Failure;
