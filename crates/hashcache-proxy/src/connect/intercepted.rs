@@ -66,8 +66,8 @@ pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
     }
 }
 
-/// Agrees to the CONNECT, after it has connected to a host that is not known, so that the client hears of a
-/// failure; then goes on by itself.
+/// Agrees to the CONNECT, after it has connected to a host that is not known, so that the client
+/// hears of a failure; then goes on by itself.
 pub(crate) async fn begin(
     connection: &Rc<Connection>,
     candidate: Candidate,

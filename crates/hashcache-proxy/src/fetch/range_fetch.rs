@@ -14,8 +14,8 @@
 //! the place of the stored ones (RFC 9111 3.4). What forbids storing (`no-store`, `private`) takes
 //! the rest out as well.
 //!
-//! Called by `request` for a claim of `in_flight_ranges`. Invariant: bytes reach a filler only after that
-//! judgement.
+//! Called by `request` for a claim of `in_flight_ranges`. Invariant: bytes reach a filler only
+//! after that judgement.
 
 use std::future::poll_fn;
 use std::rc::Rc;

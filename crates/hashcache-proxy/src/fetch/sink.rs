@@ -1,7 +1,7 @@
 //! Writing what arrives from upstream into the store.
 //!
-//! Called by `pump` and `range_fetch`. Invariant: a fetch waits for memory or the disk no longer than its
-//! readers would.
+//! Called by `pump` and `range_fetch`. Invariant: a fetch waits for memory or the disk no longer
+//! than its readers would.
 
 use std::time::Duration;
 

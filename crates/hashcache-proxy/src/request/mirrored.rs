@@ -4,7 +4,8 @@
 //! registry, in a space of its own. Where the response holds links, the client's conditions
 //! are translated before and the content is rewritten after; nothing in between knows of it.
 //!
-//! `request` calls [`enter`] before it answers, and [`dress`] after. Invariant: what is stored is what the registry sent.
+//! `request` calls [`enter`] before it answers, and [`dress`] after. Invariant: what is stored is
+//! what the registry sent.
 
 use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};

@@ -5,9 +5,9 @@
 //! of the same object meanwhile waits for this first answer and not for its content: what they
 //! lack they fetch as pieces.
 //!
-//! Called by `miss` and `validate`. Invariant: an answer that cannot be put together from parts is asked for
-//! again with exactly the client's own Range and not stored; for a while after that, others do not
-//! even try.
+//! Called by `miss` and `validate`. Invariant: an answer that cannot be put together from parts is
+//! asked for again with exactly the client's own Range and not stored; for a while after that,
+//! others do not even try.
 
 use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
 use http::HeaderValue;

@@ -1,9 +1,9 @@
 //! Where answers come from: one request to an origin, and its response.
 //!
-//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` gives a place,
-//! `pool` an idle connection or `connect` a new one (`unreachable` knows where that was in vain,
-//! `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https `tls`
-//! shakes hands), hyper writes the request (`request_body`) and reads the head (`meter` counts
+//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` gives a
+//! place, `pool` an idle connection or `connect` a new one (`unreachable` knows where that was in
+//! vain, `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https
+//! `tls` shakes hands), hyper writes the request (`request_body`) and reads the head (`meter` counts
 //! below it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is
 //! offered, `http2` keeps the connection.
 //!
