@@ -17,6 +17,7 @@ mod memory_pressure;
 mod models;
 mod mutants;
 mod never_wrong;
+mod outcomes;
 mod paper_figure;
 mod proxy_process;
 mod purges;
@@ -28,7 +29,7 @@ mod tidy;
 mod verdicts;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -125,4 +126,12 @@ fn root() -> PathBuf {
     own.parent()
         .expect("xtask lies in the root of the workspace")
         .to_owned()
+}
+
+/// The cargo that runs us, in the root of the workspace.
+fn cargo() -> process::Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = process::Command::new(program);
+    command.current_dir(root());
+    command
 }
