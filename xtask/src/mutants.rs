@@ -37,7 +37,14 @@ pub struct Args {
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What the build needs of the workspace.
-const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "crates", "xtask", "README.md"];
+const COPIED: [&str; 6] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "crates",
+    "campaigns",
+    "xtask",
+    "README.md",
+];
 
 /// Plants the faults.
 pub fn run(args: &Args) -> anyhow::Result<()> {

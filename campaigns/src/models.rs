@@ -1,5 +1,5 @@
-//! `cargo xtask models` and `cargo xtask stress`: the engine's random tests, for as long as one
-//! likes.
+//! `cargo campaign models` and `cargo campaign stress`: the engine's random tests, with any number
+//! of operations.
 //!
 //! They are the tests of `crates/hashcache/tests/it`, built for release: `model` compares random
 //! operations with a map, `stress` has many threads do everything at once with contents checked to

@@ -1,4 +1,4 @@
-//! `cargo xtask cpu`: processor time of a hit in memory, ours and nginx's, in one run.
+//! `cargo campaign cpu`: processor time of a hit in memory, ours and nginx's, in one run.
 //!
 //! Both stand in front of the same origin with one worker each, log every request in the combined
 //! format, and answer the same keep-alive connections; rounds alternate, and the median counts, so

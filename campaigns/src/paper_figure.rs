@@ -1,5 +1,5 @@
-//! `cargo xtask paper-figure`: what the policies take and give, measured, as the table at the end
-//! of docs/PAPER.md and as docs/policies.svg.
+//! `cargo campaign paper-figure`: memory and speed of each policy, measured, as the table at the
+//! end of docs/PAPER.md and as docs/policies.svg.
 //!
 //! Runs `hashcache bench engine` on a modelled disk of 70 seeks a second, the paper's SATA disk,
 //! and puts what the paper tells of its own runs beside it.
@@ -189,7 +189,7 @@ fn hold_against_paper(report: &mut Report, policies: &[Measured]) {
 
 fn table(policies: &[Measured], args: &Args) -> String {
     let mut text = format!(
-        "`cargo xtask paper-figure --objects {} --seed {}`\n\n\
+        "`cargo campaign paper-figure --objects {} --seed {}`\n\n\
          | policy | bits/slot | bits/live object | reads/hit | reads/miss | seeks/put | \
          hit ratio | hits in memory | requests/s | the paper |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
@@ -218,7 +218,7 @@ fn table(policies: &[Measured], args: &Args) -> String {
 }
 
 /// Where the table goes, so that people can write around it.
-const BEGIN: &str = "<!-- measured: written by `cargo xtask paper-figure` -->\n";
+const BEGIN: &str = "<!-- measured: written by `cargo campaign paper-figure` -->\n";
 const END: &str = "<!-- /measured -->\n";
 
 fn with_table(document: &str, table: &str) -> anyhow::Result<String> {

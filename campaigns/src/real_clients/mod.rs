@@ -1,4 +1,4 @@
-//! `cargo xtask real-clients`: the tools people have, through our proxy, with nothing but its
+//! `cargo campaign real-clients`: the tools people have, through our proxy, with nothing but its
 //! address in their environment.
 //!
 //! Package tools use the sources this machine is configured with; which these are is read from the

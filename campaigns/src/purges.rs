@@ -1,4 +1,4 @@
-//! `cargo xtask purges`: what was purged never answers again, and many purges cost little.
+//! `cargo campaign purges`: what was purged never answers again, and many purges cost little.
 //!
 //! Plays `hashcache_testkit::scenario::purges` against the real proxy, which is killed the moment
 //! it has answered; then runs the test of `crates/hashcache-cli/tests/it` that measures hits on a

@@ -1,4 +1,4 @@
-//! `cargo xtask never-wrong`: the real proxy killed again and again under load.
+//! `cargo campaign never-wrong`: the real proxy killed again and again under load.
 //!
 //! Plays `hashcache_testkit::scenario::never_wrong`: rounds of load, kill and restart with one
 //! cache, then a fill at a steady rate with another.

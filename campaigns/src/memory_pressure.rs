@@ -1,4 +1,4 @@
-//! `cargo xtask memory-pressure`: does a proxy give memory back before anyone is killed for it?
+//! `cargo campaign memory-pressure`: does a proxy give memory back before anyone is killed for it?
 //!
 //! A proxy with all the hot objects it may have shares a cgroup with a competitor, which takes
 //! memory at a given rate, or as fast as it can, holds it, and goes. Clients ask for hot objects

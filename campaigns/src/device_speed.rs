@@ -1,4 +1,4 @@
-//! `cargo xtask device-speed`: how near does the engine come to what fio gets out of a device?
+//! `cargo campaign device-speed`: how near does the engine come to what fio gets out of a device?
 //!
 //! On one file system: fio reads 16 KiB at random places of a file that was written, with 1, 8 and
 //! 32 of them under way, and writes it in order; the engine answers random look-ups of records of

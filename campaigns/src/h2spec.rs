@@ -1,4 +1,4 @@
-//! `cargo xtask h2spec`: every case of h2spec against the real proxy, in strict mode.
+//! `cargo campaign h2spec`: every case of h2spec against the real proxy, in strict mode.
 //!
 //! Starts an origin, and before it the proxy with a certificate of its own, on ports of the
 //! system's choice; lets h2spec play through TLS and, with prior knowledge, in the clear.

@@ -1,4 +1,4 @@
-//! `cargo xtask followers`: many clients and one fetch, against the real proxy.
+//! `cargo campaign followers`: many clients and one fetch, against the real proxy.
 //!
 //! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or
 //! offers nothing to resume by; clients that leave or hardly read.

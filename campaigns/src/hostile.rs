@@ -1,4 +1,4 @@
-//! `cargo xtask hostile`: one client, or one origin, against all clients of a proxy.
+//! `cargo campaign hostile`: one client, or one origin, against all clients of a proxy.
 //!
 //! Plays `hashcache_testkit::scenario::hostile`, each attack against a proxy of its own that was
 //! given 64 MiB of memory (one: 512 MiB). Everything stays on addresses of 127.0.0.0/8.

@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: the public suite of HTTP caching tests against the proxy, as a
+//! `cargo campaign conformance`: the public suite of HTTP caching tests against the proxy, as a
 //! forward proxy and in front of an origin.
 //!
 //! The suite (github.com/http-tests/cache-tests) is no part of this repository: get a checkout with

@@ -1,4 +1,4 @@
-//! `cargo xtask range-storm`: many clients, random ranges of one large object, each byte fetched
+//! `cargo campaign range-storm`: many clients, random ranges of one large object, each byte fetched
 //! once.
 //!
 //! Plays `hashcache_testkit::scenario::range_storm` against the real proxy: with a strong entity

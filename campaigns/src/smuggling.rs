@@ -1,4 +1,4 @@
-//! `cargo xtask smuggling`: requests and answers with two meanings, against the real proxy.
+//! `cargo campaign smuggling`: requests and answers with two meanings, against the real proxy.
 //!
 //! Plays the tables of `hashcache_testkit::scenario` in both modes of the proxy: every shape of a
 //! request whole and cut in two, every fault of an origin to clients of HTTP/1.1 and 1.0, and every

@@ -1,4 +1,4 @@
-//! `cargo xtask memory-limit`: what the proxy needs of memory beside what it was allowed.
+//! `cargo campaign memory-limit`: what the proxy needs of memory beside what it was allowed.
 //!
 //! A proxy alone in a cgroup serves one very large object, many large ones at once and a great many
 //! small ones, each new and then stored. First without a limit, while its memory is looked at every
