@@ -387,12 +387,12 @@ pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
         return;
     }
     for mut superblock in closed {
-        let of_device = |it: &&Arc<Stripe>| it.device_id == superblock.device;
+        let of_device = |it: &&Arc<Stripe>| it.medium.device_id == superblock.device;
         let Some(stripe) = stripes.iter().find(of_device) else {
             continue;
         };
         superblock.heard = stripe.members.heard();
-        match write_superblock(&*stripe.device, &mut superblock) {
+        match write_superblock(&*stripe.medium.device, &mut superblock) {
             Ok(()) => stripe
                 .members
                 .superblock_is_durable(superblock.device, superblock.serial),

@@ -2,6 +2,7 @@
 
 use crate::circular_log::Cursor;
 use crate::config::{Config, PolicyKind, Rows};
+use crate::disk::{Read, Segment, first_header};
 use crate::error::OpenError;
 use crate::format::{KIND_SLOT, Superblock};
 use crate::geometry::IndexPolicy;
@@ -9,9 +10,8 @@ use crate::members::{DEVICES_MAX, Member};
 use crate::object::PAGE;
 use crate::open::{self, Common, Opened, Place};
 use crate::policy::SetId;
-use crate::recover::{Segment, first_header};
 use crate::stats::bits_each;
-use crate::stripe::{Read, Stripe};
+use crate::stripe::Stripe;
 use crate::{checkpoint, disk_table, journal, needs};
 
 /// What a check found; see [`CheckReport::is_well`].
@@ -166,9 +166,9 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
     })?;
     let (opened, stripe) = opened(config, first)?;
     let (superblock, geometry) = (&opened.superblock, &opened.geometry);
-    let policy = stripe.index_id.policy;
+    let policy = stripe.index.id.policy;
     let written = (0..geometry.segments)
-        .filter(|n| first_header(&stripe, *n).is_some())
+        .filter(|n| first_header(&stripe.medium, *n).is_some())
         .count();
     Ok(Inspection {
         format_version: crate::format::VERSION,
@@ -203,23 +203,32 @@ pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
         ways: geometry.ways,
         sets: geometry.sets,
         object_bytes: geometry.object_bytes,
-        index_bytes: stripe.index.bytes(),
-        index_bits_per_slot: bits_each(stripe.index.bytes(), geometry.slots()),
+        index_bytes: stripe.index.shape.bytes(),
+        index_bits_per_slot: bits_each(stripe.index.shape.bytes(), geometry.slots()),
         index_bits_per_object: bits_per_object(&stripe, superblock),
         checkpoint_serial: superblock.checkpoint_serial,
-        checkpoint_whole: checkpoint::is_whole(&stripe, superblock.checkpoint_serial),
+        checkpoint_whole: checkpoint::is_whole(
+            &stripe.medium,
+            &stripe.index,
+            superblock.checkpoint_serial,
+        ),
         next_version: superblock.next_version,
         written_at_millis: superblock.wall_clock,
     })
 }
 
 fn bits_per_object(stripe: &Stripe, superblock: &Superblock) -> Option<f64> {
-    if !superblock.clean || stripe.index.bytes() == 0 {
+    if !superblock.clean || stripe.index.shape.bytes() == 0 {
         return None;
     }
-    let restored = checkpoint::load(stripe, superblock.checkpoint_serial)?;
+    let restored = checkpoint::load(
+        &stripe.medium,
+        &stripe.index,
+        superblock.checkpoint_serial,
+        || false,
+    )?;
     stripe.log.restore(restored.stamps, restored.cursor);
-    Some(bits_each(stripe.index.bytes(), stripe.live_entries()))
+    Some(bits_each(stripe.index.shape.bytes(), stripe.live_entries()))
 }
 
 fn devices(members: &[Member]) -> Vec<MemberDevice> {
@@ -256,11 +265,11 @@ fn check_device(
 ) -> Result<(), OpenError> {
     let (opened, stripe) = opened(config, place)?;
     check_front(&stripe, &opened, report);
-    let geometry = &stripe.geometry;
+    let geometry = &stripe.medium.geometry;
     let total = geometry.segments + geometry.sets;
     let (mut cursors, mut areas) = (Vec::new(), 0);
     for segment in 0..geometry.segments {
-        if let Some(first) = first_header(&stripe, segment) {
+        if let Some(first) = first_header(&stripe.medium, segment) {
             let cursor = Cursor {
                 segment,
                 lap: first.lap,
@@ -293,20 +302,20 @@ fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
     let copies = open::superblocks_damaged(&*opened.device, superblock);
     let all = report.superblocks_damaged.iter_mut().zip(copies);
     all.for_each(|(any, damaged)| *any |= damaged);
-    let damaged = journal::blocks_damaged(stripe);
+    let damaged = journal::blocks_damaged(&stripe.medium);
     // The last block that a run wrote may have been cut in two with it.
     match damaged {
         1 if !superblock.clean => report.cut_off += 1,
         _ => report.journal_blocks_damaged += damaged,
     }
-    report.checkpoint_parts_damaged += checkpoint::parts_damaged(stripe, superblock);
+    report.checkpoint_parts_damaged += checkpoint::parts_damaged(&stripe.medium, superblock);
 }
 
 fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {
-    let segment = Segment::read(stripe, cursor, 0, 0);
+    let segment = Segment::read(&stripe.medium, cursor, 0, 0);
     // The head stands behind this segment, as if the log had just been written up to here.
     stripe.log.opened(Cursor {
-        used: stripe.geometry.segment_bytes,
+        used: stripe.medium.geometry.segment_bytes,
         ..cursor
     });
     // A slot is looked at where it lies.
@@ -341,20 +350,23 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut Chec
 }
 
 fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
-    let (offset, bytes) = disk_table::range(stripe, set);
-    let Some(raw) = stripe.read_bytes(offset, bytes) else {
+    let (offset, bytes) = disk_table::range(&stripe.medium, set);
+    let Some(raw) = stripe.medium.read_bytes(offset, bytes) else {
         report.damaged += 1;
         return;
     };
-    let Some(filled) = disk_table::read_set(stripe, set) else {
+    let Some(filled) = disk_table::read_set(&stripe.medium, set) else {
         return;
     };
-    for (slot, block) in raw.chunks(stripe.geometry.block_bytes as usize).enumerate() {
+    for (slot, block) in raw
+        .chunks(stripe.medium.geometry.block_bytes as usize)
+        .enumerate()
+    {
         let Some(filled) = filled.iter().find(|filled| filled.slot.0 == slot) else {
             report.damaged += u64::from(block.iter().any(|byte| *byte != 0));
             continue;
         };
-        match disk_table::read_record(stripe, filled) {
+        match disk_table::read_record(&stripe.medium, &stripe.log, filled) {
             Read::Record(record) => {
                 report.records += 1;
                 report.bytes += (record.content_bytes() + record.metadata.len()) as u64;

@@ -15,7 +15,8 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::circular_log::Cursor;
+use crate::circular_log::{Cursor, LogMap};
+use crate::disk::{Index, Medium};
 use crate::format::{
     BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
@@ -23,8 +24,6 @@ use crate::geometry::{Geometry, IndexShape, checkpoint_parts, meta_parts};
 use crate::index_file::{self, Edition};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
-use crate::recover::is_over;
-use crate::stripe::Stripe;
 
 /// Words in front of the stamps: segment, lap, stamp, used, ordinal, next version, policy, since.
 const META_WORDS: usize = 8;
@@ -71,11 +70,19 @@ pub(crate) fn area(geometry: &Geometry, serial: u64) -> u64 {
 
 impl Checkpoint {
     /// Notes where the log stands.
-    pub(crate) fn begin(stripe: &Stripe, serial: u64, cursor: Cursor) -> Self {
-        // The version first: a remove draws its own under the lock of its shard and forgets before
-        // it lets go, so one that is older than this is seen by every part saved below.
-        let next_version = stripe.draw_version().0;
-        let stamps = stripe.log.stamps();
+    ///
+    /// `next_version` was drawn before this call: a remove draws its own under the lock of its
+    /// shard and forgets before it lets go, so one that is older than this is seen by every part
+    /// saved below.
+    pub(crate) fn begin(
+        medium: &Medium,
+        index: &Index,
+        log: &LogMap,
+        serial: u64,
+        next_version: u64,
+        cursor: Cursor,
+    ) -> Self {
+        let stamps = log.stamps();
         let words = [
             cursor.segment,
             cursor.lap,
@@ -83,8 +90,8 @@ impl Checkpoint {
             u64::from(cursor.used),
             u64::from(cursor.ordinal),
             next_version,
-            u64::from(stripe.index_id.policy.code()),
-            stripe.index_id.since,
+            u64::from(index.id.policy.code()),
+            index.id.since,
         ];
         let meta = words
             .iter()
@@ -95,12 +102,12 @@ impl Checkpoint {
             serial,
             begun: next_version,
             next: 0,
-            parts: checkpoint_parts(stripe.geometry.segments, &stripe.index),
+            parts: checkpoint_parts(medium.geometry.segments, &index.shape),
             meta,
             buffer: AlignedBuf::zeroed(PART_BYTES),
             begun_part: Vec::new(),
-            old: stripe
-                .index
+            old: index
+                .shape
                 .stays_on_disk()
                 .then(|| AlignedBuf::zeroed(PART_BYTES)),
             written_at: Duration::ZERO,
@@ -132,11 +139,11 @@ impl Checkpoint {
     }
 
     /// Writes the next part.
-    pub(crate) fn write_part(&mut self, stripe: &Stripe) -> io::Result<()> {
-        let begun_at = stripe.clock.monotone();
-        let body = self.next_body(stripe);
-        self.write_body(stripe, &body)?;
-        let now = stripe.clock.monotone();
+    pub(crate) fn write_part(&mut self, medium: &Medium, index: &Index) -> io::Result<()> {
+        let begun_at = medium.clock.monotone();
+        let body = self.next_body(medium, index);
+        self.write_body(medium, &body)?;
+        let now = medium.clock.monotone();
         self.rest_from(now, now.saturating_sub(begun_at));
         Ok(())
     }
@@ -148,18 +155,18 @@ impl Checkpoint {
     }
 
     /// Writes all that are left.
-    pub(crate) fn write_parts(&mut self, stripe: &Stripe) -> io::Result<()> {
+    pub(crate) fn write_parts(&mut self, medium: &Medium, index: &Index) -> io::Result<()> {
         while !self.is_whole() {
-            self.write_part(stripe)?;
+            self.write_part(medium, index)?;
         }
         Ok(())
     }
 
     /// Puts the next part into `out` for others to write ([`Self::others_wrote`]): where it goes.
-    pub(crate) fn put_part(&mut self, stripe: &Stripe, out: &mut [u8]) -> u64 {
-        let body = self.next_body(stripe);
-        let (part, at) = self.part(stripe, &body);
-        part.encode(out, &stripe.secret);
+    pub(crate) fn put_part(&mut self, medium: &Medium, index: &Index, out: &mut [u8]) -> u64 {
+        let body = self.next_body(medium, index);
+        let (part, at) = self.part(medium, &body);
+        part.encode(out, &medium.secret);
         self.next += 1;
         self.is_away = true;
         at
@@ -177,13 +184,13 @@ impl Checkpoint {
         self.next >= self.parts
     }
 
-    fn next_body(&mut self, stripe: &Stripe) -> Vec<u8> {
-        let meta_parts = meta_parts(stripe.geometry.segments);
+    fn next_body(&mut self, medium: &Medium, index: &Index) -> Vec<u8> {
+        let meta_parts = meta_parts(medium.geometry.segments);
         if self.next < meta_parts {
             let from = usize::try_from(self.next).unwrap_or(0) * PART_BODY;
             self.meta[from..self.meta.len().min(from + PART_BODY)].to_vec()
         } else {
-            self.rows_body(stripe, self.next - meta_parts)
+            self.rows_body(medium, index, self.next - meta_parts)
         }
     }
 
@@ -191,63 +198,68 @@ impl Checkpoint {
     /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]).
     ///
     /// [`Policy::widen`]: crate::policy::Policy::widen
-    pub(crate) fn write_shards(&mut self, stripe: &Stripe, shards: Range<usize>) -> io::Result<()> {
-        while self.next < meta_parts(stripe.geometry.segments) {
-            self.write_part(stripe)?;
+    pub(crate) fn write_shards(
+        &mut self,
+        medium: &Medium,
+        index: &Index,
+        shards: Range<usize>,
+    ) -> io::Result<()> {
+        while self.next < meta_parts(medium.geometry.segments) {
+            self.write_part(medium, index)?;
         }
-        let rows_per_part = usize::try_from(stripe.index.rows_per_part()).unwrap_or(usize::MAX);
-        let full = rows_per_part.saturating_mul(stripe.index.saved_row_bytes());
+        let rows_per_part = usize::try_from(index.shape.rows_per_part()).unwrap_or(usize::MAX);
+        let full = rows_per_part.saturating_mul(index.shape.saved_row_bytes());
         let mut body = std::mem::take(&mut self.begun_part);
         for shard in shards.clone() {
-            for row in 0..stripe.index.shard_rows {
-                index_file::save_row(stripe, shard, row, self.edition(), &[], &mut body);
+            for row in 0..index.shape.shard_rows {
+                index_file::save_row(medium, index, shard, row, self.edition(), &[], &mut body);
                 if body.len() == full {
-                    self.write_body(stripe, &body)?;
+                    self.write_body(medium, &body)?;
                     body.clear();
                 }
             }
         }
         if shards.end == SHARDS && !body.is_empty() {
-            self.write_body(stripe, &body)?;
+            self.write_body(medium, &body)?;
         } else {
             self.begun_part = body;
         }
         Ok(())
     }
 
-    fn write_body(&mut self, stripe: &Stripe, body: &[u8]) -> io::Result<()> {
-        let (part, at) = self.part(stripe, body);
-        part.encode(&mut self.buffer, &stripe.secret);
-        stripe.write(at, &self.buffer)?;
+    fn write_body(&mut self, medium: &Medium, body: &[u8]) -> io::Result<()> {
+        let (part, at) = self.part(medium, body);
+        part.encode(&mut self.buffer, &medium.secret);
+        medium.write(at, &self.buffer)?;
         self.next += 1;
         Ok(())
     }
 
     /// The next part, and where it goes.
-    fn part<'a>(&self, stripe: &Stripe, body: &'a [u8]) -> (Part<'a>, u64) {
+    fn part<'a>(&self, medium: &Medium, body: &'a [u8]) -> (Part<'a>, u64) {
         let part = Part {
-            device: stripe.device_id,
+            device: medium.device_id,
             serial: self.serial,
             number: self.next,
             begun: self.begun,
             body,
         };
-        let at = area(&stripe.geometry, self.serial) + self.next * PART_BYTES as u64;
+        let at = area(&medium.geometry, self.serial) + self.next * PART_BYTES as u64;
         (part, at)
     }
 
-    fn rows_body(&mut self, stripe: &Stripe, part: u64) -> Vec<u8> {
+    fn rows_body(&mut self, medium: &Medium, index: &Index, part: u64) -> Vec<u8> {
         let edition = self.edition();
         let Some(buffer) = &mut self.old else {
-            return rows_body(stripe, part);
+            return rows_body(index, part);
         };
-        let meta_parts = meta_parts(stripe.geometry.segments);
-        let old = stripe.index_file.edition().and_then(|old| {
-            let saved = read_part(stripe, old.serial, meta_parts + part, buffer)?;
+        let meta_parts = meta_parts(medium.geometry.segments);
+        let old = index.file.edition().and_then(|old| {
+            let saved = read_part(medium, old.serial, meta_parts + part, buffer)?;
             (saved.begun == old.begun).then_some(saved.body)
         });
-        let pieces = pieces(&stripe.index, part);
-        index_file::rows_body(stripe, pieces, edition, old.unwrap_or_default())
+        let pieces = pieces(&index.shape, part);
+        index_file::rows_body(medium, index, pieces, edition, old.unwrap_or_default())
     }
 }
 
@@ -276,93 +288,106 @@ fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = Piece> + use<> 
     })
 }
 
-fn rows_body(stripe: &Stripe, part: u64) -> Vec<u8> {
+fn rows_body(index: &Index, part: u64) -> Vec<u8> {
     let mut body = Vec::with_capacity(PART_BODY);
-    for Piece { shard, first, last } in pieces(&stripe.index, part) {
-        let mut shard = stripe.shard_at(shard);
+    for Piece { shard, first, last } in pieces(&index.shape, part) {
+        let mut shard = index.shard_at(shard);
         shard.policy.save(first..last, &[], &mut body);
     }
     body
 }
 
-/// Loads checkpoint `serial` into the shards; `None`, and nothing loaded, when it is not whole.
+/// Loads checkpoint `serial` into the shards; `None`, and nothing loaded, when it is not whole or
+/// `is_over` says so meanwhile.
 ///
 /// One part less would not do: a newer version of a name could lie in it and an older one in
 /// another.
-pub(crate) fn load(stripe: &Stripe, serial: u64) -> Option<Restored> {
+pub(crate) fn load(
+    medium: &Medium,
+    index: &Index,
+    serial: u64,
+    is_over: impl Fn() -> bool,
+) -> Option<Restored> {
     let mut any = false;
-    let restored = read(stripe, serial, |part, body| {
+    let restored = read(medium, index, serial, is_over, |part, body| {
         any = true;
-        restore_rows(stripe, part, body, 0..SHARDS)
+        restore_rows(index, part, body, 0..SHARDS)
     });
     match &restored {
-        Some(restored) => stripe.index_file.publish(Some(restored.edition)),
-        None if any => forget(stripe),
+        Some(restored) => index.file.publish(Some(restored.edition)),
+        None if any => forget(index),
         None => {}
     }
     restored
 }
 
 /// Takes the rows of `shards` from checkpoint `serial`, which was found whole before.
-pub(crate) fn load_shards(stripe: &Stripe, serial: u64, shards: Range<usize>) -> Option<()> {
-    let metas = meta_parts(stripe.geometry.segments);
+pub(crate) fn load_shards(
+    medium: &Medium,
+    index: &Index,
+    serial: u64,
+    shards: Range<usize>,
+) -> Option<()> {
+    let metas = meta_parts(medium.geometry.segments);
     let mut buffer = AlignedBuf::zeroed(PART_BYTES);
-    let parts = checkpoint_parts(stripe.geometry.segments, &stripe.index);
+    let parts = checkpoint_parts(medium.geometry.segments, &index.shape);
     let wanted =
-        |part: &u64| pieces(&stripe.index, *part).any(|piece| shards.contains(&piece.shard));
+        |part: &u64| pieces(&index.shape, *part).any(|piece| shards.contains(&piece.shard));
     for part in (0..parts - metas).filter(wanted) {
-        let saved = read_part(stripe, serial, metas + part, &mut buffer)?;
-        restore_rows(stripe, part, saved.body, shards.clone())?;
+        let saved = read_part(medium, serial, metas + part, &mut buffer)?;
+        restore_rows(index, part, saved.body, shards.clone())?;
     }
     Some(())
 }
 
 /// Nothing is known, neither in memory nor on disk.
-pub(crate) fn forget(stripe: &Stripe) {
-    stripe.index_file.publish(None);
-    stripe.shards().for_each(|mut shard| shard.policy.clear());
+pub(crate) fn forget(index: &Index) {
+    index.file.publish(None);
+    index.shards().for_each(|mut shard| shard.policy.clear());
 }
 
 /// Whether checkpoint `serial` is whole.
-pub(crate) fn is_whole(stripe: &Stripe, serial: u64) -> bool {
-    read(stripe, serial, |_, _| Some(())).is_some()
+pub(crate) fn is_whole(medium: &Medium, index: &Index, serial: u64) -> bool {
+    read(medium, index, serial, || false, |_, _| Some(())).is_some()
 }
 
 /// Parts of the last checkpoint that do not verify, whichever policy wrote it.
-pub(crate) fn parts_damaged(stripe: &Stripe, superblock: &Superblock) -> u64 {
+pub(crate) fn parts_damaged(medium: &Medium, superblock: &Superblock) -> u64 {
     let serial = superblock.checkpoint_serial;
-    let room = stripe.geometry.checkpoint_bytes / PART_BYTES as u64;
+    let room = medium.geometry.checkpoint_bytes / PART_BYTES as u64;
     let parts = match serial {
         0 => 0,
         _ => superblock.checkpoint_parts.min(room),
     };
     let mut buffer = AlignedBuf::zeroed(PART_BYTES);
-    let damaged = |number: &u64| read_part(stripe, serial, *number, &mut buffer).is_none();
+    let damaged = |number: &u64| read_part(medium, serial, *number, &mut buffer).is_none();
     (0..parts).filter(damaged).count() as u64
 }
 
 /// Reads checkpoint `serial` and passes its parts of rows on.
 fn read(
-    stripe: &Stripe,
+    medium: &Medium,
+    index: &Index,
     serial: u64,
+    is_over: impl Fn() -> bool,
     mut rows: impl FnMut(u64, &[u8]) -> Option<()>,
 ) -> Option<Restored> {
     if serial == 0 {
         return None;
     }
-    let geometry = &stripe.geometry;
+    let geometry = &medium.geometry;
     let (metas, parts) = (
         meta_parts(geometry.segments),
-        checkpoint_parts(geometry.segments, &stripe.index),
+        checkpoint_parts(geometry.segments, &index.shape),
     );
     let mut buffer = AlignedBuf::zeroed(PART_BYTES);
     let mut meta = Vec::new();
     let mut begun = None;
     for number in 0..parts {
-        if is_over(stripe) {
+        if is_over() {
             return None;
         }
-        let part = read_part(stripe, serial, number, &mut buffer)?;
+        let part = read_part(medium, serial, number, &mut buffer)?;
         // A part that was left by another checkpoint of this serial, begun and given up, does not
         // fit.
         if *begun.get_or_insert(part.begun) != part.begun {
@@ -388,8 +413,7 @@ fn read(
         ordinal: u32::try_from(word(4)).ok()?,
     };
     // Of another policy, or from before another policy had the store and wrote no lists.
-    let own =
-        word(6) == u64::from(stripe.index_id.policy.code()) && word(7) == stripe.index_id.since;
+    let own = word(6) == u64::from(index.id.policy.code()) && word(7) == index.id.since;
     let sound = own
         && cursor.segment < geometry.segments
         && cursor.used <= geometry.segment_bytes
@@ -410,16 +434,16 @@ fn read(
 }
 
 /// Takes the rows of `shards` that a part has.
-fn restore_rows(stripe: &Stripe, part: u64, mut body: &[u8], shards: Range<usize>) -> Option<()> {
-    let (row_bytes, stored) = (stripe.index.row_bytes, stripe.index.saved_row_bytes());
-    for Piece { shard, first, last } in pieces(&stripe.index, part) {
+fn restore_rows(index: &Index, part: u64, mut body: &[u8], shards: Range<usize>) -> Option<()> {
+    let (row_bytes, stored) = (index.shape.row_bytes, index.shape.saved_row_bytes());
+    for Piece { shard, first, last } in pieces(&index.shape, part) {
         let bytes = (last - first) as usize * stored;
         let (rows, rest) = body.split_at_checked(bytes)?;
         body = rest;
         if !shards.contains(&shard) {
             continue;
         }
-        let mut shard = stripe.shard_at(shard);
+        let mut shard = index.shard_at(shard);
         if stored == row_bytes {
             shard.policy.restore(first, rows);
         } else {
@@ -432,14 +456,14 @@ fn restore_rows(stripe: &Stripe, part: u64, mut body: &[u8], shards: Range<usize
 }
 
 fn read_part<'a>(
-    stripe: &Stripe,
+    medium: &Medium,
     serial: u64,
     number: u64,
     buffer: &'a mut AlignedBuf,
 ) -> Option<Part<'a>> {
-    let at = area(&stripe.geometry, serial) + number * PART_BYTES as u64;
-    stripe.fill(at, buffer)?;
-    let part = Part::decode(buffer, &stripe.secret)?;
-    let right = part.serial == serial && part.number == number && part.device == stripe.device_id;
+    let at = area(&medium.geometry, serial) + number * PART_BYTES as u64;
+    medium.fill(at, buffer)?;
+    let part = Part::decode(buffer, &medium.secret)?;
+    let right = part.serial == serial && part.number == number && part.device == medium.device_id;
     right.then_some(part)
 }

@@ -14,6 +14,8 @@ use std::io;
 
 use bytes::Bytes;
 
+use crate::circular_log::LogMap;
+use crate::disk::{Index, Medium, Read};
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
 use crate::geometry::Geometry;
 use crate::key::KeyHash;
@@ -21,7 +23,7 @@ use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;
 use crate::policy::{LogPos, Occupant, SetId, Slot};
 use crate::record::Record;
-use crate::stripe::{Read, Stripe};
+use crate::rules::Rules;
 
 /// A slot that holds a record of ours.
 pub(crate) struct Filled {
@@ -32,8 +34,8 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
-    fn decode(stripe: &Stripe, set: SetId, slot: Slot, block: Bytes) -> Option<Self> {
-        let prelude = Prelude::decode(&block, &stripe.secret, place(stripe, set, slot))?;
+    fn decode(medium: &Medium, set: SetId, slot: Slot, block: Bytes) -> Option<Self> {
+        let prelude = Prelude::decode(&block, &medium.secret, place(medium, set, slot))?;
         Some(Self {
             slot,
             occupant: occupant(&prelude),
@@ -43,52 +45,52 @@ impl Filled {
     }
 }
 
-fn offset(stripe: &Stripe, set: SetId) -> u64 {
-    debug_assert!(set.0 < stripe.geometry.sets);
-    stripe.geometry.table_offset + set.0 * stripe.geometry.set_bytes()
+fn offset(medium: &Medium, set: SetId) -> u64 {
+    debug_assert!(set.0 < medium.geometry.sets);
+    medium.geometry.table_offset + set.0 * medium.geometry.set_bytes()
 }
 
 /// Where a set lies and how many bytes it has.
-pub(crate) fn range(stripe: &Stripe, set: SetId) -> (u64, usize) {
+pub(crate) fn range(medium: &Medium, set: SetId) -> (u64, usize) {
     (
-        offset(stripe, set),
-        usize::try_from(stripe.geometry.set_bytes()).unwrap_or(usize::MAX),
+        offset(medium, set),
+        usize::try_from(medium.geometry.set_bytes()).unwrap_or(usize::MAX),
     )
 }
 
 /// What the record in a slot must say of its place.
-pub(crate) fn place(stripe: &Stripe, set: SetId, slot: Slot) -> RecordPlace {
-    let place = set.0 * u64::from(stripe.geometry.ways) + slot.0 as u64;
+pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordPlace {
+    let place = set.0 * u64::from(medium.geometry.ways) + slot.0 as u64;
     RecordPlace {
-        device: stripe.device_id,
+        device: medium.device_id,
         stamp: 0,
         place,
     }
 }
 
 /// The filled slots of a set; what does not verify counts as empty. `None` when it cannot be read.
-pub(crate) fn read_set(stripe: &Stripe, set: SetId) -> Option<Vec<Filled>> {
-    let bytes = usize::try_from(stripe.geometry.set_bytes()).ok()?;
-    let block = stripe.geometry.block_bytes as usize;
-    let whole = stripe.read_bytes(offset(stripe, set), bytes)?;
-    let filled = (0..stripe.geometry.ways as usize).filter_map(|n| {
+pub(crate) fn read_set(medium: &Medium, set: SetId) -> Option<Vec<Filled>> {
+    let bytes = usize::try_from(medium.geometry.set_bytes()).ok()?;
+    let block = medium.geometry.block_bytes as usize;
+    let whole = medium.read_bytes(offset(medium, set), bytes)?;
+    let filled = (0..medium.geometry.ways as usize).filter_map(|n| {
         let block = whole.slice(n * block..(n + 1) * block);
-        Filled::decode(stripe, set, Slot(n), block)
+        Filled::decode(medium, set, Slot(n), block)
     });
     Some(filled.collect())
 }
 
 /// One slot of a set; `None` when it is empty, does not verify or cannot be read.
-pub(crate) fn read_slot(stripe: &Stripe, set: SetId, slot: Slot) -> Option<Filled> {
-    let bytes = stripe.geometry.block_bytes as usize;
-    let at = offset(stripe, set) + (slot.0 * bytes) as u64;
-    let block = stripe.read_bytes(at, bytes)?.slice(..bytes);
-    Filled::decode(stripe, set, slot, block)
+pub(crate) fn read_slot(medium: &Medium, set: SetId, slot: Slot) -> Option<Filled> {
+    let bytes = medium.geometry.block_bytes as usize;
+    let at = offset(medium, set) + (slot.0 * bytes) as u64;
+    let block = medium.read_bytes(at, bytes)?.slice(..bytes);
+    Filled::decode(medium, set, slot, block)
 }
 
 /// What the slots of a set hold, given those that are filled.
-pub(crate) fn occupied(stripe: &Stripe, filled: &[Filled]) -> Vec<Option<Occupant>> {
-    let mut slots = vec![None; stripe.geometry.ways as usize];
+pub(crate) fn occupied(medium: &Medium, filled: &[Filled]) -> Vec<Option<Occupant>> {
+    let mut slots = vec![None; medium.geometry.ways as usize];
     for filled in filled {
         slots[filled.slot.0] = Some(filled.occupant);
     }
@@ -96,11 +98,11 @@ pub(crate) fn occupied(stripe: &Stripe, filled: &[Filled]) -> Vec<Option<Occupan
 }
 
 /// The record of a filled slot, with its tail if it has one.
-pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
+pub(crate) fn read_record(medium: &Medium, log: &LogMap, filled: &Filled) -> Read {
     let prelude = &filled.prelude;
     let (whole, at) = match prelude.tail {
         None => (filled.block.clone(), None),
-        Some(tail) => match read_tail(stripe, filled, tail) {
+        Some(tail) => match read_tail(medium, log, filled, tail) {
             Ok(whole) => (whole, Some(LogPos(tail.position))),
             Err(read) => return read,
         },
@@ -108,7 +110,7 @@ pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
     let Some((metadata, content)) = prelude.body(&whole) else {
         return Read::Damaged;
     };
-    if at.is_some_and(|at| !stripe.log.is_live(at)) {
+    if at.is_some_and(|at| !log.is_live(at)) {
         return Read::Passed;
     }
     Read::Record(Box::new(Record {
@@ -125,31 +127,36 @@ pub(crate) fn read_record(stripe: &Stripe, filled: &Filled) -> Read {
     }))
 }
 
-fn read_tail(stripe: &Stripe, filled: &Filled, tail: TailPlace) -> Result<Bytes, Read> {
+fn read_tail(
+    medium: &Medium,
+    log: &LogMap,
+    filled: &Filled,
+    tail: TailPlace,
+) -> Result<Bytes, Read> {
     let at = LogPos(tail.position);
     let length = usize::try_from(tail.length).map_err(|_| Read::Damaged)?;
-    let place = stripe.log.place(at).ok_or(Read::Passed)?;
-    let (offset, left) = stripe.log.device_range(at);
+    let place = log.place(at).ok_or(Read::Passed)?;
+    let (offset, left) = log.device_range(at);
     let wanted = crate::format::TAIL_HEADER + length;
     if wanted as u64 > left || length > crate::object::PAGE * 8 {
         return Err(Read::Damaged);
     }
-    let bytes = stripe.try_read_bytes(offset, wanted)?;
+    let bytes = medium.try_read_bytes(offset, wanted)?;
     let fields = &filled.prelude.fields;
     let expected = Tail {
         key: fields.key,
         version: fields.version,
         revision: fields.revision,
     };
-    let Some(rest) = expected.decode(&bytes, &stripe.secret, place, length) else {
-        return Err(if stripe.log.is_live(at) {
+    let Some(rest) = expected.decode(&bytes, &medium.secret, place, length) else {
+        return Err(if log.is_live(at) {
             Read::Damaged
         } else {
             Read::Passed
         });
     };
     let whole = filled.block.len() + rest.len();
-    let reservation = stripe.budget.reserve(whole as u64).ok_or(Read::Failed)?;
+    let reservation = medium.budget.reserve(whole as u64).ok_or(Read::Failed)?;
     Ok(joined(&filled.block, rest, reservation))
 }
 
@@ -161,10 +168,10 @@ fn joined(block: &[u8], tail: &[u8], reservation: Reservation) -> Bytes {
 }
 
 /// Writes the block of one slot.
-pub(crate) fn write_slot(stripe: &Stripe, set: SetId, slot: Slot, block: &[u8]) -> io::Result<()> {
-    debug_assert_eq!(block.len(), stripe.geometry.block_bytes as usize);
-    stripe.write(
-        offset(stripe, set) + slot.0 as u64 * block.len() as u64,
+pub(crate) fn write_slot(medium: &Medium, set: SetId, slot: Slot, block: &[u8]) -> io::Result<()> {
+    debug_assert_eq!(block.len(), medium.geometry.block_bytes as usize);
+    medium.write(
+        offset(medium, set) + slot.0 as u64 * block.len() as u64,
         block,
     )
 }
@@ -172,25 +179,32 @@ pub(crate) fn write_slot(stripe: &Stripe, set: SetId, slot: Slot, block: &[u8]) 
 /// Clears the slots that hold versions of the removed key from before. Durable after the caller's
 /// sync.
 pub(crate) fn clear(
-    stripe: &Stripe,
+    medium: &Medium,
+    index: &Index,
     buffer: &mut AlignedBuf,
     removed: &Removed,
     set: SetId,
 ) -> io::Result<()> {
-    for (slot, occupant) in occupants(stripe, buffer, set)?.into_iter().enumerate() {
+    for (slot, occupant) in occupants(medium, buffer, set)?.into_iter().enumerate() {
         let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
         if occupant.is_some_and(old) {
-            clear_slot(stripe, removed.key, set, Slot(slot))?;
+            clear_slot(medium, index, removed.key, set, Slot(slot))?;
         }
     }
     Ok(())
 }
 
 /// Clears a slot of `key`'s set.
-pub(crate) fn clear_slot(stripe: &Stripe, key: KeyHash, set: SetId, slot: Slot) -> io::Result<()> {
-    let empty = AlignedBuf::zeroed(stripe.geometry.block_bytes as usize);
-    write_slot(stripe, set, slot, &empty)?;
-    stripe.shard(key).policy.vacated(key, slot);
+pub(crate) fn clear_slot(
+    medium: &Medium,
+    index: &Index,
+    key: KeyHash,
+    set: SetId,
+    slot: Slot,
+) -> io::Result<()> {
+    let empty = AlignedBuf::zeroed(medium.geometry.block_bytes as usize);
+    write_slot(medium, set, slot, &empty)?;
+    index.shard(key).policy.vacated(key, slot);
     Ok(())
 }
 
@@ -198,13 +212,15 @@ pub(crate) fn clear_slot(stripe: &Stripe, key: KeyHash, set: SetId, slot: Slot) 
 /// and those of older versions beside it. Returns how many bytes were written. Durable after the
 /// caller's sync.
 pub(crate) fn clear_barred(
-    stripe: &Stripe,
+    medium: &Medium,
+    index: &Index,
+    rules: &Rules,
     buffer: &mut AlignedBuf,
     set: SetId,
     stale_upto: Version,
 ) -> io::Result<u64> {
-    let preludes = preludes(stripe, buffer, set)?;
-    let clears = |it: &&Prelude| stripe.rules.clears(&it.fields, &it.name, stale_upto);
+    let preludes = preludes(medium, buffer, set)?;
+    let clears = |it: &&Prelude| rules.clears(&it.fields, &it.name, stale_upto);
     let gone: Vec<_> = preludes.iter().flatten().filter(clears).collect();
     let is_gone = |it: &Prelude| {
         let (key, version) = (it.fields.key, it.fields.version);
@@ -214,9 +230,9 @@ pub(crate) fn clear_barred(
     let mut cleared = 0;
     for (slot, prelude) in preludes.iter().enumerate() {
         if let Some(prelude) = prelude.as_ref().filter(|it| is_gone(it)) {
-            clear_slot(stripe, prelude.fields.key, set, Slot(slot))?;
-            stripe.shard(prelude.fields.key).cleared(prelude.fields.key);
-            cleared += u64::from(stripe.geometry.block_bytes);
+            clear_slot(medium, index, prelude.fields.key, set, Slot(slot))?;
+            index.shard(prelude.fields.key).cleared(prelude.fields.key);
+            cleared += u64::from(medium.geometry.block_bytes);
         }
     }
     Ok(cleared)
@@ -226,11 +242,11 @@ pub(crate) fn clear_barred(
 /// cleared whole: it could hold an older version of what is written or removed now, and be readable
 /// later.
 pub(crate) fn occupants(
-    stripe: &Stripe,
+    medium: &Medium,
     buffer: &mut AlignedBuf,
     set: SetId,
 ) -> io::Result<Vec<Option<Occupant>>> {
-    let preludes = preludes(stripe, buffer, set)?;
+    let preludes = preludes(medium, buffer, set)?;
     Ok(preludes
         .iter()
         .map(|it| it.as_ref().map(occupant))
@@ -238,18 +254,18 @@ pub(crate) fn occupants(
 }
 
 fn preludes(
-    stripe: &Stripe,
+    medium: &Medium,
     buffer: &mut AlignedBuf,
     set: SetId,
 ) -> io::Result<Vec<Option<Prelude>>> {
-    if stripe.fill(offset(stripe, set), buffer).is_none() {
+    if medium.fill(offset(medium, set), buffer).is_none() {
         buffer.fill(0);
-        stripe.write(offset(stripe, set), buffer)?;
+        medium.write(offset(medium, set), buffer)?;
     }
     let blocks = buffer
-        .chunks(stripe.geometry.block_bytes as usize)
+        .chunks(medium.geometry.block_bytes as usize)
         .enumerate();
-    let prelude = |(n, block)| Prelude::decode(block, &stripe.secret, place(stripe, set, Slot(n)));
+    let prelude = |(n, block)| Prelude::decode(block, &medium.secret, place(medium, set, Slot(n)));
     Ok(blocks.map(prelude).collect())
 }
 

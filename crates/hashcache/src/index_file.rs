@@ -18,9 +18,9 @@ use std::sync::RwLock;
 use bytes::Bytes;
 
 use crate::checkpoint::{self, Piece};
+use crate::disk::{Index, Medium};
 use crate::format::{PART_BODY, PART_BYTES, PART_HEADER};
 use crate::geometry::meta_parts;
-use crate::stripe::Stripe;
 
 /// Bytes of the check behind a row.
 pub(crate) const ROW_CHECK: usize = 4;
@@ -51,21 +51,21 @@ impl IndexFile {
 }
 
 /// What stands behind a row.
-fn check(stripe: &Stripe, edition: Edition, row: u64, bytes: &[u8]) -> [u8; ROW_CHECK] {
-    let device = u64::from(stripe.device_id);
+fn check(medium: &Medium, edition: Edition, row: u64, bytes: &[u8]) -> [u8; ROW_CHECK] {
+    let device = u64::from(medium.device_id);
     let place = [edition.serial, edition.begun, device, row].map(u64::to_le_bytes);
-    let mac = stripe.secret.mac(&[b"row", place.as_flattened(), bytes]);
+    let mac = medium.secret.mac(&[b"row", place.as_flattened(), bytes]);
     let mut check = [0; ROW_CHECK];
     check.copy_from_slice(&mac.to_le_bytes()[..ROW_CHECK]);
     check
 }
 
 /// Where a row of all shards' rows lies on the device.
-pub(crate) fn row_offset(stripe: &Stripe, edition: Edition, row: u64) -> u64 {
-    let per_part = stripe.index.rows_per_part();
-    let part = meta_parts(stripe.geometry.segments) + row / per_part;
-    let within = row % per_part * stripe.index.saved_row_bytes() as u64;
-    checkpoint::area(&stripe.geometry, edition.serial)
+pub(crate) fn row_offset(medium: &Medium, index: &Index, edition: Edition, row: u64) -> u64 {
+    let per_part = index.shape.rows_per_part();
+    let part = meta_parts(medium.geometry.segments) + row / per_part;
+    let within = row % per_part * index.shape.saved_row_bytes() as u64;
+    checkpoint::area(&medium.geometry, edition.serial)
         + part * PART_BYTES as u64
         + PART_HEADER as u64
         + within
@@ -74,18 +74,19 @@ pub(crate) fn row_offset(stripe: &Stripe, edition: Edition, row: u64) -> u64 {
 /// The row `row` of all shards' rows; `None` when it cannot be read or is not of this edition.
 /// `read` reads so many bytes at an offset, with or without waiting for memory.
 pub(crate) fn read_row(
-    stripe: &Stripe,
+    medium: &Medium,
+    index: &Index,
     edition: Edition,
     row: u64,
-    read: impl FnOnce(&Stripe, u64, usize) -> Option<Bytes>,
+    read: impl FnOnce(&Medium, u64, usize) -> Option<Bytes>,
 ) -> Option<Vec<u8>> {
-    let stored = stripe.index.saved_row_bytes();
-    let bytes = read(stripe, row_offset(stripe, edition, row), stored)?;
-    let (bytes, found) = bytes.get(..stored)?.split_at(stripe.index.row_bytes);
-    let is_genuine = found == check(stripe, edition, row, bytes);
+    let stored = index.shape.saved_row_bytes();
+    let bytes = read(medium, row_offset(medium, index, edition, row), stored)?;
+    let (bytes, found) = bytes.get(..stored)?.split_at(index.shape.row_bytes);
+    let is_genuine = found == check(medium, edition, row, bytes);
     // Where another edition counts by now, the next one is being written in the place of this.
-    if !is_genuine && stripe.index_file.edition() == Some(edition) {
-        stripe.counters.damaged.add(1);
+    if !is_genuine && index.file.edition() == Some(edition) {
+        medium.counters.damaged.add(1);
     }
     is_genuine.then(|| bytes.to_vec())
 }
@@ -93,19 +94,20 @@ pub(crate) fn read_row(
 /// The body of a part that is saved for `edition`; `old`: that of the edition that counts, empty if
 /// there is none. Holds the lock of a shard for a row at a time.
 pub(crate) fn rows_body(
-    stripe: &Stripe,
+    medium: &Medium,
+    index: &Index,
     pieces: impl Iterator<Item = Piece>,
     edition: Edition,
     old: &[u8],
 ) -> Vec<u8> {
     let mut body = Vec::with_capacity(PART_BODY);
-    let mut old = old.chunks_exact(stripe.index.saved_row_bytes());
+    let mut old = old.chunks_exact(index.shape.saved_row_bytes());
     for piece in pieces {
         for row in piece.first..piece.last {
             let old = old
                 .next()
-                .map_or(&[][..], |row| &row[..stripe.index.row_bytes]);
-            save_row(stripe, piece.shard, row, edition, old, &mut body);
+                .map_or(&[][..], |row| &row[..index.shape.row_bytes]);
+            save_row(medium, index, piece.shard, row, edition, old, &mut body);
         }
     }
     body
@@ -113,7 +115,8 @@ pub(crate) fn rows_body(
 
 /// Appends a row and its check to the body of a part; `old`: as the edition that counts has it.
 pub(crate) fn save_row(
-    stripe: &Stripe,
+    medium: &Medium,
+    index: &Index,
     shard: usize,
     row: u32,
     edition: Edition,
@@ -121,8 +124,8 @@ pub(crate) fn save_row(
     body: &mut Vec<u8>,
 ) {
     let from = body.len();
-    stripe.shard_at(shard).policy.save(row..row + 1, old, body);
-    let number = stripe.index.row_number(shard, row);
-    let check = check(stripe, edition, number, &body[from..]);
+    index.shard_at(shard).policy.save(row..row + 1, old, body);
+    let number = index.shape.row_number(shard, row);
+    let check = check(medium, edition, number, &body[from..]);
     body.extend_from_slice(&check);
 }

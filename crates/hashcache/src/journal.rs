@@ -26,6 +26,7 @@ use std::io;
 use areas::AreaBlock;
 use lost::Seen;
 
+use crate::disk::Medium;
 use crate::format::{
     BLOCK, Family, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
     RuleLine, RulesBlock,
@@ -33,7 +34,6 @@ use crate::format::{
 use crate::geometry::Geometry;
 use crate::memory::AlignedBuf;
 use crate::rules::MAX_RULES;
-use crate::stripe::Stripe;
 
 /// What the writer knows of a block in the ring.
 #[derive(Clone, Copy, Default)]
@@ -88,14 +88,14 @@ enum Block {
 /// Blocks of the journal that were written and do not verify; one that cannot be read counts. Where
 /// nothing was written there are zeros: the ring lies within what is looked at before a store is
 /// made.
-pub(crate) fn blocks_damaged(stripe: &Stripe) -> u64 {
-    let geometry = &stripe.geometry;
+pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
+    let geometry = &medium.geometry;
     let mut block = AlignedBuf::zeroed(JOURNAL_BLOCK);
     let damaged = |n: &u64| {
-        let read = stripe.fill(geometry.journal_offset + n * BLOCK as u64, &mut block);
+        let read = medium.fill(geometry.journal_offset + n * BLOCK as u64, &mut block);
         let blank = block.iter().all(|byte| *byte == 0);
-        let is_ours = JournalBlock::decode(&block, &stripe.secret).is_some()
-            || RulesBlock::decode(&block, &stripe.secret).is_some();
+        let is_ours = JournalBlock::decode(&block, &medium.secret).is_some()
+            || RulesBlock::decode(&block, &medium.secret).is_some();
         read.is_none() || (!blank && !is_ours)
     };
     (0..geometry.journal_blocks()).filter(damaged).count() as u64
@@ -160,14 +160,14 @@ impl Journal {
     /// on behind the newest block. The store was closed in order if it is `clean`.
     pub(crate) fn read(
         &mut self,
-        stripe: &Stripe,
+        medium: &Medium,
         checkpoint: u64,
         forgotten_below: u64,
         clean: bool,
     ) -> Journalled {
         self.begun = checkpoint;
         self.forgotten_below = forgotten_below;
-        let mut blocks = self.read_blocks(stripe);
+        let mut blocks = self.read_blocks(medium);
         let areas = blocks.split_off(self.ring.len());
         let mut removed = Vec::new();
         let mut seen = Vec::with_capacity(blocks.len());
@@ -186,7 +186,7 @@ impl Journal {
         }
         // What is written at once, and the places of the block that grows.
         let torn = self.quarter() + 3;
-        let removes_below = match stripe.geometry.family {
+        let removes_below = match medium.geometry.family {
             Family::Log => lost::lost_below(&seen, clean, torn).unwrap_or(0),
             // It clears slots and leaves the ring alone.
             Family::Table => 0,
@@ -207,30 +207,30 @@ impl Journal {
         }
     }
 
-    fn read_blocks(&self, stripe: &Stripe) -> Vec<Block> {
+    fn read_blocks(&self, medium: &Medium) -> Vec<Block> {
         let count = self.ring.len() + 2 * self.rules_blocks;
         let mut bytes = AlignedBuf::zeroed(count * BLOCK);
-        let is_whole = stripe.fill(self.offset, &mut bytes).is_some();
+        let is_whole = medium.fill(self.offset, &mut bytes).is_some();
         let mut block = |(n, bytes): (usize, &mut [u8])| {
             let at = self.offset + (n * BLOCK) as u64;
-            if !is_whole && stripe.fill(at, bytes).is_none() {
+            if !is_whole && medium.fill(at, bytes).is_none() {
                 return Block::Unreadable;
             }
-            self.decode(stripe, bytes)
+            self.decode(medium, bytes)
         };
         let blocks = bytes.chunks_mut(BLOCK).enumerate();
         blocks.map(&mut block).collect()
     }
 
-    fn decode(&self, stripe: &Stripe, bytes: &[u8]) -> Block {
+    fn decode(&self, medium: &Medium, bytes: &[u8]) -> Block {
         if bytes.iter().all(|byte| *byte == 0) {
             return Block::Blank;
         }
-        let removes = JournalBlock::decode(bytes, &stripe.secret);
+        let removes = JournalBlock::decode(bytes, &medium.secret);
         if let Some(block) = removes.filter(|it| it.device == self.device) {
             return Block::Removes(block);
         }
-        let rules = RulesBlock::decode(bytes, &stripe.secret);
+        let rules = RulesBlock::decode(bytes, &medium.secret);
         let rules = rules.filter(|it| it.device == self.device);
         rules.map_or(Block::Damaged, Block::Rules)
     }
@@ -300,7 +300,7 @@ impl Journal {
     }
 
     /// Writes the rules in force, to one area and then to the other. Durable when this returns.
-    pub(crate) fn write_rules(&mut self, stripe: &Stripe, lines: &[RuleLine]) -> io::Result<()> {
+    pub(crate) fn write_rules(&mut self, medium: &Medium, lines: &[RuleLine]) -> io::Result<()> {
         let blocks = lines.len().div_ceil(RULES_PER_BLOCK).max(1);
         assert!(
             blocks <= self.rules_blocks,
@@ -318,14 +318,14 @@ impl Journal {
                 blocks: narrow(blocks),
                 lines: lines.take(RULES_PER_BLOCK).copied().collect(),
             };
-            block.encode(out, &stripe.secret);
+            block.encode(out, &medium.secret);
         }
         self.rules_doubled = false;
         for area in [self.rules_first, 1 - self.rules_first] {
             let place = self.ring.len() + area * self.rules_blocks;
-            stripe.write(self.offset + (place * BLOCK) as u64, &bytes)?;
+            medium.write(self.offset + (place * BLOCK) as u64, &bytes)?;
             // A power cut must not tear both.
-            stripe.sync()?;
+            medium.sync()?;
             // Should the write that follows fail, this area is the only one that is whole.
             self.rules_first = 1 - area;
         }
@@ -376,7 +376,7 @@ impl Journal {
     }
 
     /// Writes `removed`. Durable after the caller's sync.
-    pub(crate) fn write(&mut self, stripe: &Stripe, removed: &[Removed]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, medium: &Medium, removed: &[Removed]) -> io::Result<()> {
         let room = match self.growing.len() {
             0 => 0,
             length => REMOVES_PER_BLOCK - length,
@@ -392,19 +392,19 @@ impl Journal {
             };
             self.doubled = true;
             self.growing.extend_from_slice(now);
-            self.write_block(stripe)?;
+            self.write_block(medium)?;
         }
         for block in later.chunks(REMOVES_PER_BLOCK) {
             self.base = (self.base + 1 + usize::from(self.doubled)) % self.ring.len();
             self.last = self.base;
             self.doubled = false;
             self.growing = block.to_vec();
-            self.write_block(stripe)?;
+            self.write_block(medium)?;
         }
         Ok(())
     }
 
-    fn write_block(&mut self, stripe: &Stripe) -> io::Result<()> {
+    fn write_block(&mut self, medium: &Medium) -> io::Result<()> {
         let mut bytes = AlignedBuf::zeroed(JOURNAL_BLOCK);
         let removed = self.growing.clone();
         let version_max = removed.iter().map(|it| it.version.0).max().unwrap_or(0);
@@ -413,13 +413,13 @@ impl Journal {
             ordinal: self.next,
             removed,
         };
-        block.encode(&mut bytes, &stripe.secret);
+        block.encode(&mut bytes, &medium.secret);
         self.next += 1;
         self.ring[self.last] = Held {
             version_max,
             checkpoint: self.begun,
         };
-        stripe.write(self.offset + (self.last * BLOCK) as u64, &bytes)
+        medium.write(self.offset + (self.last * BLOCK) as u64, &bytes)
     }
 
     /// The superblock declares removes below `below` forgotten.

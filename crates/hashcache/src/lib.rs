@@ -51,6 +51,7 @@ mod shard;
 // Places to bytes.
 mod checkpoint;
 mod circular_log;
+mod disk;
 mod disk_table;
 mod flush;
 mod index_file;

@@ -63,7 +63,7 @@ fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
 }
 
 fn key(stripe: &Stripe, name: &str) -> KeyHash {
-    stripe.secret.name(name.as_bytes())
+    stripe.medium.secret.name(name.as_bytes())
 }
 
 fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
@@ -264,8 +264,8 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
         let purged = begin(&stripe, "a");
         let accepted = commit_with(&stripe, "a", &purged, vec![label.0]);
         assert_eq!(accepted, Accepted::Yes);
-        let line = Rule::label(label).line(&stripe.secret, stripe.draw_version());
-        stripe.rules.add(&[line], &stripe.budget);
+        let line = Rule::label(label).line(&stripe.medium.secret, stripe.draw_version());
+        stripe.rules.add(&[line], &stripe.medium.budget);
         let hiding = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
@@ -296,7 +296,7 @@ fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
             // The table of rules is not among what loom watches: this lock tells it that the order
             // of what follows and of the reader's steps matters.
             drop(stripe.shard(key(&stripe, "a")));
-            stripe.rules.add(&[line], &stripe.budget);
+            stripe.rules.add(&[line], &stripe.medium.budget);
             assert_eq!(get(&stripe, "a"), None);
             reader.join().unwrap();
         });
@@ -359,15 +359,15 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
         let version = put(&stripe, "a");
         scribe.write_pending();
-        let before = stripe.counters.reads.value();
+        let before = stripe.medium.counters.reads.value();
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
         };
         assert_eq!(get(&stripe, "a"), Some(version));
         assert_eq!(reader.join().unwrap(), Some(version));
-        let reads = stripe.counters.reads.value() - before;
-        let joined = stripe.counters.joined_reads.value();
+        let reads = stripe.medium.counters.reads.value() - before;
+        let joined = stripe.medium.counters.joined_reads.value();
         assert_eq!(reads + joined, 2, "{reads} reads, {joined} joined");
     });
 }
@@ -376,7 +376,7 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
 fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
     try_all(|| {
         let Store { stripe, mut scribe } = store(PolicyKind::SetMemLru, NO_HOT);
-        let set = |name: &str| key(&stripe, name).set(stripe.geometry.sets);
+        let set = |name: &str| key(&stripe, name).set(stripe.medium.geometry.sets);
         let shard = |name: &str| key(&stripe, name).shard();
         let mut names = (0..).map(|n| format!("b{n}"));
         let neighbour = names.find(|name| set(name) == set("a")).unwrap();

@@ -11,6 +11,7 @@ use crate::circular_log::{Grain, LogWriter};
 use crate::clock::Clock;
 use crate::config::{Config, Io, PolicyKind};
 use crate::device::{Device, FileDevice, FileError, Ring};
+use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
 use crate::flush::Queue;
 use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
@@ -526,32 +527,38 @@ pub(crate) fn stripe(
         };
         Shard::new(policy)
     };
+    let queue = Arc::new(Queue::new(
+        needs::batch_bytes(config, geometry),
+        usize::try_from(batch_records).unwrap_or(usize::MAX),
+        config.batch_delay,
+        Grain::new(geometry),
+        policy.grouped,
+    ));
+    let wakes = Arc::clone(&queue);
+    let health = DeviceHealth::recovering(opened.path.clone(), move || wakes.wake());
+    let health = Arc::new(health);
+    let id = IndexId {
+        policy,
+        since: opened.superblock.policy_since,
+    };
+    let shards = (0..SHARDS).map(shard).collect();
     let stripe = Stripe::new(Parts {
-        device: Arc::clone(&opened.device),
-        device_id: opened.superblock.device,
-        path: opened.path.clone(),
-        members: Arc::clone(&common.members),
-        geometry: geometry.clone(),
-        index,
-        index_id: IndexId {
-            policy,
-            since: opened.superblock.policy_since,
-        },
-        secret: Secret::from_bytes(opened.superblock.secret),
-        hot: Arc::clone(&common.hot),
-        budget: common.budget.clone(),
-        write_budget: common.write_budget.clone(),
-        queue: Queue::new(
-            needs::batch_bytes(config, geometry),
-            usize::try_from(batch_records).unwrap_or(usize::MAX),
-            config.batch_delay,
-            Grain::new(geometry),
-            policy.grouped,
+        medium: Medium::new(
+            Arc::clone(&opened.device),
+            opened.superblock.device,
+            geometry.clone(),
+            Secret::from_bytes(opened.superblock.secret),
+            common.budget.clone(),
+            config.clock.clone(),
+            Arc::clone(&health),
         ),
-        clock: config.clock.clone(),
+        index: Index::new(index, id, shards, health),
+        members: Arc::clone(&common.members),
+        hot: Arc::clone(&common.hot),
+        write_budget: common.write_budget.clone(),
+        queue,
         pool: Pool::new(threads).map_err(system("threads"))?,
         ring: ring(config, opened, threads)?,
-        shards: (0..SHARDS).map(shard).collect(),
     });
     Ok(Arc::new(stripe))
 }

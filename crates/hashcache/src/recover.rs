@@ -19,16 +19,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::checkpoint::{self, Restored};
 use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::{Segment, first_header};
 use crate::flush::Scribe;
-use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, KIND_SLOT, Listed, Removed};
+use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::journal::Journalled;
 use crate::key::{KeyHash, KeyMap, SHARDS};
-use crate::memory::{AlignedBuf, Reservation};
+use crate::memory::Reservation;
 use crate::object::Version;
 use crate::policy::Slot;
 use crate::rules::Rule;
@@ -56,9 +56,11 @@ const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Whether recovery is to stop because the store was closed. Every loop over segments or parts asks
 /// this. What was recovered by then is a part of the truth, so nothing may be written that follows
 /// from it: see [`go_on`].
-pub(crate) fn is_over(stripe: &Stripe) -> bool {
+fn is_over(stripe: &Stripe) -> bool {
     let since = stripe.queue.closing_since();
-    since.is_some_and(|since| stripe.clock.monotone().saturating_sub(since) >= AFTER_CLOSE_MAX)
+    since.is_some_and(|since| {
+        stripe.medium.clock.monotone().saturating_sub(since) >= AFTER_CLOSE_MAX
+    })
 }
 
 /// An error if a loop over segments or parts may have stopped early.
@@ -74,7 +76,7 @@ pub(crate) fn recover(scribe: &mut Scribe) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     if let Some(past) = scribe.past.take() {
         grow(scribe, &past)?;
-    } else if stripe.index.stays_on_disk() {
+    } else if stripe.index.shape.stays_on_disk() {
         with_rows_on_disk(scribe)?;
     } else {
         let basis = Basis::of(scribe, &stripe)?;
@@ -103,7 +105,14 @@ fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
     made_anew(scribe, most, |scribe, shards| {
         if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
             let serial = restored.edition.serial;
-            if checkpoint::load_shards(&scribe.stripe, serial, shards.clone()).is_none() {
+            if checkpoint::load_shards(
+                &scribe.stripe.medium,
+                &scribe.stripe.index,
+                serial,
+                shards.clone(),
+            )
+            .is_none()
+            {
                 shards
                     .clone()
                     .for_each(|n| scribe.stripe.shard_at(n).policy.clear());
@@ -122,8 +131,8 @@ struct Widened {
 
 impl Widened {
     fn all(stripe: &Stripe) -> Option<Self> {
-        let bytes = stripe.index.widened_bytes() * SHARDS as u64;
-        let reservation = stripe.budget.reserve_free(bytes)?;
+        let bytes = stripe.index.shape.widened_bytes() * SHARDS as u64;
+        let reservation = stripe.medium.budget.reserve_free(bytes)?;
         Some(Self::of(stripe, 0..SHARDS, Some(reservation)))
     }
 
@@ -131,13 +140,16 @@ impl Widened {
     fn from(stripe: &Stripe, first: usize) -> Self {
         let mut count = SHARDS - first;
         while count > 1 {
-            let bytes = stripe.index.widened_bytes() * count as u64;
-            if let Some(reservation) = stripe.budget.reserve_free(bytes) {
+            let bytes = stripe.index.shape.widened_bytes() * count as u64;
+            if let Some(reservation) = stripe.medium.budget.reserve_free(bytes) {
                 return Self::of(stripe, first..first + count, Some(reservation));
             }
             count = count.div_ceil(2);
         }
-        let reservation = stripe.budget.reserve_free(stripe.index.widened_bytes());
+        let reservation = stripe
+            .medium
+            .budget
+            .reserve_free(stripe.index.shape.widened_bytes());
         Self::of(stripe, first..first + 1, reservation)
     }
 
@@ -164,7 +176,7 @@ fn made_anew(
     mut fill: impl FnMut(&mut Scribe, &Range<usize>) -> bool,
 ) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
-    let stays_on_disk = stripe.index.stays_on_disk();
+    let stays_on_disk = stripe.index.shape.stays_on_disk();
     let (mut checkpoint, mut first) = (None, 0);
     while first < SHARDS {
         let some = match widened.take() {
@@ -181,9 +193,9 @@ fn made_anew(
             // A remove that came before the checkpoint began is taken for known to it.
             stripe.forget_removing(shards.clone());
             if stays_on_disk {
-                checkpoint.write_shards(&stripe, shards)?;
+                checkpoint.write_shards(&stripe.medium, &stripe.index, shards)?;
             } else {
-                checkpoint.write_parts(&stripe)?;
+                checkpoint.write_parts(&stripe.medium, &stripe.index)?;
             }
         }
         some.narrow(&stripe);
@@ -208,7 +220,7 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
     basis.replay(scribe, &old.shards);
     scribe.stripe = Arc::clone(&stripe);
     let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
-    scribe.superblock.set_geometry(&stripe.geometry);
+    scribe.superblock.set_geometry(&stripe.medium.geometry);
     made_anew(scribe, None, |_, shards| {
         let known = Replay {
             past: Some(&past.stripe),
@@ -220,10 +232,10 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
     })?;
     // Were the only one that says so lost, an opening would look for the log's end in the old ring.
     scribe.write_superblock(false)?;
-    let bytes = stripe.geometry.device_bytes;
+    let bytes = stripe.medium.geometry.device_bytes;
     tracing::info!(
         bytes,
-        segments = stripe.geometry.segments,
+        segments = stripe.medium.geometry.segments,
         "store has grown"
     );
     Ok(())
@@ -254,9 +266,10 @@ impl Basis {
         let stripe = Arc::clone(&scribe.stripe);
         let serial = scribe.superblock.checkpoint_serial;
         let forgotten_below = scribe.superblock.removes_forgotten_below;
-        let journalled = scribe
-            .journal
-            .read(&stripe, serial, forgotten_below, scribe.was_clean);
+        let journalled =
+            scribe
+                .journal
+                .read(&stripe.medium, serial, forgotten_below, scribe.was_clean);
         let Journalled {
             removed,
             rules,
@@ -266,17 +279,18 @@ impl Basis {
             served.version_was_drawn(rule.version);
         }
         // Before anything of what they bar can be found.
-        served.rules.add(&rules, &served.budget);
+        served.rules.add(&rules, &served.medium.budget);
         // Were the index file that of an older checkpoint, the next one would be written over it.
-        let older = if stripe.index.stays_on_disk() {
+        let older = if stripe.index.shape.stays_on_disk() {
             0
         } else {
             serial.saturating_sub(1)
         };
         let usable = |serial| {
-            let restored = checkpoint::load(&stripe, serial)?;
+            let restored =
+                checkpoint::load(&stripe.medium, &stripe.index, serial, || is_over(&stripe))?;
             if !still_there(&stripe, &restored) {
-                checkpoint::forget(&stripe);
+                checkpoint::forget(&stripe.index);
                 return None;
             }
             Some(restored)
@@ -285,7 +299,7 @@ impl Basis {
         // Before anything follows from a checkpoint that is missing.
         go_on(&stripe)?;
         // What it holds from before it came, or came back, belongs to others now.
-        let since = stripe.members.since(stripe.device_id);
+        let since = stripe.members.since(stripe.medium.device_id);
         let mut floor = since.max(if restored.is_some() {
             0
         } else {
@@ -336,13 +350,15 @@ impl Basis {
 /// before this opening goes, now and for all openings to come. Returns the version below which.
 fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
     let below = served.members.first_version();
-    let device = scribe.stripe.device_id;
+    let device = scribe.stripe.medium.device_id;
     tracing::error!(
         device,
         "removes or purges cannot be read: all older content is forgotten"
     );
-    served.counters.forgotten.add(1);
-    served.rules.add(&[Rule::everything(below)], &served.budget);
+    served.medium.counters.forgotten.add(1);
+    served
+        .rules
+        .add(&[Rule::everything(below)], &served.medium.budget);
     // Before the ring is written over: what cannot be read now may be blank next time.
     scribe.write_rules(&served.rules.lines())?;
     Ok(below)
@@ -353,7 +369,7 @@ fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
 fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
     let cursor = restored.cursor;
     let is_open = |header: BatchHeader| header.stamp == cursor.stamp;
-    cursor.used == 0 || first_header(stripe, cursor.segment).is_some_and(is_open)
+    cursor.used == 0 || first_header(&stripe.medium, cursor.segment).is_some_and(is_open)
 }
 
 fn newest(removed: &[Removed]) -> KeyMap<Version> {
@@ -389,13 +405,13 @@ fn from_checkpoint(
         return from_scan(scribe, replay);
     }
     if scribe.was_clean {
-        let listed = Segment::walk(stripe, cursor.segment, Some(cursor.stamp), 0, 0).listed;
+        let listed = Segment::walk(&stripe.medium, cursor.segment, Some(cursor.stamp), 0, 0).listed;
         scribe.log.resume(cursor, listed);
         return;
     }
     let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
     // At most one lap: a log that is newer all the way round has passed the checkpoint.
-    for _ in 0..stripe.geometry.segments {
+    for _ in 0..stripe.medium.geometry.segments {
         let Some(next) = following(stripe, last).filter(|_| !is_over(stripe)) else {
             break;
         };
@@ -407,11 +423,11 @@ fn from_checkpoint(
 /// The segment that was opened after `last`, if one was. Some in between may have been left out
 /// because reads of them fail.
 fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
-    let (segments, mut lap) = (stripe.geometry.segments, last.lap);
+    let (segments, mut lap) = (stripe.medium.geometry.segments, last.lap);
     for step in 1..=(LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1) {
         let segment = (last.segment + step) % segments;
         lap += u64::from(segment == 0);
-        let Some(first) = first_header(stripe, segment) else {
+        let Some(first) = first_header(&stripe.medium, segment) else {
             continue;
         };
         // Older ones are what the last lap left there.
@@ -466,11 +482,11 @@ impl<'a> Replay<'a> {
     fn scan(&self) -> Option<Cursor> {
         let stripe = self.stripe;
         let mut found: Vec<Cursor> = Vec::new();
-        for segment in 0..stripe.geometry.segments {
+        for segment in 0..stripe.medium.geometry.segments {
             if is_over(stripe) {
                 return None;
             }
-            let Some(first) = first_header(stripe, segment) else {
+            let Some(first) = first_header(&stripe.medium, segment) else {
                 // In its first lap the log has not come further than this, some that were left out
                 // excepted.
                 let last = found.last().map_or(0, |it| it.segment);
@@ -490,7 +506,7 @@ impl<'a> Replay<'a> {
         }
         found.sort_unstable_by_key(|cursor| cursor.stamp);
         // From the very beginning on, lists tell all there is.
-        let since_made = stripe.index_id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
+        let since_made = stripe.index.id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
         if since_made {
             stripe
                 .shards()
@@ -519,7 +535,7 @@ impl<'a> Replay<'a> {
     /// Takes the records of a segment into the index, from `used` on. Returns where it ends.
     fn segment(&self, cursor: Cursor, used: u32, ordinal: u32) -> Cursor {
         let stripe = self.stripe;
-        let segment = Segment::read(stripe, cursor, used, ordinal);
+        let segment = Segment::read(&stripe.medium, cursor, used, ordinal);
         let end = Cursor {
             used: segment.used,
             ordinal: segment.ordinal,
@@ -527,7 +543,7 @@ impl<'a> Replay<'a> {
         };
         stripe.log.opened(end);
         stripe.sweep(cursor.segment, self.shards.clone());
-        let from = used / stripe.geometry.unit_bytes;
+        let from = used / stripe.medium.geometry.unit_bytes;
         for listed in segment.listed.iter().filter(|listed| listed.offset >= from) {
             self.record(cursor, listed);
         }
@@ -596,158 +612,6 @@ impl<'a> Replay<'a> {
         if listed.run > 0 {
             shard.policy.set_run(listed.key, at, listed.run, head);
         }
-    }
-}
-
-/// What the lists of a segment say.
-pub(crate) struct Segment {
-    pub(crate) listed: Vec<Listed>,
-    /// Where in `listed` the last batch begins that was walked to.
-    pub(crate) last_batch: usize,
-    pub(crate) used: u32,
-    pub(crate) ordinal: u32,
-    /// Whether the list is that of a footer.
-    pub(crate) sealed: bool,
-}
-
-impl Segment {
-    /// From the footer if the segment was sealed, else from the batch headers.
-    pub(crate) fn read(stripe: &Stripe, cursor: Cursor, used: u32, ordinal: u32) -> Self {
-        if let Some(footer) = footer(stripe, cursor.segment)
-            && footer.stamp == cursor.stamp
-        {
-            let used = stripe.geometry.segment_bytes;
-            let last_batch = footer.list.len();
-            return Self {
-                listed: footer.list,
-                last_batch,
-                used,
-                ordinal,
-                sealed: true,
-            };
-        }
-        Self::walk(stripe, cursor.segment, Some(cursor.stamp), used, ordinal)
-    }
-
-    /// From the batch headers, from `used` on, as far as they follow each other.
-    pub(crate) fn walk(
-        stripe: &Stripe,
-        segment: u64,
-        stamp: Option<u64>,
-        mut used: u32,
-        mut ordinal: u32,
-    ) -> Self {
-        let mut window = Window::new(stripe, segment, WINDOW_BYTES);
-        let (mut listed, mut last_batch) = (Vec::new(), 0);
-        while let Some(header) = window.header(used) {
-            let follows = stamp.is_none_or(|stamp| stamp == header.stamp)
-                && header.ordinal == ordinal
-                && header.device == stripe.device_id
-                && header.batch_bytes <= stripe.geometry.segment_bytes - used;
-            if !follows {
-                break;
-            }
-            used += header.batch_bytes;
-            ordinal += 1;
-            last_batch = listed.len();
-            listed.extend(header.list);
-        }
-        Self {
-            listed,
-            last_batch,
-            used,
-            ordinal,
-            sealed: false,
-        }
-    }
-}
-
-/// The header of a segment's first batch.
-pub(crate) fn first_header(stripe: &Stripe, segment: u64) -> Option<BatchHeader> {
-    let header = Window::new(stripe, segment, FIRST_WINDOW_BYTES).header(0)?;
-    (header.ordinal == 0 && header.device == stripe.device_id).then_some(header)
-}
-
-fn segment_offset(stripe: &Stripe, segment: u64) -> u64 {
-    stripe.geometry.log_offset + segment * u64::from(stripe.geometry.segment_bytes)
-}
-
-fn footer(stripe: &Stripe, segment: u64) -> Option<Footer> {
-    let bytes = stripe.geometry.segment_bytes as usize;
-    let start = segment_offset(stripe, segment);
-    // About as long as the last: one read does, mostly.
-    let guess = stripe.footer_bytes.load(Ordering::Relaxed);
-    let guess = crate::format::round_up(guess + guess / 16, crate::format::BLOCK);
-    let mut end = AlignedBuf::zeroed(guess.max(64 << 10).min(bytes));
-    stripe.fill(start + (bytes - end.len()) as u64, &mut end)?;
-    let claimed = Footer::claimed_bytes(&end, bytes)?;
-    stripe
-        .footer_bytes
-        .store(claimed.min(bytes), Ordering::Relaxed);
-    if claimed > end.len() {
-        end = AlignedBuf::zeroed(claimed.min(bytes));
-        stripe.fill(start + (bytes - end.len()) as u64, &mut end)?;
-    }
-    debug_assert!(end.len() >= FOOTER_TAIL);
-    let footer = Footer::decode(&end, &stripe.secret)?;
-    (footer.device == stripe.device_id).then_some(footer)
-}
-
-/// Reads a segment piece by piece: headers of small batches lie close together.
-struct Window<'a> {
-    stripe: &'a Stripe,
-    start: u64,
-    segment_bytes: usize,
-    window_bytes: usize,
-    at: usize,
-    bytes: AlignedBuf,
-}
-
-const WINDOW_BYTES: usize = 256 << 10;
-/// Enough for the fixed part of a header; a scan of all segments reads no more of each.
-const FIRST_WINDOW_BYTES: usize = 4 << 10;
-
-impl<'a> Window<'a> {
-    fn new(stripe: &'a Stripe, segment: u64, window_bytes: usize) -> Self {
-        let segment_bytes = stripe.geometry.segment_bytes as usize;
-        let start = segment_offset(stripe, segment);
-        let bytes = AlignedBuf::zeroed(0);
-        Self {
-            stripe,
-            start,
-            segment_bytes,
-            window_bytes,
-            at: 0,
-            bytes,
-        }
-    }
-
-    /// `length` bytes at `from`, or as many as the segment has.
-    fn get(&mut self, from: usize, length: usize) -> Option<&[u8]> {
-        let to = (from + length).min(self.segment_bytes);
-        if from < self.at || to > self.at + self.bytes.len() {
-            let wanted =
-                crate::format::round_up(length.max(self.window_bytes), crate::format::BLOCK);
-            let size = wanted.min(self.segment_bytes.checked_sub(from)?);
-            self.bytes = AlignedBuf::zeroed(size);
-            self.at = from;
-            if self
-                .stripe
-                .fill(self.start + from as u64, &mut self.bytes)
-                .is_none()
-            {
-                self.bytes = AlignedBuf::zeroed(0);
-                return None;
-            }
-        }
-        self.bytes.get(from - self.at..to - self.at)
-    }
-
-    fn header(&mut self, at: u32) -> Option<BatchHeader> {
-        let at = usize::try_from(at).ok()?;
-        let claimed = BatchHeader::claimed_bytes(self.get(at, BATCH_HEADER)?)?;
-        let secret = self.stripe.secret.clone();
-        BatchHeader::decode(self.get(at, claimed)?, &secret)
     }
 }
 

@@ -50,11 +50,11 @@ pub const FAULTS: &[Fault] = &[
         name: "damaged-gives-way-to-older",
         file: engine!("stripe/lookup.rs"),
         edits: &[(
-            "                    self.counters.damaged.add(1);
+            "                    self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
                     return None;
 ",
-            "                    self.counters.damaged.add(1);
+            "                    self.medium.counters.damaged.add(1);
 ",
         )],
         suite: Suite::It,
@@ -73,10 +73,10 @@ pub const FAULTS: &[Fault] = &[
 ",
             ),
             (
-                "                self.stripe.write(at, &self.buffer[..bytes])?;
+                "                self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.record(Some(written));
 ",
-                "                self.stripe.write(at, &self.buffer[..bytes])?;
+                "                self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.stripe.log.opened(self.log.cursor);
                 self.record(Some(written));
 ",
@@ -115,7 +115,7 @@ pub const FAULTS: &[Fault] = &[
 ",
             "        last = replay.segment(next, 0, 0);
     }
-    let listed = Segment::walk(stripe, last.segment, Some(last.stamp), 0, 0).listed;
+    let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
     scribe.log.resume(last, listed);
 ",
         )],
@@ -132,7 +132,7 @@ pub const FAULTS: &[Fault] = &[
 ",
             "    if let Some(last) = replay.scan() {
         let stripe = replay.stripe;
-        let listed = Segment::walk(stripe, last.segment, Some(last.stamp), 0, 0).listed;
+        let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
         scribe.log.resume(last, listed);
 ",
         )],
@@ -189,9 +189,9 @@ pub const FAULTS: &[Fault] = &[
         name: "no-sweep",
         file: engine!("stripe/mod.rs"),
         edits: &[(
-            "        let segments = self.geometry.segments;
+            "        let segments = self.medium.geometry.segments;
         for mut shard in shards.map(",
-            "        let segments = self.geometry.segments;
+            "        let segments = self.medium.geometry.segments;
         for mut shard in shards.take(0).map(",
         )],
         suite: Suite::It,
@@ -343,7 +343,7 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("journal.rs"),
         edits: &[(
             "            // A power cut must not tear both.
-            stripe.sync()?;
+            medium.sync()?;
 ",
             "",
         )],

@@ -56,11 +56,18 @@ impl Cache {
             Located::Nowhere => return None,
             Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,
             Located::Displaced(row) => {
-                let row = stripe.index.row_number(key.shard(), row);
-                index_file::row_offset(stripe, stripe.index_file.edition()?, row)
+                let row = stripe.index.shape.row_number(key.shard(), row);
+                index_file::row_offset(
+                    &stripe.medium,
+                    &stripe.index,
+                    stripe.index.file.edition()?,
+                    row,
+                )
             }
-            Located::Set(set, _) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
+            Located::Set(set, _) | Located::Slot(set, _) => {
+                disk_table::range(&stripe.medium, set).0
+            }
         };
-        Some((stripe.device_id, offset))
+        Some((stripe.medium.device_id, offset))
     }
 }

@@ -65,7 +65,7 @@ impl Inner {
     fn close(&self) {
         self.closed
             .store(true, std::sync::atomic::Ordering::Release);
-        let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.clock.monotone());
+        let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.medium.clock.monotone());
         self.stripes.iter().for_each(close);
         let scribes = {
             let mut scribes = self.scribes.lock().expect("no holder of this lock panics");
@@ -147,11 +147,11 @@ impl Cache {
     }
 
     fn secret(&self) -> &Secret {
-        &self.any_stripe().secret
+        &self.any_stripe().medium.secret
     }
 
     fn budget(&self) -> &Budget {
-        &self.any_stripe().budget
+        &self.any_stripe().medium.budget
     }
 
     /// The part of it that pending writes may take.
@@ -165,7 +165,7 @@ impl Cache {
 
     /// For what happens on no device in particular.
     fn counters(&self) -> &Counters {
-        &self.any_stripe().counters
+        &self.any_stripe().medium.counters
     }
 
     /// A version that is higher than all given out before, in this run or another.
@@ -289,7 +289,7 @@ impl Cache {
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
         for stripe in &stripes {
-            stripe.rules.add(&lines, &stripe.budget);
+            stripe.rules.add(&lines, &stripe.medium.budget);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());
@@ -333,7 +333,7 @@ impl Cache {
     fn forget(&self, key: KeyHash) -> (Version, bool) {
         let stripe = self.stripe(key);
         let (version, known) = stripe.remove(key);
-        stripe.counters.removes.add(1);
+        stripe.medium.counters.removes.add(1);
         (version, known)
     }
 
@@ -430,11 +430,11 @@ impl Cache {
         let count = |of: fn(&Counters) -> &Counter| {
             stripes
                 .iter()
-                .map(|it| of(&it.counters).value())
+                .map(|it| of(&it.medium.counters).value())
                 .sum::<u64>()
         };
         let busy = |of: fn(&Counters) -> &BusyCounter| {
-            let counts = stripes.iter().map(|it| of(&it.counters).value());
+            let counts = stripes.iter().map(|it| of(&it.medium.counters).value());
             counts.sum::<u64>()
         };
         Stats {
@@ -444,17 +444,19 @@ impl Cache {
             devices_uring: sum(|it| u64::from(it.ring.is_some())),
             entries,
             live_entries: sum(|it| it.live_entries()),
-            entries_exact: self.any_stripe().geometry.family == Family::Log,
+            entries_exact: self.any_stripe().medium.geometry.family == Family::Log,
             early_evictions,
-            device_bytes: sum(|it| it.geometry.device_bytes),
+            device_bytes: sum(|it| it.medium.geometry.device_bytes),
             device_bytes_min: stripes
                 .iter()
-                .map(|it| it.geometry.device_bytes)
+                .map(|it| it.medium.geometry.device_bytes)
                 .min()
                 .unwrap_or(0),
-            log_bytes: sum(|it| it.geometry.segments * u64::from(it.geometry.segment_bytes)),
-            index_bytes: sum(|it| it.index.bytes()),
-            index_slots: sum(|it| it.geometry.slots()),
+            log_bytes: sum(|it| {
+                it.medium.geometry.segments * u64::from(it.medium.geometry.segment_bytes)
+            }),
+            index_bytes: sum(|it| it.index.shape.bytes()),
+            index_slots: sum(|it| it.medium.geometry.slots()),
             hot_bytes: self.hot().bytes(),
             pending_bytes: sum(|it| it.queue.bytes() as u64),
             memory_used_bytes: self.budget().used(),

@@ -368,7 +368,7 @@ impl Spans {
     /// Asks for the next span while this one is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
         let stripe = self.cache.stripe(self.key);
-        let roomy = stripe.available_bytes() > stripe.budget.limit() / 8;
+        let roomy = stripe.available_bytes() > stripe.medium.budget.limit() / 8;
         let asked = self.asked.iter().any(|(asked, _)| *asked == span);
         if roomy && !asked && self.cut.bounds(span).start < end {
             self.ask(span, end);

@@ -40,7 +40,7 @@ struct Placed {
 impl Scribe {
     /// Writes `batch`; large ones of the log are under way when this returns ([`Scribe::settle`]).
     pub(super) fn write_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
-        match self.stripe.geometry.family {
+        match self.stripe.medium.geometry.family {
             Family::Log => self.write_log_batch(batch),
             Family::Table => self.write_table_batch(&batch),
         }
@@ -64,12 +64,12 @@ impl Scribe {
         for ((pending, size), run) in batch.iter().zip(&sizes).zip(&runs) {
             let place = grain.units(at);
             let spot = RecordPlace {
-                device: self.stripe.device_id,
+                device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
                 place,
             };
             let out = &mut self.buffer[in_buffer..in_buffer + size];
-            let written = encode(&self.stripe.secret, out, pending, spot, None);
+            let written = encode(&self.stripe.medium.secret, out, pending, spot, None);
             out[written..].fill(0);
             let kind = kind_number(pending.record.fields.kind);
             list.push(Listed {
@@ -100,7 +100,7 @@ impl Scribe {
             _ => {
                 self.record(earlier);
                 self.write_rider()?;
-                self.stripe.write(at, &self.buffer[..bytes])?;
+                self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.record(Some(written));
             }
         }
@@ -127,7 +127,7 @@ impl Scribe {
     /// It may have been a part of the checkpoint.
     fn rider_was_written(&mut self, took: Option<Duration>) {
         if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
-            checkpoint.others_wrote(self.stripe.clock.monotone(), took);
+            checkpoint.others_wrote(self.stripe.medium.clock.monotone(), took);
         }
     }
 
@@ -158,7 +158,7 @@ impl Scribe {
         else {
             return;
         };
-        self.stripe.counters.batches.add(1);
+        self.stripe.medium.counters.batches.add(1);
         let head = self.stripe.log.head();
         // One shard after the other: of those that have the same key the later stays the later.
         let shard_of = |n: usize| batch[n].record.fields.key.shard();
@@ -194,7 +194,7 @@ impl Scribe {
             shard.policy.set_run(key, at, run, head);
         }
         if pending.copies.is_some() {
-            self.stripe.counters.readmitted.add(1);
+            self.stripe.medium.counters.readmitted.add(1);
         } else {
             self.keep_hot(pending, Some(at));
         }
@@ -202,7 +202,7 @@ impl Scribe {
 
     /// How far the run of each record of `batch`, of these sizes, goes on.
     fn runs(&self, batch: &[Arc<Pending>], sizes: &[usize]) -> Vec<u8> {
-        if !self.stripe.index_id.policy.grouped {
+        if !self.stripe.index.id.policy.grouped {
             return vec![0; batch.len()];
         }
         let groups = batch.iter().map(|pending| group::of(pending));
@@ -213,7 +213,7 @@ impl Scribe {
     /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.
     /// Called under the lock of the key's shard.
     fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
-        let budget = &self.stripe.budget;
+        let budget = &self.stripe.medium.budget;
         let roomy = budget.used() < budget.limit() / 4 * 3;
         if pending.was_asked_for() || roomy {
             self.stripe.hot.insert(&pending.record, at);
@@ -236,23 +236,27 @@ impl Scribe {
         let seat = self.pen.as_mut().and_then(Pen::seat);
         let rides = seat.is_some();
         let out = seat.unwrap_or(&mut self.buffer);
-        if let Some((at, bytes)) = self.log.footer(out, &stripe.secret) {
+        if let Some((at, bytes)) = self.log.footer(out, &stripe.medium.secret) {
             // The footer goes over what the last lap left there, so the head moves first here too.
             let end = Cursor {
-                used: stripe.geometry.segment_bytes,
+                used: stripe.medium.geometry.segment_bytes,
                 ..self.log.cursor
             };
             stripe.log.opened(end);
-            let at = stripe.geometry.log_offset + at;
+            let at = stripe.medium.geometry.log_offset + at;
             match &mut self.pen {
                 Some(pen) if rides => pen.carry(at, bytes),
-                _ => stripe.write(at, &self.buffer[..bytes])?,
+                _ => stripe.medium.write(at, &self.buffer[..bytes])?,
             }
             self.unsynced_bytes += bytes as u64;
         }
         for _ in 0..LEFT_OUT_IN_A_ROW_MAX {
             let (segment, _) = self.log.following();
-            if !stripe.bad_places.leaves_out(&stripe.geometry, segment) {
+            if !stripe
+                .medium
+                .bad_places
+                .leaves_out(&stripe.medium.geometry, segment)
+            {
                 break;
             }
             tracing::warn!(segment, "segment left out: reads of it failed");
@@ -273,9 +277,9 @@ impl Scribe {
     fn seal(&mut self, filled: usize, list: Vec<Listed>) -> (u64, usize) {
         let bytes = self.stripe.log.grain().batch_end(filled);
         self.buffer[filled..bytes].fill(0);
-        let at = self.stripe.geometry.log_offset + self.log.batch_offset();
+        let at = self.stripe.medium.geometry.log_offset + self.log.batch_offset();
         self.log
-            .seal_batch(&mut self.buffer, bytes, list, &self.stripe.secret);
+            .seal_batch(&mut self.buffer, bytes, list, &self.stripe.medium.secret);
         (at, bytes)
     }
 
@@ -283,8 +287,8 @@ impl Scribe {
     fn write_out(&mut self, filled: usize, list: Vec<Listed>) -> io::Result<()> {
         let (at, bytes) = self.seal(filled, list);
         self.stripe.log.opened(self.log.cursor);
-        self.stripe.write(at, &self.buffer[..bytes])?;
-        self.stripe.counters.batches.add(1);
+        self.stripe.medium.write(at, &self.buffer[..bytes])?;
+        self.stripe.medium.counters.batches.add(1);
         self.unsynced_bytes += bytes as u64;
         Ok(())
     }
@@ -293,9 +297,9 @@ impl Scribe {
 
     fn write_table_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
         let mut order: Vec<usize> = (0..batch.len()).collect();
-        let sets = self.stripe.geometry.sets;
+        let sets = self.stripe.medium.geometry.sets;
         order.sort_by_key(|n| batch[*n].record.fields.key.set(sets));
-        if self.stripe.index_id.policy.kind.keeps_lists() {
+        if self.stripe.index.id.policy.kind.keeps_lists() {
             return self.write_listed_slots(batch, &order);
         }
         let tails = self.write_tails(batch, &[])?;
@@ -337,11 +341,11 @@ impl Scribe {
             return Ok(shard.policy.claim(key, &[]));
         }
         drop(shard);
-        let set = SetId(key.set(stripe.geometry.sets));
-        let mut slots = disk_table::occupants(&stripe, &mut self.set_buffer, set)?;
+        let set = SetId(key.set(stripe.medium.geometry.sets));
+        let mut slots = disk_table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
         let surplus = stripe.view(key).policy.surplus(&slots);
         for slot in surplus {
-            disk_table::clear_slot(&stripe, key, set, slot)?;
+            disk_table::clear_slot(&stripe.medium, &stripe.index, key, set, slot)?;
             slots[slot.0] = None;
         }
         Ok(stripe.shard(key).policy.claim(key, &slots))
@@ -353,7 +357,7 @@ impl Scribe {
         batch: &[Arc<Pending>],
         slots: &[Option<Slot>],
     ) -> io::Result<Vec<Option<TailPlace>>> {
-        let block = usize_of(self.stripe.geometry.block_bytes);
+        let block = usize_of(self.stripe.medium.geometry.block_bytes);
         let grain = self.stripe.log.grain();
         let mut tails = vec![None; batch.len()];
         let long: Vec<usize> = (0..batch.len())
@@ -384,12 +388,18 @@ impl Scribe {
             let fields = &pending.record.fields;
             // What lies beyond the block does not depend on the slot, which is not known yet.
             let nowhere = RecordPlace {
-                device: self.stripe.device_id,
+                device: self.stripe.medium.device_id,
                 stamp: 0,
                 place: 0,
             };
             let mut whole = vec![0; pending.record_bytes];
-            encode(&self.stripe.secret, &mut whole, pending, nowhere, None);
+            encode(
+                &self.stripe.medium.secret,
+                &mut whole,
+                pending,
+                nowhere,
+                None,
+            );
             let tail = Tail {
                 key: fields.key,
                 version: fields.version,
@@ -398,11 +408,11 @@ impl Scribe {
             let out = &mut self.buffer[in_buffer..in_buffer + size];
             out.fill(0);
             let spot = RecordPlace {
-                device: self.stripe.device_id,
+                device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
                 place,
             };
-            tail.encode(out, &self.stripe.secret, spot, &whole[block..]);
+            tail.encode(out, &self.stripe.medium.secret, spot, &whole[block..]);
             list.push(listed(pending, place, grain.units(size), KIND_TAIL));
             tails[n] = Some(TailPlace {
                 position: self
@@ -427,12 +437,12 @@ impl Scribe {
     ) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
-        let set = SetId(key.set(stripe.geometry.sets));
-        let block = usize_of(stripe.geometry.block_bytes);
+        let set = SetId(key.set(stripe.medium.geometry.sets));
+        let block = usize_of(stripe.medium.geometry.block_bytes);
         let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
-        let place = disk_table::place(&stripe, set, slot);
-        encode(&stripe.secret, &mut buffer, pending, place, tail);
-        disk_table::write_slot(&stripe, set, slot, &buffer[..block])?;
+        let place = disk_table::place(&stripe.medium, set, slot);
+        encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
+        disk_table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
         let mut shard = stripe.shard(key);
         shard.policy.written(key);

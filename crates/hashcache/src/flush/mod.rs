@@ -111,8 +111,8 @@ impl Scribe {
         was_clean: bool,
     ) -> Self {
         Self {
-            log: LogWriter::new(&stripe.geometry, stripe.device_id),
-            journal: Journal::new(&stripe.geometry, stripe.device_id),
+            log: LogWriter::new(&stripe.medium.geometry, stripe.medium.device_id),
+            journal: Journal::new(&stripe.medium.geometry, stripe.medium.device_id),
             superblock,
             sync_interval,
             was_clean,
@@ -123,9 +123,9 @@ impl Scribe {
             checkpoint: None,
             removes_before_checkpoint: 0,
             buffer,
-            set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.geometry)),
+            set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.medium.geometry)),
             unsynced_bytes: 0,
-            synced_at: stripe.clock.monotone(),
+            synced_at: stripe.medium.clock.monotone(),
             segments_since_checkpoint: 0,
             rules_pass: None,
             stripe,
@@ -176,7 +176,9 @@ impl Scribe {
                 Some(_) => Duration::ZERO,
                 None => self.patience(),
             };
-            let mut work = stripe.queue.next(|| stripe.clock.monotone(), patience);
+            let mut work = stripe
+                .queue
+                .next(|| stripe.medium.clock.monotone(), patience);
             if stripe.health() != Health::OutOfService {
                 if let Err(error) = self.serve(&mut work) {
                     stripe.fail("writing", &error);
@@ -210,7 +212,7 @@ impl Scribe {
 
     /// How long there is nothing to do but what comes in.
     fn patience(&self) -> Duration {
-        let now = self.stripe.clock.monotone();
+        let now = self.stripe.medium.clock.monotone();
         let mut patience = Duration::from_mins(1);
         if let Some(checkpoint) = &self.checkpoint {
             patience = patience.min(checkpoint.due_in(now, false));
@@ -239,7 +241,7 @@ impl Scribe {
         } else if work.batch_due || !work.cuts.is_empty() {
             (wrote, _) = self.write_next_batch(Take::Due)?;
         }
-        let due = self.synced_at + self.sync_interval <= self.stripe.clock.monotone();
+        let due = self.synced_at + self.sync_interval <= self.stripe.medium.clock.monotone();
         if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
             self.sync()?;
         }
@@ -287,8 +289,8 @@ impl Scribe {
 
     /// The next batch: what still fits into the open segment, if anything does.
     fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
-        let is_log = self.stripe.geometry.family == Family::Log;
-        let now = self.stripe.clock.monotone();
+        let is_log = self.stripe.medium.geometry.family == Family::Log;
+        let now = self.stripe.medium.clock.monotone();
         self.stripe.queue.take_batch(take, now, |count, bytes| {
             is_log && self.log.fits(count, bytes)
         })
@@ -296,9 +298,9 @@ impl Scribe {
 
     fn sync(&mut self) -> io::Result<()> {
         self.settle()?;
-        self.stripe.sync()?;
+        self.stripe.medium.sync()?;
         self.unsynced_bytes = 0;
-        self.synced_at = self.stripe.clock.monotone();
+        self.synced_at = self.stripe.medium.clock.monotone();
         Ok(())
     }
 
@@ -316,7 +318,7 @@ impl Scribe {
     /// Segments after which the index is saved: recovery reads this many footers, and those of what
     /// is written while it is being saved.
     fn checkpoint_segments(&self) -> u64 {
-        (self.stripe.geometry.segments / 8).clamp(2, 200)
+        (self.stripe.medium.geometry.segments / 8).clamp(2, 200)
     }
 
     /// A part at a time, between batches, so that others have nine tenths of the device.
@@ -327,7 +329,7 @@ impl Scribe {
             self.settle()?;
             self.begin_checkpoint();
         }
-        let now = self.stripe.clock.monotone();
+        let now = self.stripe.medium.clock.monotone();
         let is_due = |it: &Checkpoint| it.due_in(now, behind_batch).is_zero();
         if self.checkpoint.as_ref().is_some_and(is_due) {
             self.step_checkpoint()
@@ -346,11 +348,11 @@ impl Scribe {
             Some(pen) if self.under_way.is_some() => {
                 if let Some(seat) = pen.seat() {
                     let out = &mut seat[..PART_BYTES];
-                    let at = checkpoint.put_part(&self.stripe, out);
+                    let at = checkpoint.put_part(&self.stripe.medium, &self.stripe.index, out);
                     pen.carry(at, PART_BYTES);
                 }
             }
-            _ => checkpoint.write_part(&self.stripe)?,
+            _ => checkpoint.write_part(&self.stripe.medium, &self.stripe.index)?,
         }
         if checkpoint.is_whole() {
             self.complete_checkpoint(&checkpoint, false)
@@ -362,7 +364,7 @@ impl Scribe {
 
     /// How full the fullest shard is of what only a checkpoint can take in, in 1/100.
     fn unsaved(&self) -> usize {
-        if !self.stripe.index.stays_on_disk() {
+        if !self.stripe.index.shape.stays_on_disk() {
             return 0;
         }
         let shards = self.stripe.views();
@@ -395,12 +397,22 @@ impl Scribe {
         let serial = self.superblock.checkpoint_serial + 1;
         self.journal.checkpoint_began(serial);
         self.removes_before_checkpoint = self.journal.next_ordinal();
-        Checkpoint::begin(&self.stripe, serial, self.log.cursor)
+        // Drawn before the shards are looked at.
+        let next_version = self.stripe.draw_version().0;
+        let stripe = &self.stripe;
+        Checkpoint::begin(
+            &stripe.medium,
+            &stripe.index,
+            &stripe.log,
+            serial,
+            next_version,
+            self.log.cursor,
+        )
     }
 
     fn begin_checkpoint(&mut self) {
         self.segments_since_checkpoint = 0;
-        if self.stripe.index.stays_on_disk() {
+        if self.stripe.index.shape.stays_on_disk() {
             let shards = self.stripe.shards();
             shards.for_each(|mut shard| shard.policy.save_begins());
         }
@@ -416,11 +428,11 @@ impl Scribe {
         self.superblock.checkpoint_serial = checkpoint.edition().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
         self.superblock.removes_held_below = self.removes_before_checkpoint;
-        self.stripe.counters.checkpoints.add(1);
+        self.stripe.medium.counters.checkpoints.add(1);
         self.write_superblock(clean)?;
-        if self.stripe.index.stays_on_disk() {
+        if self.stripe.index.shape.stays_on_disk() {
             // Named first: a shard may not drop what readers would look for in the edition before.
-            self.stripe.index_file.publish(Some(checkpoint.edition()));
+            self.stripe.index.file.publish(Some(checkpoint.edition()));
             let shards = self.stripe.shards();
             shards.for_each(|mut shard| shard.policy.save_counts());
         }
@@ -446,7 +458,7 @@ impl Scribe {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        checkpoint.write_parts(&self.stripe)?;
+        checkpoint.write_parts(&self.stripe.medium, &self.stripe.index)?;
         self.complete_checkpoint(&checkpoint, true)
     }
 
@@ -469,10 +481,10 @@ impl Scribe {
         self.superblock.clean = clean;
         self.superblock.history = self.stripe.members.history();
         self.superblock.heard = self.stripe.members.heard();
-        self.superblock.wall_clock = self.stripe.clock.unix_millis();
-        self.stripe.counters.writes.add(1);
-        self.stripe.counters.syncs.add(1);
-        crate::open::write_superblock(&*self.stripe.device, &mut self.superblock)?;
+        self.superblock.wall_clock = self.stripe.medium.clock.unix_millis();
+        self.stripe.medium.counters.writes.add(1);
+        self.stripe.medium.counters.syncs.add(1);
+        crate::open::write_superblock(&*self.stripe.medium.device, &mut self.superblock)?;
         let members = &self.stripe.members;
         members.superblock_is_durable(self.superblock.device, self.superblock.serial);
         Ok(())

@@ -37,9 +37,11 @@ struct Write {
 impl Write {
     /// How long it took.
     fn play(&self, stripe: &Stripe) -> io::Result<Duration> {
-        let begun_at = stripe.clock.monotone();
-        stripe.write(self.offset, &self.buffer[..self.bytes])?;
-        Ok(stripe.clock.monotone().saturating_sub(begun_at))
+        let begun_at = stripe.medium.clock.monotone();
+        stripe
+            .medium
+            .write(self.offset, &self.buffer[..self.bytes])?;
+        Ok(stripe.medium.clock.monotone().saturating_sub(begun_at))
     }
 }
 
@@ -81,7 +83,7 @@ impl Pen {
     ) -> io::Result<Self> {
         let (jobs, to_do) = sync_channel::<Job>(1);
         let (told, done) = sync_channel(1);
-        let segment = usize::try_from(stripe.geometry.segment_bytes).unwrap_or(usize::MAX);
+        let segment = usize::try_from(stripe.medium.geometry.segment_bytes).unwrap_or(usize::MAX);
         let bytes_min = WRITE_BYTES_MIN.min(segment / WRITES_PER_SEGMENT);
         let stripe = Arc::clone(stripe);
         let thread = std::thread::Builder::new()

@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 use super::Scribe;
 use crate::circular_log::Cursor;
+use crate::disk::Segment;
 use crate::format::{Kind, Listed, kind_number, record_bytes};
 use crate::memory::{Held, Reservation};
 use crate::policy::LogPos;
 use crate::record::{Kept, Record};
-use crate::recover::Segment;
 use crate::shard::Pending;
 
 /// A segment gives at most this part of its bytes to copies.
@@ -82,7 +82,7 @@ impl Scribe {
             return Vec::new();
         };
         let grain = self.stripe.log.grain();
-        let segment_bytes = u64::from(self.stripe.geometry.segment_bytes);
+        let segment_bytes = u64::from(self.stripe.medium.geometry.segment_bytes);
         // A batch ahead of the head, so that all were looked at when the segment is full.
         let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
         let filled = ahead.min(segment_bytes);
@@ -128,7 +128,7 @@ impl Scribe {
     }
 
     fn victim(&self, cursor: Cursor) -> Option<Victim> {
-        let mut listed = Segment::read(&self.stripe, cursor, 0, 0).listed;
+        let mut listed = Segment::read(&self.stripe.medium, cursor, 0, 0).listed;
         listed.retain(|it| it.kind == kind_number(Kind::Head));
         listed.shrink_to_fit();
         let bytes = size_of_val(&listed[..]) as u64;
@@ -137,7 +137,7 @@ impl Scribe {
             listed,
             next: 0,
             copied_bytes: 0,
-            _reservation: self.stripe.budget.reserve(bytes)?,
+            _reservation: self.stripe.medium.budget.reserve(bytes)?,
         })
     }
 
@@ -167,7 +167,7 @@ impl Scribe {
             Some(record) => Kept::Held(record),
             None => {
                 // Nobody who writes waits for memory that readers hold.
-                let bytes = u64::from(listed.length) * u64::from(stripe.geometry.unit_bytes);
+                let bytes = u64::from(listed.length) * u64::from(stripe.medium.geometry.unit_bytes);
                 Kept::alone(stripe.read_at_once(at, bytes)?)
             }
         };
@@ -179,7 +179,7 @@ impl Scribe {
     fn worth_copying(&self, record: &Record) -> bool {
         let fields = &record.fields;
         let useless = fields.useless_after != 0
-            && fields.useless_after <= self.stripe.clock.unix_millis() / 1000;
+            && fields.useless_after <= self.stripe.medium.clock.unix_millis() / 1000;
         let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
         // What rules have taken away, or made stale, stays behind: they count on it.
         whole && !useless && !self.stripe.rules.judge(record).is_barred()

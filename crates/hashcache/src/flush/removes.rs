@@ -54,7 +54,7 @@ impl Scribe {
         if removals.is_empty() {
             return Ok(());
         }
-        let begun = self.stripe.clock.monotone();
+        let begun = self.stripe.medium.clock.monotone();
         let name = |removal: &Removal| match removal.what {
             Removing::Name(removed) => Some(removed),
             Removing::Rules { .. } => None,
@@ -70,12 +70,18 @@ impl Scribe {
             self.settle()?;
         }
         let removed: Vec<Removed> = removals.iter().filter_map(name).collect();
-        match self.stripe.geometry.family {
+        match self.stripe.medium.geometry.family {
             Family::Log => self.journal_names(&removed)?,
             Family::Table => {
                 for removed in &removed {
-                    let set = SetId(removed.key.set(self.stripe.geometry.sets));
-                    disk_table::clear(&self.stripe, &mut self.set_buffer, removed, set)?;
+                    let set = SetId(removed.key.set(self.stripe.medium.geometry.sets));
+                    disk_table::clear(
+                        &self.stripe.medium,
+                        &self.stripe.index,
+                        &mut self.set_buffer,
+                        removed,
+                        set,
+                    )?;
                 }
             }
         }
@@ -84,7 +90,7 @@ impl Scribe {
             self.write_rules(&lines)?;
         }
         self.sync()?;
-        let now = self.stripe.clock.monotone();
+        let now = self.stripe.medium.clock.monotone();
         let took = now.saturating_sub(begun);
         if took > SHORT {
             let rest = took.saturating_mul(REST).min(REST_MAX);
@@ -111,7 +117,7 @@ impl Scribe {
             if let Some(below) = self.journal.forgets(some.len()) {
                 self.forget_removes(below)?;
             }
-            self.journal.write(&self.stripe, some)?;
+            self.journal.write(&self.stripe.medium, some)?;
         }
         Ok(())
     }
@@ -124,7 +130,7 @@ impl Scribe {
             self.journal_names(&displaced)?;
             self.sync()?;
         }
-        self.journal.write_rules(&self.stripe, lines)
+        self.journal.write_rules(&self.stripe.medium, lines)
     }
 
     /// Before the journal's ring comes round to removes below `below`: they must be held by two
@@ -155,7 +161,7 @@ impl Scribe {
             self.settle()?;
         }
         let stripe = &self.stripe;
-        let now = stripe.clock.monotone();
+        let now = stripe.medium.clock.monotone();
         if unsettled {
             // In this order: what ends later has come to the queue before it does.
             let begun = stripe.oldest_begun();
@@ -163,7 +169,7 @@ impl Scribe {
             let open = (self.log.cursor.stamp, now);
             stripe.rules.settle(begun, come, taken, open);
         }
-        match stripe.geometry.family {
+        match stripe.medium.geometry.family {
             Family::Log => {
                 if let Some(oldest) = stripe.log.oldest_stamp()
                     && stripe.rules.any_outlived(oldest)
@@ -198,12 +204,18 @@ impl Scribe {
             self.rules_pass = Some(pass);
             return Ok(());
         }
-        let cleared =
-            disk_table::clear_barred(&stripe, &mut self.set_buffer, pass.next, pass.stale_upto)?;
+        let cleared = disk_table::clear_barred(
+            &stripe.medium,
+            &stripe.index,
+            &stripe.rules,
+            &mut self.set_buffer,
+            pass.next,
+            pass.stale_upto,
+        )?;
         self.unsynced_bytes += cleared;
         pass.next.0 += 1;
-        if pass.next.0 < stripe.geometry.sets {
-            let after = stripe.clock.monotone();
+        if pass.next.0 < stripe.medium.geometry.sets {
+            let after = stripe.medium.clock.monotone();
             pass.due = after + after.saturating_sub(now).min(PAUSE_MAX);
             self.rules_pass = Some(pass);
             return Ok(());

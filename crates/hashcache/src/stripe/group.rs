@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::lookup::Question;
-use super::read::FIRST_READ;
-use super::{Read, Stripe, Wanted};
+use super::{Stripe, Wanted};
+use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
 use crate::policy::{Located, LogPos};
@@ -69,7 +69,7 @@ impl Stripe {
     /// Leaves `question` with a read that is under way and will bring its answer, if there is one;
     /// else it is given back.
     pub(super) fn join_run(&self, question: Question) -> Option<Question> {
-        if !self.index_id.policy.grouped || question.has_waited {
+        if !self.index.id.policy.grouped || question.has_waited {
             return Some(question);
         }
         let Some(at) = question.located.newest_in_log() else {
@@ -95,7 +95,7 @@ impl Stripe {
     /// Answers `question` if what it asks for became hot while it waited for its turn to be read;
     /// else gives it back.
     pub(super) fn answer_hot(&self, question: Question) -> Option<Question> {
-        if !self.index_id.policy.grouped {
+        if !self.index.id.policy.grouped {
             return Some(question);
         }
         let key = question.wanted.key;
@@ -129,10 +129,10 @@ impl Stripe {
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
-        let reservation = self.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
         let reading = self.begins(at, bytes)?;
-        let bytes = self.read_reserved(offset, bytes, reservation)?;
-        self.counters.group_reads.add(1);
+        let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
+        self.medium.counters.group_reads.add(1);
         let first = self.read_within(at, place, &bytes)?;
         if let Read::Record(record) = &first
             && record.fields.group != 0
@@ -146,7 +146,7 @@ impl Stripe {
 
     /// Notes that a run is being read; `None` when it is already.
     fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<Reading<'_>> {
-        let units = bytes / u64::from(self.geometry.unit_bytes);
+        let units = bytes / u64::from(self.medium.geometry.unit_bytes);
         let run = first..LogPos(first.0 + units);
         let mut runs = self.runs_under_way.lock();
         if runs.iter().any(|it| it.run.start == first) {
@@ -166,12 +166,12 @@ impl Stripe {
     /// The record at the start of `bytes`, in memory of its own: it may be held for long, the run
     /// must not. `None` when the run is too short for it or there is no memory.
     fn read_within(&self, at: LogPos, place: RecordPlace, bytes: &Bytes) -> Option<Read> {
-        let Some(prelude) = Prelude::decode(bytes, &self.secret, place) else {
+        let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
             // Whether it is damaged or the run too short is told by a read of the usual length.
             return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
         };
         let whole = bytes.get(..prelude.record_bytes())?;
-        let reservation = self.budget.reserve(whole.len() as u64)?;
+        let reservation = self.medium.budget.reserve(whole.len() as u64)?;
         let mut own = AlignedBuf::reserved(whole.len(), reservation);
         own.copy_from_slice(whole);
         Some(self.record(at, prelude, &Bytes::from_owner(own)))
@@ -186,7 +186,7 @@ impl Stripe {
                 place: place.place + units,
                 ..place
             };
-            let prelude = Prelude::decode(bytes.get(from..)?, &self.secret, place)?;
+            let prelude = Prelude::decode(bytes.get(from..)?, &self.medium.secret, place)?;
             Some((LogPos(at.0 + units), prelude))
         };
         let step = |prelude: &Prelude| grain.record(prelude.record_bytes());
@@ -220,7 +220,7 @@ impl Stripe {
             *rows -= 1;
             drop(shard);
             // The run that is being read has memory: nobody may wait for more.
-            let Some((locked, saved)) = self.saved_row(key, row, Self::read_bytes_now) else {
+            let Some((locked, saved)) = self.saved_row(key, row, Medium::read_bytes_now) else {
                 return;
             };
             shard = locked;
@@ -235,8 +235,8 @@ impl Stripe {
             && located.newest_in_log() == Some(at)
             && self.is_in_force(record);
         if wanted && self.hot.insert(record, Some(at)).is_some() {
-            self.counters.prefetched.add(1);
-            if self.index.stays_on_disk() {
+            self.medium.counters.prefetched.add(1);
+            if self.index.shape.stays_on_disk() {
                 self.touch(&mut shard, key, at, located.run(at));
             }
         }

@@ -28,7 +28,7 @@ struct Place {
 impl Stripe {
     /// Begins to learn all sets that are not known.
     pub(crate) fn learn_sets(self: &Arc<Self>) {
-        if self.index_id.policy.kind.keeps_lists() {
+        if self.index.id.policy.kind.keeps_lists() {
             self.learn_from(Place::default());
         }
     }
@@ -40,9 +40,9 @@ impl Stripe {
             if stripe.health() != Health::InService {
                 return;
             }
-            let begun = stripe.clock.monotone();
+            let begun = stripe.medium.clock.monotone();
             if let Some(next) = stripe.learn_one(place) {
-                let took = stripe.clock.monotone().saturating_sub(begun);
+                let took = stripe.medium.clock.monotone().saturating_sub(begun);
                 std::thread::sleep(took.min(PAUSE_MAX));
                 stripe.learn_from(next);
             }
@@ -54,8 +54,8 @@ impl Stripe {
         while place.shard < SHARDS {
             let unknown = self.view_at(place.shard).policy.unknown_set(place.row);
             if let Some((row, set)) = unknown {
-                if let Some(slots) = disk_table::read_set(self, set) {
-                    let occupants = disk_table::occupied(self, &slots);
+                if let Some(slots) = disk_table::read_set(&self.medium, set) {
+                    let occupants = disk_table::occupied(&self.medium, &slots);
                     let mut shard = self.shard_at(place.shard);
                     shard.policy.learn_set(set, Epoch::ANY, &occupants);
                 }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Read, Stripe};
+use super::Stripe;
 use crate::completion::{Outcome, Promise, promise};
+use crate::disk::{Medium, Read};
 use crate::disk_table;
 use crate::format::Kind;
 use crate::index_file;
@@ -217,7 +218,7 @@ impl Stripe {
             && !shard.reading.contains_key(&key)
             && self.locate(&shard, key) == Located::Nowhere
         {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return Recalled::Nothing;
         }
         Recalled::Unsure
@@ -229,8 +230,8 @@ impl Stripe {
             // What it replaced is older, so it is gone too.
             return Recalled::Nothing;
         }
-        self.counters.pending_hits.add(1);
-        Recalled::Found(pending.hit(&self.budget))
+        self.medium.counters.pending_hits.add(1);
+        Recalled::Found(pending.hit(&self.medium.budget))
     }
 
     /// What memory says, or a question for the disk that others can join from now on.
@@ -249,7 +250,7 @@ impl Stripe {
             });
         }
         if let Some(reading) = shard.reading.get(&wanted.key) {
-            self.counters.joined_reads.add(1);
+            self.medium.counters.joined_reads.add(1);
             let (outcome, question) = (reading.outcome.clone(), reading.take_question());
             drop(shard);
             // Two want it: neither may have to wait until the other gets round to it.
@@ -261,7 +262,7 @@ impl Stripe {
         shard.policy.looked_for(wanted.key);
         let located = self.locate(&shard, wanted.key);
         if located == Located::Nowhere {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
         }
         let question = Box::new(Question::new(&mut shard, wanted, located));
@@ -338,7 +339,7 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return None;
         };
         // A rule may have come since it was read. One that has been forgotten since had outlived
@@ -351,10 +352,10 @@ impl Stripe {
         let is_gone =
             self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
         if is_gone || reading.gone.load(Ordering::Acquire) {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return None;
         }
-        self.counters.disk_hits.add(1);
+        self.medium.counters.disk_hits.add(1);
         // Once the device has failed its names get other owners, who know nothing of this read.
         if self.health() == Health::OutOfService {
             return Some(Kept::alone(record));
@@ -366,7 +367,7 @@ impl Stripe {
             }
             // A span of a large object is not worth the small ones it would push out.
             let whole = record.fields.total.unwrap_or(u64::MAX);
-            if whole <= self.budget.limit() / 64
+            if whole <= self.medium.budget.limit() / 64
                 && let Some(hot) = self.hot.insert(&record, record.at)
             {
                 return Some(Kept::Held(hot));
@@ -427,7 +428,7 @@ impl Stripe {
             Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
-                let slot = disk_table::read_slot(self, set, slot)?;
+                let slot = disk_table::read_slot(&self.medium, set, slot)?;
                 self.find_in_slot(wanted, &slot)
             }
         }
@@ -461,12 +462,12 @@ impl Stripe {
                 }
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.
-                Read::Record(_) => self.counters.false_reads.add(1),
+                Read::Record(_) => self.medium.counters.false_reads.add(1),
                 Read::Passed => {}
                 // It could have been the newest version of this name: an older one must not be
                 // served in its stead, so all that could be one are forgotten.
                 Read::Damaged => {
-                    self.counters.damaged.add(1);
+                    self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
                     return None;
                 }
@@ -488,7 +489,7 @@ impl Stripe {
         };
         let question = self.answer_hot(question)?;
         let key = question.wanted.key;
-        let saved = self.saved_row(key, row, Self::read_bytes);
+        let saved = self.saved_row(key, row, Medium::read_bytes);
         let located = saved.map_or(Located::Nowhere, |(shard, saved)| {
             Located::Log(shard.policy.resolve(key, &saved, self.log.head()))
         });
@@ -507,14 +508,14 @@ impl Stripe {
         &self,
         key: KeyHash,
         row: u32,
-        read: fn(&Self, u64, usize) -> Option<Bytes>,
+        read: fn(&Medium, u64, usize) -> Option<Bytes>,
     ) -> Option<(WriteLocked<'_, Shard>, Vec<u8>)> {
-        let row = self.index.row_number(key.shard(), row);
+        let row = self.index.shape.row_number(key.shard(), row);
         for _ in 0..EDITIONS_MAX {
-            let edition = self.index_file.edition()?;
-            let saved = index_file::read_row(self, edition, row, read);
+            let edition = self.index.file.edition()?;
+            let saved = index_file::read_row(&self.medium, &self.index, edition, row, read);
             let shard = self.shard(key);
-            if self.index_file.edition() == Some(edition) {
+            if self.index.file.edition() == Some(edition) {
                 return Some((shard, saved.unwrap_or_default()));
             }
         }
@@ -536,8 +537,8 @@ impl Stripe {
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
-        let slots = disk_table::read_set(self, set)?;
-        let occupants = disk_table::occupied(self, &slots);
+        let slots = disk_table::read_set(&self.medium, set)?;
+        let occupants = disk_table::occupied(&self.medium, &slots);
         let mut shard = self.shard(wanted.key);
         shard.policy.learn_set(set, epoch, &occupants);
         drop(shard);
@@ -548,15 +549,15 @@ impl Stripe {
 
     fn find_in_slot(&self, wanted: &Wanted, slot: &disk_table::Filled) -> Option<Record> {
         if slot.occupant.key != wanted.key {
-            self.counters.false_reads.add(1);
+            self.medium.counters.false_reads.add(1);
             return None;
         }
-        match disk_table::read_record(self, slot) {
+        match disk_table::read_record(&self.medium, &self.log, slot) {
             Read::Record(record) => {
                 Some(*record).filter(|record| wanted.is(record) && self.is_in_force(record))
             }
             Read::Damaged => {
-                self.counters.damaged.add(1);
+                self.medium.counters.damaged.add(1);
                 None
             }
             Read::Passed | Read::Refused | Read::Failed => None,

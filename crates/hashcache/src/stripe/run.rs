@@ -9,12 +9,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::lookup::{Asked, Begin, Question};
-use super::{Lookup, Read, Stripe, Wanted};
+use super::{Lookup, Stripe, Wanted};
+use crate::disk::Read;
 use crate::format::{BLOCK, Prelude, record_bytes};
-use crate::memory::{AlignedBuf, Reservation};
+use crate::memory::Reservation;
 use crate::policy::LogPos;
 use crate::record::Record;
 
@@ -39,8 +38,8 @@ impl Stripe {
 
     /// Memory that is free or would be made so by hot objects.
     pub(crate) fn available_bytes(&self) -> u64 {
-        let held = self.budget.used().saturating_sub(self.hot.bytes());
-        self.budget.limit().saturating_sub(held)
+        let held = self.medium.budget.used().saturating_sub(self.hot.bytes());
+        self.medium.budget.limit().saturating_sub(held)
     }
 
     /// Looks for `first`, and for as many of those `behind` it as can be read along: so many
@@ -94,7 +93,7 @@ impl Stripe {
             if bytes as u64 > left {
                 break;
             }
-            let Some(more) = self.budget.reserve(more as u64) else {
+            let Some(more) = self.medium.budget.reserve(more as u64) else {
                 break;
             };
             let Some(question) = self.ask_at(wanted, next) else {
@@ -147,30 +146,16 @@ impl Stripe {
         };
         // Before they are read: the stamps that they must have by then.
         let stamps: Vec<_> = places.iter().map(|at| self.log.place(*at)).collect();
-        let bytes = self.read_reserved(begin, end - begin, reservation);
+        let bytes = self.medium.read_reserved(begin, end - begin, reservation);
         let record = |(at, stamp): (&LogPos, _)| {
             let from = usize::try_from(offset(at) - begin).ok()?;
             let bytes = bytes.as_ref()?.slice(from..);
-            let prelude = Prelude::decode(&bytes, &self.secret, stamp?)?;
+            let prelude = Prelude::decode(&bytes, &self.medium.secret, stamp?)?;
             match self.record(*at, prelude, &bytes) {
                 Read::Record(record) => Some(*record),
                 Read::Damaged | Read::Passed | Read::Refused | Read::Failed => None,
             }
         };
         places.iter().zip(stamps).map(record).collect()
-    }
-
-    /// At least `length` bytes from `offset` on, in memory that is set aside already.
-    pub(super) fn read_reserved(
-        &self,
-        offset: u64,
-        length: u64,
-        reservation: Reservation,
-    ) -> Option<Bytes> {
-        let (start, skip, span) = self.widen(offset, usize::try_from(length).ok()?);
-        debug_assert!(span as u64 <= reservation.bytes());
-        let mut buffer = AlignedBuf::reserved(span, reservation);
-        self.fill(start, &mut buffer)?;
-        Some(Bytes::from_owner(buffer).slice(skip..))
     }
 }

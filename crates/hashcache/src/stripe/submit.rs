@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Stripe;
 use super::lookup::Question;
 use super::read::FirstRead;
-use super::{Read, Stripe};
 use crate::device::Request;
+use crate::disk::Read;
 use crate::format::Prelude;
 use crate::memory::AlignedBuf;
 use crate::policy::{Located, LogPos};
@@ -34,7 +35,7 @@ impl Stripe {
     /// Leaves `question` to the ring; gives it back where there is none, where something else than
     /// the log is to be read or more than one record at once, and where memory is short.
     pub(super) fn submit(self: &Arc<Self>, question: Box<Question>) -> Result<(), Box<Question>> {
-        if self.ring.is_none() || self.index_id.policy.grouped {
+        if self.ring.is_none() || self.index.id.policy.grouped {
             return Err(question);
         }
         let Located::Log(candidates) = &question.located else {
@@ -45,8 +46,8 @@ impl Stripe {
         let Some((at, first)) = first else {
             return Err(question);
         };
-        let (start, skip, span) = self.widen(first.offset, first.length);
-        let Some(buffer) = self.buffer_now(span) else {
+        let (start, skip, span) = self.medium.widen(first.offset, first.length);
+        let Some(buffer) = self.medium.buffer_now(span) else {
             return Err(question);
         };
         let stripe = Arc::clone(self);
@@ -62,7 +63,8 @@ impl Stripe {
 
     /// Has the ring read, or a thread when it is closed.
     fn submit_read(self: &Arc<Self>, request: Request) {
-        self.count_read(request.buffer.len() - request.filled);
+        self.medium
+            .count_read(request.buffer.len() - request.filled);
         let request = match &self.ring {
             Some(ring) => ring.read(request),
             None => Err(request),
@@ -72,7 +74,7 @@ impl Stripe {
             self.pool.run(move || {
                 let at = request.offset + request.filled as u64;
                 let rest = &mut request.buffer[request.filled..];
-                let read = stripe.device.read_at(at, rest);
+                let read = stripe.medium.device.read_at(at, rest);
                 (request.done)(read.map(|()| request.buffer));
             });
         }
@@ -97,8 +99,8 @@ impl Stripe {
             let read = self.record(candidate.at, prelude, &bytes);
             return self.conclude(question, read);
         }
-        let (start, skip, span) = self.widen(candidate.first.offset, whole);
-        let Some(mut buffer) = self.buffer_now(span) else {
+        let (start, skip, span) = self.medium.widen(candidate.first.offset, whole);
+        let Some(mut buffer) = self.medium.buffer_now(span) else {
             // A thread can wait for it.
             let stripe = Arc::clone(self);
             return self.pool.run(move || stripe.answer(*question, None));
@@ -131,7 +133,7 @@ impl Stripe {
     }
 
     fn came(&self, candidate: &Candidate, read: io::Result<AlignedBuf>) -> Option<Bytes> {
-        let buffer = self.outcome(candidate.first.offset, read)?;
+        let buffer = self.medium.outcome(candidate.first.offset, read)?;
         Some(Bytes::from_owner(buffer).slice(candidate.skip..))
     }
 

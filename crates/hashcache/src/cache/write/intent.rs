@@ -90,7 +90,7 @@ impl Intent {
     pub(in crate::cache) fn new(cache: &Cache, name: &[u8]) -> Result<Self, PutError> {
         let key = cache.secret().name(name);
         let stripe = cache.stripe(key);
-        if name.is_empty() || name.len() > stripe.geometry.name_bytes_max() {
+        if name.is_empty() || name.len() > stripe.medium.geometry.name_bytes_max() {
             return Err(PutError::Name { length: name.len() });
         }
         let begun = stripe.begin(key);

@@ -1,7 +1,7 @@
 //! Places of a device that it refused to read, and when they are so many that the device counts as
 //! failed.
 //!
-//! Called by `stripe/read` with what each read came to, and by `flush`, which leaves out segments
+//! Called by `medium` with what each read came to, and by `flush`, which leaves out segments
 //! of the log where reads fail: what would be written there might be lost again.
 //!
 //! Invariant: one place counts once, however often it is read. So one bad sector costs what lies on
@@ -45,7 +45,7 @@ impl BadPlaces {
     }
 
     /// A read was good.
-    pub(super) fn good(&self) {
+    pub(crate) fn good(&self) {
         if self.any_in_a_row.load(Ordering::Relaxed) {
             self.lock().in_a_row.clear();
             self.any_in_a_row.store(false, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl BadPlaces {
     }
 
     /// A read at `offset` of the device was refused. Returns whether the device counts as failed.
-    pub(super) fn refused(&self, offset: u64) -> bool {
+    pub(crate) fn refused(&self, offset: u64) -> bool {
         let is_same_place = |other: &u64| other / PLACE_BYTES == offset / PLACE_BYTES;
         let mut places = self.lock();
         let Places { all, in_a_row } = &mut *places;

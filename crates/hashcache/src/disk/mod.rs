@@ -1,0 +1,15 @@
+//! One device: how it is read and written ([`Medium`]), whether it is in service
+//! ([`DeviceHealth`]), its index ([`Index`]), and the areas that lie on it.
+//!
+//! Called by `stripe`, `writer` and `store`. Knows neither of them.
+
+mod bad_places;
+mod health;
+mod index;
+mod medium;
+mod segment;
+
+pub(crate) use health::DeviceHealth;
+pub(crate) use index::Index;
+pub(crate) use medium::{FIRST_READ, Medium, Read};
+pub(crate) use segment::{Segment, first_header};
