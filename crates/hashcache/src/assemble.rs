@@ -15,21 +15,20 @@ use std::thread::JoinHandle;
 
 use crate::completion::{Outcome, promise};
 use crate::config::Config;
+use crate::disk::write_superblock;
 use crate::error::OpenError;
 use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
-use crate::members::{Chosen, DEVICES_MAX, History, Member, Members};
+use crate::members::{Chosen, DEVICES_MAX, History, Member, Members, VERSIONS_RESERVED};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::needs;
-use crate::open::{self, Common, Opened, Place, member, superblocks_damaged, write_superblock};
-use crate::recover::Past;
+use crate::open::{self, Common, Opened, Past, Place, member, superblocks_damaged};
+use crate::recover::recover;
 use crate::stripe::Stripe;
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
-/// Versions set aside at each opening: no version is given out twice, even after a crash.
-pub(crate) const VERSIONS_RESERVED: u64 = 1 << 40;
 
 /// A writing thread, with what [`Scribe::run`] returns.
 pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
@@ -58,7 +57,9 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .iter()
         .map(|it| open::past(config, it, &common))
         .collect::<Result<Vec<_>, _>>()?;
-    common.members.join(&stripes);
+    common
+        .members
+        .join(stripes.iter().map(|it| it.peer()).collect());
     let keeper = common
         .keeper(&config.clock)
         .map_err(|source| OpenError::System {
@@ -85,7 +86,7 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     let next_version = agree(&mut opened)?;
     let common = Common::new(config, &opened, next_version)?;
     let stripe = open::stripe(config, &opened[0], &common, 0)?;
-    common.members.join(std::slice::from_ref(&stripe));
+    common.members.join(vec![stripe.peer()]);
     tell(&mut opened, &common.members)?;
     let [opened] = opened;
     let buffer = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
@@ -96,7 +97,7 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
         config.sync_interval,
         false,
     );
-    crate::recover::recover(&mut scribe).expect("memory reads and writes");
+    recover(&mut scribe, None).expect("memory reads and writes");
     stripe.recovered();
     Ok((stripe, scribe))
 }
@@ -458,10 +459,9 @@ fn scribe(
         let seat = AlignedBuf::zeroed(needs::seat_bytes(&opened.geometry));
         scribe.pen = Some(Pen::new(stripe, spare, seat)?);
     }
-    scribe.past = past;
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())
-        .spawn(move || scribe.run(promise))?;
+        .spawn(move || scribe.run(|scribe| recover(scribe, past), promise))?;
     Ok((thread, recovered))
 }

@@ -20,8 +20,8 @@ use crate::disk::{Index, Medium};
 use crate::format::{
     BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
-use crate::geometry::{Geometry, IndexShape, checkpoint_parts, meta_parts};
-use crate::index_file::{self, Edition};
+use crate::geometry::{checkpoint_parts, meta_parts};
+use crate::index_file::{self, Edition, Piece, area, pieces};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 
@@ -62,10 +62,6 @@ pub(crate) struct Restored {
     /// Versions below this had been drawn when it began.
     pub(crate) next_version: u64,
     pub(crate) edition: Edition,
-}
-
-pub(crate) fn area(geometry: &Geometry, serial: u64) -> u64 {
-    geometry.checkpoint_offset + (serial % 2) * geometry.checkpoint_bytes
 }
 
 impl Checkpoint {
@@ -261,31 +257,6 @@ impl Checkpoint {
         let pieces = pieces(&index.shape, part);
         index_file::rows_body(medium, index, pieces, edition, old.unwrap_or_default())
     }
-}
-
-/// Rows `first` to `last` of a shard.
-#[derive(Clone, Copy)]
-pub(crate) struct Piece {
-    pub(crate) shard: usize,
-    pub(crate) first: u32,
-    pub(crate) last: u32,
-}
-
-/// The pieces of shards that a part of rows is made of.
-fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = Piece> + use<> {
-    let rows = u64::from(index.shard_rows).max(1);
-    let from = part * index.rows_per_part();
-    let to = (from + index.rows_per_part()).min(index.rows());
-    (from / rows..to.div_ceil(rows)).map(move |shard| {
-        let narrow = |row: u64| u32::try_from(row).unwrap_or(u32::MAX);
-        let first = from.saturating_sub(shard * rows);
-        let last = (to - shard * rows).min(rows);
-        Piece {
-            shard: usize::try_from(shard).unwrap_or(usize::MAX),
-            first: narrow(first),
-            last: narrow(last),
-        }
-    })
 }
 
 fn rows_body(index: &Index, part: u64) -> Vec<u8> {

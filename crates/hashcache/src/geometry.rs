@@ -15,11 +15,13 @@ pub(crate) use index::{
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
-    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, SECTOR, Superblock, round_up_u64,
+    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, SECTOR, Superblock, round_up_u64,
 };
 use crate::key::SHARDS;
 use crate::object::MAX_NAME;
 use crate::policy::WAYS;
+use crate::rules::MAX_RULES;
+
 /// What was built: every size and place in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
@@ -303,6 +305,18 @@ impl Geometry {
     pub(crate) fn journal_blocks(&self) -> u64 {
         self.journal_bytes / BLOCK as u64
     }
+}
+
+/// Blocks of each of the two areas for rules: as many as all rules need, or a quarter of the
+/// journal.
+pub(crate) fn rules_blocks(geometry: &Geometry) -> usize {
+    let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
+    MAX_RULES.div_ceil(RULES_PER_BLOCK).min(quarter)
+}
+
+/// Most rules there is room for.
+pub(crate) fn rules_max(geometry: &Geometry) -> usize {
+    MAX_RULES.min(rules_blocks(geometry) * RULES_PER_BLOCK)
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.

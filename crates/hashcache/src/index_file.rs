@@ -17,13 +17,9 @@ use std::sync::RwLock;
 
 use bytes::Bytes;
 
-use crate::checkpoint::{self, Piece};
 use crate::disk::{Index, Medium};
-use crate::format::{PART_BODY, PART_BYTES, PART_HEADER};
-use crate::geometry::meta_parts;
-
-/// Bytes of the check behind a row.
-pub(crate) const ROW_CHECK: usize = 4;
+use crate::format::{PART_BODY, PART_BYTES, PART_HEADER, ROW_CHECK};
+use crate::geometry::{Geometry, IndexShape, meta_parts};
 
 /// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
 /// began, which no other one has.
@@ -50,6 +46,36 @@ impl IndexFile {
     }
 }
 
+/// Rows `first` to `last` of a shard.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) shard: usize,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+}
+
+/// The pieces of shards that a part of rows is made of.
+pub(crate) fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = Piece> + use<> {
+    let rows = u64::from(index.shard_rows).max(1);
+    let from = part * index.rows_per_part();
+    let to = (from + index.rows_per_part()).min(index.rows());
+    (from / rows..to.div_ceil(rows)).map(move |shard| {
+        let narrow = |row: u64| u32::try_from(row).unwrap_or(u32::MAX);
+        let first = from.saturating_sub(shard * rows);
+        let last = (to - shard * rows).min(rows);
+        Piece {
+            shard: usize::try_from(shard).unwrap_or(usize::MAX),
+            first: narrow(first),
+            last: narrow(last),
+        }
+    })
+}
+
+/// Where the checkpoint of this serial lies.
+pub(crate) fn area(geometry: &Geometry, serial: u64) -> u64 {
+    geometry.checkpoint_offset + (serial % 2) * geometry.checkpoint_bytes
+}
+
 /// What stands behind a row.
 fn check(medium: &Medium, edition: Edition, row: u64, bytes: &[u8]) -> [u8; ROW_CHECK] {
     let device = u64::from(medium.device_id);
@@ -65,10 +91,7 @@ pub(crate) fn row_offset(medium: &Medium, index: &Index, edition: Edition, row: 
     let per_part = index.shape.rows_per_part();
     let part = meta_parts(medium.geometry.segments) + row / per_part;
     let within = row % per_part * index.shape.saved_row_bytes() as u64;
-    checkpoint::area(&medium.geometry, edition.serial)
-        + part * PART_BYTES as u64
-        + PART_HEADER as u64
-        + within
+    area(&medium.geometry, edition.serial) + part * PART_BYTES as u64 + PART_HEADER as u64 + within
 }
 
 /// The row `row` of all shards' rows; `None` when it cannot be read or is not of this edition.

@@ -31,9 +31,8 @@ use crate::format::{
     BLOCK, Family, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
     RuleLine, RulesBlock,
 };
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, rules_blocks};
 use crate::memory::AlignedBuf;
-use crate::rules::MAX_RULES;
 
 /// What the writer knows of a block in the ring.
 #[derive(Clone, Copy, Default)]
@@ -47,18 +46,6 @@ struct Held {
 /// A block grows by one remove at a time, so this many ordinals are more than the blocks of any
 /// ring can have had since the newest one that can be read.
 const ORDINALS_SKIPPED: u64 = 1 << 24;
-
-/// Blocks of each of the two areas for rules: as many as all rules need, or a quarter of the
-/// journal.
-fn rules_blocks(geometry: &Geometry) -> usize {
-    let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
-    MAX_RULES.div_ceil(RULES_PER_BLOCK).min(quarter)
-}
-
-/// Most rules there is room for.
-pub(crate) fn rules_max(geometry: &Geometry) -> usize {
-    MAX_RULES.min(rules_blocks(geometry) * RULES_PER_BLOCK)
-}
 
 /// What the journal of a device says.
 pub(crate) struct Journalled {

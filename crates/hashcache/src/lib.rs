@@ -60,6 +60,7 @@ mod record;
 mod recover;
 mod rules;
 mod stripe;
+mod write_queue;
 
 // What lies beneath.
 mod completion;

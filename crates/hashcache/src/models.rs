@@ -25,8 +25,9 @@ use crate::memory::WideLocks;
 use crate::object::Version;
 use crate::record::{Kept, Record};
 use crate::rules::{Label, Rule};
+use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
-use crate::stripe::{Accepted, Lookup, Recalled, Stripe, Wanted};
+use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
 /// another number): one fault that was made on purpose needs as many as that.

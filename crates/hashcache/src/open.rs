@@ -13,18 +13,17 @@ use crate::config::{Config, Io, PolicyKind};
 use crate::device::{Device, FileDevice, FileError, Ring};
 use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
-use crate::flush::Queue;
 use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::geometry::{Geometry, IndexId, IndexPolicy, block_bytes};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::members::{History, Member, Members};
-use crate::memory::{AlignedBuf, Budget, Hot, Keeper};
+use crate::memory::{AlignedBuf, Budget, Hot, Keeper, Reservation};
 use crate::needs;
 use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
-use crate::recover::Past;
 use crate::shard::Shard;
 use crate::stripe::{Parts, Stripe};
+use crate::write_queue::Queue;
 
 impl Config {
     /// Where the store is kept, device by device.
@@ -389,13 +388,10 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
     }
 }
 
-/// Writes the superblock with the next serial to the older copy's place, and makes it durable.
-pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock) -> io::Result<()> {
-    superblock.serial += 1;
-    let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
-    bytes.copy_from_slice(&superblock.encode());
-    device.write_at(superblock.serial % 2 * SUPERBLOCK_BYTES as u64, &bytes)?;
-    device.sync()
+/// A device as it was before it grew, to recover from.
+pub(crate) struct Past {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) _reservation: Option<Reservation>,
 }
 
 /// What a device that has grown is recovered from.

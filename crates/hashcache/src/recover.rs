@@ -24,30 +24,16 @@ use std::time::Duration;
 use crate::checkpoint::{self, Restored};
 use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::{Segment, first_header};
-use crate::flush::Scribe;
+use crate::flush::{RecoverError, Scribe};
 use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::journal::Journalled;
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
+use crate::open::Past;
 use crate::policy::Slot;
 use crate::rules::Rule;
 use crate::stripe::Stripe;
-
-/// Why the index could not be recovered.
-#[derive(Debug)]
-pub(crate) enum RecoverError {
-    /// The store was closed meanwhile.
-    Closed,
-    /// The device refused to be written to.
-    Device(io::Error),
-}
-
-impl From<io::Error> for RecoverError {
-    fn from(error: io::Error) -> Self {
-        Self::Device(error)
-    }
-}
 
 /// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
 /// put meanwhile is written, and the next opening finds a store that was closed in order.
@@ -72,9 +58,9 @@ fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
 }
 
 /// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
-pub(crate) fn recover(scribe: &mut Scribe) -> Result<(), RecoverError> {
+pub(crate) fn recover(scribe: &mut Scribe, past: Option<Past>) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
-    if let Some(past) = scribe.past.take() {
+    if let Some(past) = past {
         grow(scribe, &past)?;
     } else if stripe.index.shape.stays_on_disk() {
         with_rows_on_disk(scribe)?;
@@ -239,12 +225,6 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
         "store has grown"
     );
     Ok(())
-}
-
-/// A device as it was before it grew, to recover from.
-pub(crate) struct Past {
-    pub(crate) stripe: Arc<Stripe>,
-    pub(crate) _reservation: Option<Reservation>,
 }
 
 /// What the lists are applied to, and which of them count.

@@ -30,7 +30,6 @@ use hold::Hold;
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
-use crate::flush::{Done, Queue, Removal, Removing};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
 use crate::members::Members;
@@ -38,8 +37,10 @@ use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object::Version;
 use crate::rules::{Label, Rule};
 use crate::shard::Found;
+use crate::shard::Wanted;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
-use crate::stripe::{self, Deferred, Recalled, Stripe, Wanted};
+use crate::stripe::{self, Deferred, Recalled, Stripe};
+use crate::write_queue::{Done, Queue, Removal, Removing};
 use crate::{assemble, object};
 
 /// An open cache. Clones share it; the last one dropped closes it.

@@ -15,7 +15,8 @@ use crate::key::KeyHash;
 use crate::object::{Cut, Version};
 use crate::record::Kept;
 use crate::shard::Found;
-use crate::stripe::{Hint, Lookup, Wanted};
+use crate::shard::Wanted;
+use crate::stripe::{Hint, Lookup};
 
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]

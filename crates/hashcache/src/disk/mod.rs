@@ -8,8 +8,10 @@ mod health;
 mod index;
 mod medium;
 mod segment;
+mod superblock;
 
 pub(crate) use health::DeviceHealth;
 pub(crate) use index::Index;
 pub(crate) use medium::{FIRST_READ, Medium, Read};
 pub(crate) use segment::{Segment, first_header};
+pub(crate) use superblock::write_superblock;

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Pen, Scribe, group};
+use super::{Pen, Scribe};
 use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk_table;
 use crate::format::{
@@ -21,6 +21,7 @@ use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 use crate::policy::{LogPos, SetId, Slot};
 use crate::shard::{Pending, Shard};
+use crate::write_queue::{group_of, runs};
 
 /// Records of a batch, and where they went.
 pub(super) struct Written {
@@ -205,9 +206,9 @@ impl Scribe {
         if !self.stripe.index.id.policy.grouped {
             return vec![0; batch.len()];
         }
-        let groups = batch.iter().map(|pending| group::of(pending));
+        let groups = batch.iter().map(|pending| group_of(pending));
         let members: Vec<_> = groups.zip(sizes.iter().copied()).collect();
-        group::runs(&members)
+        runs(&members)
     }
 
     /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.

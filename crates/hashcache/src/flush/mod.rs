@@ -1,16 +1,14 @@
 //! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
 //!
 //! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
-//! Callers put work into [`Queue`]; nothing here is waited for but by those who asked to (`remove`,
+//! Callers put work into [`Queue`](crate::write_queue::Queue); nothing here is waited for but by those who asked to (`remove`,
 //! `flush`).
 //!
 //! Invariant: an object becomes findable on disk only after the write that holds it has returned.
 //! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
 
 mod batch;
-mod group;
 mod pen;
-mod queue;
 mod readmit;
 mod removes;
 
@@ -20,23 +18,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use pen::Pen;
-pub(crate) use queue::{Done, Queue, Removal, Removing};
 pub(crate) use readmit::Readmission;
 
-use crate::assemble::VERSIONS_RESERVED;
 use crate::checkpoint::Checkpoint;
 use crate::circular_log::LogWriter;
 use crate::completion::Promise;
+use crate::disk::write_superblock;
 use crate::disk_table;
 use crate::format::{Family, PART_BYTES, Superblock};
 use crate::journal::Journal;
+use crate::members::VERSIONS_RESERVED;
 use crate::memory::AlignedBuf;
-use crate::recover::{Past, RecoverError, recover};
 use crate::shard::Pending;
 use crate::stats::Health;
 use crate::stripe::Stripe;
+use crate::write_queue::{Removal, Take, Work};
 use batch::Written;
-use queue::{Take, Work};
 use removes::RulesPass;
 
 /// Most bytes in a batch.
@@ -57,6 +54,21 @@ enum Ended {
     Closed,
     /// With removes that were not made durable.
     Failed(Vec<Removal>),
+}
+
+/// Why the index could not be recovered.
+#[derive(Debug)]
+pub(crate) enum RecoverError {
+    /// The store was closed meanwhile.
+    Closed,
+    /// The device refused to be written to.
+    Device(io::Error),
+}
+
+impl From<io::Error> for RecoverError {
+    fn from(error: io::Error) -> Self {
+        Self::Device(error)
+    }
 }
 
 /// The device of `stripe` has failed: the others go on without it. That makes `removals` good, and
@@ -86,8 +98,6 @@ pub(crate) struct Scribe {
     /// Set where batches are put together while the one before is being written.
     pub(crate) pen: Option<Pen>,
     under_way: Option<Written>,
-    /// Set when the device has grown since it was last used.
-    pub(crate) past: Option<Past>,
     checkpoint: Option<Checkpoint>,
     /// Ordinal of the first journal block that was still to be written when the last checkpoint
     /// began.
@@ -119,7 +129,6 @@ impl Scribe {
             readmission: None,
             pen: None,
             under_way: None,
-            past: None,
             checkpoint: None,
             removes_before_checkpoint: 0,
             buffer,
@@ -132,12 +141,16 @@ impl Scribe {
         }
     }
 
-    /// Recovers, then writes until the queue is closed or the device fails. Returns the superblock
-    /// that says that the store was closed in order, if it was.
-    pub(crate) fn run(mut self, recovered: Promise<bool>) -> Option<Superblock> {
+    /// Has `recover` fill the index, then writes until the queue is closed or the device fails.
+    /// Returns the superblock that says that the store was closed in order, if it was.
+    pub(crate) fn run(
+        mut self,
+        recover: impl FnOnce(&mut Self) -> Result<(), RecoverError>,
+        recovered: Promise<bool>,
+    ) -> Option<Superblock> {
         let stripe = Arc::clone(&self.stripe);
         let ended = catch_unwind(AssertUnwindSafe(move || {
-            let ended = self.work(recovered);
+            let ended = self.work(recover, recovered);
             (ended, self.superblock)
         }));
         if ended.is_err() {
@@ -156,7 +169,11 @@ impl Scribe {
         None
     }
 
-    fn work(&mut self, recovered: Promise<bool>) -> Ended {
+    fn work(
+        &mut self,
+        recover: impl FnOnce(&mut Self) -> Result<(), RecoverError>,
+        recovered: Promise<bool>,
+    ) -> Ended {
         let known = recover(self).and_then(|()| Ok(self.reserve_versions()?));
         match known {
             Ok(()) => {}
@@ -484,7 +501,7 @@ impl Scribe {
         self.superblock.wall_clock = self.stripe.medium.clock.unix_millis();
         self.stripe.medium.counters.writes.add(1);
         self.stripe.medium.counters.syncs.add(1);
-        crate::open::write_superblock(&*self.stripe.medium.device, &mut self.superblock)?;
+        write_superblock(&*self.stripe.medium.device, &mut self.superblock)?;
         let members = &self.stripe.members;
         members.superblock_is_durable(self.superblock.device, self.superblock.serial);
         Ok(())

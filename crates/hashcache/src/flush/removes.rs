@@ -12,13 +12,13 @@
 use std::io;
 use std::time::Duration;
 
-use super::queue::Done;
-use super::{Removal, Removing, Scribe};
+use super::Scribe;
 use crate::disk_table;
 use crate::format::{Family, Removed, RuleLine};
 use crate::object::Version;
 use crate::policy::SetId;
 use crate::rules::Effect;
+use crate::write_queue::{Done, Removal, Removing};
 
 /// After removes were written, others have the device for this many times as long as it took.
 const REST: u32 = 9;

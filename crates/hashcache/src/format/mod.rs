@@ -18,7 +18,7 @@ pub(crate) use batch::{
     BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL, LIST_ENTRY,
     Listed,
 };
-pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part};
+pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part, ROW_CHECK};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
     Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Place as RecordPlace, Prelude, TAIL_HEADER, Tail,

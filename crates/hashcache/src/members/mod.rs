@@ -18,11 +18,22 @@ pub(crate) use history::{
 };
 
 use crate::completion::promise;
+use crate::disk::DeviceHealth;
 use crate::key::KeyHash;
 use crate::object::Version;
 use crate::stats::Health;
-use crate::stripe::Stripe;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::write_queue::Queue;
+
+/// A device that takes part: whether it is in service, and how its writing thread is asked for a
+/// superblock.
+pub(crate) struct Peer {
+    pub(crate) health: Arc<DeviceHealth>,
+    pub(crate) queue: Weak<Queue>,
+}
+
+/// Versions set aside at each opening: no version is given out twice, even after a crash.
+pub(crate) const VERSIONS_RESERVED: u64 = 1 << 40;
 
 /// See the module's head.
 pub(crate) struct Members {
@@ -36,7 +47,8 @@ pub(crate) struct Members {
     history: RwLock<History>,
     /// Serial of the last durable superblock of each device that is known.
     serials: Mutex<BTreeMap<u16, u64>>,
-    stripes: OnceLock<Vec<Weak<Stripe>>>,
+    /// In the order of `devices`.
+    peers: OnceLock<Vec<Peer>>,
     /// Held by who changes the history.
     change: Mutex<()>,
 }
@@ -55,17 +67,15 @@ impl Members {
             first_version: next_version,
             history: RwLock::new(history),
             serials: Mutex::default(),
-            stripes: OnceLock::new(),
+            peers: OnceLock::new(),
             change: Mutex::default(),
         }
     }
 
-    /// The stripes of the devices, in their order; once, before any of them is used.
-    pub(crate) fn join(&self, stripes: &[Arc<Stripe>]) {
-        debug_assert_eq!(stripes.len(), self.devices.len());
-        let joined = self
-            .stripes
-            .set(stripes.iter().map(Arc::downgrade).collect());
+    /// The devices, in their order; once, before any of them is used.
+    pub(crate) fn join(&self, peers: Vec<Peer>) {
+        debug_assert_eq!(peers.len(), self.devices.len());
+        let joined = self.peers.set(peers);
         debug_assert!(joined.is_ok());
     }
 
@@ -171,9 +181,9 @@ impl Members {
                 .change(self.draw_version().0, members);
             let asked: Vec<_> = staying
                 .iter()
-                .map(|(_, stripe)| {
+                .map(|(_, queue)| {
                     let (done, outcome) = promise();
-                    stripe.queue.push_superblock(done);
+                    queue.push_superblock(done);
                     outcome
                 })
                 .collect();
@@ -186,11 +196,11 @@ impl Members {
         }
     }
 
-    fn staying(&self) -> Vec<(usize, Arc<Stripe>)> {
-        let stripes = self.stripes.get().into_iter().flatten().enumerate();
-        stripes
-            .filter_map(|(n, stripe)| Some((n, stripe.upgrade()?)))
-            .filter(|(_, stripe)| stripe.health() != Health::OutOfService)
+    fn staying(&self) -> Vec<(usize, Arc<Queue>)> {
+        let peers = self.peers.get().into_iter().flatten().enumerate();
+        peers
+            .filter(|(_, peer)| peer.health.get() != Health::OutOfService)
+            .filter_map(|(n, peer)| Some((n, peer.queue.upgrade()?)))
             .collect()
     }
 }

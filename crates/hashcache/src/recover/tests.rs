@@ -17,11 +17,12 @@ use std::time::Duration;
 
 use crate::config::{Config, PolicyKind};
 use crate::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
+use crate::disk::write_superblock;
 use crate::format::{BLOCK, BatchHeader, Family, Footer, KIND_SLOT, KIND_TAIL, Listed, Superblock};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
-use crate::open::{Front, front, write_superblock};
+use crate::open::{Front, front};
 use crate::{Cache, Health};
 
 const GIGABYTE: u64 = 1_000_000_000;

@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::lookup::Question;
-use super::{Stripe, Wanted};
+use super::Stripe;
 use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
 use crate::policy::{Located, LogPos};
 use crate::record::{Kept, Record};
+use crate::shard::{Question, Wanted};
 
 /// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
 /// whether a member is the newest of its name; those beyond are looked for when they are asked for.

@@ -11,48 +11,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Stripe;
-use crate::completion::{Outcome, Promise, promise};
+use crate::completion::Outcome;
 use crate::disk::{Medium, Read};
 use crate::disk_table;
 use crate::format::Kind;
 use crate::index_file;
 use crate::key::KeyHash;
 use crate::memory::WriteLocked;
-use crate::object::Version;
 use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
 use crate::record::{Kept, Record};
-use crate::shard::{Found, Pending, Reading, Shard};
+use crate::shard::{Found, Pending, Question, Reading, Shard, Wanted};
 use crate::stats::Health;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 
 /// How many editions of the index file a look-up goes by before it is a miss.
 const EDITIONS_MAX: usize = 3;
-
-/// What a look-up wants.
-#[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) key: KeyHash,
-    pub(crate) name: Bytes,
-    /// `None`: the head, whatever its version.
-    pub(crate) span: Option<(Version, u32)>,
-    /// Content expected, bytes; 0 when not known.
-    pub(crate) expect: usize,
-}
-
-impl Wanted {
-    pub(super) fn is(&self, record: &Record) -> bool {
-        let right_part = match self.span {
-            None => record.fields.kind == Kind::Head,
-            Some((version, span)) => {
-                record.fields.kind == Kind::Span
-                    && record.fields.version == version
-                    && record.fields.span == span
-            }
-        };
-        right_part && record.fields.key == self.key && record.name == self.name
-    }
-}
 
 /// What memory says without changing anything.
 pub(crate) enum Recalled {
@@ -133,40 +106,6 @@ pub(super) enum Asked {
     Memory(Lookup),
     /// The disk has to be asked.
     Disk(Box<Question>),
-}
-
-/// A look-up that the disk has to answer. Others who want the same wait for its outcome.
-pub(crate) struct Question {
-    pub(super) wanted: Wanted,
-    pub(super) located: Located,
-    /// It has waited for a run that was being read.
-    pub(super) has_waited: bool,
-    pub(super) reading: Arc<Reading>,
-    pub(super) promise: Promise<Found>,
-}
-
-impl Question {
-    fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
-        let (promise, outcome) = promise();
-        let reading = Arc::new(Reading {
-            outcome,
-            stale: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-            question: Mutex::new(None),
-        });
-        shard.reading.insert(wanted.key, Arc::clone(&reading));
-        Self {
-            wanted,
-            located,
-            has_waited: false,
-            reading,
-            promise,
-        }
-    }
-
-    pub(super) fn outcome(&self) -> Outcome<Found> {
-        self.reading.outcome.clone()
-    }
 }
 
 impl Stripe {

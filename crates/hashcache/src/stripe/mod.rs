@@ -18,17 +18,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use group::RunsUnderWay;
-pub(crate) use lookup::{Deferred, Hint, Lookup, Question, Recalled, Wanted};
+pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
 use crate::circular_log::LogMap;
 use crate::device::Ring;
 use crate::disk::{Index, Medium};
-use crate::flush::Queue;
 use crate::format::{Family, Removed};
+use crate::geometry::rules_max;
 use crate::io::Pool;
-use crate::journal;
 use crate::key::{KeyHash, SHARDS};
-use crate::members::Members;
+use crate::members::{Members, Peer};
 use crate::memory::{Budget, Hot, ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::{Located, LogPos};
@@ -36,6 +35,7 @@ use crate::rules::Rules;
 use crate::shard::{Beginnings, Begun, Pending, Shard};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
+use crate::write_queue::Queue;
 
 /// See the module's head.
 pub(crate) struct Stripe {
@@ -86,7 +86,7 @@ impl Stripe {
         let (medium, index) = (parts.medium, parts.index);
         Self {
             log: LogMap::new(&medium.geometry, medium.device_id),
-            rules: Rules::new(&medium.secret, journal::rules_max(&medium.geometry)),
+            rules: Rules::new(&medium.secret, rules_max(&medium.geometry)),
             begun: index.views().map(|it| Arc::clone(&it.begun)).collect(),
             medium,
             index,
@@ -97,6 +97,14 @@ impl Stripe {
             pool: parts.pool,
             ring: parts.ring,
             runs_under_way: RunsUnderWay::default(),
+        }
+    }
+
+    /// This device, as the others of the store know it.
+    pub(crate) fn peer(&self) -> Peer {
+        Peer {
+            health: Arc::clone(&self.medium.health),
+            queue: Arc::downgrade(&self.queue),
         }
     }
 

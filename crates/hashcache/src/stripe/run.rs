@@ -9,13 +9,14 @@
 
 use std::sync::Arc;
 
-use super::lookup::{Asked, Begin, Question};
-use super::{Lookup, Stripe, Wanted};
+use super::lookup::{Asked, Begin};
+use super::{Lookup, Stripe};
 use crate::disk::Read;
 use crate::format::{BLOCK, Prelude, record_bytes};
 use crate::memory::Reservation;
 use crate::policy::LogPos;
 use crate::record::Record;
+use crate::shard::{Question, Wanted};
 
 /// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
 const RUN_BYTES: u64 = 1 << 20;

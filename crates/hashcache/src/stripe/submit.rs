@@ -15,13 +15,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Stripe;
-use super::lookup::Question;
 use super::read::FirstRead;
 use crate::device::Request;
 use crate::disk::Read;
 use crate::format::Prelude;
 use crate::memory::AlignedBuf;
 use crate::policy::{Located, LogPos};
+use crate::shard::Question;
 
 /// Where the newest candidate lies, and what is read of it first.
 struct Candidate {

@@ -7,16 +7,20 @@
 //! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
 //! group is held back for the next.
 
+mod grouping;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+pub(crate) use grouping::{group_of, runs};
 
 use crate::circular_log::Grain;
 use crate::completion::{Part, Promise};
 use crate::format::Removed;
 use crate::shard::Pending;
 
-use super::group::{self, Room, Waits};
+use grouping::{Room, Waits};
 
 /// A remove that waits to be made durable.
 pub(crate) struct Removal {
@@ -32,7 +36,7 @@ pub(crate) enum Removing {
     /// What rules say; they are in force in memory already.
     Rules {
         /// Records that are pending now must be durable before the rules are: see
-        /// [`crate::stripe::Stripe::remove_barred`].
+        /// `Stripe::remove_barred`.
         behind_pending: bool,
     },
 }
@@ -46,7 +50,7 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    pub(super) fn tell(self) {
+    pub(crate) fn tell(self) {
         match self {
             Self::Promise(promise) => promise.set(true),
             Self::Part(part) => part.keep(),
@@ -105,7 +109,7 @@ pub(crate) struct Queue {
 
 /// What to take out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Take {
+pub(crate) enum Take {
     /// What need not wait for others of its group.
     Due,
     /// Everything.
@@ -113,21 +117,21 @@ pub(super) enum Take {
 }
 
 /// What there is to do now.
-pub(super) struct Work {
-    pub(super) removals: Vec<Removal>,
-    pub(super) flushes: Vec<Part>,
-    pub(super) cuts: Vec<Part>,
+pub(crate) struct Work {
+    pub(crate) removals: Vec<Removal>,
+    pub(crate) flushes: Vec<Part>,
+    pub(crate) cuts: Vec<Part>,
     /// Those who wait for the superblock to say what holds now.
-    pub(super) superblocks: Vec<Promise<bool>>,
-    pub(super) batch_due: bool,
-    pub(super) closing: bool,
+    pub(crate) superblocks: Vec<Promise<bool>>,
+    pub(crate) batch_due: bool,
+    pub(crate) closing: bool,
     /// Records that had come when this was taken out.
-    pub(super) come: u64,
+    pub(crate) come: u64,
 }
 
 impl Work {
     /// Whether there is a batch to be put together and nothing else to be done.
-    pub(super) fn is_a_batch(&self) -> bool {
+    pub(crate) fn is_a_batch(&self) -> bool {
         self.batch_due
             && !self.closing
             && self.removals.is_empty()
@@ -242,19 +246,19 @@ impl Queue {
     }
 
     /// The next removes are to wait until `due`.
-    pub(super) fn rest_from_removals(&self, due: Duration) {
+    pub(crate) fn rest_from_removals(&self, due: Duration) {
         self.lock().removals_due = due;
     }
 
     /// How many records have come, and below which number all were taken.
-    pub(super) fn come_and_taken(&self) -> (u64, u64) {
+    pub(crate) fn come_and_taken(&self) -> (u64, u64) {
         let waiting = self.lock();
         let oldest = waiting.records.iter().map(|record| record.number).min();
         (waiting.come, oldest.unwrap_or(waiting.come))
     }
 
     /// Drops what waits and whatever comes from now on, but keeps removes.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let leaving = Waiting {
             leaving: true,
             ..Waiting::default()
@@ -270,7 +274,7 @@ impl Queue {
     }
 
     /// Drops what waits and whatever comes from now on. Returns the removes that were waiting.
-    pub(super) fn end(&self) -> Vec<Removal> {
+    pub(crate) fn end(&self) -> Vec<Removal> {
         let ended = Waiting {
             ended: true,
             ..Waiting::default()
@@ -293,7 +297,7 @@ impl Queue {
     }
 
     /// Waits for work, at most for `patience`.
-    pub(super) fn next(&self, now: impl Fn() -> Duration, patience: Duration) -> Work {
+    pub(crate) fn next(&self, now: impl Fn() -> Duration, patience: Duration) -> Work {
         let mut waiting = self.lock();
         let mut waited = false;
         loop {
@@ -343,7 +347,7 @@ impl Queue {
 
     /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and
     /// the number below which all were taken. Dead ones are dropped. The first is always taken.
-    pub(super) fn take_batch(
+    pub(crate) fn take_batch(
         &self,
         take: Take,
         now: Duration,
@@ -363,7 +367,7 @@ impl Queue {
             Take::All => Room::NONE,
         };
         let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
-        let order = group::order(&waits, now, room);
+        let order = grouping::order(&waits, now, room);
         let (due, taken) = (
             order.due.iter().map(Vec::len).sum::<usize>(),
             self.cut(&waits, &order.due, welcome),
@@ -450,7 +454,7 @@ impl Queue {
 
     fn waits(&self, record: &Record) -> Waits {
         Waits {
-            group: group::of(&record.pending),
+            group: group_of(&record.pending),
             since: record.since,
             bytes: self.grain.record(record.pending.record_bytes),
         }

@@ -1,7 +1,7 @@
 //! Groups: which of the records that wait go into the next batch, in which order, and how long the
 //! runs become that they make there.
 //!
-//! Called by `queue` when a batch is cut and by `batch` when it is laid out. Only heads are members
+//! Called by the queue when a batch is cut and by `flush/batch` when it is laid out. Only heads are members
 //! of a group: they are what a page is made of, and hold up to 64 KiB of content themselves.
 //!
 //! Invariants: a run lies within one batch, and is no longer than an entry can tell. Nothing is
@@ -22,7 +22,7 @@ const HELD_MAX: Duration = Duration::from_secs(10);
 const RUN_BYTES_MAX: usize = u8::MAX as usize * BLOCK;
 
 /// The group whose run `pending` belongs to; 0: none.
-pub(super) fn of(pending: &Pending) -> u64 {
+pub(crate) fn group_of(pending: &Pending) -> u64 {
     let fields = &pending.record.fields;
     match fields.kind {
         Kind::Head => fields.group,
@@ -125,7 +125,7 @@ pub(super) fn order(waiting: &[Waits], now: Duration, room: Room) -> Order {
 
 /// For each record of a batch, given its group and its bytes: the distance from its start to the
 /// end of its run, 4 KiB; 0 for what has no company.
-pub(super) fn runs(batch: &[(u64, usize)]) -> Vec<u8> {
+pub(crate) fn runs(batch: &[(u64, usize)]) -> Vec<u8> {
     let mut runs = vec![0; batch.len()];
     let mut first = 0;
     while first < batch.len() {
