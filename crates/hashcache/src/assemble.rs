@@ -20,11 +20,13 @@ use crate::error::OpenError;
 use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
-use crate::members::{Chosen, DEVICES_MAX, History, Member, Members, VERSIONS_RESERVED};
+use crate::members::{Members, VERSIONS_RESERVED};
+use crate::membership::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::needs;
-use crate::open::{self, Common, Opened, Past, Place, member, superblocks_damaged};
+use crate::open::{self, Opened, Past, Place, member, superblocks_damaged};
 use crate::recover::recover;
+use crate::shared::Shared;
 use crate::stripe::Stripe;
 
 /// Reads of a device that can be under way at once.
@@ -33,8 +35,9 @@ const READ_THREADS: usize = 16;
 /// A writing thread, with what [`Scribe::run`] returns.
 pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
 
-/// An open store: its stripes, the threads that write for them, and the one for its memory.
+/// An open store: what its stripes share, its stripes, the threads that write for them, and the one for its memory.
 pub(crate) struct Running {
+    pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
     pub(crate) scribes: Vec<ScribeThread>,
     pub(crate) keeper: Keeper,
@@ -45,32 +48,31 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     let mut made = Made::default();
     let mut opened = devices(config, &mut made)?;
     let next_version = agree(&mut opened)?;
-    let common = Common::new(config, &opened, next_version)?;
+    let shared = Arc::new(open::shared(config, &opened, next_version)?);
     for opened in &mut opened {
         set_aside(config, opened, next_version);
     }
     let stripes: Vec<_> = opened
         .iter()
-        .map(|it| open::stripe(config, it, &common, READ_THREADS))
+        .map(|it| open::stripe(config, it, &shared, READ_THREADS))
         .collect::<Result<_, _>>()?;
     let pasts = opened
         .iter()
-        .map(|it| open::past(config, it, &common))
+        .map(|it| open::past(config, it, &shared))
         .collect::<Result<Vec<_>, _>>()?;
-    common
+    shared
         .members
         .join(stripes.iter().map(|it| it.peer()).collect());
-    let keeper = common
-        .keeper(&config.clock)
-        .map_err(|source| OpenError::System {
-            what: "a thread",
-            source,
-        })?;
-    tell(&mut opened, &common.members)?;
+    let keeper = shared.keeper().map_err(|source| OpenError::System {
+        what: "a thread",
+        source,
+    })?;
+    tell(&mut opened, &shared.members)?;
     made.keep();
     let opened = opened.into_iter().zip(pasts).collect();
     let scribes = write(config, opened, &stripes)?;
     Ok(Running {
+        shared,
         stripes,
         scribes,
         keeper,
@@ -84,10 +86,10 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     let (mut made, place) = (Made::default(), &config.places()[0]);
     let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
-    let common = Common::new(config, &opened, next_version)?;
-    let stripe = open::stripe(config, &opened[0], &common, 0)?;
-    common.members.join(vec![stripe.peer()]);
-    tell(&mut opened, &common.members)?;
+    let shared = Arc::new(open::shared(config, &opened, next_version)?);
+    let stripe = open::stripe(config, &opened[0], &shared, 0)?;
+    shared.members.join(vec![stripe.peer()]);
+    tell(&mut opened, &shared.members)?;
     let [opened] = opened;
     let buffer = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
     let mut scribe = Scribe::new(
@@ -392,9 +394,10 @@ pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
         let Some(stripe) = stripes.iter().find(of_device) else {
             continue;
         };
-        superblock.heard = stripe.members.heard();
+        superblock.heard = stripe.shared.members.heard();
         match write_superblock(&*stripe.medium.device, &mut superblock) {
             Ok(()) => stripe
+                .shared
                 .members
                 .superblock_is_durable(superblock.device, superblock.serial),
             // All that matters is on disk already.

@@ -1,15 +1,15 @@
 //! Looking at a store from outside: every record verified, or just what the superblock says.
 
+use crate::address::SetId;
 use crate::circular_log::Cursor;
 use crate::config::{Config, PolicyKind, Rows};
 use crate::disk::{Read, Segment, first_header};
 use crate::error::OpenError;
 use crate::format::{KIND_SLOT, Superblock};
 use crate::geometry::IndexPolicy;
-use crate::members::{DEVICES_MAX, Member};
+use crate::membership::{DEVICES_MAX, Member};
 use crate::object::PAGE;
-use crate::open::{self, Common, Opened, Place};
-use crate::policy::SetId;
+use crate::open::{self, Opened, Place};
 use crate::stats::bits_each;
 use crate::stripe::Stripe;
 use crate::{checkpoint, disk_table, journal, needs};
@@ -148,8 +148,8 @@ fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stri
         memory_bytes,
         ..config
     };
-    let common = Common::new(&config, &opened, only.superblock.next_version)?;
-    let stripe = open::stripe(&config, only, &common, 0)?;
+    let shared = open::shared(&config, &opened, only.superblock.next_version)?;
+    let stripe = open::stripe(&config, only, &std::sync::Arc::new(shared), 0)?;
     let [opened] = opened;
     Ok((opened, stripe))
 }

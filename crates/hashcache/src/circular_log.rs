@@ -14,10 +14,10 @@
 
 use std::sync::RwLock;
 
+use crate::address::LogPos;
 use crate::format::{BLOCK, BatchHeader, Footer, LIST_ENTRY, Listed, RecordPlace, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
-use crate::policy::LogPos;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// In what steps the log is filled: records begin at units, batches at blocks of the device.

@@ -14,6 +14,7 @@ use std::io;
 
 use bytes::Bytes;
 
+use crate::address::{LogPos, SetId, Slot};
 use crate::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
@@ -21,7 +22,7 @@ use crate::geometry::Geometry;
 use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;
-use crate::policy::{LogPos, Occupant, SetId, Slot};
+use crate::policy::Occupant;
 use crate::record::Record;
 use crate::rules::Rules;
 

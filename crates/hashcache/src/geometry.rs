@@ -210,6 +210,25 @@ impl Geometry {
         geometry.is_sound().then_some(geometry)
     }
 
+    /// Writes this layout into `superblock`.
+    pub(crate) fn describe_in(&self, superblock: &mut Superblock) {
+        superblock.family = self.family;
+        superblock.unit_bytes = self.unit_bytes;
+        superblock.device_bytes = self.device_bytes;
+        superblock.segment_bytes = self.segment_bytes;
+        superblock.block_bytes = self.block_bytes;
+        superblock.ways = self.ways;
+        superblock.object_bytes = self.object_bytes;
+        superblock.journal_offset = self.journal_offset;
+        superblock.journal_bytes = self.journal_bytes;
+        superblock.checkpoint_offset = self.checkpoint_offset;
+        superblock.checkpoint_bytes = self.checkpoint_bytes;
+        superblock.table_offset = self.table_offset;
+        superblock.sets = self.sets;
+        superblock.log_offset = self.log_offset;
+        superblock.segments = self.segments;
+    }
+
     /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so
     /// it tells damage, not a file that somebody made up to crash its reader.
     fn is_sound(&self) -> bool {

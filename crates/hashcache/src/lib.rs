@@ -43,10 +43,13 @@ mod needs;
 mod open;
 
 // Names to places.
+mod address;
 mod key;
 mod members;
+mod membership;
 mod policy;
 mod shard;
+mod shared;
 
 // Places to bytes.
 mod checkpoint;
@@ -83,7 +86,7 @@ pub use clock::Clock;
 pub use completion::Outcome;
 pub use config::{Config, Io, PolicyKind, Rows};
 pub use error::{OpenError, PutError, ReadError, RemoveError, Resize};
-pub use measure::{MeasureError, measure};
+pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_written};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 pub use rules::{Label, MAX_RULES, Rule};

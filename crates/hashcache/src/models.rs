@@ -21,9 +21,10 @@ use crate::flush::Scribe;
 use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
 use crate::lanes;
+use crate::memory::Kept;
 use crate::memory::WideLocks;
 use crate::object::Version;
-use crate::record::{Kept, Record};
+use crate::record::Record;
 use crate::rules::{Label, Rule};
 use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
@@ -187,7 +188,7 @@ fn a_removed_object_is_never_found_again_although_it_is_being_read() {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
         let version = put(&stripe, "a");
         scribe.write_pending();
-        stripe.hot.remove(key(&stripe, "a"));
+        stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
@@ -288,7 +289,7 @@ fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
             let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
             put(&stripe, "a");
             scribe.write_pending();
-            stripe.hot.remove(key(&stripe, "a"));
+            stripe.shared.hot.remove(key(&stripe, "a"));
             let reader = {
                 let stripe = Arc::clone(&stripe);
                 beside(move || drop(get(&stripe, "a")))
@@ -341,7 +342,7 @@ fn what_was_read_late_does_not_hide_what_was_put_since() {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
         let old = put(&stripe, "a");
         scribe.write_pending();
-        stripe.hot.remove(key(&stripe, "a"));
+        stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::circular_log::{Grain, LogWriter};
-use crate::clock::Clock;
 use crate::config::{Config, Io, PolicyKind};
 use crate::device::{Device, FileDevice, FileError, Ring};
 use crate::disk::{DeviceHealth, Index, Medium};
@@ -17,11 +16,13 @@ use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError
 use crate::geometry::{Geometry, IndexId, IndexPolicy, block_bytes};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
-use crate::members::{History, Member, Members};
-use crate::memory::{AlignedBuf, Budget, Hot, Keeper, Reservation};
+use crate::members::Members;
+use crate::membership::{DEVICES_MAX, Member};
+use crate::memory::{AlignedBuf, Budget, Hot, Reservation};
 use crate::needs;
 use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
 use crate::shard::Shard;
+use crate::shared::Shared;
 use crate::stripe::{Parts, Stripe};
 use crate::write_queue::Queue;
 
@@ -398,7 +399,7 @@ pub(crate) struct Past {
 pub(crate) fn past(
     config: &Config,
     opened: &Opened,
-    common: &Common,
+    shared: &Arc<Shared>,
 ) -> Result<Option<Past>, OpenError> {
     let Some(geometry) = &opened.past else {
         return Ok(None);
@@ -412,64 +413,49 @@ pub(crate) fn past(
         was_clean: opened.was_clean,
     };
     Ok(Some(Past {
-        stripe: stripe(config, &before, common, 0)?,
-        _reservation: common
+        stripe: stripe(config, &before, shared, 0)?,
+        _reservation: shared
             .budget
             .reserve_free(needs::past_bytes(config, geometry)),
     }))
 }
 
-/// What the stripes of a store share.
-pub(crate) struct Common {
-    pub(crate) members: Arc<Members>,
-    budget: Budget,
-    write_budget: Budget,
-    hot: Arc<Hot>,
-}
-
-impl Common {
-    /// A thread that gives hot objects' memory back to others.
-    pub(crate) fn keeper(&self, clock: &Clock) -> io::Result<Keeper> {
-        Keeper::start(&self.hot, self.budget.limit(), clock)
-    }
-
-    /// For a store on `opened`, all of which take part as the history of each says.
-    pub(crate) fn new(
-        config: &Config,
-        opened: &[Opened],
-        next_version: u64,
-    ) -> Result<Self, OpenError> {
-        let geometries = || opened.iter().map(|it| &it.geometry);
-        needs::enough(
-            config,
-            geometries(),
-            opened.iter().filter_map(|it| it.past.as_ref()),
-        )?;
-        let fixed =
-            needs::memory_needed(config, geometries()) - needs::content_bytes_min(geometries());
-        let budget = Budget::new(config.memory_bytes - fixed);
-        let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {
-            what: "memory for hot objects",
-            source,
-        })?;
-        let history = opened.first().map(|it| it.superblock.history.clone());
-        let members: Vec<Member> = opened.iter().map(member).collect();
-        let history = history.unwrap_or_else(|| History::new(members.clone()));
-        let members = Members::new(members, history, next_version);
-        for superblock in opened.iter().map(|it| &it.superblock) {
-            members.superblock_is_durable(superblock.device, superblock.serial);
-            for (device, serial) in &superblock.heard {
-                members.superblock_is_durable(*device, *serial);
-            }
+/// What the stripes share of a store on `opened`, all of which take part as the history of each
+/// says.
+pub(crate) fn shared(
+    config: &Config,
+    opened: &[Opened],
+    next_version: u64,
+) -> Result<Shared, OpenError> {
+    let geometries = || opened.iter().map(|it| &it.geometry);
+    needs::enough(
+        config,
+        geometries(),
+        opened.iter().filter_map(|it| it.past.as_ref()),
+    )?;
+    let fixed = needs::memory_needed(config, geometries()) - needs::content_bytes_min(geometries());
+    let budget = Budget::new(config.memory_bytes - fixed);
+    let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {
+        what: "memory for hot objects",
+        source,
+    })?;
+    let [first, ..] = opened else {
+        return Err(OpenError::Devices {
+            count: 0,
+            most: DEVICES_MAX,
+        });
+    };
+    let history = first.superblock.history.clone();
+    let members = Members::new(opened.iter().map(member).collect(), history, next_version);
+    for superblock in opened.iter().map(|it| &it.superblock) {
+        members.superblock_is_durable(superblock.device, superblock.serial);
+        for (device, serial) in &superblock.heard {
+            members.superblock_is_durable(*device, *serial);
         }
-        Ok(Self {
-            members: Arc::new(members),
-            // Of which bulk may take three quarters: half of the whole.
-            write_budget: Budget::new(budget.limit() / 3 * 2),
-            budget,
-            hot,
-        })
     }
+    let secret = Secret::from_bytes(first.superblock.secret);
+    let clock = config.clock.clone();
+    Ok(Shared::new(secret, budget, hot, members, clock))
 }
 
 /// A device as the others know it.
@@ -484,7 +470,7 @@ pub(crate) fn member(opened: &Opened) -> Member {
 pub(crate) fn stripe(
     config: &Config,
     opened: &Opened,
-    common: &Common,
+    shared: &Arc<Shared>,
     threads: usize,
 ) -> Result<Arc<Stripe>, OpenError> {
     let system = |what| move |source| OpenError::System { what, source };
@@ -543,15 +529,13 @@ pub(crate) fn stripe(
             Arc::clone(&opened.device),
             opened.superblock.device,
             geometry.clone(),
-            Secret::from_bytes(opened.superblock.secret),
-            common.budget.clone(),
-            config.clock.clone(),
+            shared.secret.clone(),
+            shared.budget.clone(),
+            shared.clock.clone(),
             Arc::clone(&health),
         ),
         index: Index::new(index, id, shards, health),
-        members: Arc::clone(&common.members),
-        hot: Arc::clone(&common.hot),
-        write_budget: common.write_budget.clone(),
+        shared: Arc::clone(shared),
         queue,
         pool: Pool::new(threads).map_err(system("threads"))?,
         ring: ring(config, opened, threads)?,

@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::address::Slot;
 use crate::checkpoint::{self, Restored};
 use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::{Segment, first_header};
@@ -31,7 +32,6 @@ use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
 use crate::open::Past;
-use crate::policy::Slot;
 use crate::rules::Rule;
 use crate::stripe::Stripe;
 
@@ -206,7 +206,7 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
     basis.replay(scribe, &old.shards);
     scribe.stripe = Arc::clone(&stripe);
     let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
-    scribe.superblock.set_geometry(&stripe.medium.geometry);
+    stripe.medium.geometry.describe_in(&mut scribe.superblock);
     made_anew(scribe, None, |_, shards| {
         let known = Replay {
             past: Some(&past.stripe),
@@ -279,7 +279,7 @@ impl Basis {
         // Before anything follows from a checkpoint that is missing.
         go_on(&stripe)?;
         // What it holds from before it came, or came back, belongs to others now.
-        let since = stripe.members.since(stripe.medium.device_id);
+        let since = stripe.shared.members.since(stripe.medium.device_id);
         let mut floor = since.max(if restored.is_some() {
             0
         } else {
@@ -329,7 +329,7 @@ impl Basis {
 /// Removes or rules cannot be read any more: what they took away is not known, so everything from
 /// before this opening goes, now and for all openings to come. Returns the version below which.
 fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
-    let below = served.members.first_version();
+    let below = served.shared.members.first_version();
     let device = scribe.stripe.medium.device_id;
     tracing::error!(
         device,

@@ -12,13 +12,15 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use crate::address::LogPos;
 use crate::completion::{Outcome, Promise, promise};
 use crate::format::Kind;
 use crate::key::{KeyHash, KeyMap};
+use crate::memory::Kept;
 use crate::memory::{Budget, Reservation, Stand};
 use crate::object::Version;
-use crate::policy::{Located, LogPos, Policy};
-use crate::record::{Kept, Record};
+use crate::policy::{Located, Policy};
+use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 

@@ -48,7 +48,7 @@ impl Cache {
         }
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
-        if stripe.hot.contains(key) {
+        if stripe.shared.hot.contains(key) {
             return None;
         }
         let located = stripe.view(key).policy.locate(key, stripe.log.head());

@@ -32,12 +32,12 @@ use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
-use crate::members::Members;
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object::Version;
 use crate::rules::{Label, Rule};
 use crate::shard::Found;
 use crate::shard::Wanted;
+use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::stripe::{self, Deferred, Recalled, Stripe};
 use crate::write_queue::{Done, Queue, Removal, Removing};
@@ -50,9 +50,9 @@ pub struct Cache {
 }
 
 struct Inner {
-    /// One a device. What all share they have in common: budgets, hot objects, secret, members.
+    /// One a device.
     stripes: Vec<Arc<Stripe>>,
-    members: Arc<Members>,
+    shared: Arc<Shared>,
     scribes: std::sync::Mutex<Vec<assemble::ScribeThread>>,
     flights: fetch_once::Flights,
     /// Held while a rule is put in force.
@@ -102,16 +102,16 @@ impl Cache {
     /// See [`OpenError`]; nothing on disk is changed then.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         let assemble::Running {
+            shared,
             stripes,
             scribes,
             keeper,
         } = assemble::start(&config)?;
-        let members = Arc::clone(&stripes[0].members);
         let scribes = std::sync::Mutex::new(scribes);
         let closed = std::sync::atomic::AtomicBool::new(false);
         let inner = Arc::new(Inner {
             stripes,
-            members,
+            shared,
             scribes,
             flights: fetch_once::Flights::default(),
             rules: std::sync::Mutex::default(),
@@ -139,39 +139,39 @@ impl Cache {
 
     /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
     fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
-        &self.hold.inner.stripes[self.hold.inner.members.owner(key)]
+        &self.hold.inner.stripes[self.shared().members.owner(key)]
     }
 
-    /// Any stripe, for what all of them have in common.
-    fn any_stripe(&self) -> &Stripe {
-        &self.hold.inner.stripes[0]
+    /// What all stripes have in common.
+    fn shared(&self) -> &Shared {
+        &self.hold.inner.shared
     }
 
     fn secret(&self) -> &Secret {
-        &self.any_stripe().medium.secret
+        &self.shared().secret
     }
 
     fn budget(&self) -> &Budget {
-        &self.any_stripe().medium.budget
+        &self.shared().budget
     }
 
     /// The part of it that pending writes may take.
     fn write_budget(&self) -> &Budget {
-        &self.any_stripe().write_budget
+        &self.shared().write_budget
     }
 
     fn hot(&self) -> &Arc<Hot> {
-        &self.any_stripe().hot
+        &self.shared().hot
     }
 
     /// For what happens on no device in particular.
     fn counters(&self) -> &Counters {
-        &self.any_stripe().medium.counters
+        &self.shared().counters
     }
 
     /// A version that is higher than all given out before, in this run or another.
     pub fn next_version(&self) -> Version {
-        self.hold.inner.members.draw_version()
+        self.shared().members.draw_version()
     }
 
     /// Looks for an object. Costs no disk access when memory knows the answer; the disk is asked
@@ -286,7 +286,7 @@ impl Cache {
             .collect();
         self.counters().rules.add(lines.len() as u64);
         // Those of devices that have failed and are left out hold nothing that counts.
-        let live = |(n, _): &(usize, _)| inner.members.is_live(*n);
+        let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
         for stripe in &stripes {
@@ -405,7 +405,7 @@ impl Cache {
     /// The same for what only makes its user faster: `None` as soon as half of the budget is spent
     /// on what hot objects cannot give back.
     pub fn reserve_spare(&self, bytes: u64) -> Option<Reservation> {
-        let roomy = self.any_stripe().available_bytes() > self.budget().limit() / 2;
+        let roomy = self.shared().available_bytes() > self.budget().limit() / 2;
         roomy.then(|| self.reserve_bulk(bytes)).flatten()
     }
 
@@ -428,16 +428,14 @@ impl Cache {
             early_evictions += shard.policy.early_evictions();
         }
         let sum = |of: fn(&Stripe) -> u64| stripes.iter().map(|stripe| of(stripe)).sum::<u64>();
-        let count = |of: fn(&Counters) -> &Counter| {
-            stripes
-                .iter()
-                .map(|it| of(&it.medium.counters).value())
-                .sum::<u64>()
+        let counters = || {
+            let of_stripes = stripes.iter().map(|it| &it.medium.counters);
+            of_stripes.chain([&self.shared().counters])
         };
-        let busy = |of: fn(&Counters) -> &BusyCounter| {
-            let counts = stripes.iter().map(|it| of(&it.medium.counters).value());
-            counts.sum::<u64>()
-        };
+        let count =
+            |of: fn(&Counters) -> &Counter| counters().map(|it| of(it).value()).sum::<u64>();
+        let busy =
+            |of: fn(&Counters) -> &BusyCounter| counters().map(|it| of(it).value()).sum::<u64>();
         Stats {
             health: self.health(),
             devices: stripes.len() as u64,
@@ -445,7 +443,9 @@ impl Cache {
             devices_uring: sum(|it| u64::from(it.ring.is_some())),
             entries,
             live_entries: sum(|it| it.live_entries()),
-            entries_exact: self.any_stripe().medium.geometry.family == Family::Log,
+            entries_exact: stripes
+                .iter()
+                .all(|it| it.medium.geometry.family == Family::Log),
             early_evictions,
             device_bytes: sum(|it| it.medium.geometry.device_bytes),
             device_bytes_min: stripes

@@ -12,7 +12,6 @@ mod disk_model;
 mod fault;
 mod file;
 mod memory;
-mod probe;
 mod throttle;
 mod uring;
 
@@ -23,8 +22,6 @@ pub use disk_model::{DiskModel, DiskModelError};
 pub use fault::{Fault, FaultDevice};
 pub use file::{FileDevice, FileError};
 pub use memory::MemoryDevice;
-pub(crate) use probe::nameless_file;
-pub use probe::{Probe, ProbeError, probe_blank, probe_written};
 pub use throttle::{Pace, ThrottleDevice, ThrottleFigures};
 pub(crate) use uring::{Request, Ring};
 

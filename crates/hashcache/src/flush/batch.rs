@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Pen, Scribe};
+use crate::address::{LogPos, SetId, Slot};
 use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk_table;
 use crate::format::{
@@ -19,7 +20,6 @@ use crate::format::{
 };
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
-use crate::policy::{LogPos, SetId, Slot};
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{group_of, runs};
 
@@ -217,7 +217,7 @@ impl Scribe {
         let budget = &self.stripe.medium.budget;
         let roomy = budget.used() < budget.limit() / 4 * 3;
         if pending.was_asked_for() || roomy {
-            self.stripe.hot.insert(&pending.record, at);
+            self.stripe.shared.hot.insert(&pending.record, at);
         }
     }
 

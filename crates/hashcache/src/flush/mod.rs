@@ -75,7 +75,7 @@ impl From<io::Error> for RecoverError {
 /// those that come meanwhile: nothing that lies on this device counts any more.
 fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     stripe.queue.leave();
-    let in_force = stripe.members.go_on();
+    let in_force = stripe.shared.members.go_on();
     removals.append(&mut stripe.queue.end());
     if in_force {
         for removal in removals {
@@ -496,13 +496,13 @@ impl Scribe {
 
     pub(crate) fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
         self.superblock.clean = clean;
-        self.superblock.history = self.stripe.members.history();
-        self.superblock.heard = self.stripe.members.heard();
+        self.superblock.history = self.stripe.shared.members.history();
+        self.superblock.heard = self.stripe.shared.members.heard();
         self.superblock.wall_clock = self.stripe.medium.clock.unix_millis();
         self.stripe.medium.counters.writes.add(1);
         self.stripe.medium.counters.syncs.add(1);
         write_superblock(&*self.stripe.medium.device, &mut self.superblock)?;
-        let members = &self.stripe.members;
+        let members = &self.stripe.shared.members;
         members.superblock_is_durable(self.superblock.device, self.superblock.serial);
         Ok(())
     }

@@ -18,12 +18,13 @@ use std::io;
 use std::sync::Arc;
 
 use super::Scribe;
+use crate::address::LogPos;
 use crate::circular_log::Cursor;
 use crate::disk::Segment;
 use crate::format::{Kind, Listed, kind_number, record_bytes};
+use crate::memory::Kept;
 use crate::memory::{Held, Reservation};
-use crate::policy::LogPos;
-use crate::record::{Kept, Record};
+use crate::record::Record;
 use crate::shard::Pending;
 
 /// A segment gives at most this part of its bytes to copies.
@@ -151,7 +152,7 @@ impl Scribe {
         let (newer, hot) = {
             let shard = stripe.view(key);
             let newer = stripe.newer(&shard, key, at)?;
-            let (hot, used) = stripe.hot.peek(key).unzip();
+            let (hot, used) = stripe.shared.hot.peek(key).unzip();
             let in_use = used == Some(true) || shard.policy.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
         };

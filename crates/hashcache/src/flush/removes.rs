@@ -13,10 +13,10 @@ use std::io;
 use std::time::Duration;
 
 use super::Scribe;
+use crate::address::SetId;
 use crate::disk_table;
 use crate::format::{Family, Removed, RuleLine};
 use crate::object::Version;
-use crate::policy::SetId;
 use crate::rules::Effect;
 use crate::write_queue::{Done, Removal, Removing};
 

@@ -19,8 +19,8 @@ use super::budget::{Budget, Reservation};
 use super::shelf::{Held, Shelf, Stored};
 use super::slab::{Arena, Open, SLAB_BYTES};
 use super::wide_lock::{ReadLocked, WideLocks, WriteLocked};
+use crate::address::LogPos;
 use crate::key::{KeyHash, KeyMap};
-use crate::policy::LogPos;
 use crate::record::Record;
 use crate::stats::BusyCounter;
 

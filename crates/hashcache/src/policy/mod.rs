@@ -51,16 +51,9 @@ pub(crate) use spill::spill_bytes;
 /// Entries in a row, slots in a set.
 pub(crate) const WAYS: usize = 8;
 
+use crate::address::{LogPos, SetId, Slot};
 use crate::key::KeyHash;
 use crate::object::Version;
-
-/// Units since the log was made. Never used twice, so a position names one record for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LogPos(pub(crate) u64);
-
-/// A set of the Disk Table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SetId(pub(crate) u64);
 
 /// The state a shard's sets were in when one of them was looked for: what is read of it meanwhile
 /// may be taken over only if none has changed since.
@@ -71,10 +64,6 @@ impl Epoch {
     /// Of policies that learn a set once and keep it, or learn none.
     pub(crate) const ANY: Self = Self(0);
 }
-
-/// A slot within its set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(pub(crate) usize);
 
 /// Most places a look-up can name: two rows of eight.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;

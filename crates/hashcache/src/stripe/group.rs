@@ -19,11 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::Stripe;
+use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
-use crate::policy::{Located, LogPos};
-use crate::record::{Kept, Record};
+use crate::memory::Kept;
+use crate::policy::Located;
+use crate::record::Record;
 use crate::shard::{Question, Wanted};
 
 /// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
@@ -101,7 +103,7 @@ impl Stripe {
         let key = question.wanted.key;
         let mut shard = self.shard(key);
         let right = |it: &Record| question.wanted.is(it) && !self.rules.judge(it).gone;
-        let hot = self.hot.hit(key, right);
+        let hot = self.shared.hot.hit(key, right);
         let Some(record) = hot else {
             return Some(question);
         };
@@ -215,7 +217,7 @@ impl Stripe {
         let mut located = self.locate(&shard, key);
         if let Located::Displaced(row) = located
             && *rows > 0
-            && !self.hot.contains(key)
+            && !self.shared.hot.contains(key)
         {
             *rows -= 1;
             drop(shard);
@@ -230,11 +232,11 @@ impl Stripe {
                 located = Located::Log(shard.policy.resolve(key, &saved, self.log.head()));
             }
         }
-        let wanted = !self.hot.contains(key)
+        let wanted = !self.shared.hot.contains(key)
             && !shard.pending.contains_key(&key)
             && located.newest_in_log() == Some(at)
             && self.is_in_force(record);
-        if wanted && self.hot.insert(record, Some(at)).is_some() {
+        if wanted && self.shared.hot.insert(record, Some(at)).is_some() {
             self.medium.counters.prefetched.add(1);
             if self.index.shape.stays_on_disk() {
                 self.touch(&mut shard, key, at, located.run(at));

@@ -11,15 +11,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Stripe;
+use crate::address::{LogPos, SetId};
 use crate::completion::Outcome;
 use crate::disk::{Medium, Read};
 use crate::disk_table;
 use crate::format::Kind;
 use crate::index_file;
 use crate::key::KeyHash;
+use crate::memory::Kept;
 use crate::memory::WriteLocked;
-use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
-use crate::record::{Kept, Record};
+use crate::policy::{Candidates, Epoch, Located};
+use crate::record::Record;
 use crate::shard::{Found, Pending, Question, Reading, Shard, Wanted};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
@@ -131,7 +133,7 @@ impl Stripe {
 
     /// The head of `name`, if it is hot: the shortest way an answer can take.
     pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
-        self.hot.hit(key, self.is_head(name)).map(Kept::Held)
+        self.shared.hot.hit(key, self.is_head(name)).map(Kept::Held)
     }
 
     /// Whether a record is the head of `name`, and counts.
@@ -179,7 +181,7 @@ impl Stripe {
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
         let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
-        if let Some(record) = self.hot.hit(wanted.key, right) {
+        if let Some(record) = self.shared.hot.hit(wanted.key, right) {
             return Asked::Memory(Lookup::Found(Kept::Held(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
@@ -218,7 +220,7 @@ impl Stripe {
     /// has no other answer.
     pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<Question> {
         let mut shard = self.shard(wanted.key);
-        let known = self.hot.contains(wanted.key)
+        let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
             || shard.reading.contains_key(&wanted.key);
         let located = self.locate(&shard, wanted.key);
@@ -307,7 +309,7 @@ impl Stripe {
             // A span of a large object is not worth the small ones it would push out.
             let whole = record.fields.total.unwrap_or(u64::MAX);
             if whole <= self.medium.budget.limit() / 64
-                && let Some(hot) = self.hot.insert(&record, record.at)
+                && let Some(hot) = self.shared.hot.insert(&record, record.at)
             {
                 return Some(Kept::Held(hot));
             }

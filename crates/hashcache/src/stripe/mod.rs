@@ -20,6 +20,7 @@ use std::sync::Arc;
 use group::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
+use crate::address::LogPos;
 use crate::circular_log::LogMap;
 use crate::device::Ring;
 use crate::disk::{Index, Medium};
@@ -27,12 +28,13 @@ use crate::format::{Family, Removed};
 use crate::geometry::rules_max;
 use crate::io::Pool;
 use crate::key::{KeyHash, SHARDS};
-use crate::members::{Members, Peer};
-use crate::memory::{Budget, Hot, ReadLocked, WriteLocked};
+use crate::members::Peer;
+use crate::memory::{ReadLocked, WriteLocked};
 use crate::object::Version;
-use crate::policy::{Located, LogPos};
+use crate::policy::Located;
 use crate::rules::Rules;
 use crate::shard::{Beginnings, Begun, Pending, Shard};
+use crate::shared::Shared;
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 use crate::write_queue::Queue;
@@ -42,11 +44,8 @@ pub(crate) struct Stripe {
     pub(crate) medium: Medium,
     pub(crate) index: Index,
     pub(crate) log: LogMap,
-    pub(crate) members: Arc<Members>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) rules: Rules,
-    /// The part of the memory budget that pending writes may take.
-    pub(crate) write_budget: Budget,
-    pub(crate) hot: Arc<Hot>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
     /// Reads what it can, where the kernel lets it.
@@ -69,13 +68,11 @@ pub(crate) enum Accepted {
     OutOfService,
 }
 
-/// The parts a stripe is made of. Members, budget and hot objects are the store's.
+/// The parts a stripe is made of.
 pub(crate) struct Parts {
     pub(crate) medium: Medium,
     pub(crate) index: Index,
-    pub(crate) members: Arc<Members>,
-    pub(crate) write_budget: Budget,
-    pub(crate) hot: Arc<Hot>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
     pub(crate) ring: Option<Ring>,
@@ -90,9 +87,7 @@ impl Stripe {
             begun: index.views().map(|it| Arc::clone(&it.begun)).collect(),
             medium,
             index,
-            members: parts.members,
-            write_budget: parts.write_budget,
-            hot: parts.hot,
+            shared: parts.shared,
             queue: parts.queue,
             pool: parts.pool,
             ring: parts.ring,
@@ -141,21 +136,23 @@ impl Stripe {
     }
 
     pub(crate) fn draw_version(&self) -> Version {
-        self.members.draw_version()
+        self.shared.members.draw_version()
     }
 
     pub(crate) fn next_version(&self) -> u64 {
-        self.members.next_version()
+        self.shared.members.next_version()
     }
 
     /// Recovery found `version` given out.
     pub(crate) fn version_was_drawn(&self, version: u64) {
-        self.members.version_was_drawn(version);
+        self.shared.members.version_was_drawn(version);
     }
 
     /// Whether the record of a head counts here: not if its name belonged to another device since.
     fn counts(&self, key: KeyHash, version: Version) -> bool {
-        self.members.counts(key, version, self.medium.device_id)
+        self.shared
+            .members
+            .counts(key, version, self.medium.device_id)
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -230,7 +227,7 @@ impl Stripe {
         // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
         let version = self.draw_version();
         let dropped = shard.supersede(key, version);
-        self.hot.remove(key);
+        self.shared.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
         // What the policy cannot forget is masked until the remove is on disk. (The index of the
@@ -319,7 +316,8 @@ impl Stripe {
 
     /// Takes out of the hot objects what rules bar: they are about to be forgotten.
     pub(crate) fn let_go_of_barred(&self) {
-        self.hot
+        self.shared
+            .hot
             .remove_all(|record| self.rules.judge(record).is_barred());
     }
 
@@ -349,7 +347,7 @@ impl Stripe {
         let Ok(other) = shard.put(Arc::clone(pending)) else {
             return Accepted::Superseded;
         };
-        self.hot.remove(fields.key);
+        self.shared.hot.remove(fields.key);
         drop(shard);
         drop((older, other));
         self.push(pending);
@@ -366,7 +364,7 @@ impl Stripe {
         let Ok(other) = shard.put(Arc::clone(pending)) else {
             return Accepted::Superseded;
         };
-        self.hot.remove(key);
+        self.shared.hot.remove(key);
         drop(shard);
         drop(other);
         self.push(pending);

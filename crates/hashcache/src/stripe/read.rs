@@ -7,10 +7,10 @@
 use bytes::Bytes;
 
 use super::Stripe;
+use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Read};
 use crate::format::{BLOCK, Prelude, RecordPlace};
 use crate::key::KeyHash;
-use crate::policy::LogPos;
 use crate::record::Record;
 
 /// What tells a record's name at the least: no prelude is longer.

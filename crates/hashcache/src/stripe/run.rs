@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use super::lookup::{Asked, Begin};
 use super::{Lookup, Stripe};
+use crate::address::LogPos;
 use crate::disk::Read;
 use crate::format::{BLOCK, Prelude, record_bytes};
 use crate::memory::Reservation;
-use crate::policy::LogPos;
 use crate::record::Record;
 use crate::shard::{Question, Wanted};
 
@@ -34,13 +34,7 @@ struct Run {
 impl Stripe {
     /// Most content, bytes, that is to be read at once as things are.
     pub(crate) fn run_bytes(&self) -> u64 {
-        RUN_BYTES.min(self.available_bytes() / RUN_SHARE)
-    }
-
-    /// Memory that is free or would be made so by hot objects.
-    pub(crate) fn available_bytes(&self) -> u64 {
-        let held = self.medium.budget.used().saturating_sub(self.hot.bytes());
-        self.medium.budget.limit().saturating_sub(held)
+        RUN_BYTES.min(self.shared.available_bytes() / RUN_SHARE)
     }
 
     /// Looks for `first`, and for as many of those `behind` it as can be read along: so many

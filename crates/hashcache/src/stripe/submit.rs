@@ -16,11 +16,12 @@ use bytes::Bytes;
 
 use super::Stripe;
 use super::read::FirstRead;
+use crate::address::LogPos;
 use crate::device::Request;
 use crate::disk::Read;
 use crate::format::Prelude;
 use crate::memory::AlignedBuf;
-use crate::policy::{Located, LogPos};
+use crate::policy::Located;
 use crate::shard::Question;
 
 /// Where the newest candidate lies, and what is read of it first.

@@ -509,8 +509,8 @@ mod tests {
     use crate::format::{Fields, Kind};
     use crate::geometry::Geometry;
     use crate::key::Secret;
+    use crate::memory::Kept;
     use crate::object::Version;
-    use crate::record::Kept;
 
     const DELAY: Duration = Duration::from_millis(250);
 

@@ -4,8 +4,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::MemoryDevice;
 use super::*;
+use crate::device::{FaultDevice, MemoryDevice};
 
 /// Offset and length of an operation.
 type Place = (u64, usize);
@@ -198,7 +198,7 @@ fn without_time_each_kind_is_still_measured_once() {
 
 #[test]
 fn a_device_that_fails_is_told() {
-    let device = super::super::FaultDevice::new(MemoryDevice::new(80 * MIB), None);
+    let device = FaultDevice::new(MemoryDevice::new(80 * MIB), None);
     device.fail();
     let error = probe_blank(&device, SECOND, &ticking()).unwrap_err();
     assert!(matches!(error, ProbeError::Device(_)));

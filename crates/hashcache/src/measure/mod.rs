@@ -1,16 +1,20 @@
 //! How fast is the disk below this path? A file of its own, or a store that is there, is probed.
 //!
-//! Called by `hashcache plan --probe`; calls `device::probe`.
+//! Called by `hashcache plan --probe`; calls `probe`.
 //!
 //! Invariant: what exists is not written. The file of its own has no name any more when the
 //! probe begins, so nothing is left behind however the process ends.
+
+mod probe;
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use probe::nameless_file;
+pub use probe::{Probe, ProbeError, probe_blank, probe_written};
+
 use crate::clock::Clock;
-use crate::device::{Probe, ProbeError, nameless_file, probe_blank, probe_written};
 use crate::error::OpenError;
 use crate::open::{self, Place};
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 pub(crate) use nameless::nameless_file;
 
-use super::Device;
 use crate::clock::Clock;
+use crate::device::Device;
 use crate::memory::AlignedBuf;
 use crate::plan::{DiskRates, ReadCost, Tolerance, set_bytes};
 

@@ -8,18 +8,13 @@
 //! new membership on disk. From then on nothing that lies on it counts, so all removes hold.
 //! Cost: a load for a store on one device.
 
-mod history;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
-
-pub(crate) use history::{
-    Chosen, DEVICES_KNOWN_MAX, DEVICES_MAX, History, MEMBERSHIPS_MAX, Member, Membership,
-};
 
 use crate::completion::promise;
 use crate::disk::DeviceHealth;
 use crate::key::KeyHash;
+use crate::membership::{History, Member, better};
 use crate::object::Version;
 use crate::stats::Health;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +84,7 @@ impl Members {
         let best = members
             .filter(|(n, _)| live & (1 << n) != 0)
             .reduce(|best, other| {
-                let better = history::better(*best.1, *other.1, key);
+                let better = better(*best.1, *other.1, key);
                 if better == *best.1 { best } else { other }
             });
         best.map_or(0, |(n, _)| n)
