@@ -1,18 +1,21 @@
 //! Looking at a store from outside: every record verified, or just what the superblock says.
 
 use crate::address::SetId;
-use crate::circular_log::Cursor;
 use crate::config::{Config, PolicyKind, Rows};
+use crate::disk::checkpoint;
+use crate::disk::circular_log::Cursor;
+use crate::disk::journal;
+use crate::disk::table;
 use crate::disk::{Read, Segment, first_header};
 use crate::error::OpenError;
 use crate::format::{KIND_SLOT, Superblock};
 use crate::geometry::IndexPolicy;
 use crate::membership::{DEVICES_MAX, Member};
+use crate::needs;
 use crate::object::PAGE;
 use crate::open::{self, Opened, Place};
 use crate::stats::bits_each;
 use crate::stripe::Stripe;
-use crate::{checkpoint, disk_table, journal, needs};
 
 /// What a check found; see [`CheckReport::is_well`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -350,12 +353,12 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut Chec
 }
 
 fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
-    let (offset, bytes) = disk_table::range(&stripe.medium, set);
+    let (offset, bytes) = table::range(&stripe.medium, set);
     let Some(raw) = stripe.medium.read_bytes(offset, bytes) else {
         report.damaged += 1;
         return;
     };
-    let Some(filled) = disk_table::read_set(&stripe.medium, set) else {
+    let Some(filled) = table::read_set(&stripe.medium, set) else {
         return;
     };
     for (slot, block) in raw
@@ -366,7 +369,7 @@ fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
             report.damaged += u64::from(block.iter().any(|byte| *byte != 0));
             continue;
         };
-        match disk_table::read_record(&stripe.medium, &stripe.log, filled) {
+        match table::read_record(&stripe.medium, &stripe.log, filled) {
             Read::Record(record) => {
                 report.records += 1;
                 report.bytes += (record.content_bytes() + record.metadata.len()) as u64;

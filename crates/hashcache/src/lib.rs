@@ -52,13 +52,8 @@ mod shard;
 mod shared;
 
 // Places to bytes.
-mod checkpoint;
-mod circular_log;
 mod disk;
-mod disk_table;
 mod flush;
-mod index_file;
-mod journal;
 mod record;
 mod recover;
 mod rules;

@@ -2,9 +2,9 @@
 //!
 //! Called by `open` and `assemble`, before anything is made or grows.
 
-use crate::circular_log::LogWriter;
 use crate::config::{Config, PolicyKind};
-use crate::disk_table;
+use crate::disk::circular_log::LogWriter;
+use crate::disk::table;
 use crate::error::OpenError;
 use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
 use crate::format::{BLOCK, FOOTER_TAIL, PART_BYTES, round_up};
@@ -74,7 +74,7 @@ pub(crate) fn memory_needed<'a>(
         index
             .bytes()
             .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
-            .saturating_add(disk_table::set_buffer_bytes(geometry) as u64)
+            .saturating_add(table::set_buffer_bytes(geometry) as u64)
             .saturating_add(parts * PART_BYTES as u64 + geometry.segments * 16)
             .saturating_add(match config.readmission {
                 true => footer_bytes_max(geometry) as u64,
@@ -87,7 +87,7 @@ pub(crate) fn memory_needed<'a>(
 
 /// What is left for content, at the least.
 pub(crate) fn content_bytes_min<'a>(geometries: impl IntoIterator<Item = &'a Geometry>) -> u64 {
-    let sets = geometries.into_iter().map(disk_table::set_buffer_bytes);
+    let sets = geometries.into_iter().map(table::set_buffer_bytes);
     let largest = sets.max().unwrap_or(0) as u64;
     CONTENT_BYTES_MIN.max(largest.saturating_mul(CONTENT_SETS_MIN))
 }

@@ -7,9 +7,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::circular_log::{Grain, LogWriter};
 use crate::config::{Config, Io, PolicyKind};
 use crate::device::{Device, FileDevice, FileError, Ring};
+use crate::disk::circular_log::{Grain, LogWriter};
 use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
 use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::Slot;
-use crate::checkpoint::{self, Restored};
-use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::checkpoint::{self, Restored};
+use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::journal::Journalled;
 use crate::disk::{Segment, first_header};
 use crate::flush::{RecoverError, Scribe};
 use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
-use crate::journal::Journalled;
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;

@@ -276,7 +276,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "unreadable-block-taken-for-blank",
-        file: engine!("journal.rs"),
+        file: engine!("disk/journal.rs"),
         edits: &[("return Block::Unreadable;", "return Block::Blank;")],
         suite: Suite::It,
         test: "purges::an_unreadable_block_of_the_journal_brings_nothing_back",
@@ -318,18 +318,18 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "newest-block-counts-as-held",
-        file: engine!("journal/lost.rs"),
+        file: engine!("disk/journal/lost.rs"),
         edits: &[(
             "let behind = (2..=places).map(|step| place + step);",
             "let behind = (1..=places).map(|step| place + step);",
         )],
         suite: Suite::Lib,
-        test: "journal::lost::tests",
+        test: "disk::journal::lost::tests",
         short: false,
     },
     Fault {
         name: "one-set-of-rules",
-        file: engine!("journal.rs"),
+        file: engine!("disk/journal.rs"),
         edits: &[(
             "for area in [self.rules_first, 1 - self.rules_first] {",
             "for area in [self.rules_first] {",
@@ -340,7 +340,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "both-sets-of-rules-torn-at-once",
-        file: engine!("journal.rs"),
+        file: engine!("disk/journal.rs"),
         edits: &[(
             "            // A power cut must not tear both.
             medium.sync()?;

@@ -8,8 +8,8 @@
 //! sort.
 
 use super::{Cache, Lookup};
-use crate::disk_table;
-use crate::index_file;
+use crate::disk::index_rows;
+use crate::disk::table;
 use crate::object::MAX_NAME;
 use crate::policy::Located;
 
@@ -57,16 +57,14 @@ impl Cache {
             Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,
             Located::Displaced(row) => {
                 let row = stripe.index.shape.row_number(key.shard(), row);
-                index_file::row_offset(
+                index_rows::row_offset(
                     &stripe.medium,
                     &stripe.index,
                     stripe.index.file.edition()?,
                     row,
                 )
             }
-            Located::Set(set, _) | Located::Slot(set, _) => {
-                disk_table::range(&stripe.medium, set).0
-            }
+            Located::Set(set, _) | Located::Slot(set, _) => table::range(&stripe.medium, set).0,
         };
         Some((stripe.medium.device_id, offset))
     }

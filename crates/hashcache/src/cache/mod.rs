@@ -27,12 +27,14 @@ pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
 
+use crate::assemble;
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
+use crate::object;
 use crate::object::Version;
 use crate::rules::{Label, Rule};
 use crate::shard::Found;
@@ -41,7 +43,6 @@ use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::stripe::{self, Deferred, Recalled, Stripe};
 use crate::write_queue::{Done, Queue, Removal, Removing};
-use crate::{assemble, object};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use super::DeviceHealth;
+use crate::disk::index_rows::IndexFile;
 use crate::geometry::{IndexId, IndexShape};
-use crate::index_file::IndexFile;
 use crate::key::{KeyHash, SHARDS};
 use crate::memory::{ReadLocked, WideLocks, WriteLocked};
 use crate::shard::Shard;

@@ -4,11 +4,16 @@
 //! Called by `stripe`, `writer` and `store`. Knows neither of them.
 
 mod bad_places;
+pub(crate) mod checkpoint;
+pub(crate) mod circular_log;
 mod health;
 mod index;
+pub(crate) mod index_rows;
+pub(crate) mod journal;
 mod medium;
 mod segment;
 mod superblock;
+pub(crate) mod table;
 
 pub(crate) use health::DeviceHealth;
 pub(crate) use index::Index;

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Medium;
-use crate::circular_log::Cursor;
+use crate::disk::circular_log::Cursor;
 use crate::format::{BATCH_HEADER, BLOCK, BatchHeader, FOOTER_TAIL, Footer, Listed, round_up};
 use crate::memory::AlignedBuf;
 

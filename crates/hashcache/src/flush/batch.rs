@@ -1,6 +1,6 @@
 //! Batches: records to the log; slots, and tails to the log, for the Disk Table.
 //!
-//! Called by `flush` with what the queue gave; calls `circular_log`, `disk_table` and `format`.
+//! Called by `flush` with what the queue gave; calls `disk/circular_log`, `disk/table` and `format`.
 //!
 //! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves
 //! the pending ones, after the write returned.
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::{Pen, Scribe};
 use crate::address::{LogPos, SetId, Slot};
-use crate::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
-use crate::disk_table;
+use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::table;
 use crate::format::{
     BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
     encode_record, kind_number, round_up,
@@ -343,10 +343,10 @@ impl Scribe {
         }
         drop(shard);
         let set = SetId(key.set(stripe.medium.geometry.sets));
-        let mut slots = disk_table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
+        let mut slots = table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
         let surplus = stripe.view(key).policy.surplus(&slots);
         for slot in surplus {
-            disk_table::clear_slot(&stripe.medium, &stripe.index, key, set, slot)?;
+            table::clear_slot(&stripe.medium, &stripe.index, key, set, slot)?;
             slots[slot.0] = None;
         }
         Ok(stripe.shard(key).policy.claim(key, &slots))
@@ -441,9 +441,9 @@ impl Scribe {
         let set = SetId(key.set(stripe.medium.geometry.sets));
         let block = usize_of(stripe.medium.geometry.block_bytes);
         let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
-        let place = disk_table::place(&stripe.medium, set, slot);
+        let place = table::place(&stripe.medium, set, slot);
         encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
-        disk_table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
+        table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
         let mut shard = stripe.shard(key);
         shard.policy.written(key);

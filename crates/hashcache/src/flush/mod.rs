@@ -20,13 +20,13 @@ use std::time::Duration;
 pub(crate) use pen::Pen;
 pub(crate) use readmit::Readmission;
 
-use crate::checkpoint::Checkpoint;
-use crate::circular_log::LogWriter;
 use crate::completion::Promise;
+use crate::disk::checkpoint::Checkpoint;
+use crate::disk::circular_log::LogWriter;
+use crate::disk::journal::Journal;
+use crate::disk::table;
 use crate::disk::write_superblock;
-use crate::disk_table;
 use crate::format::{Family, PART_BYTES, Superblock};
-use crate::journal::Journal;
 use crate::members::VERSIONS_RESERVED;
 use crate::memory::AlignedBuf;
 use crate::shard::Pending;
@@ -132,7 +132,7 @@ impl Scribe {
             checkpoint: None,
             removes_before_checkpoint: 0,
             buffer,
-            set_buffer: AlignedBuf::zeroed(disk_table::set_buffer_bytes(&stripe.medium.geometry)),
+            set_buffer: AlignedBuf::zeroed(table::set_buffer_bytes(&stripe.medium.geometry)),
             unsynced_bytes: 0,
             synced_at: stripe.medium.clock.monotone(),
             segments_since_checkpoint: 0,

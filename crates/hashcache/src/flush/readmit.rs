@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use super::Scribe;
 use crate::address::LogPos;
-use crate::circular_log::Cursor;
 use crate::disk::Segment;
+use crate::disk::circular_log::Cursor;
 use crate::format::{Kind, Listed, kind_number, record_bytes};
 use crate::memory::Kept;
 use crate::memory::{Held, Reservation};

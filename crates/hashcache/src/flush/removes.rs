@@ -1,6 +1,6 @@
 //! Removes: of names, and by rules; and when rules have nothing left to do.
 //!
-//! Called by `flush` before each batch; calls `journal` and `disk_table`.
+//! Called by `flush` before each batch; calls `disk/journal` and `disk/table`.
 //!
 //! Invariant: whoever waits for a remove is told when it is durable, and not before. A rule is
 //! forgotten when no record older than it is left to be read: in the log by the head's coming
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::Scribe;
 use crate::address::SetId;
-use crate::disk_table;
+use crate::disk::table;
 use crate::format::{Family, Removed, RuleLine};
 use crate::object::Version;
 use crate::rules::Effect;
@@ -75,7 +75,7 @@ impl Scribe {
             Family::Table => {
                 for removed in &removed {
                     let set = SetId(removed.key.set(self.stripe.medium.geometry.sets));
-                    disk_table::clear(
+                    table::clear(
                         &self.stripe.medium,
                         &self.stripe.index,
                         &mut self.set_buffer,
@@ -204,7 +204,7 @@ impl Scribe {
             self.rules_pass = Some(pass);
             return Ok(());
         }
-        let cleared = disk_table::clear_barred(
+        let cleared = table::clear_barred(
             &stripe.medium,
             &stripe.index,
             &stripe.rules,

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use crate::Cache;
+use crate::Health;
 use crate::config::{Config, PolicyKind};
 use crate::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
 use crate::disk::write_superblock;
@@ -23,7 +25,6 @@ use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
 use crate::open::{Front, front};
-use crate::{Cache, Health};
 
 const GIGABYTE: u64 = 1_000_000_000;
 const RECORD_BYTES: u32 = 8 << 10;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Stripe;
-use crate::disk_table;
+use crate::disk::table;
 use crate::key::SHARDS;
 use crate::policy::Epoch;
 use crate::stats::Health;
@@ -54,8 +54,8 @@ impl Stripe {
         while place.shard < SHARDS {
             let unknown = self.view_at(place.shard).policy.unknown_set(place.row);
             if let Some((row, set)) = unknown {
-                if let Some(slots) = disk_table::read_set(&self.medium, set) {
-                    let occupants = disk_table::occupied(&self.medium, &slots);
+                if let Some(slots) = table::read_set(&self.medium, set) {
+                    let occupants = table::occupied(&self.medium, &slots);
                     let mut shard = self.shard_at(place.shard);
                     shard.policy.learn_set(set, Epoch::ANY, &occupants);
                 }

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::{LogPos, SetId};
 use crate::completion::Outcome;
+use crate::disk::index_rows;
+use crate::disk::table;
 use crate::disk::{Medium, Read};
-use crate::disk_table;
 use crate::format::Kind;
-use crate::index_file;
 use crate::key::KeyHash;
 use crate::memory::Kept;
 use crate::memory::WriteLocked;
@@ -369,7 +369,7 @@ impl Stripe {
             Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
-                let slot = disk_table::read_slot(&self.medium, set, slot)?;
+                let slot = table::read_slot(&self.medium, set, slot)?;
                 self.find_in_slot(wanted, &slot)
             }
         }
@@ -454,7 +454,7 @@ impl Stripe {
         let row = self.index.shape.row_number(key.shard(), row);
         for _ in 0..EDITIONS_MAX {
             let edition = self.index.file.edition()?;
-            let saved = index_file::read_row(&self.medium, &self.index, edition, row, read);
+            let saved = index_rows::read_row(&self.medium, &self.index, edition, row, read);
             let shard = self.shard(key);
             if self.index.file.edition() == Some(edition) {
                 return Some((shard, saved.unwrap_or_default()));
@@ -478,8 +478,8 @@ impl Stripe {
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
-        let slots = disk_table::read_set(&self.medium, set)?;
-        let occupants = disk_table::occupied(&self.medium, &slots);
+        let slots = table::read_set(&self.medium, set)?;
+        let occupants = table::occupied(&self.medium, &slots);
         let mut shard = self.shard(wanted.key);
         shard.policy.learn_set(set, epoch, &occupants);
         drop(shard);
@@ -488,12 +488,12 @@ impl Stripe {
         self.find_in_slot(wanted, slot)
     }
 
-    fn find_in_slot(&self, wanted: &Wanted, slot: &disk_table::Filled) -> Option<Record> {
+    fn find_in_slot(&self, wanted: &Wanted, slot: &table::Filled) -> Option<Record> {
         if slot.occupant.key != wanted.key {
             self.medium.counters.false_reads.add(1);
             return None;
         }
-        match disk_table::read_record(&self.medium, &self.log, slot) {
+        match table::read_record(&self.medium, &self.log, slot) {
             Read::Record(record) => {
                 Some(*record).filter(|record| wanted.is(record) && self.is_in_force(record))
             }

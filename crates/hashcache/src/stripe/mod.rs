@@ -21,8 +21,8 @@ use group::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
 use crate::address::LogPos;
-use crate::circular_log::LogMap;
 use crate::device::Ring;
+use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium};
 use crate::format::{Family, Removed};
 use crate::geometry::rules_max;

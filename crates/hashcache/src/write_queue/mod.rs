@@ -15,8 +15,8 @@ use std::time::Duration;
 
 pub(crate) use grouping::{group_of, runs};
 
-use crate::circular_log::Grain;
 use crate::completion::{Part, Promise};
+use crate::disk::circular_log::Grain;
 use crate::format::Removed;
 use crate::shard::Pending;
 

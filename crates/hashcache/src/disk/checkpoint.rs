@@ -15,13 +15,13 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::circular_log::{Cursor, LogMap};
+use crate::disk::circular_log::{Cursor, LogMap};
+use crate::disk::index_rows::{self, Edition, Piece, area, pieces};
 use crate::disk::{Index, Medium};
 use crate::format::{
     BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
 use crate::geometry::{checkpoint_parts, meta_parts};
-use crate::index_file::{self, Edition, Piece, area, pieces};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 
@@ -208,7 +208,7 @@ impl Checkpoint {
         let mut body = std::mem::take(&mut self.begun_part);
         for shard in shards.clone() {
             for row in 0..index.shape.shard_rows {
-                index_file::save_row(medium, index, shard, row, self.edition(), &[], &mut body);
+                index_rows::save_row(medium, index, shard, row, self.edition(), &[], &mut body);
                 if body.len() == full {
                     self.write_body(medium, &body)?;
                     body.clear();
@@ -255,7 +255,7 @@ impl Checkpoint {
             (saved.begun == old.begun).then_some(saved.body)
         });
         let pieces = pieces(&index.shape, part);
-        index_file::rows_body(medium, index, pieces, edition, old.unwrap_or_default())
+        index_rows::rows_body(medium, index, pieces, edition, old.unwrap_or_default())
     }
 }
 

@@ -15,7 +15,7 @@ use std::io;
 use bytes::Bytes;
 
 use crate::address::{LogPos, SetId, Slot};
-use crate::circular_log::LogMap;
+use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
 use crate::geometry::Geometry;
