@@ -12,6 +12,7 @@ pub(crate) use index::{
     IndexId, IndexPolicy, IndexShape, POSITIONS_HELD, SETS_HELD, checkpoint_parts, meta_parts,
 };
 
+use crate::bans::MAX_RULES;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
@@ -20,7 +21,6 @@ use crate::format::{
 use crate::key::SHARDS;
 use crate::object::MAX_NAME;
 use crate::policy::WAYS;
-use crate::rules::MAX_RULES;
 
 /// What was built: every size and place in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,6 +44,7 @@ mod open;
 
 // Names to places.
 mod address;
+mod bans;
 mod key;
 mod members;
 mod membership;
@@ -56,7 +57,6 @@ mod disk;
 mod flush;
 mod record;
 mod recover;
-mod rules;
 mod stripe;
 mod write_queue;
 
@@ -72,6 +72,7 @@ mod sync;
 #[cfg(all(test, loom))]
 mod models;
 
+pub use bans::{Label, MAX_RULES, Rule};
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
     Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
@@ -84,5 +85,4 @@ pub use error::{OpenError, PutError, ReadError, RemoveError, Resize};
 pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_written};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
-pub use rules::{Label, MAX_RULES, Rule};
 pub use stats::{Health, Stats};

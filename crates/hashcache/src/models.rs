@@ -14,6 +14,7 @@ use loom::future::block_on;
 use loom::thread;
 
 use crate::assemble;
+use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, PolicyKind};
 use crate::device::MemoryDevice;
@@ -25,7 +26,6 @@ use crate::memory::Kept;
 use crate::memory::WideLocks;
 use crate::object::Version;
 use crate::record::Record;
-use crate::rules::{Label, Rule};
 use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe};

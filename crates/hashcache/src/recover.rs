@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::Slot;
+use crate::bans::Rule;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::journal::Journalled;
@@ -32,7 +33,6 @@ use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
 use crate::open::Past;
-use crate::rules::Rule;
 use crate::stripe::Stripe;
 
 /// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was

@@ -28,6 +28,7 @@ pub use write::{Intent, Keep, Put, Writer};
 use hold::Hold;
 
 use crate::assemble;
+use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
@@ -36,7 +37,6 @@ use crate::key::{KeyHash, Secret};
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object;
 use crate::object::Version;
-use crate::rules::{Label, Rule};
 use crate::shard::Found;
 use crate::shard::Wanted;
 use crate::shared::Shared;

@@ -15,6 +15,7 @@ use std::io;
 use bytes::Bytes;
 
 use crate::address::{LogPos, SetId, Slot};
+use crate::bans::Rules;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
 use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
@@ -24,7 +25,6 @@ use crate::memory::{AlignedBuf, Reservation};
 use crate::object::Version;
 use crate::policy::Occupant;
 use crate::record::Record;
-use crate::rules::Rules;
 
 /// A slot that holds a record of ours.
 pub(crate) struct Filled {

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use super::Scribe;
 use crate::address::SetId;
+use crate::bans::Effect;
 use crate::disk::table;
 use crate::format::{Family, Removed, RuleLine};
 use crate::object::Version;
-use crate::rules::Effect;
 use crate::write_queue::{Done, Removal, Removing};
 
 /// After removes were written, others have the device for this many times as long as it took.

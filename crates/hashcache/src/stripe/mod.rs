@@ -21,6 +21,7 @@ use group::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
 use crate::address::LogPos;
+use crate::bans::Rules;
 use crate::device::Ring;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium};
@@ -32,7 +33,6 @@ use crate::members::Peer;
 use crate::memory::{ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::Located;
-use crate::rules::Rules;
 use crate::shard::{Beginnings, Begun, Pending, Shard};
 use crate::shared::Shared;
 use crate::stats::Health;

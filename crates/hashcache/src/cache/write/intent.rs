@@ -14,11 +14,11 @@ use super::super::{Cache, Hit};
 use super::Writer;
 use super::memory::{RECORD_OVERHEAD, reserve_head};
 use crate::address::LogPos;
+use crate::bans::Label;
 use crate::error::PutError;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
 use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
-use crate::rules::Label;
 use crate::shard::Begun;
 use crate::stripe::Stripe;
 
