@@ -1,7 +1,7 @@
 //! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
 //!
 //! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only. Who
-//! only looks shares it with others who do (`memory/wide_lock`).
+//! only looks shares it with others who do (`memory/sharded_lock`).
 //!
 //! Invariants, each kept under the lock: a pending record is the newest of its key; a read that
 //! began before a newer put or a remove never makes its record hot and is never joined by a later

@@ -2,7 +2,7 @@
 //! those of loom where `cargo xtask loom` tries every order of their steps (`models`).
 //!
 //! Used by `completion`, `members` (versions), `shard`, `stripe`, `disk/circular_log` and
-//! `memory/wide_lock`. Reference counts, the budget and the queue of the writing thread are not
+//! `memory/sharded_lock`. Reference counts, the budget and the queue of the writing thread are not
 //! among it.
 
 #[cfg(not(all(test, loom)))]

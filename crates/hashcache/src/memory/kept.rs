@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::shelf::Held;
+use super::pinned::Held;
 use crate::record::Record;
 
 /// A record and what keeps it in memory.

@@ -1,6 +1,6 @@
 //! What else wants memory: the control groups this process is in, and the machine.
 //!
-//! Called by `keeper`. Reads what the kernel tells in `/proc` and `/sys`; where it tells nothing
+//! Called by `pressure`. Reads what the kernel tells in `/proc` and `/sys`; where it tells nothing
 //! (another system, no such mount) there is nothing to give way to.
 //!
 //! Cost: two small reads a group and one for the machine, a third a group that is more than half

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::heap::Heap;
 use super::hot::Hot;
-use super::surroundings::{Room, Surroundings};
+use super::system_memory::{Room, Surroundings};
 use crate::clock::Clock;
 
 /// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
