@@ -17,7 +17,6 @@ use crate::completion::{Outcome, promise};
 use crate::config::Config;
 use crate::disk::write_superblock;
 use crate::error::OpenError;
-use crate::flush::{Pen, Readmission, Scribe};
 use crate::format::{Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
@@ -28,6 +27,7 @@ use crate::open::{self, Opened, Past, Place, member, superblocks_damaged};
 use crate::recover::recover;
 use crate::shared::Shared;
 use crate::stripe::Stripe;
+use crate::writer::{Pen, Readmission, Scribe};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;

@@ -2,7 +2,7 @@
 //!
 //! A rule says: what has this label, or a name that begins so, and is older than this version, is
 //! gone (or, softly, stale). It is in force at once, because whoever answers asks for it: nothing
-//! is searched for or written over. `cache` makes rules, `stripe` asks, `flush` has `disk/journal` write
+//! is searched for or written over. `cache` makes rules, `stripe` asks, `writer` has `disk/journal` write
 //! them and says when one has nothing left to say.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!
 //! A rule is *outlived* when no object older than it can be read any more. In a log that is when
 //! the head has come once round to where it stood when the rule was settled; the Disk Table never
-//! comes round, so `flush` reads it set by set and clears what rules have taken away.
+//! comes round, so `writer` reads it set by set and clears what rules have taken away.
 //!
 //! Too many rules become fewer and wider: those within one prefix become that prefix, as their
 //! makers said, and when no two are within the same, all become one that takes everything.

@@ -54,11 +54,11 @@ mod shared;
 
 // Places to bytes.
 mod disk;
-mod flush;
 mod record;
 mod recover;
 mod stripe;
 mod write_queue;
+mod writer;
 
 // What lies beneath.
 mod completion;

@@ -1,7 +1,7 @@
 //! Who takes part in a store that is open: which stripe a name belongs to, which versions were
 //! given out, and how a device that fails leaves the others going on.
 //!
-//! `cache` asks it for owners, `stripe` for versions and whether a record counts, `flush` tells it
+//! `cache` asks it for owners, `stripe` for versions and whether a record counts, `writer` tells it
 //! that its device has failed.
 //!
 //! Invariant: names of a device that failed have no owner but it until every other device has the

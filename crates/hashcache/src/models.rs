@@ -18,7 +18,6 @@ use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, PolicyKind};
 use crate::device::MemoryDevice;
-use crate::flush::Scribe;
 use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
 use crate::lanes;
@@ -29,6 +28,7 @@ use crate::record::Record;
 use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
+use crate::writer::Scribe;
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
 /// another number): one fault that was made on purpose needs as many as that.

@@ -6,10 +6,10 @@ use crate::config::{Config, PolicyKind};
 use crate::disk::circular_log::LogWriter;
 use crate::disk::table;
 use crate::error::OpenError;
-use crate::flush::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
 use crate::format::{BLOCK, FOOTER_TAIL, PART_BYTES, round_up};
 use crate::geometry::{Geometry, IndexPolicy};
 use crate::key::SHARDS;
+use crate::writer::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
 
 /// What is left for content, at the least, beside index and batch.
 const CONTENT_BYTES_MIN: u64 = 4 << 20;

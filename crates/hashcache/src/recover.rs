@@ -27,13 +27,13 @@ use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::journal::Journalled;
 use crate::disk::{Segment, first_header};
-use crate::flush::{RecoverError, Scribe};
 use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
 use crate::open::Past;
 use crate::stripe::Stripe;
+use crate::writer::{RecoverError, Scribe};
 
 /// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
 /// put meanwhile is written, and the next opening finds a store that was closed in order.

@@ -1,6 +1,6 @@
 //! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
 //!
-//! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only. Who
+//! Called by `stripe` and `writer`. The lock is held for look-ups and updates in memory only. Who
 //! only looks shares it with others who do (`memory/sharded_lock`).
 //!
 //! Invariants, each kept under the lock: a pending record is the newest of its key; a read that

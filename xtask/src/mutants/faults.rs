@@ -63,7 +63,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "head-moves-behind-the-write",
-        file: engine!("flush/batch.rs"),
+        file: engine!("writer/batch.rs"),
         edits: &[
             (
                 "        let earlier = self.finish()?;
@@ -150,7 +150,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "no-sync-between-lists-and-slots",
-        file: engine!("flush/batch.rs"),
+        file: engine!("writer/batch.rs"),
         edits: &[(
             "        let tails = self.write_tails(batch, &slots)?;
         self.sync()?;
@@ -164,7 +164,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "checkpoint-parts-unsynced",
-        file: engine!("flush/mod.rs"),
+        file: engine!("writer/mod.rs"),
         edits: &[(
             "        self.sync()?;
         self.superblock.checkpoint_serial",

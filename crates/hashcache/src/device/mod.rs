@@ -1,7 +1,7 @@
 //! Where bytes are kept: a file or block device, memory, a device that fails on purpose, or
 //! one that takes its time.
 //!
-//! Calls block; the engine's own threads make them (`io`, `flush`). Offsets and lengths are
+//! Calls block; the engine's own threads make them (`io`, `writer`). Offsets and lengths are
 //! multiples of [`Device::alignment`], buffers are aligned to 4 KiB
 //! (`AlignedBuf`).
 //!

@@ -1,7 +1,7 @@
 //! Places of a device that it refused to read, and when they are so many that the device counts as
 //! failed.
 //!
-//! Called by `medium` with what each read came to, and by `flush`, which leaves out segments
+//! Called by `medium` with what each read came to, and by `writer`, which leaves out segments
 //! of the log where reads fail: what would be written there might be lost again.
 //!
 //! Invariant: one place counts once, however often it is read. So one bad sector costs what lies on

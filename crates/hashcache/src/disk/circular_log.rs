@@ -6,7 +6,7 @@
 //! record is genuine only if it was written by the lap that the index means, and no place is ever
 //! written twice under one stamp, not even after a crash (the next opening starts a new segment).
 //!
-//! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `flush`.
+//! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `writer`.
 //!
 //! Invariant: the head moves before a batch is written, so a reader that finds `head - position <
 //! capacity` *after* its read has read bytes that nobody was overwriting.

@@ -5,7 +5,7 @@
 //! in, and costs no write of its own. In such a checkpoint each row has a check behind it, so that
 //! one can be read without the others.
 //!
-//! Called by `stripe` when a position lies on disk, by `checkpoint` and `flush` when one is
+//! Called by `stripe` when a position lies on disk, by `checkpoint` and `writer` when one is
 //! written.
 //!
 //! Invariant: a row of another checkpoint, of another place, or damaged, is none at all. A new

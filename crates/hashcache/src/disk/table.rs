@@ -4,7 +4,7 @@
 //! slot. What does not fit into the slot lies in the log, as one tail that names its record. No
 //! order between the two writes is needed: a tail of another version is a miss.
 //!
-//! Called by `stripe` to look up and by `flush` to put and to clear.
+//! Called by `stripe` to look up and by `writer` to put and to clear.
 //!
 //! Invariant: a filled slot lies in the set its object's name hashes to.
 //! Cost: one read to look up, two beyond a block; one write to store, and one read where memory

@@ -1,6 +1,6 @@
 //! Memory: one budget for everything, aligned buffers for the device, the index, the hot objects.
 //!
-//! Called by `cache`, `io`, `flush` and `policy`.
+//! Called by `cache`, `io`, `writer` and `policy`.
 //!
 //! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget, which is
 //! what the operator was told (`--memory`).

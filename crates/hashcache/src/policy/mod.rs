@@ -16,7 +16,7 @@
 //! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/groups.rs`,
 //! `tests/it/readmission.rs`, and for the bits `log.rs`, `log_lru.rs`, `ranks.rs` and
 //! `held_sets.rs`).
-//! Called by `stripe` and `flush` under the shard's lock, so nothing here may wait, read or
+//! Called by `stripe` and `writer` under the shard's lock, so nothing here may wait, read or
 //! allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,

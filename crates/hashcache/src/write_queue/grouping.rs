@@ -1,7 +1,7 @@
 //! Groups: which of the records that wait go into the next batch, in which order, and how long the
 //! runs become that they make there.
 //!
-//! Called by the queue when a batch is cut and by `flush/batch` when it is laid out. Only heads are members
+//! Called by the queue when a batch is cut and by `writer/batch` when it is laid out. Only heads are members
 //! of a group: they are what a page is made of, and hold up to 64 KiB of content themselves.
 //!
 //! Invariants: a run lies within one batch, and is no longer than an entry can tell. Nothing is

@@ -1,6 +1,6 @@
 //! Work for the writing thread: records, removes and flushes that wait for it.
 //!
-//! Called by `stripe` and `cache` to put work in, by `flush` to take it out.
+//! Called by `stripe` and `cache` to put work in, by `writer` to take it out.
 //!
 //! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or
 //! comes after the end, is dropped, which answers it. Nothing is dropped under the lock.

@@ -1,6 +1,6 @@
 //! Removes: of names, and by rules; and when rules have nothing left to do.
 //!
-//! Called by `flush` before each batch; calls `disk/journal` and `disk/table`.
+//! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
 //! Invariant: whoever waits for a remove is told when it is durable, and not before. A rule is
 //! forgotten when no record older than it is left to be read: in the log by the head's coming

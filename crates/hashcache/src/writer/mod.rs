@@ -2,14 +2,14 @@
 //!
 //! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
 //! Callers put work into [`Queue`](crate::write_queue::Queue); nothing here is waited for but by those who asked to (`remove`,
-//! `flush`).
+//! `writer`).
 //!
 //! Invariant: an object becomes findable on disk only after the write that holds it has returned.
 //! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
 
+mod background_write;
 mod batch;
-mod pen;
-mod readmit;
+mod readmission;
 mod removes;
 
 use std::io;
@@ -17,8 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use pen::Pen;
-pub(crate) use readmit::Readmission;
+pub(crate) use background_write::Pen;
+pub(crate) use readmission::Readmission;
 
 use crate::completion::Promise;
 use crate::disk::checkpoint::Checkpoint;

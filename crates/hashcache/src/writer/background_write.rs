@@ -1,6 +1,6 @@
 //! A write that is under way while the next batch is put together.
 //!
-//! Called by `flush/batch`. Putting a batch together (checksums, copies) takes about as long as a
+//! Called by `writer/batch`. Putting a batch together (checksums, copies) takes about as long as a
 //! flash device takes to write it, so one after the other would leave each idle half of the time.
 //!
 //! What else is to be written between two batches (a footer, a part of a checkpoint) rides along
