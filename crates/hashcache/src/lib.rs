@@ -35,12 +35,8 @@ pub mod plan;
 mod stats;
 
 // The face.
-mod assemble;
 mod cache;
-mod check;
 mod measure;
-mod needs;
-mod open;
 
 // Names to places.
 mod address;
@@ -55,7 +51,7 @@ mod shared;
 // Places to bytes.
 mod disk;
 mod record;
-mod recover;
+mod store;
 mod stripe;
 mod write_queue;
 mod writer;
@@ -77,7 +73,6 @@ pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
     Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
-pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
 pub use clock::Clock;
 pub use completion::Outcome;
 pub use config::{Config, Io, PolicyKind, Rows};
@@ -86,3 +81,4 @@ pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_w
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 pub use stats::{Health, Stats};
+pub use store::{CheckReport, Inspection, MemberDevice, check, inspect};

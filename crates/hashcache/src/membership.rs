@@ -1,6 +1,6 @@
 //! Which devices made up a store, from which version on, and which of them a name belongs to.
 //!
-//! Pure: no I/O, no clock. Called by `members`, `open` and `format`.
+//! Pure: no I/O, no clock. Called by `members`, `store/device` and `format`.
 //!
 //! A name belongs to one device by weighted rendezvous: each device draws a number for the name and
 //! the best one wins, so a device that comes or goes moves only what it wins or had won. The

@@ -13,7 +13,6 @@ use std::task::{Context, Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use crate::assemble;
 use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, PolicyKind};
@@ -27,6 +26,7 @@ use crate::object::Version;
 use crate::record::Record;
 use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
+use crate::store;
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
 use crate::writer::Scribe;
 
@@ -57,7 +57,7 @@ fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
         segment_bytes: Some(1 << 20),
         ..Config::on_device(Arc::new(MemoryDevice::new(32 << 20)))
     };
-    let (stripe, scribe) = assemble::without_threads(&config).unwrap();
+    let (stripe, scribe) = store::without_threads(&config).unwrap();
     let mut store = Store { stripe, scribe };
     put(&store.stripe, "the first");
     store.scribe.write_pending();

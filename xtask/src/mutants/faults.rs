@@ -37,7 +37,7 @@ macro_rules! engine {
 pub const FAULTS: &[Fault] = &[
     Fault {
         name: "no-version-floor",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "if removed || !is_record || listed.version < self.floor {",
             "if removed || !is_record {",
@@ -107,7 +107,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "log-resumes-in-the-same-segment",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "        last = replay.segment(next, 0, 0);
     }
@@ -125,7 +125,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "log-resumes-in-the-same-segment-after-a-scan",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "    if let Some(last) = replay.scan() {
         scribe.log.resume_behind(last);
@@ -142,7 +142,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "last-batches-stay-learned",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[("            replay.unlearn_last_batches();\n", "")],
         suite: Suite::It,
         test: "older::what_a_slot_holds_that_was_about_to_be_written_is_known_after_a_crash",
@@ -284,7 +284,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "lost-removes-ignored",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "if lost.rules || lost.removes_below > held_below {",
             "if lost.rules {",
@@ -295,7 +295,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "lost-rules-ignored",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "if lost.rules || lost.removes_below > held_below {",
             "if lost.removes_below > held_below {",
@@ -306,7 +306,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "what-was-forgotten-not-durable",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "    scribe.write_rules(&served.rules.lines())?;
     Ok(below)",
@@ -353,7 +353,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "rolled-back-device-not-seen",
-        file: engine!("assemble.rs"),
+        file: engine!("store/mod.rs"),
         edits: &[(
             "let away = rolled_back(opened);",
             "let away = rolled_back(&opened[..0]);",
@@ -366,8 +366,8 @@ pub const FAULTS: &[Fault] = &[
         name: "devices-not-told-of-the-orderly-end",
         file: engine!("cache/mod.rs"),
         edits: &[(
-            "assemble::tell_closed(&self.stripes, closed);",
-            "assemble::tell_closed(&self.stripes[..1], closed);",
+            "store::tell_closed(&self.stripes, closed);",
+            "store::tell_closed(&self.stripes[..1], closed);",
         )],
         suite: Suite::It,
         test: "devices::a_device_rolled_back_within_the_last_run_is_known_by_the_orderly_end",

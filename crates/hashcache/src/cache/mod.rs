@@ -27,7 +27,6 @@ pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
 
-use crate::assemble;
 use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
@@ -41,6 +40,7 @@ use crate::shard::Found;
 use crate::shard::Wanted;
 use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
+use crate::store;
 use crate::stripe::{self, Deferred, Recalled, Stripe};
 use crate::write_queue::{Done, Queue, Removal, Removing};
 
@@ -54,7 +54,7 @@ struct Inner {
     /// One a device.
     stripes: Vec<Arc<Stripe>>,
     shared: Arc<Shared>,
-    scribes: std::sync::Mutex<Vec<assemble::ScribeThread>>,
+    scribes: std::sync::Mutex<Vec<store::ScribeThread>>,
     flights: fetch_once::Flights,
     /// Held while a rule is put in force.
     rules: std::sync::Mutex<()>,
@@ -76,7 +76,7 @@ impl Inner {
         let own = std::thread::current().id();
         let others = scribes.into_iter().filter(|it| it.thread().id() != own);
         let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
-        assemble::tell_closed(&self.stripes, closed);
+        store::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
             // The ring first: what it has read may be answered by the pool.
             if let Some(ring) = &stripe.ring {
@@ -102,12 +102,12 @@ impl Cache {
     /// # Errors
     /// See [`OpenError`]; nothing on disk is changed then.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let assemble::Running {
+        let store::Running {
             shared,
             stripes,
             scribes,
             keeper,
-        } = assemble::start(&config)?;
+        } = store::start(&config)?;
         let scribes = std::sync::Mutex::new(scribes);
         let closed = std::sync::atomic::AtomicBool::new(false);
         let inner = Arc::new(Inner {

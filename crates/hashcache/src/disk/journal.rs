@@ -6,7 +6,7 @@
 //! Behind the ring lie two areas for rules (`areas`). Each set of rules is written whole to one of
 //! them, and when that is durable to the other.
 //!
-//! Called by `writer` to write and by `recover` to read.
+//! Called by `writer` to write and by `store/recover` to read.
 //!
 //! A block that is not full takes the removes that come next, but is not written over for it: the
 //! longer block goes to the place beside it, and the one after that to the first place again. So

@@ -1,6 +1,6 @@
 //! What the lists of a segment of the log say: from its footer, or from the headers of its batches.
 //!
-//! Called by `recover`, which replays the lists, by `check`, and by the writing thread where it
+//! Called by `store/recover`, which replays the lists, by `check`, and by the writing thread where it
 //! readmits what is in use.
 //!
 //! Invariant: a list counts only if it was written by the lap that the cursor names.

@@ -1,6 +1,6 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
-//! `cache` asks it for records, `writer` writes for it, `recover` fills it. Here its state changes:
+//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state changes:
 //! records are put and removed, health is gained and lost. `lookup` answers; `read`, `submit`,
 //! `run` and `group` read.
 //!

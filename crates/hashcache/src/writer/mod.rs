@@ -141,7 +141,7 @@ impl Scribe {
         }
     }
 
-    /// Has `recover` fill the index, then writes until the queue is closed or the device fails.
+    /// Has `store/recover` fill the index, then writes until the queue is closed or the device fails.
     /// Returns the superblock that says that the store was closed in order, if it was.
     pub(crate) fn run(
         mut self,

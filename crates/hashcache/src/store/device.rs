@@ -1,6 +1,6 @@
 //! One device of a store: what lies on it, whether it fits the settings, and the stripe made of it.
 //!
-//! Called by `assemble`, which makes a store of devices, and by `check` and `measure`, which only
+//! Called by `store`, which makes a store of devices, and by `check` and `measure`, which only
 //! look.
 
 use std::io;
@@ -19,10 +19,10 @@ use crate::key::{SHARDS, Secret};
 use crate::members::Members;
 use crate::membership::{DEVICES_MAX, Member};
 use crate::memory::{AlignedBuf, Budget, Hot, Reservation};
-use crate::needs;
 use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
 use crate::shard::Shard;
 use crate::shared::Shared;
+use crate::store::sizing;
 use crate::stripe::{Parts, Stripe};
 use crate::write_queue::Queue;
 
@@ -416,7 +416,7 @@ pub(crate) fn past(
         stripe: stripe(config, &before, shared, 0)?,
         _reservation: shared
             .budget
-            .reserve_free(needs::past_bytes(config, geometry)),
+            .reserve_free(sizing::past_bytes(config, geometry)),
     }))
 }
 
@@ -428,12 +428,13 @@ pub(crate) fn shared(
     next_version: u64,
 ) -> Result<Shared, OpenError> {
     let geometries = || opened.iter().map(|it| &it.geometry);
-    needs::enough(
+    sizing::enough(
         config,
         geometries(),
         opened.iter().filter_map(|it| it.past.as_ref()),
     )?;
-    let fixed = needs::memory_needed(config, geometries()) - needs::content_bytes_min(geometries());
+    let fixed =
+        sizing::memory_needed(config, geometries()) - sizing::content_bytes_min(geometries());
     let budget = Budget::new(config.memory_bytes - fixed);
     let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {
         what: "memory for hot objects",
@@ -510,7 +511,7 @@ pub(crate) fn stripe(
         Shard::new(policy)
     };
     let queue = Arc::new(Queue::new(
-        needs::batch_bytes(config, geometry),
+        sizing::batch_bytes(config, geometry),
         usize::try_from(batch_records).unwrap_or(usize::MAX),
         config.batch_delay,
         Grain::new(geometry),

@@ -1,6 +1,6 @@
 //! What memory a store needs at the least, and how large its buffers are.
 //!
-//! Called by `open` and `assemble`, before anything is made or grows.
+//! Called by `device` and `store`, before anything is made or grows.
 
 use crate::config::{Config, PolicyKind};
 use crate::disk::circular_log::LogWriter;

@@ -31,7 +31,7 @@ use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
-use crate::open::Past;
+use crate::store::device::Past;
 use crate::stripe::Stripe;
 use crate::writer::{RecoverError, Scribe};
 

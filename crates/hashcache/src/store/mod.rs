@@ -1,17 +1,25 @@
 //! Making a store of its devices: those that are there are looked at, missing ones made, the
 //! history of memberships agreed on, versions set aside on all of them; then threads start.
 //!
-//! Called by `cache`; calls `open` for each device.
+//! Called by `cache`; calls `device` for each device.
 //!
 //! Invariant: nothing of a device changes before all of them are known to fit, and no version is
 //! given out before every device has on disk who takes part and up to where versions are set aside.
 //! A device that joins learns it before the others do: one that fails to join has changed nothing.
+
+mod check;
+pub(crate) mod device;
+mod recover;
+mod sizing;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
+use recover::recover;
 
 use crate::completion::{Outcome, promise};
 use crate::config::Config;
@@ -22,12 +30,10 @@ use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, Keeper};
-use crate::needs;
-use crate::open::{self, Opened, Past, Place, member, superblocks_damaged};
-use crate::recover::recover;
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{Pen, Readmission, Scribe};
+use device::{Opened, Past, Place, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
@@ -48,17 +54,17 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     let mut made = Made::default();
     let mut opened = devices(config, &mut made)?;
     let next_version = agree(&mut opened)?;
-    let shared = Arc::new(open::shared(config, &opened, next_version)?);
+    let shared = Arc::new(device::shared(config, &opened, next_version)?);
     for opened in &mut opened {
         set_aside(config, opened, next_version);
     }
     let stripes: Vec<_> = opened
         .iter()
-        .map(|it| open::stripe(config, it, &shared, READ_THREADS))
+        .map(|it| device::stripe(config, it, &shared, READ_THREADS))
         .collect::<Result<_, _>>()?;
     let pasts = opened
         .iter()
-        .map(|it| open::past(config, it, &shared))
+        .map(|it| device::past(config, it, &shared))
         .collect::<Result<Vec<_>, _>>()?;
     shared
         .members
@@ -86,12 +92,12 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     let (mut made, place) = (Made::default(), &config.places()[0]);
     let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
-    let shared = Arc::new(open::shared(config, &opened, next_version)?);
-    let stripe = open::stripe(config, &opened[0], &shared, 0)?;
+    let shared = Arc::new(device::shared(config, &opened, next_version)?);
+    let stripe = device::stripe(config, &opened[0], &shared, 0)?;
     shared.members.join(vec![stripe.peer()]);
     tell(&mut opened, &shared.members)?;
     let [opened] = opened;
-    let buffer = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
+    let buffer = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
     let mut scribe = Scribe::new(
         Arc::clone(&stripe),
         opened.superblock,
@@ -134,7 +140,7 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
     }
     let found: Vec<Option<Opened>> = places
         .iter()
-        .map(|place| open::look(config, place))
+        .map(|place| device::look(config, place))
         .collect::<Result<_, _>>()?;
     belong_together(found.iter().flatten())?;
     // Refuse before a file is made, or made to grow.
@@ -143,24 +149,24 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
         .zip(&found)
         .map(|(place, found)| match found {
             Some(opened) => Ok(opened.geometry.clone()),
-            None => open::planned(config, place),
+            None => device::planned(config, place),
         })
         .collect::<Result<_, _>>()?;
     let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
-    needs::enough(config, &geometries, past)?;
+    sizing::enough(config, &geometries, past)?;
     for (place, _) in places
         .iter()
         .zip(&found)
         .filter(|(_, found)| found.is_some())
     {
-        open::claim(place);
+        device::claim(place);
     }
     let identity = match found.iter().flatten().next() {
         Some(opened) => (opened.superblock.store_id, opened.superblock.secret),
         None => new_identity()?,
     };
     let device = |(place, found): (&Place, Option<Opened>)| match found {
-        Some(opened) => open::make_space(place, opened),
+        Some(opened) => device::make_space(place, opened),
         None => make(config, place, identity, made),
     };
     places.iter().zip(found).map(device).collect()
@@ -210,7 +216,7 @@ fn make(
     identity: (u128, [u8; 32]),
     made: &mut Made,
 ) -> Result<Opened, OpenError> {
-    let (device, is_new) = open::device_or_new(place, config.size_bytes)?;
+    let (device, is_new) = device::device_or_new(place, config.size_bytes)?;
     if is_new {
         made.0.push(place.path.clone());
     }
@@ -451,15 +457,15 @@ fn scribe(
     let mut scribe = Scribe::new(
         Arc::clone(stripe),
         opened.superblock,
-        AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry)),
+        AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry)),
         config.sync_interval,
         opened.was_clean,
     );
     let readmits = config.readmission && opened.geometry.family == Family::Log;
     scribe.readmission = readmits.then(Readmission::default);
-    if needs::overlaps(config, &opened.geometry) {
-        let spare = AlignedBuf::zeroed(needs::buffer_bytes(config, &opened.geometry));
-        let seat = AlignedBuf::zeroed(needs::seat_bytes(&opened.geometry));
+    if sizing::overlaps(config, &opened.geometry) {
+        let spare = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
+        let seat = AlignedBuf::zeroed(sizing::seat_bytes(&opened.geometry));
         scribe.pen = Some(Pen::new(stripe, spare, seat)?);
     }
     let (promise, recovered) = promise::<bool>();

@@ -24,7 +24,7 @@ use crate::format::{BLOCK, BatchHeader, Family, Footer, KIND_SLOT, KIND_TAIL, Li
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
-use crate::open::{Front, front};
+use crate::store::device::{Front, front};
 
 const GIGABYTE: u64 = 1_000_000_000;
 const RECORD_BYTES: u32 = 8 << 10;

@@ -11,10 +11,10 @@ use crate::error::OpenError;
 use crate::format::{KIND_SLOT, Superblock};
 use crate::geometry::IndexPolicy;
 use crate::membership::{DEVICES_MAX, Member};
-use crate::needs;
 use crate::object::PAGE;
-use crate::open::{self, Opened, Place};
 use crate::stats::bits_each;
+use crate::store::device::{self, Opened, Place};
+use crate::store::sizing;
 use crate::stripe::Stripe;
 
 /// What a check found; see [`CheckReport::is_well`].
@@ -129,7 +129,7 @@ pub struct Inspection {
 }
 
 fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
-    let opened = [open::existing(place)?];
+    let opened = [device::existing(place)?];
     let [only] = &opened;
     let policy = IndexPolicy::from_code(only.superblock.policy);
     let fits =
@@ -146,13 +146,13 @@ fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stri
         }
     }
     // Enough for a store of any size: the index takes no memory unless it is loaded.
-    let memory_bytes = needs::memory_needed(&config, [&only.geometry]).saturating_add(64 << 20);
+    let memory_bytes = sizing::memory_needed(&config, [&only.geometry]).saturating_add(64 << 20);
     let config = Config {
         memory_bytes,
         ..config
     };
-    let shared = open::shared(&config, &opened, only.superblock.next_version)?;
-    let stripe = open::stripe(&config, only, &std::sync::Arc::new(shared), 0)?;
+    let shared = device::shared(&config, &opened, only.superblock.next_version)?;
+    let stripe = device::stripe(&config, only, &std::sync::Arc::new(shared), 0)?;
     let [opened] = opened;
     Ok((opened, stripe))
 }
@@ -302,7 +302,7 @@ fn check_device(
 /// What lies in front of the records: superblocks, remove journal, checkpoint.
 fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
     let superblock = &opened.superblock;
-    let copies = open::superblocks_damaged(&*opened.device, superblock);
+    let copies = device::superblocks_damaged(&*opened.device, superblock);
     let all = report.superblocks_damaged.iter_mut().zip(copies);
     all.for_each(|(any, damaged)| *any |= damaged);
     let damaged = journal::blocks_damaged(&stripe.medium);
