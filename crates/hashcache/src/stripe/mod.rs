@@ -1,23 +1,23 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
 //! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state changes:
-//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `submit`,
-//! `run` and `group` read.
+//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `ring_read`,
+//! `read_ahead` and `group_read` read.
 //!
 //! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
 //! head had not passed them when the read was complete.
 
-mod group;
-mod learn;
+mod group_read;
+mod load_sets;
 mod lookup;
 mod read;
-mod run;
-mod submit;
+mod read_ahead;
+mod ring_read;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use group::RunsUnderWay;
+use group_read::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
 use crate::address::LogPos;
