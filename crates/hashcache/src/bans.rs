@@ -2,8 +2,8 @@
 //!
 //! A rule says: what has this label, or a name that begins so, and is older than this version, is
 //! gone (or, softly, stale). It is in force at once, because whoever answers asks for it: nothing
-//! is searched for or written over. `cache` makes rules, `stripe` asks, `writer` has `disk/journal` write
-//! them and says when one has nothing left to say.
+//! is searched for or written over. `cache` makes rules, `stripe` asks, `writer` has
+//! `disk/journal` write them and says when one has nothing left to say.
 //!
 //! ```text
 //! made ─▶ in force ─▶ drained ──────▶ settled ──────────▶ outlived ─▶ forgotten

@@ -15,8 +15,9 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::index::Edition;
+use super::index_rows::{self, Piece, area, pieces};
 use crate::disk::circular_log::{Cursor, LogMap};
-use crate::disk::index_rows::{self, Edition, Piece, area, pieces};
 use crate::disk::{Index, Medium};
 use crate::format::{
     BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,

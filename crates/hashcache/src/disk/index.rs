@@ -7,14 +7,38 @@
 //! service.
 //! Cost: a lock in one lane to read a shard, a lock in every lane to change it.
 
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use super::DeviceHealth;
-use crate::disk::index_rows::IndexFile;
 use crate::geometry::{IndexId, IndexShape};
 use crate::key::{KeyHash, SHARDS};
 use crate::memory::{ReadLocked, WideLocks, WriteLocked};
 use crate::shard::Shard;
+
+/// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
+/// began, which no other one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edition {
+    pub(crate) serial: u64,
+    pub(crate) begun: u64,
+}
+
+/// Which edition counts.
+#[derive(Default)]
+pub(crate) struct IndexFile {
+    edition: RwLock<Option<Edition>>,
+}
+
+impl IndexFile {
+    pub(crate) fn edition(&self) -> Option<Edition> {
+        *self.edition.read().expect("no holder of this lock panics")
+    }
+
+    /// `edition` counts from now on; `None`: nothing is on disk.
+    pub(crate) fn publish(&self, edition: Option<Edition>) {
+        *self.edition.write().expect("no holder of this lock panics") = edition;
+    }
+}
 
 /// See the module's head.
 pub(crate) struct Index {

@@ -13,38 +13,12 @@
 //! *after* reading has what the shard still counts on.
 //! Cost: one read of 51 bytes (grouped 56), widened to what the device reads at once.
 
-use std::sync::RwLock;
-
 use bytes::Bytes;
 
-use crate::disk::{Index, Medium};
+use super::index::Edition;
+use super::{Index, Medium};
 use crate::format::{PART_BODY, PART_BYTES, PART_HEADER, ROW_CHECK};
 use crate::geometry::{Geometry, IndexShape, meta_parts};
-
-/// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
-/// began, which no other one has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edition {
-    pub(crate) serial: u64,
-    pub(crate) begun: u64,
-}
-
-/// Which edition counts.
-#[derive(Default)]
-pub(crate) struct IndexFile {
-    edition: RwLock<Option<Edition>>,
-}
-
-impl IndexFile {
-    pub(crate) fn edition(&self) -> Option<Edition> {
-        *self.edition.read().expect("no holder of this lock panics")
-    }
-
-    /// `edition` counts from now on; `None`: nothing is on disk.
-    pub(crate) fn publish(&self, edition: Option<Edition>) {
-        *self.edition.write().expect("no holder of this lock panics") = edition;
-    }
-}
 
 /// Rows `first` to `last` of a shard.
 #[derive(Clone, Copy)]

@@ -1,7 +1,6 @@
 //! Every record on disk: encode, decode, nothing else. `docs/FORMAT.md` is this module in prose.
 //!
-//! Called by `circular_log`, `disk/table`, `journal`, `checkpoint` and `store/recover`; calls `key` for
-//! MACs.
+//! Called by what lies in `disk` and by `store/recover`; calls `key` for MACs.
 //!
 //! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
 //! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the

@@ -41,7 +41,8 @@ const READ_THREADS: usize = 16;
 /// A writing thread, with what [`Scribe::run`] returns.
 pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
 
-/// An open store: what its stripes share, its stripes, the threads that write for them, and the one for its memory.
+/// An open store: what its stripes share, its stripes, the threads that write for them, and the one
+/// for its memory.
 pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,

@@ -1,8 +1,8 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
-//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state changes:
-//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `ring_read`,
-//! `read_ahead` and `group_read` read.
+//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state
+//! changes: records are put and removed. `lookup` answers; `read`, `ring_read`, `read_ahead` and
+//! `group_read` read.
 //!
 //! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
 //! head had not passed them when the read was complete.

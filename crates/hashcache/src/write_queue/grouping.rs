@@ -1,8 +1,9 @@
 //! Groups: which of the records that wait go into the next batch, in which order, and how long the
 //! runs become that they make there.
 //!
-//! Called by the queue when a batch is cut and by `writer/batch` when it is laid out. Only heads are members
-//! of a group: they are what a page is made of, and hold up to 64 KiB of content themselves.
+//! Called by the queue when a batch is cut and by `writer/batch` when it is laid out. Only heads
+//! are members of a group: a page is made of them, and they hold up to 64 KiB of content
+//! themselves.
 //!
 //! Invariants: a run lies within one batch, and is no longer than an entry can tell. Nothing is
 //! held back for longer than [`HELD_MAX`], nor when memory for it is short.

@@ -1,6 +1,7 @@
 //! Batches: records to the log; slots, and tails to the log, for the Disk Table.
 //!
-//! Called by `writer` with what the queue gave; calls `disk/circular_log`, `disk/table` and `format`.
+//! Called by `writer` with what the queue gave; calls `disk/circular_log`, `disk/table` and
+//! `format`.
 //!
 //! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves
 //! the pending ones, after the write returned.

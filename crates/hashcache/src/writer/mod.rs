@@ -1,8 +1,8 @@
 //! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
 //!
 //! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
-//! Callers put work into [`Queue`](crate::write_queue::Queue); nothing here is waited for but by those who asked to (`remove`,
-//! `writer`).
+//! Callers put work into the [`Queue`](crate::write_queue::Queue); only callers of `remove` and
+//! `flush` wait for what is done here.
 //!
 //! Invariant: an object becomes findable on disk only after the write that holds it has returned.
 //! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
@@ -141,7 +141,7 @@ impl Scribe {
         }
     }
 
-    /// Has `store/recover` fill the index, then writes until the queue is closed or the device fails.
+    /// Has `recover` fill the index, then writes until the queue is closed or the device fails.
     /// Returns the superblock that says that the store was closed in order, if it was.
     pub(crate) fn run(
         mut self,

@@ -4,7 +4,8 @@
 //! next one, whose records are the oldest, is looked through; of those that were used lately,
 //! copies go to the head, so that each lap they are kept for one more.
 //!
-//! Called by `writer` behind each batch. What lies in memory is copied from there, the rest is read.
+//! Called by `writer` behind each batch. What lies in memory is copied from there, the rest is
+//! read.
 //!
 //! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it.
 //! It is written only when nothing newer has its name, and recorded only if the entry still points
