@@ -3,8 +3,8 @@
 //! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` gives a
 //! place, `pool` an idle connection or `connect` a new one (`unreachable` knows where that was in
 //! vain, `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https
-//! `tls` shakes hands), hyper writes the request (`request_body`) and reads the head (`meter` counts
-//! below it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is
+//! `tls` shakes hands), hyper writes the request (`request_body`) and reads the head (`meter`
+//! counts below it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is
 //! offered, `http2` keeps the connection.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
