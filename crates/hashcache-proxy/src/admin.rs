@@ -29,6 +29,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use self::purge::Purges;
+pub(crate) use self::purge::read_token;
 use crate::metrics::Exposition;
 use crate::page::{self, Reader};
 use crate::purge::Purger;

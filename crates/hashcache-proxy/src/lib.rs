@@ -39,7 +39,7 @@ pub use intercept::Intercept;
 pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use server::{IdentityError, RunError, run};
+pub use server::{IdentityError, RunError, refusals, run};
 pub use settings::{
     AccessLog, CertificateFiles, CollapseWait, Fail, GroupBy, Limits, Listen, LogFormat, Mode,
     Settings, Speaks, StateFiles,

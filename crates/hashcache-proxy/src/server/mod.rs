@@ -17,14 +17,17 @@ mod control;
 mod cores;
 pub(crate) mod identity;
 mod protocol;
+mod refusals;
 
 pub use self::identity::IdentityError;
+pub use self::refusals::refusals;
 
 pub(crate) use self::cores::{INTERCEPTED_BYTES, count_ending, serve};
 pub(crate) use self::protocol::{Protocol, shake};
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +92,14 @@ pub enum RunError {
     /// Certificates of authorities could not be read.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
+    /// The file of the token for the admin listener holds none that will do.
+    #[error("no token for the admin listener in {}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// Threads, signals or a runtime could not be had.
     #[error("the system refused {what}")]
     System {
@@ -118,11 +129,7 @@ pub fn run<E: std::fmt::Display>(
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
-    let name_error = |_| RunError::Name {
-        name: settings.name.clone(),
-    };
-    let name = Pseudonym::new(&settings.name).map_err(name_error)?;
-    let via = Pseudonym::new(&via_name(&settings.name)).map_err(name_error)?;
+    let (name, via) = pseudonyms(&settings.name)?;
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
@@ -263,6 +270,15 @@ pub fn run<E: std::fmt::Display>(
     Ok(())
 }
 
+/// How the proxy called `name` is called in `Cache-Status`, and in `Via`.
+fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError> {
+    let pseudonym = |text: &str| {
+        let name = name.to_owned();
+        Pseudonym::new(text).map_err(|_| RunError::Name { name })
+    };
+    Ok((pseudonym(name)?, pseudonym(&via_name(name))?))
+}
+
 /// Who ends TLS for the hosts in `settings`, if anybody does.
 fn interceptor(
     settings: &Settings,
@@ -296,22 +312,28 @@ const UNNAMED: &str = "hashcache";
 
 fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
     let listen = || -> io::Result<StdListener> {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(address),
-            socket2::Type::STREAM,
-            None,
-        )?;
-        // Lets a new process have the address while old connections are in TIME_WAIT.
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
+        let socket = socket(address)?;
         socket.listen(1024)?;
         Ok(socket.into())
     };
     listen().map_err(|source| RunError::Listen { address, source })
+}
+
+/// A socket that is bound to `address` and accepts no connections yet.
+fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM,
+        None,
+    )?;
+    // Lets a new process have the address while old connections are in TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 fn exposition(
