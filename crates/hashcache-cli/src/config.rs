@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
 use crate::fault::{self, Faults};
+use crate::output::{NOT_WELL, tell};
+use crate::proxy;
 use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
-use crate::{NOT_WELL, proxy, tell};
 
 /// Runs either.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {

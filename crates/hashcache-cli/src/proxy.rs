@@ -21,11 +21,12 @@ use tracing::warn;
 
 use crate::args::SettingArgs;
 use crate::fault::{self, Fault, Faults};
+use crate::logging;
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
+use crate::output::{say, tell};
 use crate::private::Private;
 use crate::settings::{self, Effective, Environment, Source};
 use crate::units::show_size;
-use crate::{logging, say, tell};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
 /// an upstream connection as well, and the cache and logs need the rest.
@@ -90,7 +91,7 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
         problems.extend(Private::Cache.check(path).err());
     }
     if problems.is_empty() {
-        let refusals = Cache::refusals(&engine_config_now(effective));
+        let refusals = Cache::preflight(&engine_config_now(effective));
         problems.extend(refusals.iter().map(|error| engine_fault(effective, error)));
     }
     let settings = match for_proxy(effective) {
@@ -104,7 +105,7 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
             }
         }
     };
-    let refusals = hashcache_proxy::refusals(&settings).into_iter();
+    let refusals = hashcache_proxy::preflight(&settings).into_iter();
     problems.extend(refusals.flat_map(|error| fault::all(&cannot_run(error))));
     problems
 }

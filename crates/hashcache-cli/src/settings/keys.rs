@@ -18,6 +18,7 @@ use hashcache_proxy::{
 use super::mirror::{read_mirror, show_mirror};
 use super::suggest;
 use super::values::Values;
+use super::words::one_of;
 use crate::fault::{Fault, Faults};
 use crate::units::{parse_size, parse_time, show_size, show_time};
 
@@ -424,21 +425,6 @@ pub fn unknown(name: &str) -> Fault {
 fn itself<T: FromStr<Err: std::fmt::Display>>(word: &str) -> Result<T, Fault> {
     word.parse()
         .map_err(|error| Fault::new(format!("`{word}`: {error}")))
-}
-
-pub(super) fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
-    words
-        .iter()
-        .find(|(name, _)| *name == word)
-        .map(|&(_, value)| value)
-        .ok_or_else(|| {
-            let names: Vec<&str> = words.iter().map(|&(name, _)| name).collect();
-            let fault = Fault::new(format!("`{word}` is none of {}", names.join(", ")));
-            match suggest::nearest(word, names) {
-                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-                None => fault,
-            }
-        })
 }
 
 fn policy(word: &str) -> Result<PolicyKind, Fault> {

@@ -19,10 +19,10 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
-use super::{Admin, plain, typed};
-use crate::kept_file::{Link, open_regular};
+use super::answer::{plain, typed};
 use crate::purge::{Effect, PurgeError, Purger, Room, What, report};
 use crate::settings::Mode;
+use crate::state_file::{Link, open_regular};
 
 pub(super) const PATH: &str = "/-/purge";
 
@@ -53,28 +53,25 @@ fn error(status: StatusCode, what: &str) -> Response<Bytes> {
     plain(status, format!("{what}\n"))
 }
 
-impl Admin {
+impl Purges {
     /// The answer to a `POST` to [`PATH`] that came to an address of ours.
-    pub(super) async fn purge<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
+    pub(super) async fn answer<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Some(purges) = &self.purges else {
-            return error(StatusCode::NOT_FOUND, "nothing here; see /");
-        };
-        if let Some(refusal) = purges.refusal(fields) {
+        if let Some(refusal) = self.refusal(fields) {
             return refusal;
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
             Err(_) => return error(StatusCode::PAYLOAD_TOO_LARGE, "at most 256 KiB of JSON"),
         };
-        let (what, effect) = match purges.asked(&body) {
+        let (what, effect) = match self.asked(&body) {
             Ok(asked) => asked,
             Err(what) => return error(StatusCode::BAD_REQUEST, &what),
         };
-        match purges.purger.purge(&what, effect, Room::Operator).await {
+        match self.purger.purge(&what, effect, Room::Operator).await {
             Ok(()) => {
                 tracing::info!(count = what.len(), ?effect, "purged");
                 typed(

@@ -3,7 +3,6 @@
 //! Invariant: a body ends with an error unless all of it was given; hyper then breaks the
 //! connection off, so that no client takes a part for the whole.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,20 +10,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hashcache::{Follower, ReadError, Reader, Reservation};
-use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
 use super::assembly::Assembly;
 use crate::failure::Failure;
+use crate::fetch::counters::{Tally, Trailers};
 use crate::metrics::{Counted, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::upstream::ResponseBody;
-
-/// Bytes received from upstream on behalf of a request, counted while they come.
-pub(crate) type Tally = Rc<Cell<u64>>;
-
-/// The trailers of a response that is being stored, once its content has ended.
-pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;
 
 /// The content of an answer.
 pub(crate) struct Body {

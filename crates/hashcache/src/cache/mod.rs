@@ -127,8 +127,8 @@ impl Cache {
     /// Every reason for which [`Cache::open`] would fail with `config` that can be known without
     /// opening or making anything. A device that another process has open is no such reason: this
     /// is meant to be asked beside a store that is being served from.
-    pub fn refusals(config: &Config) -> Vec<OpenError> {
-        store::refusals(config)
+    pub fn preflight(config: &Config) -> Vec<OpenError> {
+        store::preflight(config)
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is

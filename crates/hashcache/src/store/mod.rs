@@ -193,7 +193,7 @@ fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>,
 
 /// Why a store of `config` could not be opened or made now. Nothing is written, and no device is
 /// locked: a process that serves from one goes on, and that one is in use is no reason here.
-pub(crate) fn refusals(config: &Config) -> Vec<OpenError> {
+pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
     let shared = |place| Place {
         access: Access::Shared,
         ..place

@@ -512,9 +512,9 @@ fn a_store_that_was_cut_is_told_by_its_lengths() {
     }
 }
 
-/// What `Cache::refusals` says, and whether `Cache::open` then fails.
+/// What `Cache::preflight` says, and whether `Cache::open` then fails.
 fn asked_before(config: &Config) -> (Vec<String>, bool) {
-    let refusals = Cache::refusals(config);
+    let refusals = Cache::preflight(config);
     let refusals = refusals.iter().map(ToString::to_string).collect();
     (refusals, Cache::open(config.clone()).is_err())
 }
@@ -580,9 +580,9 @@ fn asking_whether_a_store_can_be_opened_disturbs_nobody_who_has_it_open() {
     cache
         .put(b"name", hashcache::Put::metadata(&b"m"[..]), b"content")
         .unwrap();
-    assert!(Cache::refusals(&file(&path)).is_empty());
+    assert!(Cache::preflight(&file(&path)).is_empty());
     cache.close();
     let before = std::fs::read(&path).unwrap();
-    assert!(Cache::refusals(&file(&path)).is_empty());
+    assert!(Cache::preflight(&file(&path)).is_empty());
     assert!(std::fs::read(&path).unwrap() == before);
 }

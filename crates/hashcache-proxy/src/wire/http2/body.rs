@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
-use super::flow::{Flow, Turn, Wanted};
+use super::flow::{Flow, PIECE_BYTES, Turn, Wanted};
 use super::head::fields_size;
 use crate::share::{Held, Share, Taken};
 
@@ -351,9 +351,6 @@ pub(super) const STOPPED: Refusal =
 
 /// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
 const GATHERED_MAX: usize = 8 << 10;
-
-/// The largest piece of an answer.
-pub(super) const PIECE_BYTES: u64 = 64 << 10;
 /// What a stream may hold of an answer without taking it of the share.
 const PIECE_FREE: u64 = 4 << 10;
 /// How often a stream looks for room in its client's share.

@@ -17,12 +17,11 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::super::serve::Ending;
+use super::super::ending::Ending;
 use super::super::socket::Socket;
 use super::super::stream::Peer;
-use super::body::PIECE_BYTES;
 use super::frames::{Budget, Frames, Seen};
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{Allowance, Held, UnfinishedHead};
 
 /// What is known about one connection.
@@ -384,3 +383,6 @@ const HEAD_BESIDE: u64 = 64 << 10;
 
 /// By how much memory for unread content grows.
 const GRAIN: u64 = 64 << 10;
+
+/// The largest piece of an answer.
+pub(super) const PIECE_BYTES: u64 = 64 << 10;

@@ -40,14 +40,14 @@ use tokio::time::{Instant, sleep_until};
 use self::body::Sending;
 use self::flow::{Flow, Framed, Turn};
 use super::cell::{Cell, Head};
-use super::serve::{Ending, LINGER, LINGER_TIME, linger};
+use super::ending::Ending;
+use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{Allowance, Held};
 
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::frames::PREFACE;
-pub(super) use self::head::Judged;
 
 /// Serves `socket` until one side is done. `service` is called once a request, with the stream's
 /// own cell. When `stopping` becomes true (or its sender goes), no more requests are taken, and the

@@ -16,7 +16,7 @@ use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
 
 use super::super::cell::Sent;
-use super::body::PIECE_BYTES;
+use super::flow::PIECE_BYTES;
 use super::*;
 use crate::share::Shares;
 

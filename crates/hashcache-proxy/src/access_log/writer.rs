@@ -9,14 +9,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Access, access};
 
-use super::{Desk, ROUND_TIME, lock};
+use super::format::Formatter;
 
 /// Where lines go.
 pub(super) enum Sink {
@@ -242,3 +242,31 @@ fn lines(bytes: &[u8]) -> u64 {
 /// After this time a log that failed is tried again.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(10);
 const PIPE_TIME: Duration = Duration::from_millis(10);
+
+/// Lines that wait for the scribe.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) lines: Vec<u8>,
+    pub(super) formatter: Formatter,
+}
+
+/// What workers and scribe share.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    pub(super) trays: Mutex<Vec<Arc<Mutex<Pending>>>>,
+    pub(super) asleep: AtomicBool,
+    pub(super) reopen: AtomicBool,
+    pub(super) stop: AtomicBool,
+    pub(super) written: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) stopped: AtomicBool,
+}
+
+/// A panic in another thread leaves whole lines or none; there is nothing to distrust.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a line may lie in its buffer.
+pub(super) const ROUND_TIME: Duration = Duration::from_millis(100);

@@ -9,12 +9,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::identity::pair;
-use super::{IdentityError, RunError, interceptor, pseudonyms, socket};
+use super::control::interceptor;
+use super::stage::RunError;
+use super::{pseudonyms, socket};
 use crate::access_log::AccessLog;
 use crate::admin::read_token;
 use crate::clock::Clock;
 use crate::settings::Settings;
+use crate::tls::identity::{IdentityError, pair};
 use crate::upstream::tls::read_authorities;
 
 /// Every reason for which [`super::run`] would fail with `settings` that can be known without
@@ -22,7 +24,7 @@ use crate::upstream::tls::read_authorities;
 ///
 /// An address that is in use is no such reason: the process that uses it may be the one that is to
 /// be restarted with these settings.
-pub fn refusals(settings: &Settings) -> Vec<RunError> {
+pub fn preflight(settings: &Settings) -> Vec<RunError> {
     let listen = settings.listen.iter().map(|listen| listen.address);
     let listeners = listen.chain(settings.admin).map(can_bind);
     let log = AccessLog::check(settings).map_err(|source| RunError::AccessLog {
