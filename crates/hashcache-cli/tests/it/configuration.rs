@@ -100,8 +100,10 @@ fn a_start_whose_address_is_in_use_leaves_no_file() {
 
 /// The names of what lies in `directory`.
 fn names(directory: &std::path::Path) -> Vec<std::ffi::OsString> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    let entries = std::fs::read_dir(directory).expect("the directory can be read");
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
     names.sort();
     names
 }
