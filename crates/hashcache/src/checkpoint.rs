@@ -155,6 +155,18 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// The same until it `is_over`.
+    pub(crate) fn write_parts_unless(
+        &mut self,
+        stripe: &Stripe,
+        is_over: impl Fn(&Stripe) -> bool,
+    ) -> io::Result<()> {
+        while !self.is_whole() && !is_over(stripe) {
+            self.write_part(stripe)?;
+        }
+        Ok(())
+    }
+
     /// Puts the next part into `out` for others to write ([`Self::others_wrote`]): where it goes.
     pub(crate) fn put_part(&mut self, stripe: &Stripe, out: &mut [u8]) -> u64 {
         let body = self.next_body(stripe);
@@ -188,7 +200,8 @@ impl Checkpoint {
     }
 
     /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
-    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]).
+    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]). Ends
+    /// early when recovery is over.
     ///
     /// [`Policy::widen`]: crate::policy::Policy::widen
     pub(crate) fn write_shards(&mut self, stripe: &Stripe, shards: Range<usize>) -> io::Result<()> {
@@ -199,6 +212,9 @@ impl Checkpoint {
         let full = rows_per_part.saturating_mul(stripe.index.saved_row_bytes());
         let mut body = std::mem::take(&mut self.begun_part);
         for shard in shards.clone() {
+            if is_over(stripe) {
+                return Ok(());
+            }
             for row in 0..stripe.index.shard_rows {
                 index_file::save_row(stripe, shard, row, self.edition(), &[], &mut body);
                 if body.len() == full {

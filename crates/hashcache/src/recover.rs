@@ -57,7 +57,7 @@ const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// this. What was recovered by then is a part of the truth, so nothing may be written that follows
 /// from it: see [`go_on`].
 pub(crate) fn is_over(stripe: &Stripe) -> bool {
-    let since = stripe.queue.closing_since();
+    let since = stripe.closing_since();
     since.is_some_and(|since| stripe.clock.monotone().saturating_sub(since) >= AFTER_CLOSE_MAX)
 }
 
@@ -183,8 +183,10 @@ fn made_anew(
             if stays_on_disk {
                 checkpoint.write_shards(&stripe, shards)?;
             } else {
-                checkpoint.write_parts(&stripe)?;
+                checkpoint.write_parts_unless(&stripe, is_over)?;
             }
+            // It is not whole then, and nothing says that it is there.
+            go_on(&stripe)?;
         }
         some.narrow(&stripe);
     }
@@ -202,11 +204,18 @@ fn made_anew(
 /// removed or put out stays so, however long ago that was.
 fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
+    past.stripe.grows_into(&stripe);
     scribe.stripe = Arc::clone(&past.stripe);
     let old = Widened::of(&past.stripe, 0..SHARDS, None);
-    let basis = Basis::of(scribe, &stripe)?;
-    basis.replay(scribe, &old.shards);
+    let basis = Basis::of(scribe, &stripe);
+    if let Ok(basis) = &basis {
+        basis.replay(scribe, &old.shards);
+    }
+    // In any case: it is the one that others wait for.
     scribe.stripe = Arc::clone(&stripe);
+    basis?;
+    // Before anything follows from what was read of the old log.
+    go_on(&stripe)?;
     let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
     scribe.superblock.set_geometry(&stripe.geometry);
     made_anew(scribe, None, |_, shards| {

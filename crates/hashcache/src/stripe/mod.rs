@@ -17,8 +17,9 @@ mod submit;
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use bad_places::BadPlaces;
 use group::RunsUnderWay;
@@ -83,6 +84,8 @@ pub(crate) struct Stripe {
     health: AtomicU8,
     /// Where the device refuses to be read.
     pub(crate) bad_places: BadPlaces,
+    /// What takes its place when it has grown.
+    grown: OnceLock<Weak<Self>>,
 }
 
 /// What became of a record that is to be put.
@@ -151,7 +154,21 @@ impl Stripe {
             footer_bytes: AtomicUsize::new(0),
             health: AtomicU8::new(RECOVERING),
             bad_places: BadPlaces::default(),
+            grown: OnceLock::new(),
         }
+    }
+
+    /// This is a device as it was before it grew: callers ask `other`, and close it.
+    pub(crate) fn grows_into(&self, other: &Arc<Self>) {
+        // It grows once.
+        let _ = self.grown.set(Arc::downgrade(other));
+    }
+
+    /// When the store was closed, if it was.
+    pub(crate) fn closing_since(&self) -> Option<Duration> {
+        let grown = self.grown.get().and_then(Weak::upgrade);
+        let of_grown = grown.and_then(|it| it.queue.closing_since());
+        of_grown.or_else(|| self.queue.closing_since())
     }
 
     /// The shard of `key`, for who changes something. Costs a lock for each lane.
