@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use crate::format::{Fields, Kind, Prefix, RuleLine, Select};
 use crate::key::{PrefixHasher, Secret};
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Budget, Marked, Reservation, marked};
 use crate::object::Version;
 use crate::record::Record;
 
@@ -234,8 +234,10 @@ impl Rules {
         self.table.read().expect("no holder of this lock panics")
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().expect("no holder of this lock panics")
+    /// Rules that go release memory, which wakes callers that wait for it: not under the lock,
+    /// which each look-up takes.
+    fn write(&self) -> Marked<RwLockWriteGuard<'_, Table>> {
+        marked(self.table.write().expect("no holder of this lock panics"))
     }
 
     /// Most rules before they become wider.
@@ -330,9 +332,15 @@ impl Rules {
 
     /// Puts `lines` in force.
     pub(crate) fn add(&self, lines: &[RuleLine], budget: &Budget) {
+        self.add_with(lines, reserve(lines.len(), budget));
+    }
+
+    /// The same with memory that was set aside for them ([`reserve`]), by a caller that holds a
+    /// lock.
+    pub(crate) fn add_with(&self, lines: &[RuleLine], reserved: Vec<Option<Reservation>>) {
         let mut table = self.write();
-        for line in lines {
-            table.add(*line, budget.reserve(RULE_BYTES));
+        for (line, reservation) in lines.iter().zip(reserved) {
+            table.add(*line, reservation);
         }
         while table.lines.len() > self.most {
             table.widen();
@@ -442,6 +450,11 @@ impl Rules {
         lines.sort_unstable_by_key(|line| (line.version, *line));
         lines
     }
+}
+
+/// Memory for `rules` rules, as far as there is some; hot objects make room.
+pub(crate) fn reserve(rules: usize, budget: &Budget) -> Vec<Option<Reservation>> {
+    (0..rules).map(|_| budget.reserve(RULE_BYTES)).collect()
 }
 
 fn is_outlived(state: &State, oldest: u64) -> bool {

@@ -34,13 +34,13 @@ use crate::flush::{Done, Queue, Removal, Removing};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
 use crate::members::Members;
-use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
+use crate::memory::{Budget, Class, Hot, Keeper, Reservation, marked};
 use crate::object::Version;
 use crate::rules::{Label, Rule};
 use crate::shard::Found;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::stripe::{self, Deferred, Recalled, Stripe, Wanted};
-use crate::{assemble, object};
+use crate::{assemble, object, rules};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
@@ -276,8 +276,11 @@ impl Cache {
     /// [`Rule::within`].
     pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
         let inner = &self.hold.inner;
+        // Before the lock: hot objects may have to make room.
+        let reserve = |_: &_| rules::reserve(rules.len(), self.budget());
+        let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
         // One at a time, so that rules come to each device in the order of their versions.
-        let turn = inner.rules.lock().expect("no holder of this lock panics");
+        let turn = marked(inner.rules.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
         let lines: Vec<_> = rules
             .iter()
@@ -288,8 +291,8 @@ impl Cache {
         let live = |(n, _): &(usize, _)| inner.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
-        for stripe in &stripes {
-            stripe.rules.add(&lines, &stripe.budget);
+        for (stripe, reserved) in stripes.iter().zip(reserved.drain(..)) {
+            stripe.rules.add_with(&lines, reserved);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());

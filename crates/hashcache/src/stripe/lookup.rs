@@ -335,6 +335,13 @@ impl Stripe {
         reading: &Arc<Reading>,
         located: &Located,
     ) -> Found {
+        // Before the lock is taken, for making room may take long.
+        let mut copied = match &found {
+            Some(record) if self.may_become_hot(record, reading) => {
+                self.hot.copy(record, record.at)
+            }
+            _ => None,
+        };
         let mut shard = self.shard(wanted.key);
         shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
@@ -364,15 +371,20 @@ impl Stripe {
                 Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
                 None => shard.policy.used(wanted.key),
             }
-            // A span of a large object is not worth the small ones it would push out.
-            let whole = record.fields.total.unwrap_or(u64::MAX);
-            if whole <= self.budget.limit() / 64
-                && let Some(hot) = self.hot.insert(&record, record.at)
-            {
+            if let Some(hot) = copied.take().and_then(|it| self.hot.insert(it)) {
                 return Some(Kept::Held(hot));
             }
         }
         Some(Kept::alone(record))
+    }
+
+    /// Whether a record that was read is worth a copy in memory.
+    fn may_become_hot(&self, record: &Record, reading: &Reading) -> bool {
+        // A span of a large object is not worth the small ones it would push out.
+        let whole = record.fields.total.unwrap_or(u64::MAX);
+        whole <= self.budget.limit() / 64
+            && self.health() != Health::OutOfService
+            && !reading.stale.load(Ordering::Acquire)
     }
 
     /// `key` was served from `at`, from where its run goes on for `run` times 4 KiB. What was
