@@ -93,6 +93,12 @@ pub(crate) struct Copied {
     shelf: Shelf,
 }
 
+impl Copied {
+    pub(crate) fn record(&self) -> &Record {
+        &self.stored.record
+    }
+}
+
 fn shard(key: KeyHash) -> usize {
     // Bits that no map's buckets use: neither the lowest nor the seven highest.
     usize::from(key.to_bytes()[14] & 0xf)
@@ -312,6 +318,7 @@ impl Hot {
             },
             _reservation: reservation,
         };
+        record.hand_down_judged(&stored.record);
         let stored = Arc::new(stored);
         Some(Copied { stored, shelf })
     }

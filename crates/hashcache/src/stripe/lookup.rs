@@ -371,8 +371,12 @@ impl Stripe {
                 Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
                 None => shard.policy.used(wanted.key),
             }
-            if let Some(hot) = copied.take().and_then(|it| self.hot.insert(it)) {
-                return Some(Kept::Held(hot));
+            if let Some(copied) = copied.take() {
+                // Rules may have been forgotten that said something of it just now.
+                record.hand_down_judged(copied.record());
+                if let Some(hot) = self.hot.insert(copied) {
+                    return Some(Kept::Held(hot));
+                }
             }
         }
         Some(Kept::alone(record))
