@@ -141,6 +141,11 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Until when others have the device.
+    pub(crate) fn rests_until(&self) -> Duration {
+        self.written_at + self.rest
+    }
+
     /// A part was written by `now`, and it `took` so long.
     fn rest_from(&mut self, now: Duration, took: Duration) {
         self.written_at = now;

@@ -272,7 +272,7 @@ impl Cache {
     ///
     /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
     /// each object with one of the labels that is not on disk yet. There are at most
-    /// 4,096 rules (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
+    /// 4,096 rules (fewer in stores below 256 MiB: 127 for each 4 MiB); more become wider ones, see
     /// [`Rule::within`].
     pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
         let inner = &self.hold.inner;
@@ -298,15 +298,18 @@ impl Cache {
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
             let (removed, behind_pending) = stripe.remove_barred();
-            for removed in removed {
-                let what = Removing::Name(removed);
-                let done = Done::Nobody;
-                stripe.queue.push_removal(Removal { what, done });
-            }
+            let name = |removed| Removal {
+                what: Removing::Name(removed),
+                done: Done::Nobody,
+            };
             // Behind those: the queue is served in order, so they are durable when this is.
-            let what = Removing::Rules { behind_pending };
-            let done = Done::Part(part);
-            stripe.queue.push_removal(Removal { what, done });
+            let rules = Removal {
+                what: Removing::Rules { behind_pending },
+                done: Done::Part(part),
+            };
+            // Together, so that there may be tens of thousands for one sync.
+            let names = removed.into_iter().map(name);
+            stripe.queue.push_removals(names.chain([rules]).collect());
         }
         Remove { outcome }
     }

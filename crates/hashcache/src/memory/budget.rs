@@ -125,8 +125,8 @@ impl Budget {
         })
     }
 
-    /// Sets `bytes` aside, at the cost of hot objects if need be; under a lock of the engine only if
-    /// there is room.
+    /// Sets `bytes` aside, at the cost of hot objects if need be; under a lock of the engine only
+    /// if there is room.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<Reservation> {
         if let Some(reservation) = self.reserve_free(bytes) {
             return Some(reservation);
