@@ -6,7 +6,7 @@
 //! that its own thread holds, for ever; a hole punched there would make all others wait for the
 //! kernel.
 //!
-//! Called by `wide_lock` and [`marked`] when a lock is taken and let go of; by `budget`,
+//! Called by `sharded_lock` and [`marked`] when a lock is taken and let go of; by `budget`,
 //! `completion` and `cache` to wake, and by `slab` to give slabs back.
 //!
 //! Invariant: what is left for later is done when the thread lets go of its last lock. While a
@@ -155,8 +155,8 @@ mod tests {
     use std::task::{Context, Wake};
 
     use super::super::budget::{Budget, Class};
+    use super::super::sharded_lock::WideLocks;
     use super::super::slab::Arena;
-    use super::super::wide_lock::WideLocks;
     use super::*;
 
     /// Counts how often it is woken while the value is free.
