@@ -287,6 +287,7 @@ fn exposition(
             group_reads: stats.group_reads,
             prefetched: stats.prefetched,
             readmitted: stats.readmitted,
+            forgotten: stats.forgotten,
             devices_uring: stats.devices_uring,
             device: DeviceFigures {
                 reads: stats.reads,

@@ -456,9 +456,12 @@ pub(crate) struct Past {
 }
 
 /// What a device that has grown is recovered from.
+///
+/// It shares the queue of `grown`, the device as it is served: when that is closed, recovery ends.
 pub(crate) fn past(
     config: &Config,
     opened: &Opened,
+    grown: &Stripe,
     shared: &Arc<Shared>,
 ) -> Result<Option<Past>, OpenError> {
     let Some(geometry) = &opened.past else {
@@ -473,7 +476,7 @@ pub(crate) fn past(
         was_clean: opened.was_clean,
     };
     Ok(Some(Past {
-        stripe: stripe(config, &before, shared, 0)?,
+        stripe: stripe_with(config, &before, shared, 0, Arc::clone(&grown.queue))?,
         _reservation: shared
             .budget
             .reserve_free(sizing::past_bytes(config, geometry)),
@@ -534,11 +537,29 @@ pub(crate) fn stripe(
     shared: &Arc<Shared>,
     threads: usize,
 ) -> Result<Arc<Stripe>, OpenError> {
-    let system = |what| move |source| OpenError::System { what, source };
     let geometry = &opened.geometry;
     // A slot and its tail are listed one by one.
     let lines = if config.policy.keeps_lists() { 2 } else { 1 };
     let batch_records = LogWriter::list_entries_max(geometry) / lines;
+    let queue = Queue::new(
+        sizing::batch_bytes(config, geometry),
+        usize::try_from(batch_records).unwrap_or(usize::MAX),
+        config.batch_delay,
+        Grain::new(geometry),
+        IndexPolicy::of(config).grouped,
+    );
+    stripe_with(config, opened, shared, threads, Arc::new(queue))
+}
+
+fn stripe_with(
+    config: &Config,
+    opened: &Opened,
+    shared: &Arc<Shared>,
+    threads: usize,
+    queue: Arc<Queue>,
+) -> Result<Arc<Stripe>, OpenError> {
+    let system = |what| move |source| OpenError::System { what, source };
+    let geometry = &opened.geometry;
     let policy = IndexPolicy::of(config);
     let index = geometry.index(policy);
     let rows = index.shard_rows;
@@ -570,13 +591,6 @@ pub(crate) fn stripe(
         };
         Shard::new(policy)
     };
-    let queue = Arc::new(Queue::new(
-        sizing::batch_bytes(config, geometry),
-        usize::try_from(batch_records).unwrap_or(usize::MAX),
-        config.batch_delay,
-        Grain::new(geometry),
-        policy.grouped,
-    ));
     let wakes = Arc::clone(&queue);
     let health = DeviceHealth::recovering(opened.path.clone(), move || wakes.wake());
     let health = Arc::new(health);

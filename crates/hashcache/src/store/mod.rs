@@ -65,7 +65,8 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .collect::<Result<_, _>>()?;
     let pasts = opened
         .iter()
-        .map(|it| device::past(config, it, &shared))
+        .zip(&stripes)
+        .map(|(it, stripe)| device::past(config, it, stripe, &shared))
         .collect::<Result<Vec<_>, _>>()?;
     shared
         .members
