@@ -74,7 +74,7 @@ mod models;
 
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
-    Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
+    Lookup, OpenFile, Paid, Payer, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
 pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
 pub use clock::Clock;
