@@ -1,5 +1,7 @@
-//! Greedy clients against the real proxy, while another client uses it; `cargo xtask hostile` does
-//! the same in full, also through TLS and with hostile origins in HTTP/2.
+//! Greedy clients against the real proxy, while another client uses it.
+//!
+//! `cargo campaign hostile` does the same in full, also through TLS and with hostile origins in
+//! HTTP/2.
 
 use std::time::Duration;
 

@@ -13,10 +13,11 @@ use super::{Cache, write};
 use crate::completion::Outcome;
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
+use crate::memory::Kept;
 use crate::object::{Cut, Version};
-use crate::record::Kept;
 use crate::shard::Found;
-use crate::stripe::{Hint, Lookup, Wanted};
+use crate::shard::Wanted;
+use crate::stripe::{Hint, Lookup};
 
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]
@@ -399,7 +400,7 @@ impl Spans {
             .map(|behind| self.wanted(behind, end));
         let first = self.wanted(span, end);
         let mut behind: Vec<Wanted> = behind.collect();
-        let is_hot = self.payer.is_some() && stripe.hot.contains(first.key);
+        let is_hot = self.payer.is_some() && stripe.shared.hot.contains(first.key);
         if is_hot {
             // Nothing is read, so nothing is paid.
             behind.clear();
@@ -462,7 +463,7 @@ impl Spans {
     /// Asks for the next span while this one is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
         let stripe = self.cache.stripe(self.key);
-        let roomy = stripe.available_bytes() > stripe.budget.limit() / 8;
+        let roomy = stripe.shared.available_bytes() > stripe.medium.budget.limit() / 8;
         let asked = self.asked.iter().any(|asked| asked.span == span);
         if roomy && !asked && self.cut.bounds(span).start < end {
             self.ask(span, end, Need::Ahead);

@@ -417,10 +417,10 @@ fn transfers_that_nobody_reads_leave_memory_to_small_puts_and_reads() {
 
 #[test]
 fn a_writer_that_is_refused_wakes_no_other_one() {
-    struct Count(std::sync::atomic::AtomicU64);
+    struct Count(AtomicU64);
     impl std::task::Wake for Count {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
     let (cache, gate) = gated(PolicyKind::Log);
@@ -440,13 +440,13 @@ fn a_writer_that_is_refused_wakes_no_other_one() {
     assert_eq!(one.write(&[1; 100 * KIB]), Err(PutError::Full));
     let mut released = Box::pin(one.released());
     let count = Arc::new(Count(0.into()));
-    let waker = std::task::Waker::from(Arc::clone(&count));
-    let mut context = std::task::Context::from_waker(&waker);
+    let waker = Waker::from(Arc::clone(&count));
+    let mut context = Context::from_waker(&waker);
     assert!(released.as_mut().poll(&mut context).is_pending());
     for _ in 0..10 {
         assert_eq!(other.write(&[1; 100 * KIB]), Err(PutError::Full));
     }
-    assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(count.0.load(Ordering::Relaxed), 0);
     drop(held);
     assert!(released.as_mut().poll(&mut context).is_ready());
     gate.open();
