@@ -22,7 +22,7 @@ use bytes::Bytes;
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
-pub use read::{Hit, Reader};
+pub use read::{Hit, Paid, Payer, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
