@@ -72,6 +72,14 @@ impl AccessLog {
         Self::start_with(sink, style, QUEUE_BYTES / settings.workers.max(1))
     }
 
+    /// Whether the log of `settings` could be opened, found out without opening or making it.
+    pub(crate) fn check(settings: &Settings) -> io::Result<()> {
+        match &settings.access_log {
+            settings::AccessLog::None | settings::AccessLog::Stdout => Ok(()),
+            settings::AccessLog::File(path) => writer::can_open(path),
+        }
+    }
+
     /// A log that nobody wants.
     pub(crate) fn none() -> Self {
         let style = Style {

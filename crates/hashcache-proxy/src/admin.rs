@@ -31,6 +31,7 @@ use tokio::time::Instant;
 
 use self::answer::{plain, typed};
 use self::purge::Purges;
+pub(crate) use self::purge::read_token;
 use crate::metrics::Exposition;
 use crate::page::{self, Reader};
 use crate::purge::Purger;

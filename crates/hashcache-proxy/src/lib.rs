@@ -44,7 +44,7 @@ pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptio
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use server::{RunError, run};
+pub use server::{RunError, preflight, run};
 pub use settings::{
     AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
 };

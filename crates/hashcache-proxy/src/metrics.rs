@@ -314,6 +314,8 @@ pub(crate) struct EngineFigures {
     pub(crate) prefetched: u64,
     /// Objects that were kept for another lap of the log.
     pub(crate) readmitted: u64,
+    /// Devices of which everything older was forgotten when the store was opened.
+    pub(crate) forgotten: u64,
     /// Devices that io_uring reads.
     pub(crate) devices_uring: u64,
     /// Traffic of all devices.

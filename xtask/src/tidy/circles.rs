@@ -35,7 +35,7 @@ const UNTIED: [(&str, &str); 8] = [
     ("crates/hashcache-proxy", "wire"),
 ];
 
-/// None at present.
+/// None today.
 const ALLOWED: &[Allowed] = &[];
 
 /// Looks for circles in every crate.

@@ -144,10 +144,10 @@ fn assemble(
                     row.filter(|(key, _)| key.name == found.key.name)
                         .for_each(|(_, slot)| *slot = source.clone());
                 }
-                Err(fault) => faults.push(match source {
-                    Source::File { .. } => fault.at(found.spelling).at(source),
-                    _ => fault.at(source),
-                }),
+                Err(Faults(wrong)) => faults.extend(wrong.into_iter().map(|fault| match &source {
+                    Source::File { .. } => fault.at(found.spelling).at(&source),
+                    _ => fault.at(&source),
+                })),
             }
         }
     }

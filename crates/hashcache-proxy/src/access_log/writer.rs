@@ -8,11 +8,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{Access, access};
 
 use super::format::Formatter;
 
@@ -62,6 +64,20 @@ fn open(path: &PathBuf) -> io::Result<File> {
         .create(true)
         .mode(0o640)
         .open(path)
+}
+
+/// Whether `open` would open the file at `path`, or make it. Nothing is opened: a pipe would wait.
+pub(super) fn can_open(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(file) if file.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            Ok(access(parent, Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The state of the thread.

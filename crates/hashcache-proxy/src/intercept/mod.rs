@@ -1,11 +1,11 @@
 //! TLS that ends here: the proxy answers for an origin with a certificate of its own authority, so
 //! that what passes can be stored. Nothing is intercepted that nobody named.
 //!
-//! `connect` leads here. [`Interceptor::judge`] asks `hosts` whether the name is one of those;
-//! after the 200, `peek` looks at what the client says and `client_hello` reads it;
+//! `connect` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
+//! of those; after the 200, `peek` looks at what the client says and `client_hello` reads it;
 //! `upstream::verified_hosts` knows whether the origin's certificate was found good lately,
 //! `refusals` whether this program refuses ours. Only when all agree does `authority` make a leaf.
-//! Else the bytes go on to the origin as they came, and the client sees its certificate.
+//! Otherwise the bytes go on to the origin unchanged, and the client sees its certificate.
 //!
 //! Invariant: a client whose TLS does not end here finds no difference to a proxy that cannot do
 //! it, but that what it says may be passed on up to three seconds later where its host is listed.

@@ -103,6 +103,7 @@ impl Exposition {
             "group_reads": engine.group_reads,
             "prefetched": engine.prefetched,
             "readmitted": engine.readmitted,
+            "forgotten": engine.forgotten,
             "devices_uring": engine.devices_uring,
             "purge_rules": engine.rules,
             "device": {
@@ -376,6 +377,11 @@ impl Collector for Exposition {
             "hashcache_readmitted",
             "Objects kept for another lap of the log",
             engine.readmitted,
+        )?;
+        page.counter(
+            "hashcache_forgotten",
+            "Devices whose content was forgotten at the start: purges on them could not be read",
+            engine.forgotten,
         )?;
         page.counter(
             "hashcache_device_reads",

@@ -77,7 +77,11 @@ pub(crate) async fn handle(
         failed(&connection, &NO_MEMORY, reader, &mut note)
     };
     let counted = Tally::default();
-    let response = response.map(|body| body.counted(&connection.worker.metrics, &counted));
+    let share = connection.allowance.share();
+    let response = response.map(|body| {
+        body.counted(&connection.worker.metrics, &counted)
+            .paid_by(share)
+    });
     note.finish(&connection, &response, counted);
     Ok(response)
 }

@@ -16,9 +16,11 @@
 mod authority_expiry;
 mod control;
 mod cores;
+mod preflight;
 mod protocol;
 mod stage;
 
+pub use self::preflight::preflight;
 pub use self::stage::RunError;
 
 use std::io;
@@ -68,11 +70,7 @@ pub fn run<E: std::fmt::Display>(
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
-    let name_error = |_| RunError::Name {
-        name: settings.name.clone(),
-    };
-    let name = Pseudonym::new(&settings.name).map_err(name_error)?;
-    let via = Pseudonym::new(&via_name(&settings.name)).map_err(name_error)?;
+    let (name, via) = pseudonyms(&settings.name)?;
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
@@ -213,6 +211,15 @@ pub fn run<E: std::fmt::Display>(
     Ok(())
 }
 
+/// How the proxy called `name` is called in `Cache-Status`, and in `Via`.
+fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError> {
+    let pseudonym = |text: &str| {
+        let name = name.to_owned();
+        Pseudonym::new(text).map_err(|_| RunError::Name { name })
+    };
+    Ok((pseudonym(name)?, pseudonym(&via_name(name))?))
+}
+
 /// Two proxies that nobody named must not take each other's requests for their own.
 fn via_name(name: &str) -> String {
     if name == UNNAMED {
@@ -227,22 +234,28 @@ const UNNAMED: &str = "hashcache";
 
 fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
     let listen = || -> io::Result<StdListener> {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(address),
-            socket2::Type::STREAM,
-            None,
-        )?;
-        // Lets a new process have the address while old connections are in TIME_WAIT.
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
+        let socket = socket(address)?;
         socket.listen(1024)?;
         Ok(socket.into())
     };
     listen().map_err(|source| RunError::Listen { address, source })
+}
+
+/// A socket that is bound to `address` and accepts no connections yet.
+fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM,
+        None,
+    )?;
+    // Lets a new process have the address while old connections are in TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 fn exposition(
@@ -274,6 +287,7 @@ fn exposition(
             group_reads: stats.group_reads,
             prefetched: stats.prefetched,
             readmitted: stats.readmitted,
+            forgotten: stats.forgotten,
             devices_uring: stats.devices_uring,
             device: DeviceFigures {
                 reads: stats.reads,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::tls::identity::IdentityError;
@@ -55,6 +56,14 @@ pub enum RunError {
     /// Certificates of authorities could not be read.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
+    /// The file of the token for the admin listener holds none that will do.
+    #[error("no token for the admin listener in {}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// Threads, signals or a runtime could not be had.
     #[error("the system refused {what}")]
     System {

@@ -97,7 +97,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
+/// The certificate and the key in `files`, if they belong together.
+pub(crate) fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
     let cannot = |what, path: &Path| {
         let path = path.to_owned();
         move |source| IdentityError::Read { what, path, source }

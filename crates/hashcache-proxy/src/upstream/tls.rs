@@ -238,8 +238,16 @@ impl ResolvesClientCert for Wanted {
     }
 }
 
+/// Takes the authorities in the file at `path` into `roots`.
 fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
+    roots.roots.extend(read_authorities(path)?.roots);
+    Ok(())
+}
+
+/// The authorities in the file at `path`.
+pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
     let path = path.to_owned();
+    let mut roots = RootCertStore::empty();
     let read = CertificateDer::pem_file_iter(&path).and_then(Iterator::collect);
     let certificates: Vec<CertificateDer<'static>> = match read {
         Ok(certificates) => certificates,
@@ -253,7 +261,7 @@ fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
             return Err(AuthoritiesError::Certificate { path, source });
         }
     }
-    Ok(())
+    Ok(roots)
 }
 
 /// The name as it is asked for and looked for in the certificate: DNS knows a dot at the end,
