@@ -19,7 +19,7 @@ use crate::key::{KeyHash, KeyMap};
 use crate::memory::Kept;
 use crate::memory::{Budget, Reservation, Stand};
 use crate::object::Version;
-use crate::policy::{Located, Policy};
+use crate::policy::{Located, ShardPolicy};
 use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -251,7 +251,7 @@ impl Beginnings {
 
 /// The contents of the lock.
 pub(crate) struct Shard {
-    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) policy: ShardPolicy,
     pub(crate) pending: KeyMap<Arc<Pending>>,
     pub(crate) reading: KeyMap<Arc<Reading>>,
     pub(crate) begun: Arc<Beginnings>,
@@ -260,7 +260,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(policy: Box<dyn Policy>) -> Self {
+    pub(crate) fn new(policy: ShardPolicy) -> Self {
         Self {
             policy,
             pending: KeyMap::default(),

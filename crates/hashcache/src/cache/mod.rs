@@ -36,6 +36,7 @@ use crate::key::{KeyHash, Secret};
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
 use crate::object;
 use crate::object::Version;
+use crate::policy::LogPolicy;
 use crate::shard::Found;
 use crate::shard::Wanted;
 use crate::shared::Shared;
@@ -426,7 +427,8 @@ impl Cache {
         let (mut entries, mut early_evictions) = (0, 0);
         for shard in stripes.iter().flat_map(|stripe| stripe.views()) {
             entries += shard.policy.entries();
-            early_evictions += shard.policy.early_evictions();
+            let log = shard.policy.log();
+            early_evictions += log.map_or(0, LogPolicy::early_evictions);
         }
         let sum = |of: fn(&Stripe) -> u64| stripes.iter().map(|stripe| of(stripe)).sum::<u64>();
         let counters = || {

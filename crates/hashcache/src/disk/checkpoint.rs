@@ -192,9 +192,9 @@ impl Checkpoint {
     }
 
     /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
-    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]).
+    /// leaves positions on disk but has those of these shards in memory ([`LogPolicy::widen`]).
     ///
-    /// [`Policy::widen`]: crate::policy::Policy::widen
+    /// [`LogPolicy::widen`]: crate::policy::LogPolicy::widen
     pub(crate) fn write_shards(
         &mut self,
         medium: &Medium,

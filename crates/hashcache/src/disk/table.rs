@@ -205,7 +205,9 @@ pub(crate) fn clear_slot(
 ) -> io::Result<()> {
     let empty = AlignedBuf::zeroed(medium.geometry.block_bytes as usize);
     write_slot(medium, set, slot, &empty)?;
-    index.shard(key).policy.vacated(key, slot);
+    if let Some(table) = index.shard(key).policy.table_mut() {
+        table.vacated(key, slot);
+    }
     Ok(())
 }
 

@@ -17,13 +17,13 @@
 //! that could be the same name is forgotten.
 //! Cost: 15 bits a slot and 32 a position, grouped 40: 31 with half of them, grouped 35. One read
 //! more for what is displaced. While recovery makes rows anew, all their positions are in memory
-//! ([`Policy::widen`]).
+//! ([`LogPolicy::widen`]).
 
 use std::ops::Range;
 
 use super::packed::{Packed, load, store};
 use super::spill::{Place, Spill};
-use super::{Candidates, Located, LogPos, Policy, WAYS};
+use super::{Candidates, Located, LogPolicy, LogPos, WAYS};
 use crate::key::KeyHash;
 
 const TAG_BITS: u32 = 8;
@@ -437,7 +437,7 @@ impl LogLru {
     }
 }
 
-impl Policy for LogLru {
+impl LogPolicy for LogLru {
     fn locate(&self, key: KeyHash, head: LogPos) -> Located {
         let row = self.row_of(key);
         let entries = self.row(row);
@@ -516,6 +516,11 @@ impl Policy for LogLru {
                 self.hold_place(row, entry.rank.into(), Place { run, ..place });
             }
         }
+    }
+
+    // Readmission goes by the hits that the hot objects have seen, see `writer/readmission`.
+    fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
+        false
     }
 
     // Only of the newest of equal tags, or an older version could outlive it; and what is displaced

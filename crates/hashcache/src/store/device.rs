@@ -19,7 +19,7 @@ use crate::key::{SHARDS, Secret};
 use crate::members::Members;
 use crate::membership::{DEVICES_MAX, Member};
 use crate::memory::{AlignedBuf, Budget, Hot, Reservation};
-use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
+use crate::policy::{Basic, Log, LogLru, Set, SetMem, SetMemLru, ShardPolicy};
 use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::store::sizing;
@@ -483,30 +483,33 @@ pub(crate) fn stripe(
     let index = geometry.index(policy);
     let rows = index.shard_rows;
     let shard = |n| {
-        let policy: Box<dyn Policy> = match policy.kind {
-            PolicyKind::Basic => Box::new(Basic::new(geometry.sets)),
-            PolicyKind::Set => Box::new(Set::new(geometry.sets)),
+        use ShardPolicy::{Log as OfLog, Table};
+        let sets = geometry.sets;
+        let policy = match policy.kind {
+            PolicyKind::Basic => Table(Box::new(Basic::new(sets))),
+            PolicyKind::Set => Table(Box::new(Set::new(sets))),
             PolicyKind::SetMem => {
-                Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
+                let first = n as u64 * u64::from(rows);
+                Table(Box::new(SetMem::new(sets, first, rows)))
             }
             PolicyKind::SetMemLru => {
-                let here = geometry.sets / SHARDS as u64;
+                let here = sets / SHARDS as u64;
                 let held = geometry.held_sets(policy);
-                Box::new(SetMemLru::new(geometry.sets, n as u64 * here, here, held))
+                Table(Box::new(SetMemLru::new(sets, n as u64 * here, here, held)))
             }
-            PolicyKind::LogLru => Box::new(LogLru::new(
+            PolicyKind::LogLru => OfLog(Box::new(LogLru::new(
                 policy.grouped,
                 rows,
                 geometry.capacity(),
                 policy.positions_held(),
                 geometry.spilled(policy),
-            )),
-            PolicyKind::Log => Box::new(Log::new(
+            ))),
+            PolicyKind::Log => OfLog(Box::new(Log::new(
                 policy.rows,
                 policy.grouped,
                 rows,
                 geometry.capacity(),
-            )),
+            ))),
         };
         Shard::new(policy)
     };

@@ -140,9 +140,11 @@ impl Widened {
     }
 
     fn of(stripe: &Stripe, shards: Range<usize>, reservation: Option<Reservation>) -> Self {
-        shards
-            .clone()
-            .for_each(|n| stripe.shard_at(n).policy.widen());
+        for n in shards.clone() {
+            if let Some(log) = stripe.shard_at(n).policy.log_mut() {
+                log.widen();
+            }
+        }
         Self {
             shards,
             _reservation: reservation,
@@ -150,7 +152,11 @@ impl Widened {
     }
 
     fn narrow(self, stripe: &Stripe) {
-        self.shards.for_each(|n| stripe.shard_at(n).policy.narrow());
+        for n in self.shards {
+            if let Some(log) = stripe.shard_at(n).policy.log_mut() {
+                log.narrow();
+            }
+        }
     }
 }
 
@@ -488,9 +494,11 @@ impl<'a> Replay<'a> {
         // From the very beginning on, lists tell all there is.
         let since_made = stripe.index.id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
         if since_made {
-            stripe
-                .shards()
-                .for_each(|mut shard| shard.policy.nothing_stored());
+            for mut shard in stripe.shards() {
+                if let Some(table) = shard.policy.table_mut() {
+                    table.nothing_stored();
+                }
+            }
         }
         let head = found.last().copied()?;
         // What a run that was lost in a power cut left behind does not fit between these.
@@ -534,7 +542,9 @@ impl<'a> Replay<'a> {
     fn slot(&self, listed: &Listed) {
         let mut shard = self.stripe.shard(listed.key);
         let slot = usize::try_from(listed.length).unwrap_or(usize::MAX);
-        shard.policy.claimed(listed.key, Slot(slot));
+        if let Some(table) = shard.policy.table_mut() {
+            table.claimed(listed.key, Slot(slot));
+        }
         drop(shard);
         let mut last = self.last_batches.borrow_mut();
         // Slots of one batch are listed with the place of that batch.
@@ -553,7 +563,9 @@ impl<'a> Replay<'a> {
     /// when all slots of the one before the last are durable.
     fn unlearn_last_batches(&self) {
         for key in self.last_batches.borrow().iter().flat_map(|(_, keys)| keys) {
-            self.stripe.shard(*key).policy.unlearn(*key);
+            if let Some(table) = self.stripe.shard(*key).policy.table_mut() {
+                table.unlearn(*key);
+            }
         }
     }
 
@@ -586,11 +598,14 @@ impl<'a> Replay<'a> {
         let stripe = self.stripe;
         let at = place(stripe);
         let mut shard = stripe.shard(listed.key);
+        let Some(log) = shard.policy.log_mut() else {
+            return;
+        };
         // Naming the same place as what it replaces makes a replay of what is known change nothing.
         let head = stripe.log.head();
-        shard.policy.record(listed.key, at, Some(at), head);
+        log.record(listed.key, at, Some(at), head);
         if listed.run > 0 {
-            shard.policy.set_run(listed.key, at, listed.run, head);
+            log.set_run(listed.key, at, listed.run, head);
         }
     }
 }

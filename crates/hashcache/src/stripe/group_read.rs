@@ -229,7 +229,7 @@ impl Stripe {
             // It may have been put or removed, or have come back into memory, meanwhile.
             located = self.locate(&shard, key);
             if let Located::Displaced(_) = located {
-                located = Located::Log(shard.policy.resolve(key, &saved, self.log.head()));
+                located = self.locate_in_row(&shard, key, &saved);
             }
         }
         let wanted = !self.shared.hot.contains(key)

@@ -52,12 +52,16 @@ impl Stripe {
     /// Learns the first unknown set from `place` on. Returns where to go on, `None` at the end.
     fn learn_one(&self, mut place: Place) -> Option<Place> {
         while place.shard < SHARDS {
-            let unknown = self.view_at(place.shard).policy.unknown_set(place.row);
+            let view = self.view_at(place.shard);
+            let unknown = view.policy.table()?.unknown_set(place.row);
+            drop(view);
             if let Some((row, set)) = unknown {
                 if let Some(slots) = table::read_set(&self.medium, set) {
                     let occupants = table::occupied(&self.medium, &slots);
                     let mut shard = self.shard_at(place.shard);
-                    shard.policy.learn_set(set, Epoch::ANY, &occupants);
+                    if let Some(table) = shard.policy.table_mut() {
+                        table.learn_set(set, Epoch::ANY, &occupants);
+                    }
                 }
                 let row = row + 1;
                 return Some(Place { row, ..place });

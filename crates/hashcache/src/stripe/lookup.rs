@@ -200,7 +200,9 @@ impl Stripe {
             }
             return Asked::Memory(Lookup::Asked(outcome));
         }
-        shard.policy.looked_for(wanted.key);
+        if let Some(table) = shard.policy.table_mut() {
+            table.looked_for(wanted.key);
+        }
         let located = self.locate(&shard, wanted.key);
         if located == Located::Nowhere {
             self.medium.counters.misses.add(1);
@@ -304,7 +306,11 @@ impl Stripe {
         if !reading.stale.load(Ordering::Acquire) {
             match record.at {
                 Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
-                None => shard.policy.used(wanted.key),
+                None => {
+                    if let Some(table) = shard.policy.table_mut() {
+                        table.used(wanted.key);
+                    }
+                }
             }
             // A span of a large object is not worth the small ones it would push out.
             let whole = record.fields.total.unwrap_or(u64::MAX);
@@ -321,9 +327,12 @@ impl Stripe {
     /// displaced has its place in memory again, with the run that was on disk beside it.
     pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
         let head = self.log.head();
-        shard.policy.touch(key, at, head);
+        let Some(log) = shard.policy.log_mut() else {
+            return;
+        };
+        log.touch(key, at, head);
         if run > 0 {
-            shard.policy.set_run(key, at, run, head);
+            log.set_run(key, at, run, head);
         }
     }
 
@@ -398,8 +407,7 @@ impl Stripe {
                         return None;
                     }
                     // Older ones do not count either, but other names may have an equal tag.
-                    let head = self.log.head();
-                    self.shard(wanted.key).policy.forget(wanted.key, *at, head);
+                    self.forget_candidate(&mut self.shard(wanted.key), wanted.key, *at);
                 }
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.
@@ -432,7 +440,7 @@ impl Stripe {
         let key = question.wanted.key;
         let saved = self.saved_row(key, row, Medium::read_bytes);
         let located = saved.map_or(Located::Nowhere, |(shard, saved)| {
-            Located::Log(shard.policy.resolve(key, &saved, self.log.head()))
+            self.locate_in_row(&shard, key, &saved)
         });
         Some(Question {
             located,
@@ -463,10 +471,24 @@ impl Stripe {
         None
     }
 
+    /// Where `key` may be found on disk, given its row as it was `saved`.
+    pub(super) fn locate_in_row(&self, shard: &Shard, key: KeyHash, saved: &[u8]) -> Located {
+        let log = shard.policy.log();
+        log.map_or(Located::Nowhere, |log| {
+            Located::Log(log.resolve(key, saved, self.log.head()))
+        })
+    }
+
     fn forget_candidates(&self, key: KeyHash, candidates: &Candidates) {
         let mut shard = self.shard(key);
         for at in candidates.as_slice() {
-            shard.policy.forget(key, *at, self.log.head());
+            self.forget_candidate(&mut shard, key, *at);
+        }
+    }
+
+    fn forget_candidate(&self, shard: &mut Shard, key: KeyHash, at: LogPos) {
+        if let Some(log) = shard.policy.log_mut() {
+            log.forget(key, at, self.log.head());
         }
     }
 
@@ -481,7 +503,9 @@ impl Stripe {
         let slots = table::read_set(&self.medium, set)?;
         let occupants = table::occupied(&self.medium, &slots);
         let mut shard = self.shard(wanted.key);
-        shard.policy.learn_set(set, epoch, &occupants);
+        if let Some(table) = shard.policy.table_mut() {
+            table.learn_set(set, epoch, &occupants);
+        }
         drop(shard);
         let own = slots.iter().filter(|slot| slot.occupant.key == wanted.key);
         let slot = own.max_by_key(|slot| slot.occupant.version)?;

@@ -382,11 +382,13 @@ impl Stripe {
     pub(crate) fn sweep(&self, segment: u64, shards: Range<usize>) {
         let segments = self.medium.geometry.segments;
         for mut shard in shards.map(|n| self.shard_at(n)) {
-            let rows = u64::from(shard.policy.rows());
+            // In the Disk Table the log holds tails only, to which no entry points.
+            let Some(log) = shard.policy.log_mut() else {
+                return;
+            };
+            let rows = u64::from(log.rows());
             let row = |part: u64| u32::try_from(rows * part / segments).unwrap_or(u32::MAX);
-            shard
-                .policy
-                .sweep(row(segment)..row(segment + 1), self.log.head());
+            log.sweep(row(segment)..row(segment + 1), self.log.head());
         }
     }
 }

@@ -24,6 +24,8 @@ use crate::memory::AlignedBuf;
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{group_of, runs};
 
+const TABLE_ONLY: &str = "`write_batch` claims and writes slots in the Disk Table only";
+
 /// Records of a batch, and where they went.
 pub(super) struct Written {
     batch: Vec<Arc<Pending>>,
@@ -191,9 +193,11 @@ impl Scribe {
             return;
         }
         let Placed { at, run, head } = placed;
-        shard.policy.record(key, at, replaces, head);
-        if run > 0 {
-            shard.policy.set_run(key, at, run, head);
+        if let Some(log) = shard.policy.log_mut() {
+            log.record(key, at, replaces, head);
+            if run > 0 {
+                log.set_run(key, at, run, head);
+            }
         }
         if pending.copies.is_some() {
             self.stripe.medium.counters.readmitted.add(1);
@@ -338,19 +342,30 @@ impl Scribe {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
         let mut shard = stripe.shard(key);
-        if !shard.policy.wants_slots(key) {
+        let table = shard.policy.table_mut().expect(TABLE_ONLY);
+        if !table.wants_slots(key) {
             // Under one lock: a set that a reader holds anew may take the place of this one.
-            return Ok(shard.policy.claim(key, &[]));
+            return Ok(table.claim(key, &[]));
         }
         drop(shard);
         let set = SetId(key.set(stripe.medium.geometry.sets));
         let mut slots = table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
-        let surplus = stripe.view(key).policy.surplus(&slots);
+        let surplus = stripe
+            .view(key)
+            .policy
+            .table()
+            .expect(TABLE_ONLY)
+            .surplus(&slots);
         for slot in surplus {
             table::clear_slot(&stripe.medium, &stripe.index, key, set, slot)?;
             slots[slot.0] = None;
         }
-        Ok(stripe.shard(key).policy.claim(key, &slots))
+        let mut shard = stripe.shard(key);
+        Ok(shard
+            .policy
+            .table_mut()
+            .expect(TABLE_ONLY)
+            .claim(key, &slots))
     }
 
     /// Writes what does not fit into blocks to the log, in one batch, and lists `slots` with it.
@@ -447,7 +462,7 @@ impl Scribe {
         table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
         let mut shard = stripe.shard(key);
-        shard.policy.written(key);
+        shard.policy.table_mut().expect(TABLE_ONLY).written(key);
         if shard.written(pending) {
             self.keep_hot(pending, None);
         }

@@ -385,10 +385,8 @@ impl Scribe {
             return 0;
         }
         let shards = self.stripe.views();
-        shards
-            .map(|shard| shard.policy.unsaved())
-            .max()
-            .unwrap_or(0)
+        let unsaved = shards.filter_map(|shard| Some(shard.policy.log()?.unsaved()));
+        unsaved.max().unwrap_or(0)
     }
 
     /// Makes room before a batch, at whatever pace: what finds none would be forgotten.
@@ -430,8 +428,11 @@ impl Scribe {
     fn begin_checkpoint(&mut self) {
         self.segments_since_checkpoint = 0;
         if self.stripe.index.shape.stays_on_disk() {
-            let shards = self.stripe.shards();
-            shards.for_each(|mut shard| shard.policy.save_begins());
+            for mut shard in self.stripe.shards() {
+                if let Some(log) = shard.policy.log_mut() {
+                    log.save_begins();
+                }
+            }
         }
         self.checkpoint = Some(self.new_checkpoint());
     }
@@ -450,8 +451,11 @@ impl Scribe {
         if self.stripe.index.shape.stays_on_disk() {
             // Named first: a shard may not drop what readers would look for in the edition before.
             self.stripe.index.file.publish(Some(checkpoint.edition()));
-            let shards = self.stripe.shards();
-            shards.for_each(|mut shard| shard.policy.save_counts());
+            for mut shard in self.stripe.shards() {
+                if let Some(log) = shard.policy.log_mut() {
+                    log.save_counts();
+                }
+            }
         }
         Ok(())
     }

@@ -152,9 +152,10 @@ impl Scribe {
         let key = listed.key;
         let (newer, hot) = {
             let shard = stripe.view(key);
+            let log = shard.policy.log()?;
             let newer = stripe.newer(&shard, key, at)?;
             let (hot, used) = stripe.shared.hot.peek(key).unzip();
-            let in_use = used == Some(true) || shard.policy.is_hot(key, at, stripe.log.head());
+            let in_use = used == Some(true) || log.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
         };
         // An equal tag further on can be a newer version that nobody said what it replaces.
