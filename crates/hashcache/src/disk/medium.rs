@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::format::{SECTOR, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
-use crate::memory::{AlignedBuf, Budget, Reservation, Spares};
+use crate::memory::{AlignedBuf, Budget, BufferPool, Reservation};
 use crate::record::Record;
 use crate::stats::Counters;
 
@@ -58,7 +58,7 @@ pub(crate) struct Medium {
     /// Bytes of the footer that was read last.
     pub(crate) footer_bytes: AtomicUsize,
     /// Buffers for reads of the usual length.
-    buffers: Arc<Spares>,
+    buffers: Arc<BufferPool>,
 }
 
 impl Medium {
@@ -221,11 +221,11 @@ impl Medium {
 }
 
 /// Buffers for first reads, with what the device's alignment adds to them.
-fn read_buffers(device: &dyn Device, budget: &Budget) -> Arc<Spares> {
+fn read_buffers(device: &dyn Device, budget: &Budget) -> Arc<BufferPool> {
     let added = if device.alignment() > SECTOR {
         device.alignment()
     } else {
         0
     };
-    Spares::new(FIRST_READ + added, budget)
+    BufferPool::new(FIRST_READ + added, budget)
 }

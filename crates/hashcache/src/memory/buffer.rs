@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::budget::Reservation;
-use super::buffer_pool::Spares;
+use super::buffer_pool::BufferPool;
 use super::mapping::Mapping;
 
 /// Buffers from this size on are mapped.
@@ -25,7 +25,7 @@ pub struct AlignedBuf {
     /// Keeps the memory on the books for as long as it is held.
     reservation: Option<Reservation>,
     /// Where it goes when it is not needed any more, if not back to the system.
-    home: Option<Arc<Spares>>,
+    home: Option<Arc<BufferPool>>,
 }
 
 enum Memory {
@@ -69,7 +69,7 @@ impl AlignedBuf {
         mapping: Mapping,
         len: usize,
         reservation: Reservation,
-        home: &Arc<Spares>,
+        home: &Arc<BufferPool>,
     ) -> Self {
         Self {
             memory: Memory::Mapped(mapping),

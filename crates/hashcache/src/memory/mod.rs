@@ -24,7 +24,7 @@ mod wakes;
 pub use budget::Reservation;
 pub(crate) use budget::{Budget, Class, Turn, Waiting};
 pub use buffer::AlignedBuf;
-pub(crate) use buffer_pool::Spares;
+pub(crate) use buffer_pool::BufferPool;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
