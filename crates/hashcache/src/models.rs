@@ -21,7 +21,7 @@ use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
 use crate::lanes;
 use crate::memory::Kept;
-use crate::memory::WideLocks;
+use crate::memory::ShardedLock;
 use crate::object::Version;
 use crate::record::Record;
 use crate::shard::Wanted;
@@ -436,7 +436,7 @@ fn whoever_waits_gets_the_value_and_nobody_waits_for_ever() {
 #[test]
 fn nobody_reads_what_is_being_written_whatever_the_lane() {
     try_all(|| {
-        let locks = Arc::new(WideLocks::<[u32; 2], 1>::new([[0; 2]]));
+        let locks = Arc::new(ShardedLock::<[u32; 2], 1>::new([[0; 2]]));
         let reads = |lane| {
             let locks = Arc::clone(&locks);
             thread::spawn(move || {

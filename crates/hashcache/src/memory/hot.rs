@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
 use super::pinned::{Held, Shelf, Stored};
-use super::sharded_lock::{ReadLocked, WideLocks, WriteLocked};
+use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
 use crate::address::LogPos;
 use crate::key::{KeyHash, KeyMap};
@@ -68,7 +68,7 @@ fn shard(key: KeyHash) -> usize {
 
 /// The hot objects.
 pub(crate) struct Hot {
-    shards: WideLocks<Shard, SHARDS>,
+    shards: ShardedLock<Shard, SHARDS>,
     /// Look-ups answered.
     hits: BusyCounter,
     arena: Arc<Arena>,
@@ -89,7 +89,7 @@ impl Hot {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
-            shards: WideLocks::new((0..SHARDS).map(|_| Shard::default())),
+            shards: ShardedLock::new((0..SHARDS).map(|_| Shard::default())),
             hits: BusyCounter::default(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),

@@ -31,4 +31,4 @@ pub(crate) use index::IndexMemory;
 pub(crate) use kept::Kept;
 pub(crate) use pinned::{Held, Stand};
 pub(crate) use pressure::Keeper;
-pub(crate) use sharded_lock::{ReadLocked, WideLocks, WriteLocked};
+pub(crate) use sharded_lock::{ReadLocked, ShardedLock, WriteLocked};

@@ -24,7 +24,7 @@ use loom::cell::{ConstPtr, MutPtr, UnsafeCell};
 use plain::{ConstPtr, MutPtr, UnsafeCell};
 
 /// `N` values, each with a lock.
-pub(crate) struct WideLocks<T, const N: usize> {
+pub(crate) struct ShardedLock<T, const N: usize> {
     lanes: Lanes<[RwLock<()>; N]>,
     values: Box<[Value<T>]>,
 }
@@ -35,11 +35,11 @@ struct Value<T>(UnsafeCell<T>);
 
 // SAFETY: a `&T` is given only to holders of a lock in one lane, a `&mut T` only to those of the
 // lock in all lanes, which excludes every other; so this is as shareable as an `RwLock<T>`.
-unsafe impl<T: Send + Sync, const N: usize> Sync for WideLocks<T, N> {}
+unsafe impl<T: Send + Sync, const N: usize> Sync for ShardedLock<T, N> {}
 // SAFETY: it owns its values, and nothing in it belongs to a thread.
-unsafe impl<T: Send, const N: usize> Send for WideLocks<T, N> {}
+unsafe impl<T: Send, const N: usize> Send for ShardedLock<T, N> {}
 
-impl<T, const N: usize> WideLocks<T, N> {
+impl<T, const N: usize> ShardedLock<T, N> {
     /// Of exactly `N` values.
     pub(crate) fn new(values: impl IntoIterator<Item = T>) -> Self {
         let values: Box<[_]> = values
@@ -53,7 +53,7 @@ impl<T, const N: usize> WideLocks<T, N> {
         }
     }
 
-    /// The same as [`WideLocks::read`], also after a thread has panicked while it wrote `n`; and
+    /// The same as [`ShardedLock::read`], also after a thread has panicked while it wrote `n`; and
     /// whether one has: then the value may be half changed.
     pub(crate) fn read_anyway(&self, n: usize) -> (ReadLocked<'_, T>, bool) {
         let (lock, is_broken) = anyway(self.lanes.own()[n].read());
@@ -61,7 +61,7 @@ impl<T, const N: usize> WideLocks<T, N> {
         (ReadLocked { value, _lock: lock }, is_broken)
     }
 
-    /// The same as [`WideLocks::write`], likewise.
+    /// The same as [`ShardedLock::write`], likewise.
     pub(crate) fn write_anyway(&self, n: usize) -> (WriteLocked<'_, T>, bool) {
         let mut locks = [const { None }; LANES_MAX];
         let mut is_broken = false;
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_reader_sees_what_one_writer_wrote_whole() {
-        let locks = WideLocks::<[u64; 8], 2>::new([[0; 8], [0; 8]]);
+        let locks = ShardedLock::<[u64; 8], 2>::new([[0; 8], [0; 8]]);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_is_read_or_written_is_not_tried() {
-        let locks = WideLocks::<u8, 2>::new([1, 2]);
+        let locks = ShardedLock::<u8, 2>::new([1, 2]);
         let reader = locks.read(0);
         assert!(locks.try_write(0).is_none());
         // What it had taken of the other lanes is given back.

@@ -76,12 +76,12 @@ mod tests {
     use std::task::{Context, Wake};
 
     use super::super::budget::{Budget, Class};
-    use super::super::sharded_lock::WideLocks;
+    use super::super::sharded_lock::ShardedLock;
     use super::*;
 
     /// Counts how often it is woken while the value is free.
     struct Tries {
-        locks: Arc<WideLocks<u8, 2>>,
+        locks: Arc<ShardedLock<u8, 2>>,
         free: AtomicUsize,
     }
 
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn who_waits_for_memory_is_woken_when_no_shard_is_locked_any_more() {
         let tries = Arc::new(Tries {
-            locks: Arc::new(WideLocks::new([0, 0])),
+            locks: Arc::new(ShardedLock::new([0, 0])),
             free: AtomicUsize::new(0),
         });
         let waker = Waker::from(Arc::clone(&tries));
