@@ -16,7 +16,8 @@ use crate::bans::MAX_RULES;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
-    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, SECTOR, Superblock, round_up_u64,
+    Family, IO_BLOCK, MIN_UNIT, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, Superblock,
+    round_up_u64,
 };
 use crate::key::SHARDS;
 use crate::object::MAX_NAME;
@@ -46,7 +47,7 @@ const GIB: u64 = 1 << 30;
 /// Largest unit of log positions: a record of a few bytes takes one.
 const UNIT_BYTES_MAX: u64 = 64 << 10;
 /// Positions on disk count units in 32 bits, so this is the largest device: 256 TiB.
-const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - BLOCK as u64;
+const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - IO_BLOCK as u64;
 /// Room for the two superblocks and what may come beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 /// A segment must hold a batch with the largest record and its footer.
@@ -69,7 +70,7 @@ const TABLE_SHARE: u64 = 50;
 impl Geometry {
     /// The layout of a new store of `size_bytes`.
     pub(crate) fn plan(config: &Config, size_bytes: u64) -> Result<Self, OpenError> {
-        let size = size_bytes / BLOCK as u64 * BLOCK as u64;
+        let size = size_bytes / IO_BLOCK as u64 * IO_BLOCK as u64;
         if size > DEVICE_BYTES_MAX {
             return Err(OpenError::TooLarge {
                 size_bytes,
@@ -77,7 +78,7 @@ impl Geometry {
             });
         }
         let unit_bytes = unit_bytes(size);
-        let step = u64::from(unit_bytes).max(BLOCK as u64);
+        let step = u64::from(unit_bytes).max(IO_BLOCK as u64);
         let segment = config
             .segment_bytes
             .map_or_else(|| segment_bytes(size), u64::from);
@@ -87,7 +88,7 @@ impl Geometry {
             * step;
         let block_bytes = block_bytes(config.block_bytes.unwrap_or(BLOCK_BYTES));
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
-        let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
+        let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), IO_BLOCK as u64);
         let (family, ways) = (config.policy.family(), config.policy.ways());
         let set_bytes = u64::from(block_bytes) * u64::from(ways);
         let checkpoint = {
@@ -110,7 +111,7 @@ impl Geometry {
                 // Half of what is left is the Disk Table's, at least a set a shard.
                 Family::Table => {
                     let table_min = (set_bytes + 1) * SHARDS as u64;
-                    2 * log_min.max(table_min) + BLOCK as u64
+                    2 * log_min.max(table_min) + IO_BLOCK as u64
                 }
             };
         let too_small = OpenError::TooSmall {
@@ -159,7 +160,7 @@ impl Geometry {
         if self.family == Family::Table {
             return Err(Resize::Table);
         }
-        let block = BLOCK as u64;
+        let block = IO_BLOCK as u64;
         let size = size_bytes / block * block;
         // Positions are on disk, in units of this size.
         let most_bytes = (u64::from(self.unit_bytes) << 32) - block;
@@ -234,13 +235,13 @@ impl Geometry {
     fn is_sound(&self) -> bool {
         let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
         let sizes = unit.is_power_of_two()
-            && (SECTOR as u64..=UNIT_BYTES_MAX).contains(&unit)
+            && (MIN_UNIT as u64..=UNIT_BYTES_MAX).contains(&unit)
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment)
-            && segment.is_multiple_of(unit.max(BLOCK as u64))
+            && segment.is_multiple_of(unit.max(IO_BLOCK as u64))
             && self.block_bytes == block_bytes(self.block_bytes)
             && (self.ways == 8 || (self.ways == 1 && self.family == Family::Table))
             && self.object_bytes >= MIN_OBJECT_BYTES
-            && (8 * BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
+            && (8 * IO_BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
             && self.segments >= MIN_SEGMENTS
             && self.capacity() <= 1 << 32
             && (self.family == Family::Log
@@ -266,7 +267,7 @@ impl Geometry {
         areas.sort_unstable();
         let mut end = FRONT_BYTES;
         let in_order = areas.iter().all(|(start, size)| {
-            let behind = *start >= end && start.is_multiple_of(BLOCK as u64);
+            let behind = *start >= end && start.is_multiple_of(IO_BLOCK as u64);
             end = start.saturating_add(*size);
             behind
         });
@@ -322,7 +323,7 @@ impl Geometry {
 
     /// Blocks in the remove journal.
     pub(crate) fn journal_blocks(&self) -> u64 {
-        self.journal_bytes / BLOCK as u64
+        self.journal_bytes / IO_BLOCK as u64
     }
 }
 
@@ -357,7 +358,7 @@ fn segment_bytes(size: u64) -> u64 {
 
 /// 512 bytes as long as 2^32 of them reach, then more.
 fn unit_bytes(size: u64) -> u32 {
-    let mut unit = SECTOR as u64;
+    let mut unit = MIN_UNIT as u64;
     while size / unit >= 1 << 32 {
         unit *= 2;
     }

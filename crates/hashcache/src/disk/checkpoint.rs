@@ -20,7 +20,7 @@ use super::index_rows::{self, Piece, area, pieces};
 use crate::disk::circular_log::{Cursor, LogMap};
 use crate::disk::{Index, Medium};
 use crate::format::{
-    BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
+    COUNT_MAX, Fieldreader, IO_BLOCK, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
 use crate::geometry::{checkpoint_parts, meta_parts};
 use crate::key::SHARDS;
@@ -389,7 +389,8 @@ fn read(
     let sound = own
         && cursor.segment < geometry.segments
         && cursor.used <= geometry.segment_bytes
-        && u64::from(cursor.used).is_multiple_of(u64::from(geometry.unit_bytes).max(BLOCK as u64))
+        && u64::from(cursor.used)
+            .is_multiple_of(u64::from(geometry.unit_bytes).max(IO_BLOCK as u64))
         && cursor.ordinal < ORDINAL_MAX
         && cursor.stamp < COUNT_MAX
         && cursor.lap < LAP_MAX

@@ -15,7 +15,7 @@
 use std::sync::RwLock;
 
 use crate::address::LogPos;
-use crate::format::{BLOCK, BatchHeader, Footer, LIST_ENTRY, Listed, RecordPlace, round_up};
+use crate::format::{BatchHeader, Footer, IO_BLOCK, LIST_ENTRY, Listed, RecordPlace, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl Grain {
 
     /// Bytes a batch takes that is filled up to `filled`.
     pub(crate) fn batch_end(self, filled: usize) -> usize {
-        round_up(filled, self.unit.max(BLOCK))
+        round_up(filled, self.unit.max(IO_BLOCK))
     }
 
     /// Bytes a batch of `count` records of together `records` bytes takes.

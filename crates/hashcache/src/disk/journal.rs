@@ -28,7 +28,7 @@ use lost::Seen;
 
 use crate::disk::Medium;
 use crate::format::{
-    BLOCK, Family, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
+    Family, IO_BLOCK, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
     RuleLine, RulesBlock,
 };
 use crate::geometry::{Geometry, rules_blocks};
@@ -79,7 +79,7 @@ pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
     let geometry = &medium.geometry;
     let mut block = AlignedBuf::zeroed(JOURNAL_BLOCK);
     let damaged = |n: &u64| {
-        let read = medium.fill(geometry.journal_offset + n * BLOCK as u64, &mut block);
+        let read = medium.fill(geometry.journal_offset + n * IO_BLOCK as u64, &mut block);
         let blank = block.iter().all(|byte| *byte == 0);
         let is_ours = JournalBlock::decode(&block, &medium.secret).is_some()
             || RulesBlock::decode(&block, &medium.secret).is_some();
@@ -196,16 +196,16 @@ impl Journal {
 
     fn read_blocks(&self, medium: &Medium) -> Vec<Block> {
         let count = self.ring.len() + 2 * self.rules_blocks;
-        let mut bytes = AlignedBuf::zeroed(count * BLOCK);
+        let mut bytes = AlignedBuf::zeroed(count * IO_BLOCK);
         let is_whole = medium.fill(self.offset, &mut bytes).is_some();
         let mut block = |(n, bytes): (usize, &mut [u8])| {
-            let at = self.offset + (n * BLOCK) as u64;
+            let at = self.offset + (n * IO_BLOCK) as u64;
             if !is_whole && medium.fill(at, bytes).is_none() {
                 return Block::Unreadable;
             }
             self.decode(medium, bytes)
         };
-        let blocks = bytes.chunks_mut(BLOCK).enumerate();
+        let blocks = bytes.chunks_mut(IO_BLOCK).enumerate();
         blocks.map(&mut block).collect()
     }
 
@@ -294,9 +294,9 @@ impl Journal {
             "there are no more rules than have room"
         );
         self.rules_serial += 1;
-        let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+        let mut bytes = AlignedBuf::zeroed(blocks * IO_BLOCK);
         let narrow = |n: usize| u16::try_from(n).expect("at most 33 blocks");
-        for (n, out) in bytes.chunks_mut(BLOCK).enumerate() {
+        for (n, out) in bytes.chunks_mut(IO_BLOCK).enumerate() {
             let lines = lines.iter().skip(n * RULES_PER_BLOCK);
             let block = RulesBlock {
                 device: self.device,
@@ -310,7 +310,7 @@ impl Journal {
         self.rules_doubled = false;
         for area in [self.rules_first, 1 - self.rules_first] {
             let place = self.ring.len() + area * self.rules_blocks;
-            medium.write(self.offset + (place * BLOCK) as u64, &bytes)?;
+            medium.write(self.offset + (place * IO_BLOCK) as u64, &bytes)?;
             // A power cut must not tear both.
             medium.sync()?;
             // Should the write that follows fail, this area is the only one that is whole.
@@ -406,7 +406,7 @@ impl Journal {
             version_max,
             checkpoint: self.begun,
         };
-        medium.write(self.offset + (self.last * BLOCK) as u64, &bytes)
+        medium.write(self.offset + (self.last * IO_BLOCK) as u64, &bytes)
     }
 
     /// The superblock declares removes below `below` forgotten.

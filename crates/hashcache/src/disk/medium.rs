@@ -17,7 +17,7 @@ use super::DeviceHealth;
 use super::bad_places::BadPlaces;
 use crate::clock::Clock;
 use crate::device::Device;
-use crate::format::{SECTOR, round_up};
+use crate::format::{MIN_UNIT, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::memory::{AlignedBuf, Budget, BufferPool, Reservation};
@@ -222,7 +222,7 @@ impl Medium {
 
 /// Buffers for first reads, with what the device's alignment adds to them.
 fn read_buffers(device: &dyn Device, budget: &Budget) -> Arc<BufferPool> {
-    let added = if device.alignment() > SECTOR {
+    let added = if device.alignment() > MIN_UNIT {
         device.alignment()
     } else {
         0

@@ -27,9 +27,9 @@ pub(crate) use rules::{Prefix, RULES_PER_BLOCK, RuleLine, RulesBlock, Select};
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 /// Smallest step of a position, and what every record is padded to.
-pub(crate) const SECTOR: usize = 512;
+pub(crate) const MIN_UNIT: usize = 512;
 /// What batches, superblocks and journal blocks are aligned to.
-pub(crate) const BLOCK: usize = 4096;
+pub(crate) const IO_BLOCK: usize = 4096;
 /// The format this build reads and writes.
 pub(crate) const VERSION: u32 = 2;
 

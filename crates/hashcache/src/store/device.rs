@@ -12,7 +12,7 @@ use crate::device::{Device, FileDevice, FileError, Ring};
 use crate::disk::circular_log::{Grain, LogWriter};
 use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
-use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::format::{Family, IO_BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::geometry::{Geometry, IndexId, IndexPolicy, block_bytes};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
@@ -180,7 +180,7 @@ pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) 
 /// Whether nothing lies where file systems, volume managers and the like leave their marks: some of
 /// them leave the very first blocks alone. The whole remove journal will lie in what is looked at.
 fn is_blank(device: &dyn Device) -> io::Result<bool> {
-    let length = device.len() / BLOCK as u64 * BLOCK as u64;
+    let length = device.len() / IO_BLOCK as u64 * IO_BLOCK as u64;
     let front = length.min(2 << 20);
     let back = (length - front).min(256 << 10);
     for (at, bytes) in [(0, front), (length - back, back)] {
@@ -333,7 +333,7 @@ fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geome
     };
     let (size_bytes, asked_bytes) = (
         opened.geometry.device_bytes,
-        possible / BLOCK as u64 * BLOCK as u64,
+        possible / IO_BLOCK as u64 * IO_BLOCK as u64,
     );
     let grown = match asked_bytes.cmp(&size_bytes) {
         std::cmp::Ordering::Equal => return Ok(None),

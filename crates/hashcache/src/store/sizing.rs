@@ -6,7 +6,7 @@ use crate::config::{Config, PolicyKind};
 use crate::disk::circular_log::LogWriter;
 use crate::disk::table;
 use crate::error::OpenError;
-use crate::format::{BLOCK, FOOTER_TAIL, PART_BYTES, round_up};
+use crate::format::{FOOTER_TAIL, IO_BLOCK, PART_BYTES, round_up};
 use crate::geometry::{Geometry, IndexPolicy};
 use crate::key::SHARDS;
 use crate::writer::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
@@ -128,12 +128,12 @@ pub(crate) fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
     let bytes = by_memory
         .clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX)
         .min(by_segment);
-    bytes / BLOCK * BLOCK
+    bytes / IO_BLOCK * IO_BLOCK
 }
 
 fn footer_bytes_max(geometry: &Geometry) -> usize {
     let lines = usize::try_from(LogWriter::list_bytes_max(geometry)).unwrap_or(usize::MAX);
-    round_up(lines + FOOTER_TAIL, BLOCK)
+    round_up(lines + FOOTER_TAIL, IO_BLOCK)
 }
 
 #[cfg(test)]

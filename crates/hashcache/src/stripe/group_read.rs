@@ -21,7 +21,7 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
-use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
+use crate::format::{IO_BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
 use crate::memory::Kept;
 use crate::policy::Located;
@@ -126,12 +126,12 @@ impl Stripe {
         }
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
-        let whole = (u64::from(run) * BLOCK as u64).min(left);
+        let whole = (u64::from(run) * IO_BLOCK as u64).min(left);
         let bytes = whole.min(self.run_bytes());
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
-        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let reading = self.begins(at, bytes)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         self.medium.counters.group_reads.add(1);

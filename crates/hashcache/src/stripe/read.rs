@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Read};
-use crate::format::{BLOCK, Prelude, RecordPlace};
+use crate::format::{IO_BLOCK, Prelude, RecordPlace};
 use crate::key::KeyHash;
 use crate::record::Record;
 
@@ -87,7 +87,7 @@ impl Stripe {
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
         let bytes = bytes.min(left);
-        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         let prelude = Prelude::decode(&bytes, &self.medium.secret, place)?;
         match self.record(at, prelude, &bytes) {
@@ -102,7 +102,7 @@ impl Stripe {
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
         let bytes = PRELUDE_READ.min(left);
-        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         let prelude = Prelude::decode(&bytes, &self.medium.secret, place)?;
         self.log.is_live(at).then_some(prelude.fields.key)

@@ -13,7 +13,7 @@ use super::lookup::{Asked, Begin};
 use super::{Lookup, Stripe};
 use crate::address::LogPos;
 use crate::disk::Read;
-use crate::format::{BLOCK, Prelude, record_bytes};
+use crate::format::{IO_BLOCK, Prelude, record_bytes};
 use crate::memory::Reservation;
 use crate::record::Record;
 use crate::shard::{Question, Wanted};
@@ -84,7 +84,7 @@ impl Stripe {
             size = self.bytes_in_log(&wanted);
             bytes += size;
             // The first time for the first record too, and for what the device's alignment adds.
-            let more = reserved.as_ref().map_or(bytes + 2 * BLOCK, |_| size);
+            let more = reserved.as_ref().map_or(bytes + 2 * IO_BLOCK, |_| size);
             if bytes as u64 > left {
                 break;
             }

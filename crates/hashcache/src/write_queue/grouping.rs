@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::format::{BLOCK, Kind};
+use crate::format::{IO_BLOCK, Kind};
 use crate::shard::Pending;
 
 /// A group is open for as long as its last member is no older than this: the next may come.
@@ -20,7 +20,7 @@ const OPEN_FOR: Duration = Duration::from_secs(2);
 /// A page that never ends must not keep its first members from the disk.
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// Longest run, bytes: 8 bits of 4 KiB.
-const RUN_BYTES_MAX: usize = u8::MAX as usize * BLOCK;
+const RUN_BYTES_MAX: usize = u8::MAX as usize * IO_BLOCK;
 
 /// The group whose run `pending` belongs to; 0: none.
 pub(crate) fn group_of(pending: &Pending) -> u64 {
@@ -140,7 +140,7 @@ pub(crate) fn runs(batch: &[(u64, usize)]) -> Vec<u8> {
         }
         if group != 0 && end - first > 1 {
             for n in first..end {
-                runs[n] = u8::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u8::MAX);
+                runs[n] = u8::try_from(bytes.div_ceil(IO_BLOCK)).unwrap_or(u8::MAX);
                 bytes -= batch[n].1;
             }
         }

@@ -16,7 +16,7 @@ use crate::address::{LogPos, SetId, Slot};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::table;
 use crate::format::{
-    BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
+    Family, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
     encode_record, kind_number, round_up,
 };
 use crate::key::SHARDS;
@@ -456,7 +456,7 @@ impl Scribe {
         let key = pending.record.fields.key;
         let set = SetId(key.set(stripe.medium.geometry.sets));
         let block = usize_of(stripe.medium.geometry.block_bytes);
-        let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
+        let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), IO_BLOCK));
         let place = table::place(&stripe.medium, set, slot);
         encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
         table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
