@@ -28,7 +28,7 @@ use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
 use crate::store;
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
-use crate::writer::Scribe;
+use crate::writer::DeviceWriter;
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
 /// another number): one fault that was made on purpose needs as many as that.
@@ -43,7 +43,7 @@ fn try_all(model: impl Fn() + Send + Sync + 'static) {
 
 struct Store {
     stripe: Arc<Stripe>,
-    scribe: Scribe,
+    device_writer: DeviceWriter,
 }
 
 /// A store whose log is begun, so that the next batch opens no segment.
@@ -57,10 +57,13 @@ fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
         segment_bytes: Some(1 << 20),
         ..Config::on_device(Arc::new(MemoryDevice::new(32 << 20)))
     };
-    let (stripe, scribe) = store::without_threads(&config).unwrap();
-    let mut store = Store { stripe, scribe };
+    let (stripe, device_writer) = store::without_threads(&config).unwrap();
+    let mut store = Store {
+        stripe,
+        device_writer,
+    };
     put(&store.stripe, "the first");
-    store.scribe.write_pending();
+    store.device_writer.write_pending();
     store
 }
 
@@ -159,9 +162,12 @@ const HOT: u64 = u64::MAX;
 fn a_committed_object_is_found_while_it_is_written() {
     for hot in [NO_HOT, HOT] {
         try_all(move || {
-            let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
+            let Store {
+                stripe,
+                mut device_writer,
+            } = store(PolicyKind::Log, hot);
             let version = put(&stripe, "a");
-            let writer = beside(move || scribe.write_pending());
+            let writer = beside(move || device_writer.write_pending());
             assert_eq!(get(&stripe, "a"), Some(version));
             writer.join().unwrap();
             assert_eq!(get(&stripe, "a"), Some(version));
@@ -172,9 +178,12 @@ fn a_committed_object_is_found_while_it_is_written() {
 #[test]
 fn a_removed_object_is_never_found_again_although_it_is_being_written() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, HOT);
         put(&stripe, "a");
-        let writer = beside(move || scribe.write_pending());
+        let writer = beside(move || device_writer.write_pending());
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
         writer.join().unwrap();
@@ -185,9 +194,12 @@ fn a_removed_object_is_never_found_again_although_it_is_being_written() {
 #[test]
 fn a_removed_object_is_never_found_again_although_it_is_being_read() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, HOT);
         let version = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
@@ -242,9 +254,12 @@ fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
 #[test]
 fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, NO_HOT);
         put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         let remover = {
             let stripe = Arc::clone(&stripe);
             beside(move || stripe.remove(key(&stripe, "a")).0)
@@ -286,9 +301,12 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
 fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
     for hot in [NO_HOT, HOT] {
         try_all(move || {
-            let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
+            let Store {
+                stripe,
+                mut device_writer,
+            } = store(PolicyKind::Log, hot);
             put(&stripe, "a");
-            scribe.write_pending();
+            device_writer.write_pending();
             stripe.shared.hot.remove(key(&stripe, "a"));
             let reader = {
                 let stripe = Arc::clone(&stripe);
@@ -339,9 +357,12 @@ fn a_miss_beside_a_put_is_no_answer_once_that_has_returned() {
 #[test]
 fn what_was_read_late_does_not_hide_what_was_put_since() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, HOT);
         let old = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
@@ -358,9 +379,12 @@ fn what_was_read_late_does_not_hide_what_was_put_since() {
 #[test]
 fn who_asks_for_what_is_being_read_gets_it_too() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, NO_HOT);
         let version = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         let before = stripe.medium.counters.reads.value();
         let reader = {
             let stripe = Arc::clone(&stripe);
@@ -377,7 +401,10 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
 #[test]
 fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::SetMemLru, NO_HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::SetMemLru, NO_HOT);
         let set = |name: &str| key(&stripe, name).set(stripe.medium.geometry.sets);
         let shard = |name: &str| key(&stripe, name).shard();
         let mut names = (0..).map(|n| format!("b{n}"));
@@ -385,16 +412,16 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         let other = |name: &String| shard(name) == shard("a") && set(name) != set("a");
         let other = names.find(other).unwrap();
         let old = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         // Memory holds this set instead.
         let third = put(&stripe, &other);
-        scribe.write_pending();
+        device_writer.write_pending();
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
         };
         let new = put(&stripe, &neighbour);
-        scribe.write_pending();
+        device_writer.write_pending();
         // And again: then only who reads it knows what is in it.
         assert_eq!(get(&stripe, &other), Some(third));
         assert_eq!(get(&stripe, &neighbour), Some(new));

@@ -111,12 +111,12 @@ pub const FAULTS: &[Fault] = &[
         edits: &[(
             "        last = replay.segment(next, 0, 0);
     }
-    scribe.log.resume_behind(last);
+    writer.log.resume_behind(last);
 ",
             "        last = replay.segment(next, 0, 0);
     }
     let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
-    scribe.log.resume(last, listed);
+    writer.log.resume(last, listed);
 ",
         )],
         suite: Suite::It,
@@ -128,12 +128,12 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("store/recover.rs"),
         edits: &[(
             "    if let Some(last) = replay.scan() {
-        scribe.log.resume_behind(last);
+        writer.log.resume_behind(last);
 ",
             "    if let Some(last) = replay.scan() {
         let stripe = replay.stripe;
         let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
-        scribe.log.resume(last, listed);
+        writer.log.resume(last, listed);
 ",
         )],
         suite: Suite::It,
@@ -308,7 +308,7 @@ pub const FAULTS: &[Fault] = &[
         name: "what-was-forgotten-not-durable",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "    scribe.write_rules(&served.rules.lines())?;
+            "    writer.write_rules(&served.rules.lines())?;
     Ok(below)",
             "    Ok(below)",
         )],

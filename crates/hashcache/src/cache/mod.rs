@@ -55,7 +55,7 @@ struct Inner {
     /// One a device.
     stripes: Vec<Arc<Stripe>>,
     shared: Arc<Shared>,
-    scribes: std::sync::Mutex<Vec<store::ScribeThread>>,
+    writers: std::sync::Mutex<Vec<store::WriterThread>>,
     flights: fetch_once::Flights,
     /// Held while a rule is put in force.
     rules: std::sync::Mutex<()>,
@@ -70,12 +70,12 @@ impl Inner {
             .store(true, std::sync::atomic::Ordering::Release);
         let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.medium.clock.monotone());
         self.stripes.iter().for_each(close);
-        let scribes = {
-            let mut scribes = self.scribes.lock().expect("no holder of this lock panics");
-            std::mem::take(&mut *scribes)
+        let writers = {
+            let mut writers = self.writers.lock().expect("no holder of this lock panics");
+            std::mem::take(&mut *writers)
         };
         let own = std::thread::current().id();
-        let others = scribes.into_iter().filter(|it| it.thread().id() != own);
+        let others = writers.into_iter().filter(|it| it.thread().id() != own);
         let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
         store::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
@@ -106,15 +106,15 @@ impl Cache {
         let store::Running {
             shared,
             stripes,
-            scribes,
+            writers,
             keeper,
         } = store::start(&config)?;
-        let scribes = std::sync::Mutex::new(scribes);
+        let writers = std::sync::Mutex::new(writers);
         let closed = std::sync::atomic::AtomicBool::new(false);
         let inner = Arc::new(Inner {
             stripes,
             shared,
-            scribes,
+            writers,
             flights: fetch_once::Flights::default(),
             rules: std::sync::Mutex::default(),
             _keeper: keeper,

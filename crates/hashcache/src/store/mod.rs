@@ -32,21 +32,21 @@ use crate::membership::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
-use crate::writer::{Pen, Readmission, Scribe};
+use crate::writer::{DeviceWriter, Pen, Readmission};
 use device::{Opened, Past, Place, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
 
-/// A writing thread, with what [`Scribe::run`] returns.
-pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
+/// A writing thread, with what [`DeviceWriter::run`] returns.
+pub(crate) type WriterThread = JoinHandle<Option<Superblock>>;
 
 /// An open store: what its stripes share, its stripes, the threads that write for them, and the one
 /// for its memory.
 pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
-    pub(crate) scribes: Vec<ScribeThread>,
+    pub(crate) writers: Vec<WriterThread>,
     pub(crate) keeper: Keeper,
 }
 
@@ -77,11 +77,11 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     tell(&mut opened, &shared.members)?;
     made.keep();
     let opened = opened.into_iter().zip(pasts).collect();
-    let scribes = write(config, opened, &stripes)?;
+    let writers = write(config, opened, &stripes)?;
     Ok(Running {
         shared,
         stripes,
-        scribes,
+        writers,
         keeper,
     })
 }
@@ -89,7 +89,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
 /// A stripe in service and who writes for it, without threads: what models run. Its names are the
 /// same each time.
 #[cfg(all(test, loom))]
-pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), OpenError> {
+pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
     let (mut made, place) = (Made::default(), &config.places()[0]);
     let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
@@ -99,16 +99,16 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     tell(&mut opened, &shared.members)?;
     let [opened] = opened;
     let buffer = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
-    let mut scribe = Scribe::new(
+    let mut writer = DeviceWriter::new(
         Arc::clone(&stripe),
         opened.superblock,
         buffer,
         config.sync_interval,
         false,
     );
-    recover(&mut scribe, None).expect("memory reads and writes");
+    recover(&mut writer, None).expect("memory reads and writes");
     stripe.recovered();
-    Ok((stripe, scribe))
+    Ok((stripe, writer))
 }
 
 /// Files that were made just now; they go again if the store does not come to be.
@@ -418,11 +418,11 @@ fn write(
     config: &Config,
     opened: Vec<(Opened, Option<Past>)>,
     stripes: &[Arc<Stripe>],
-) -> Result<Vec<ScribeThread>, OpenError> {
+) -> Result<Vec<WriterThread>, OpenError> {
     let mut threads = Vec::new();
     let mut recoveries = Vec::new();
     for ((opened, past), stripe) in opened.into_iter().zip(stripes) {
-        match scribe(config, opened, past, stripe) {
+        match start_writer(config, opened, past, stripe) {
             Ok((thread, recovered)) => {
                 threads.push(thread);
                 recoveries.push(recovered);
@@ -449,13 +449,13 @@ fn write(
     Ok(threads)
 }
 
-fn scribe(
+fn start_writer(
     config: &Config,
     opened: Opened,
     past: Option<Past>,
     stripe: &Arc<Stripe>,
-) -> io::Result<(ScribeThread, Outcome<bool>)> {
-    let mut scribe = Scribe::new(
+) -> io::Result<(WriterThread, Outcome<bool>)> {
+    let mut writer = DeviceWriter::new(
         Arc::clone(stripe),
         opened.superblock,
         AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry)),
@@ -463,15 +463,15 @@ fn scribe(
         opened.was_clean,
     );
     let readmits = config.readmission && opened.geometry.family == Family::Log;
-    scribe.readmission = readmits.then(Readmission::default);
+    writer.readmission = readmits.then(Readmission::default);
     if sizing::overlaps(config, &opened.geometry) {
         let spare = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
         let seat = AlignedBuf::zeroed(sizing::seat_bytes(&opened.geometry));
-        scribe.pen = Some(Pen::new(stripe, spare, seat)?);
+        writer.pen = Some(Pen::new(stripe, spare, seat)?);
     }
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())
-        .spawn(move || scribe.run(|scribe| recover(scribe, past), promise))?;
+        .spawn(move || writer.run(|writer| recover(writer, past), promise))?;
     Ok((thread, recovered))
 }

@@ -33,7 +33,7 @@ use crate::memory::Reservation;
 use crate::object::Version;
 use crate::store::device::Past;
 use crate::stripe::Stripe;
-use crate::writer::{RecoverError, Scribe};
+use crate::writer::{DeviceWriter, RecoverError};
 
 /// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
 /// put meanwhile is written, and the next opening finds a store that was closed in order.
@@ -58,18 +58,18 @@ fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
 }
 
 /// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
-pub(crate) fn recover(scribe: &mut Scribe, past: Option<Past>) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
+pub(crate) fn recover(writer: &mut DeviceWriter, past: Option<Past>) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&writer.stripe);
     if let Some(past) = past {
-        grow(scribe, &past)?;
+        grow(writer, &past)?;
     } else if stripe.index.shape.stays_on_disk() {
-        with_rows_on_disk(scribe)?;
+        with_rows_on_disk(writer)?;
     } else {
-        let basis = Basis::of(scribe, &stripe)?;
-        basis.replay(scribe, &(0..SHARDS));
+        let basis = Basis::of(writer, &stripe)?;
+        basis.replay(writer, &(0..SHARDS));
     }
     go_on(&stripe)?;
-    let cursor = scribe.log.cursor;
+    let cursor = writer.log.cursor;
     stripe.version_was_drawn(cursor.stamp);
     tracing::debug!(segment = cursor.segment, lap = cursor.lap, "log recovered");
     Ok(())
@@ -77,23 +77,23 @@ pub(crate) fn recover(scribe: &mut Scribe, past: Option<Past>) -> Result<(), Rec
 
 /// For a policy that leaves positions on disk. Those that a replay displaces would fill the room
 /// for what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
-fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
-    let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
-    let basis = Basis::of(scribe, &stripe)?;
+fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&writer.stripe);
+    let most = (!writer.was_clean).then(|| Widened::all(&stripe)).flatten();
+    let basis = Basis::of(writer, &stripe)?;
     // Nothing was written since, so nothing is displaced.
-    let is_all = |it: &Restored| scribe.was_clean && it.cursor.stamp != 0;
+    let is_all = |it: &Restored| writer.was_clean && it.cursor.stamp != 0;
     if basis.restored.as_ref().is_some_and(is_all) {
-        basis.replay(scribe, &(0..SHARDS));
+        basis.replay(writer, &(0..SHARDS));
         return Ok(());
     }
     let all_are_loaded = most.is_some();
-    made_anew(scribe, most, |scribe, shards| {
+    made_anew(writer, most, |writer, shards| {
         if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
             let serial = restored.edition.serial;
             if checkpoint::load_shards(
-                &scribe.stripe.medium,
-                &scribe.stripe.index,
+                &writer.stripe.medium,
+                &writer.stripe.index,
                 serial,
                 shards.clone(),
             )
@@ -101,11 +101,11 @@ fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
             {
                 shards
                     .clone()
-                    .for_each(|n| scribe.stripe.shard_at(n).policy.clear());
+                    .for_each(|n| writer.stripe.shard_at(n).policy.clear());
             }
         }
-        basis.replay(scribe, shards);
-        scribe.log.was_written()
+        basis.replay(writer, shards);
+        writer.log.was_written()
     })
 }
 
@@ -163,11 +163,11 @@ impl Widened {
 /// Has `fill` fill all shards, as many at a time as there is memory for, and saves them in a
 /// checkpoint; not if it says that there is nothing to save.
 fn made_anew(
-    scribe: &mut Scribe,
+    writer: &mut DeviceWriter,
     mut widened: Option<Widened>,
-    mut fill: impl FnMut(&mut Scribe, &Range<usize>) -> bool,
+    mut fill: impl FnMut(&mut DeviceWriter, &Range<usize>) -> bool,
 ) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
+    let stripe = Arc::clone(&writer.stripe);
     let stays_on_disk = stripe.index.shape.stays_on_disk();
     let (mut checkpoint, mut first) = (None, 0);
     while first < SHARDS {
@@ -178,10 +178,10 @@ fn made_anew(
         };
         let shards = some.shards.clone();
         first = shards.end;
-        let any_to_save = fill(scribe, &shards);
+        let any_to_save = fill(writer, &shards);
         go_on(&stripe)?;
         if any_to_save {
-            let checkpoint = checkpoint.get_or_insert_with(|| scribe.new_checkpoint());
+            let checkpoint = checkpoint.get_or_insert_with(|| writer.new_checkpoint());
             // A remove that came before the checkpoint began is taken for known to it.
             stripe.forget_removing(shards.clone());
             if stays_on_disk {
@@ -193,7 +193,7 @@ fn made_anew(
         some.narrow(&stripe);
     }
     match checkpoint {
-        Some(checkpoint) => Ok(scribe.complete_checkpoint(&checkpoint, false)?),
+        Some(checkpoint) => Ok(writer.complete_checkpoint(&checkpoint, false)?),
         None => Ok(()),
     }
 }
@@ -204,16 +204,16 @@ fn made_anew(
 /// only what lies behind the old end is written. Positions in the log stay the same, for laps and
 /// segments do. The index is made anew of what the lists name and the old index knows; so what was
 /// removed or put out stays so, however long ago that was.
-fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
-    scribe.stripe = Arc::clone(&past.stripe);
+fn grow(writer: &mut DeviceWriter, past: &Past) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&writer.stripe);
+    writer.stripe = Arc::clone(&past.stripe);
     let old = Widened::of(&past.stripe, 0..SHARDS, None);
-    let basis = Basis::of(scribe, &stripe)?;
-    basis.replay(scribe, &old.shards);
-    scribe.stripe = Arc::clone(&stripe);
-    let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
-    stripe.medium.geometry.describe_in(&mut scribe.superblock);
-    made_anew(scribe, None, |_, shards| {
+    let basis = Basis::of(writer, &stripe)?;
+    basis.replay(writer, &old.shards);
+    writer.stripe = Arc::clone(&stripe);
+    let (cursor, stamps) = (writer.log.cursor, past.stripe.log.stamps());
+    stripe.medium.geometry.describe_in(&mut writer.superblock);
+    made_anew(writer, None, |_, shards| {
         let known = Replay {
             past: Some(&past.stripe),
             ..Replay::new(&stripe, shards.clone())
@@ -223,7 +223,7 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
         true
     })?;
     // Were the only one that says so lost, an opening would look for the log's end in the old ring.
-    scribe.write_superblock(false)?;
+    writer.write_superblock(false)?;
     let bytes = stripe.medium.geometry.device_bytes;
     tracing::info!(
         bytes,
@@ -248,14 +248,14 @@ impl Basis {
     ///
     /// # Errors
     /// When the device refuses to be written to.
-    fn of(scribe: &mut Scribe, served: &Stripe) -> Result<Self, RecoverError> {
-        let stripe = Arc::clone(&scribe.stripe);
-        let serial = scribe.superblock.checkpoint_serial;
-        let forgotten_below = scribe.superblock.removes_forgotten_below;
+    fn of(writer: &mut DeviceWriter, served: &Stripe) -> Result<Self, RecoverError> {
+        let stripe = Arc::clone(&writer.stripe);
+        let serial = writer.superblock.checkpoint_serial;
+        let forgotten_below = writer.superblock.removes_forgotten_below;
         let journalled =
-            scribe
+            writer
                 .journal
-                .read(&stripe.medium, serial, forgotten_below, scribe.was_clean);
+                .read(&stripe.medium, serial, forgotten_below, writer.was_clean);
         let Journalled {
             removed,
             rules,
@@ -294,14 +294,14 @@ impl Basis {
         let newest_restored = restored.as_ref().map(|it| it.edition.serial) == Some(serial);
         let held_below = match newest_restored {
             // Nothing was removed behind it.
-            true if scribe.was_clean => u64::MAX,
-            true => scribe.superblock.removes_held_below,
+            true if writer.was_clean => u64::MAX,
+            true => writer.superblock.removes_held_below,
             false => 0,
         };
         if lost.rules || lost.removes_below > held_below {
-            floor = forget_all(scribe, served)?;
-        } else if scribe.journal.has_one_set_of_rules() {
-            scribe.write_rules(&served.rules.lines())?;
+            floor = forget_all(writer, served)?;
+        } else if writer.journal.has_one_set_of_rules() {
+            writer.write_rules(&served.rules.lines())?;
         }
         for removed in &removed {
             stripe.version_was_drawn(removed.version.0);
@@ -315,18 +315,18 @@ impl Basis {
     }
 
     /// Applies the lists to `shards` and sets the log's head and cursor.
-    fn replay(&self, scribe: &mut Scribe, shards: &Range<usize>) {
-        let stripe = Arc::clone(&scribe.stripe);
+    fn replay(&self, writer: &mut DeviceWriter, shards: &Range<usize>) {
+        let stripe = Arc::clone(&writer.stripe);
         let replay = Replay {
             removed: Some(&self.newest),
             floor: self.floor,
             ..Replay::new(&stripe, shards.clone())
         };
         match &self.restored {
-            Some(restored) => from_checkpoint(scribe, &replay, restored, &self.removed),
-            None => from_scan(scribe, &replay),
+            Some(restored) => from_checkpoint(writer, &replay, restored, &self.removed),
+            None => from_scan(writer, &replay),
         }
-        if !scribe.was_clean {
+        if !writer.was_clean {
             replay.unlearn_last_batches();
         }
     }
@@ -334,9 +334,9 @@ impl Basis {
 
 /// Removes or rules cannot be read any more: what they took away is not known, so everything from
 /// before this opening goes, now and for all openings to come. Returns the version below which.
-fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
+fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     let below = served.shared.members.first_version();
-    let device = scribe.stripe.medium.device_id;
+    let device = writer.stripe.medium.device_id;
     tracing::error!(
         device,
         "removes or purges cannot be read: all older content is forgotten"
@@ -346,7 +346,7 @@ fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
         .rules
         .add(&[Rule::everything(below)], &served.medium.budget);
     // Before the ring is written over: what cannot be read now may be blank next time.
-    scribe.write_rules(&served.rules.lines())?;
+    writer.write_rules(&served.rules.lines())?;
     Ok(below)
 }
 
@@ -368,7 +368,7 @@ fn newest(removed: &[Removed]) -> KeyMap<Version> {
 }
 
 fn from_checkpoint(
-    scribe: &mut Scribe,
+    writer: &mut DeviceWriter,
     replay: &Replay<'_>,
     restored: &Restored,
     removed: &[Removed],
@@ -388,11 +388,11 @@ fn from_checkpoint(
         stripe.forget(&mut stripe.shard(removed.key), removed.key);
     }
     if cursor.stamp == 0 {
-        return from_scan(scribe, replay);
+        return from_scan(writer, replay);
     }
-    if scribe.was_clean {
+    if writer.was_clean {
         let listed = Segment::walk(&stripe.medium, cursor.segment, Some(cursor.stamp), 0, 0).listed;
-        scribe.log.resume(cursor, listed);
+        writer.log.resume(cursor, listed);
         return;
     }
     let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
@@ -403,7 +403,7 @@ fn from_checkpoint(
         };
         last = replay.segment(next, 0, 0);
     }
-    scribe.log.resume_behind(last);
+    writer.log.resume_behind(last);
 }
 
 /// The segment that was opened after `last`, if one was. Some in between may have been left out
@@ -431,9 +431,9 @@ fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
 }
 
 /// Without a checkpoint.
-fn from_scan(scribe: &mut Scribe, replay: &Replay<'_>) {
+fn from_scan(writer: &mut DeviceWriter, replay: &Replay<'_>) {
     if let Some(last) = replay.scan() {
-        scribe.log.resume_behind(last);
+        writer.log.resume_behind(last);
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Pen, Scribe};
+use super::{DeviceWriter, Pen};
 use crate::address::{LogPos, SetId, Slot};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::table;
@@ -41,8 +41,9 @@ struct Placed {
     head: LogPos,
 }
 
-impl Scribe {
-    /// Writes `batch`; large ones of the log are under way when this returns ([`Scribe::settle`]).
+impl DeviceWriter {
+    /// Writes `batch`. A large batch of the log is still being written when this returns
+    /// ([`DeviceWriter::wait_for_write`]).
     pub(super) fn write_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
         match self.stripe.medium.geometry.family {
             Family::Log => self.write_log_batch(batch),
@@ -113,7 +114,7 @@ impl Scribe {
 
     /// Waits for the write that is under way, if there is one, and has its records found; writes
     /// what would have gone with the next.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    pub(super) fn wait_for_write(&mut self) -> io::Result<()> {
         let written = self.finish()?;
         self.record(written);
         self.write_rider()

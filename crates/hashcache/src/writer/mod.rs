@@ -85,7 +85,7 @@ fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
 }
 
 /// The writing thread's own state.
-pub(crate) struct Scribe {
+pub(crate) struct DeviceWriter {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) log: LogWriter,
     pub(crate) journal: Journal,
@@ -112,7 +112,7 @@ pub(crate) struct Scribe {
     rules_pass: Option<RulesPass>,
 }
 
-impl Scribe {
+impl DeviceWriter {
     pub(crate) fn new(
         stripe: Arc<Stripe>,
         superblock: Superblock,
@@ -247,7 +247,7 @@ impl Scribe {
     /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
         if !work.is_a_batch() {
-            self.settle()?;
+            self.wait_for_write()?;
         }
         self.write_removals(&mut work.removals)?;
         self.tell_members(&mut work.superblocks)?;
@@ -263,7 +263,7 @@ impl Scribe {
             self.sync()?;
         }
         if !(work.flushes.is_empty() && work.cuts.is_empty()) {
-            self.settle()?;
+            self.wait_for_write()?;
         }
         for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
             done.keep();
@@ -314,7 +314,7 @@ impl Scribe {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         self.stripe.medium.sync()?;
         self.unsynced_bytes = 0;
         self.synced_at = self.stripe.medium.clock.monotone();
@@ -343,7 +343,7 @@ impl Scribe {
         let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
             || self.unsaved() >= UNSAVED_BEGIN;
         if self.checkpoint.is_none() && is_time {
-            self.settle()?;
+            self.wait_for_write()?;
             self.begin_checkpoint();
         }
         let now = self.stripe.medium.clock.monotone();
@@ -396,7 +396,7 @@ impl Scribe {
             if self.unsaved() < UNSAVED_MAX {
                 break;
             }
-            self.settle()?;
+            self.wait_for_write()?;
             if self.checkpoint.is_none() {
                 self.begin_checkpoint();
             }
@@ -462,7 +462,7 @@ impl Scribe {
 
     /// A whole checkpoint at once: somebody waits for it.
     fn run_checkpoint(&mut self) -> io::Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         self.checkpoint = None;
         self.begin_checkpoint();
         while self.checkpoint.is_some() {
@@ -473,7 +473,7 @@ impl Scribe {
 
     /// Everything to disk, the index saved, the superblock marked clean.
     fn close(&mut self) -> io::Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         self.checkpoint = None;
         self.begin_checkpoint();
         let Some(mut checkpoint) = self.checkpoint.take() else {

@@ -18,7 +18,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::Scribe;
+use super::DeviceWriter;
 use crate::address::LogPos;
 use crate::disk::Segment;
 use crate::disk::circular_log::Cursor;
@@ -50,7 +50,7 @@ pub(crate) struct Readmission {
     begun: Option<Cursor>,
 }
 
-impl Scribe {
+impl DeviceWriter {
     /// Copies what is in use of the records that the log comes to next, as many as go with how far
     /// the open segment is filled.
     pub(super) fn readmit(&mut self) -> io::Result<()> {

@@ -12,7 +12,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::Scribe;
+use super::DeviceWriter;
 use crate::address::SetId;
 use crate::bans::Effect;
 use crate::disk::table;
@@ -48,7 +48,7 @@ impl RulesPass {
     }
 }
 
-impl Scribe {
+impl DeviceWriter {
     /// Makes `removals` durable.
     pub(super) fn write_removals(&mut self, removals: &mut Vec<Removal>) -> io::Result<()> {
         if removals.is_empty() {
@@ -67,7 +67,7 @@ impl Scribe {
         if removals.iter().any(behind_pending) {
             let (come, _) = self.stripe.queue.come_and_taken();
             self.write_pending_below(come)?;
-            self.settle()?;
+            self.wait_for_write()?;
         }
         let removed: Vec<Removed> = removals.iter().filter_map(name).collect();
         match self.stripe.medium.geometry.family {
@@ -158,7 +158,7 @@ impl Scribe {
         let unsettled = self.stripe.rules.any_unsettled();
         if unsettled {
             // What was taken out of the queue is to be written, not under way.
-            self.settle()?;
+            self.wait_for_write()?;
         }
         let stripe = &self.stripe;
         let now = stripe.medium.clock.monotone();
