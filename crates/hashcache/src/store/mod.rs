@@ -32,7 +32,7 @@ use crate::membership::{Chosen, DEVICES_MAX, History, Member};
 use crate::memory::{AlignedBuf, Keeper};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
-use crate::writer::{DeviceWriter, Pen, Readmission};
+use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
 use device::{Opened, Past, Place, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
@@ -466,8 +466,8 @@ fn start_writer(
     writer.readmission = readmits.then(Readmission::default);
     if sizing::overlaps(config, &opened.geometry) {
         let spare = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
-        let seat = AlignedBuf::zeroed(sizing::seat_bytes(&opened.geometry));
-        writer.pen = Some(Pen::new(stripe, spare, seat)?);
+        let side_buffer = AlignedBuf::zeroed(sizing::side_buffer_bytes(&opened.geometry));
+        writer.background = Some(BackgroundWrite::new(stripe, spare, side_buffer)?);
     }
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()

@@ -66,7 +66,7 @@ pub(crate) fn memory_needed<'a>(
     let of = |geometry: &Geometry| {
         let batch = buffer_bytes(config, geometry) as u64;
         let buffer = match overlaps(config, geometry) {
-            true => 2 * batch + seat_bytes(geometry) as u64,
+            true => 2 * batch + side_buffer_bytes(geometry) as u64,
             false => batch,
         };
         let index = geometry.index(IndexPolicy::of(config));
@@ -116,7 +116,7 @@ pub(crate) fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
 }
 
 /// The buffer for what is written between two batches that overlap: a footer, a checkpoint's part.
-pub(crate) fn seat_bytes(geometry: &Geometry) -> usize {
+pub(crate) fn side_buffer_bytes(geometry: &Geometry) -> usize {
     footer_bytes_max(geometry).max(PART_BYTES)
 }
 

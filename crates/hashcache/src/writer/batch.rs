@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DeviceWriter, Pen};
+use super::{BackgroundWrite, DeviceWriter};
 use crate::address::{LogPos, SetId, Slot};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::table;
@@ -96,15 +96,15 @@ impl DeviceWriter {
         };
         // The one before is recorded first: of two that could be one name the later is newer. But
         // the device is given this one before that, for recording takes half as long as a write.
-        match &mut self.pen {
-            Some(pen) if pen.takes(bytes) => {
-                pen.begin(at, bytes, &mut self.buffer);
+        match &mut self.background {
+            Some(background) if background.takes(bytes) => {
+                background.begin(at, bytes, &mut self.buffer);
                 self.under_way = Some(written);
                 self.record(earlier);
             }
             _ => {
                 self.record(earlier);
-                self.write_rider()?;
+                self.write_side()?;
                 self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.record(Some(written));
             }
@@ -117,20 +117,20 @@ impl DeviceWriter {
     pub(super) fn wait_for_write(&mut self) -> io::Result<()> {
         let written = self.finish()?;
         self.record(written);
-        self.write_rider()
+        self.write_side()
     }
 
-    /// Writes what would go with the pen's next write. None is under way.
-    fn write_rider(&mut self) -> io::Result<()> {
-        if let Some(pen) = &mut self.pen {
-            let took = pen.drop_off(&self.stripe)?;
-            self.rider_was_written(took);
+    /// Writes the queued side write now. No write is in flight.
+    fn write_side(&mut self) -> io::Result<()> {
+        if let Some(background) = &mut self.background {
+            let took = background.write_side(&self.stripe)?;
+            self.side_was_written(took);
         }
         Ok(())
     }
 
     /// It may have been a part of the checkpoint.
-    fn rider_was_written(&mut self, took: Option<Duration>) {
+    fn side_was_written(&mut self, took: Option<Duration>) {
         if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
             checkpoint.others_wrote(self.stripe.medium.clock.monotone(), took);
         }
@@ -139,17 +139,17 @@ impl DeviceWriter {
     /// Waits for the write that is under way; what it wrote is still to be recorded.
     fn finish(&mut self) -> io::Result<Option<Written>> {
         let written = self.under_way.take();
-        if let (Some(_), Some(pen)) = (&written, &mut self.pen) {
-            let took = pen.finish()?;
-            self.rider_was_written(took);
+        if let (Some(_), Some(background)) = (&written, &mut self.background) {
+            let took = background.finish()?;
+            self.side_was_written(took);
         }
         Ok(written)
     }
 
     /// Waits for it too, and has nothing found: the device is gone.
     pub(super) fn drop_under_way(&mut self) {
-        if let (Some(_), Some(pen)) = (self.under_way.take(), &mut self.pen) {
-            let _ = pen.finish();
+        if let (Some(_), Some(background)) = (self.under_way.take(), &mut self.background) {
+            let _ = background.finish();
         }
     }
 
@@ -240,9 +240,12 @@ impl DeviceWriter {
     /// opens the next one.
     fn open_segment(&mut self) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
-        let seat = self.pen.as_mut().and_then(Pen::seat);
-        let rides = seat.is_some();
-        let out = seat.unwrap_or(&mut self.buffer);
+        let side_buffer = self
+            .background
+            .as_mut()
+            .and_then(BackgroundWrite::side_buffer);
+        let goes_beside = side_buffer.is_some();
+        let out = side_buffer.unwrap_or(&mut self.buffer);
         if let Some((at, bytes)) = self.log.footer(out, &stripe.medium.secret) {
             // The footer goes over what the last lap left there, so the head moves first here too.
             let end = Cursor {
@@ -251,8 +254,8 @@ impl DeviceWriter {
             };
             stripe.log.opened(end);
             let at = stripe.medium.geometry.log_offset + at;
-            match &mut self.pen {
-                Some(pen) if rides => pen.carry(at, bytes),
+            match &mut self.background {
+                Some(background) if goes_beside => background.queue_side_write(at, bytes),
                 _ => stripe.medium.write(at, &self.buffer[..bytes])?,
             }
             self.unsynced_bytes += bytes as u64;

@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use background_write::Pen;
+pub(crate) use background_write::BackgroundWrite;
 pub(crate) use readmission::Readmission;
 
 use crate::completion::Promise;
@@ -96,7 +96,7 @@ pub(crate) struct DeviceWriter {
     /// Set when records that are in use are to be kept.
     pub(crate) readmission: Option<Readmission>,
     /// Set where batches are put together while the one before is being written.
-    pub(crate) pen: Option<Pen>,
+    pub(crate) background: Option<BackgroundWrite>,
     under_way: Option<Written>,
     checkpoint: Option<Checkpoint>,
     /// Ordinal of the first journal block that was still to be written when the last checkpoint
@@ -127,7 +127,7 @@ impl DeviceWriter {
             sync_interval,
             was_clean,
             readmission: None,
-            pen: None,
+            background: None,
             under_way: None,
             checkpoint: None,
             removes_before_checkpoint: 0,
@@ -355,18 +355,18 @@ impl DeviceWriter {
         }
     }
 
-    /// Writes the next part, or leaves it to the pen where that is at work. What is under way need
-    /// not be in it: replay begins before that.
+    /// Writes the next part, or queues it as a side write while a batch is in flight. The records of
+    /// that batch need not be in the part: replay begins before them.
     fn step_checkpoint(&mut self) -> io::Result<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        match &mut self.pen {
-            Some(pen) if self.under_way.is_some() => {
-                if let Some(seat) = pen.seat() {
-                    let out = &mut seat[..PART_BYTES];
+        match &mut self.background {
+            Some(background) if self.under_way.is_some() => {
+                if let Some(side_buffer) = background.side_buffer() {
+                    let out = &mut side_buffer[..PART_BYTES];
                     let at = checkpoint.put_part(&self.stripe.medium, &self.stripe.index, out);
-                    pen.carry(at, PART_BYTES);
+                    background.queue_side_write(at, PART_BYTES);
                 }
             }
             _ => checkpoint.write_part(&self.stripe.medium, &self.stripe.index)?,

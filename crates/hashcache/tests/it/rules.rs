@@ -160,7 +160,7 @@ fn a_purge_takes_what_is_being_written_when_it_comes() {
         gate.shut();
         let cut = cache.cut_batch();
         // A thread of its own, while the one that orders writes waits for it.
-        assert_eq!(gate.wait_for_write(), "hc-pen");
+        assert_eq!(gate.wait_for_write(), "hc-background");
         let by_rule = cache.remove_matching(&[rule(&cache, number)]);
         let by_name = cache.remove(&name(13));
         let gone = |n: u64| n == 13 || matches(number, n);
