@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
-use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
+use crate::memory::{Budget, Class, Hot, MemoryPressure, Reservation};
 use crate::object;
 use crate::object::Version;
 use crate::policy::LogPolicy;
@@ -60,7 +60,7 @@ struct Inner {
     /// Held while a rule is put in force.
     rules: std::sync::Mutex<()>,
     /// Gives memory back to others until the cache is gone.
-    _keeper: Keeper,
+    _memory_pressure: MemoryPressure,
     closed: std::sync::atomic::AtomicBool,
 }
 
@@ -107,7 +107,7 @@ impl Cache {
             shared,
             stripes,
             writers,
-            keeper,
+            memory_pressure,
         } = store::start(&config)?;
         let writers = std::sync::Mutex::new(writers);
         let closed = std::sync::atomic::AtomicBool::new(false);
@@ -117,7 +117,7 @@ impl Cache {
             writers,
             flights: fetch_once::Flights::default(),
             rules: std::sync::Mutex::default(),
-            _keeper: keeper,
+            _memory_pressure: memory_pressure,
             closed,
         });
         Ok(Self {

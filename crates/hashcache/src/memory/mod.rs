@@ -30,5 +30,5 @@ pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
 pub(crate) use kept::Kept;
 pub(crate) use pinned::{Held, Stand};
-pub(crate) use pressure::Keeper;
+pub(crate) use pressure::MemoryPressure;
 pub(crate) use sharded_lock::{ReadLocked, ShardedLock, WriteLocked};

@@ -38,12 +38,12 @@ struct Group {
 }
 
 /// See the module's head.
-pub(super) struct Surroundings {
+pub(super) struct SystemMemory {
     groups: Vec<Group>,
     machine: Option<File>,
 }
 
-impl Surroundings {
+impl SystemMemory {
     /// Those of this process.
     pub(super) fn of_this_process() -> Self {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_room_for_a_byte() {
-        let room = Surroundings::of_this_process().room(0).unwrap();
+        let room = SystemMemory::of_this_process().room(0).unwrap();
         assert!(room.to_stay > 0);
     }
 }

@@ -29,7 +29,7 @@ use crate::format::{Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
-use crate::memory::{AlignedBuf, Keeper};
+use crate::memory::{AlignedBuf, MemoryPressure};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
@@ -47,7 +47,7 @@ pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
     pub(crate) writers: Vec<WriterThread>,
-    pub(crate) keeper: Keeper,
+    pub(crate) memory_pressure: MemoryPressure,
 }
 
 /// Opens or makes the store of `config` and starts its threads.
@@ -70,10 +70,12 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     shared
         .members
         .join(stripes.iter().map(|it| it.peer()).collect());
-    let keeper = shared.keeper().map_err(|source| OpenError::System {
-        what: "a thread",
-        source,
-    })?;
+    let memory_pressure = shared
+        .memory_pressure()
+        .map_err(|source| OpenError::System {
+            what: "a thread",
+            source,
+        })?;
     tell(&mut opened, &shared.members)?;
     made.keep();
     let opened = opened.into_iter().zip(pasts).collect();
@@ -82,7 +84,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         shared,
         stripes,
         writers,
-        keeper,
+        memory_pressure,
     })
 }
 
