@@ -20,7 +20,7 @@ use crate::device::MemoryDevice;
 use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
 use crate::lanes;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::memory::ShardedLock;
 use crate::object::Version;
 use crate::record::Record;
@@ -105,7 +105,12 @@ fn commit_with(stripe: &Stripe, name: &str, begun: &Arc<Begun>, labels: Vec<u64>
         judged: std::sync::atomic::AtomicU64::default(),
     };
     let record_bytes = record_bytes(name.len(), record.fields.label_words(), 0, 0);
-    let pending = Pending::put(Kept::alone(record), record_bytes, None, Arc::default());
+    let pending = Pending::put(
+        RecordHandle::alone(record),
+        record_bytes,
+        None,
+        Arc::default(),
+    );
     let pending = Arc::new(pending);
     let accepted = stripe.put_head(&pending, begun);
     stripe.end_begun(key, begun);

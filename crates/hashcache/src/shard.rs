@@ -16,8 +16,8 @@ use crate::address::LogPos;
 use crate::completion::{Outcome, Promise, promise};
 use crate::format::Kind;
 use crate::key::{KeyHash, KeyMap};
-use crate::memory::Kept;
-use crate::memory::{Budget, Reservation, Stand};
+use crate::memory::RecordHandle;
+use crate::memory::{Budget, PinnedRecord, Reservation};
 use crate::object::Version;
 use crate::policy::{Located, ShardPolicy};
 use crate::record::Record;
@@ -26,9 +26,9 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// A record that waits for its batch.
 pub(crate) struct Pending {
-    pub(crate) record: Kept,
+    pub(crate) record: RecordHandle,
     /// From its second hit on, if there is memory for it.
-    stand: OnceLock<Stand>,
+    pinned: OnceLock<PinnedRecord>,
     /// Where an older version is known to lie.
     pub(crate) replaces: Option<LogPos>,
     /// It is no put but a copy of what lies there, made to be kept for longer.
@@ -46,14 +46,14 @@ impl Pending {
     /// A put, which gives back the place of what it `replaces`. The record takes `record_bytes` on
     /// disk, without padding.
     pub(crate) fn put(
-        record: Kept,
+        record: RecordHandle,
         record_bytes: usize,
         replaces: Option<LogPos>,
         reservations: Arc<Vec<Reservation>>,
     ) -> Self {
         Self {
             record,
-            stand: OnceLock::new(),
+            pinned: OnceLock::new(),
             replaces,
             copies: None,
             dead: AtomicBool::new(false),
@@ -64,7 +64,7 @@ impl Pending {
     }
 
     /// A copy of what lies at `from`. Who holds the record has accounted for it.
-    pub(crate) fn copy(record: Kept, record_bytes: usize, from: LogPos) -> Self {
+    pub(crate) fn copy(record: RecordHandle, record_bytes: usize, from: LogPos) -> Self {
         Self {
             copies: Some(from),
             ..Self::put(record, record_bytes, None, Arc::default())
@@ -72,21 +72,21 @@ impl Pending {
     }
 
     /// The record, for who asked for it.
-    pub(crate) fn hit(&self, budget: &Budget) -> Kept {
+    pub(crate) fn hit(&self, budget: &Budget) -> RecordHandle {
         // A store takes the cache line from other processors, even of what is there.
         if !self.asked_for.load(Ordering::Relaxed) {
             self.asked_for.store(true, Ordering::Relaxed);
             return self.record.clone();
         }
-        if let Kept::Alone(record) = &self.record
-            && self.stand.get().is_none()
-            && let Some(stand) = Stand::new(record, budget)
+        if let RecordHandle::Alone(record) = &self.record
+            && self.pinned.get().is_none()
+            && let Some(pinned) = PinnedRecord::new(record, budget)
         {
             // Somebody else may have been faster.
-            let _ = self.stand.set(stand);
+            let _ = self.pinned.set(pinned);
         }
-        let stand = self.stand.get();
-        stand.map_or_else(|| self.record.clone(), |it| Kept::Held(it.hold()))
+        let pinned = self.pinned.get();
+        pinned.map_or_else(|| self.record.clone(), |it| RecordHandle::Pinned(it.pin()))
     }
 
     /// Whether it was ever a hit.
@@ -108,7 +108,7 @@ impl Pending {
 }
 
 /// What a look-up on disk came to: the record, if it is there.
-pub(crate) type Found = Option<Kept>;
+pub(crate) type Found = Option<RecordHandle>;
 
 /// A look-up on disk that others may join.
 pub(crate) struct Reading {

@@ -138,7 +138,7 @@ struct Lead {
 impl Lead {
     /// Joins who is at work on `name`, or takes the lead.
     fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<Shared>> {
-        let mut flights = cache.hold.inner.flights.lock();
+        let mut flights = cache.inner.flights.lock();
         let stripe = cache.stripe(key);
         if let Some(flight) = flights.get(name)
             && !flight.begun.superseded.load(Ordering::Acquire)
@@ -179,7 +179,7 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let mut flights = self.cache.hold.inner.flights.lock();
+        let mut flights = self.cache.inner.flights.lock();
         let own = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
         if flights.get(&self.name).is_some_and(own) {
             flights.remove(&self.name);

@@ -7,7 +7,6 @@
 mod fetch_once;
 mod file;
 mod follow;
-mod hold;
 mod many;
 mod read;
 mod write;
@@ -25,14 +24,13 @@ pub use follow::{Follower, Stream};
 pub use read::{Hit, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
-use hold::Hold;
-
 use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
+use crate::lanes::LaneArc;
 use crate::memory::{Budget, Class, Hot, MemoryPressure, Reservation};
 use crate::object;
 use crate::object::Version;
@@ -48,7 +46,10 @@ use crate::write_queue::{Done, Queue, Removal, Removing};
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
 pub struct Cache {
-    hold: Arc<Hold>,
+    /// Every hit keeps its cache open. Were there one count of them, all processors would write to
+    /// one cache line with every answer from memory, and two of them would answer little more than
+    /// one. So each lane counts its own hits.
+    inner: LaneArc<Inner>,
 }
 
 struct Inner {
@@ -111,7 +112,7 @@ impl Cache {
         } = store::start(&config)?;
         let writers = std::sync::Mutex::new(writers);
         let closed = std::sync::atomic::AtomicBool::new(false);
-        let inner = Arc::new(Inner {
+        let inner = LaneArc::new(Inner {
             stripes,
             shared,
             writers,
@@ -120,33 +121,31 @@ impl Cache {
             _memory_pressure: memory_pressure,
             closed,
         });
-        Ok(Self {
-            hold: Hold::with_one_for_each_lane(inner),
-        })
+        Ok(Self { inner })
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
     /// done. Other handles stay usable but store nothing any more.
     pub fn close(self) {
-        self.hold.inner.close();
+        self.inner.close();
     }
 
     /// A clone for what a look-up returns. Threads that look up at the same time count theirs
     /// in different places.
     fn of_this_thread(&self) -> Self {
         Self {
-            hold: self.hold.of_this_thread(),
+            inner: self.inner.of_this_thread(),
         }
     }
 
     /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
     fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
-        &self.hold.inner.stripes[self.shared().members.owner(key)]
+        &self.inner.stripes[self.shared().members.owner(key)]
     }
 
     /// What all stripes have in common.
     fn shared(&self) -> &Shared {
-        &self.hold.inner.shared
+        &self.inner.shared
     }
 
     fn secret(&self) -> &Secret {
@@ -278,7 +277,7 @@ impl Cache {
     /// 4,096 rules (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
     /// [`Rule::within`].
     pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
-        let inner = &self.hold.inner;
+        let inner = &*self.inner;
         // One at a time, so that rules come to each device in the order of their versions.
         let turn = inner.rules.lock().expect("no holder of this lock panics");
         let version = self.next_version();
@@ -350,14 +349,14 @@ impl Cache {
 
     /// Rules in force, on the device that has most: [`crate::MAX_RULES`] at the most.
     pub fn rules(&self) -> usize {
-        let counts = self.hold.inner.stripes.iter().map(|it| it.rules.count());
+        let counts = self.inner.stripes.iter().map(|it| it.rules.count());
         counts.max().unwrap_or(0)
     }
 
     /// Rules there can be before they become wider, on the device that takes fewest: see
     /// [`Cache::remove_matching`].
     pub fn rules_max(&self) -> usize {
-        let most = self.hold.inner.stripes.iter().map(|it| it.rules.most());
+        let most = self.inner.stripes.iter().map(|it| it.rules.most());
         most.min().unwrap_or(0)
     }
 
@@ -375,7 +374,7 @@ impl Cache {
 
     fn write(&self, push: fn(&Queue, Part)) -> Outcome<bool> {
         let in_service = |it: &&Arc<Stripe>| it.health() != Health::OutOfService;
-        let stripes: Vec<_> = self.hold.inner.stripes.iter().filter(in_service).collect();
+        let stripes: Vec<_> = self.inner.stripes.iter().filter(in_service).collect();
         if stripes.is_empty() {
             return Outcome::ready(false);
         }
@@ -387,10 +386,7 @@ impl Cache {
     }
 
     fn is_closed(&self) -> bool {
-        self.hold
-            .inner
-            .closed
-            .load(std::sync::atomic::Ordering::Acquire)
+        self.inner.closed.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Sets memory aside out of the cache's budget, for what its users hold on its behalf.
@@ -413,7 +409,7 @@ impl Cache {
 
     /// Whether the store takes part. One that has lost some of its devices does.
     pub fn health(&self) -> Health {
-        let stripes = || self.hold.inner.stripes.iter().map(|stripe| stripe.health());
+        let stripes = || self.inner.stripes.iter().map(|stripe| stripe.health());
         match stripes().find(|it| *it == Health::Recovering) {
             Some(recovering) => recovering,
             None if stripes().all(|it| it == Health::OutOfService) => Health::OutOfService,
@@ -423,7 +419,7 @@ impl Cache {
 
     /// What is stored and what happened. Costs a walk over the index.
     pub fn stats(&self) -> Stats {
-        let stripes = &self.hold.inner.stripes;
+        let stripes = &self.inner.stripes;
         let (mut entries, mut early_evictions) = (0, 0);
         for shard in stripes.iter().flat_map(|stripe| stripe.views()) {
             entries += shard.policy.entries();

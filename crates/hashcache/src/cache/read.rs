@@ -12,7 +12,7 @@ use super::{Cache, write};
 use crate::completion::Outcome;
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::object::{Cut, Version};
 use crate::shard::Found;
 use crate::shard::Wanted;
@@ -22,11 +22,11 @@ use crate::stripe::{Hint, Lookup};
 #[derive(Clone)]
 pub struct Hit {
     pub(super) cache: Cache,
-    pub(super) head: Kept,
+    pub(super) head: RecordHandle,
 }
 
 impl Hit {
-    pub(super) fn new(cache: Cache, head: Kept) -> Self {
+    pub(super) fn new(cache: Cache, head: RecordHandle) -> Self {
         Self { cache, head }
     }
 
@@ -185,7 +185,7 @@ fn add_hole(holes: &mut Vec<Range<u64>>, hole: Range<u64>) {
 /// Content of a hit, in pieces.
 pub struct Reader {
     spans: Spans,
-    head: Kept,
+    head: RecordHandle,
     at: u64,
     end: u64,
 }
@@ -273,7 +273,7 @@ pub(super) struct Spans {
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
-    current: Option<(u32, Kept)>,
+    current: Option<(u32, RecordHandle)>,
     /// In order; spans of one run are asked for together.
     asked: Vec<(u32, Outcome<Found>)>,
 }

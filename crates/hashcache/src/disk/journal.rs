@@ -36,7 +36,7 @@ use crate::memory::AlignedBuf;
 
 /// What the writer knows of a block in the ring.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct RingBlock {
     /// Highest version removed in it.
     version_max: u64,
     /// Serial of the last checkpoint begun before it was written.
@@ -101,7 +101,7 @@ pub(crate) struct Journal {
     last: usize,
     /// The removes in it, while more may be added.
     growing: Vec<Removed>,
-    ring: Vec<Held>,
+    ring: Vec<RingBlock>,
     /// Serial of the last checkpoint that was begun.
     begun: u64,
     /// What the superblock says of removes that may be gone.
@@ -132,7 +132,7 @@ impl Journal {
             doubled: false,
             last: blocks.saturating_sub(1),
             growing: Vec::new(),
-            ring: vec![Held::default(); blocks],
+            ring: vec![RingBlock::default(); blocks],
             begun: 0,
             forgotten_below: 0,
             rules_blocks,
@@ -225,7 +225,7 @@ impl Journal {
     fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
         let versions = block.removed.iter().map(|it| it.version.0);
         // Written under this checkpoint at the latest: the next two must begin before it goes.
-        self.ring[place] = Held {
+        self.ring[place] = RingBlock {
             version_max: versions.max().unwrap_or(0),
             checkpoint: self.begun,
         };
@@ -343,7 +343,7 @@ impl Journal {
     }
 
     /// The next `n` places that hold nothing of the last block.
-    fn ahead(&self, n: usize) -> impl Iterator<Item = Held> {
+    fn ahead(&self, n: usize) -> impl Iterator<Item = RingBlock> {
         let first = self.base + 1 + usize::from(self.doubled);
         (first..first + n).map(|place| self.ring[place % self.ring.len()])
     }
@@ -358,7 +358,7 @@ impl Journal {
 
     /// Whether what is about to be lost is not yet held by two checkpoints.
     pub(crate) fn needs_checkpoint(&self, completed: u64) -> bool {
-        let young = |held: Held| held.version_max > 0 && held.checkpoint + 2 > completed;
+        let young = |held: RingBlock| held.version_max > 0 && held.checkpoint + 2 > completed;
         self.ahead(self.quarter()).any(young)
     }
 
@@ -402,7 +402,7 @@ impl Journal {
         };
         block.encode(&mut bytes, &medium.secret);
         self.next += 1;
-        self.ring[self.last] = Held {
+        self.ring[self.last] = RingBlock {
             version_max,
             checkpoint: self.begun,
         };

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
-use super::pinned::{Held, Shelf, Stored};
+use super::pinned::{Pinned, PinnedRecords, Stored};
 use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
 use crate::address::LogPos;
@@ -32,7 +32,8 @@ const ENTRY_BYTES: u64 = 512;
 /// What the map knows of a record.
 struct HotObject {
     stored: Arc<Stored>,
-    shelf: Shelf,
+    /// All records that end in the same slab.
+    in_slab: PinnedRecords,
     asked_for: AtomicBool,
     /// The same since the log last came round to it ([`Hot::peek`]).
     used: AtomicBool,
@@ -48,8 +49,8 @@ impl HotObject {
         }
     }
 
-    fn hold(&self) -> Held {
-        self.shelf.hold(&self.stored)
+    fn pin(&self) -> Pinned {
+        self.in_slab.pin(&self.stored)
     }
 }
 
@@ -58,7 +59,7 @@ struct Shard {
     map: KeyMap<HotObject>,
     open: Option<Open>,
     /// Of each slab from the oldest to the one being filled, the records that end in it.
-    shelves: VecDeque<Shelf>,
+    by_slab: VecDeque<PinnedRecords>,
 }
 
 fn shard(key: KeyHash) -> usize {
@@ -122,12 +123,12 @@ impl Hot {
     }
 
     /// The record under `key`, if it is hot and is what is `wanted`: a hit.
-    pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Held> {
+    pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Pinned> {
         let shard = self.read(key);
         let hot = shard.map.get(&key).filter(|it| wanted(&it.stored.record))?;
         hot.was_asked_for();
         self.hits.add(1);
-        Some(hot.hold())
+        Some(hot.pin())
     }
 
     /// Look-ups that were hits.
@@ -137,11 +138,11 @@ impl Hot {
 
     /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
     /// not count as asking for it.
-    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Held, bool)> {
+    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Pinned, bool)> {
         let shard = self.read(key);
         let hot = shard.map.get(&key)?;
         let used = hot.used.swap(false, Ordering::Relaxed);
-        Some((hot.hold(), used))
+        Some((hot.pin(), used))
     }
 
     /// Whether the record under `key` is hot. Does not count as asking for it.
@@ -189,7 +190,7 @@ impl Hot {
 
     /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of
     /// the key's shard.
-    pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Held> {
+    pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Pinned> {
         let key = record.fields.key;
         let bytes = record.metadata.len() + record.content_bytes();
         if bytes as u64 > self.budget.limit() / 32 {
@@ -213,14 +214,14 @@ impl Hot {
         };
         let hot = HotObject {
             stored: Arc::new(stored),
-            shelf: shard.shelves.back()?.clone(),
+            in_slab: shard.by_slab.back()?.clone(),
             asked_for: AtomicBool::new(false),
             used: AtomicBool::new(false),
         };
         // Last, because making room may have let go of the slab in which it begins: a record that
-        // is on no shelf would never be let go of.
-        hot.shelf.put(Arc::clone(&hot.stored));
-        let held = hot.hold();
+        // is in no such list would never be let go of.
+        hot.in_slab.put(Arc::clone(&hot.stored));
+        let held = hot.pin();
         let old = shard.map.insert(key, hot);
         drop(shard);
         self.count_out(old.as_ref());
@@ -230,7 +231,7 @@ impl Hot {
 
     fn copy(&self, shard: &mut Shard, record: &Record) -> Option<(Bytes, Vec<Bytes>)> {
         // Metadata is used whole, so it does not straddle slabs; content may.
-        let full = |shard: &Shard| shard.shelves.back().is_none_or(Shelf::is_full);
+        let full = |shard: &Shard| shard.by_slab.back().is_none_or(PinnedRecords::is_full);
         let room = |shard: &Shard| shard.open.as_ref().map_or(0, Open::room);
         if full(shard) || room(shard) < record.metadata.len().max(1) {
             self.next_slab(shard)?;
@@ -258,7 +259,7 @@ impl Hot {
 
     /// Begins another slab, at the cost of this shard's oldest ones when the budget is spent.
     fn next_slab(&self, shard: &mut Shard) -> Option<()> {
-        let once = shard.shelves.len();
+        let once = shard.by_slab.len();
         let mut tries = 2 * once;
         shard.open = loop {
             let most = self.slabs_max.load(Ordering::Relaxed);
@@ -272,31 +273,31 @@ impl Hot {
                 }
             }
         };
-        shard.shelves.push_back(Shelf::new());
+        shard.by_slab.push_back(PinnedRecords::new());
         self.slabs.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
     fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
-        let Some(shelf) = shard.shelves.pop_front() else {
+        let Some(oldest) = shard.by_slab.pop_front() else {
             return;
         };
-        if shard.shelves.is_empty() {
+        if shard.by_slab.is_empty() {
             shard.open = None;
         }
-        let records = shelf.records();
-        // What came after it under the same name is on a shelf of its own.
+        let records = oldest.records();
+        // What came after it under the same name is in the list of its own slab.
         let own = |stored: &Arc<Stored>| {
             let hot = shard.map.get(&stored.record.fields.key);
             hot.filter(|hot| Arc::ptr_eq(&hot.stored, stored))
         };
         let asked = |hot: &&HotObject| hot.asked_for.swap(false, Ordering::Relaxed);
         let asked_for = records.iter().filter_map(own).filter(asked).count();
-        if asked_counts && 2 * asked_for > records.len() && !shard.shelves.is_empty() {
+        if asked_counts && 2 * asked_for > records.len() && !shard.by_slab.is_empty() {
             // Behind the newest full slab: the last one is still being filled.
-            let behind = shard.shelves.len() - 1;
-            shard.shelves.insert(behind, shelf);
+            let behind = shard.by_slab.len() - 1;
+            shard.by_slab.insert(behind, oldest);
             return;
         }
         self.slabs.fetch_sub(1, Ordering::Relaxed);
@@ -369,7 +370,7 @@ impl Hot {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pinned::Stand;
+    use super::super::pinned::PinnedRecord;
     use super::*;
     use crate::format::{Fields, Kind};
     use crate::key::Secret;
@@ -520,18 +521,18 @@ mod tests {
     }
 
     #[test]
-    fn a_record_on_a_stand_outlives_it_and_then_its_memory_comes_back() {
+    fn a_pinned_record_outlives_its_owner_and_then_its_memory_comes_back() {
         let budget = Budget::new(1 << 20);
         let record = Arc::new(record(7, 5_000));
-        let stand = Stand::new(&record, &budget).unwrap();
+        let pinned = PinnedRecord::new(&record, &budget).unwrap();
         let used = budget.used();
         assert!(used > 0);
         let held: Vec<_> = std::thread::scope(|scope| {
-            let holds = || stand.hold();
+            let holds = || pinned.pin();
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(holds)).collect();
             threads.into_iter().map(|it| it.join().unwrap()).collect()
         });
-        drop((stand, record));
+        drop((pinned, record));
         assert!(held.iter().all(|it| it.content(0).iter().all(|b| *b == 7)));
         let piece = held[0].content(0);
         assert_eq!(budget.used(), used);
@@ -540,7 +541,7 @@ mod tests {
         drop(piece);
         assert_eq!(budget.used(), 0);
         let full = Budget::new(100);
-        assert!(Stand::new(&Arc::new(self::record(8, 1)), &full).is_none());
+        assert!(PinnedRecord::new(&Arc::new(self::record(8, 1)), &full).is_none());
     }
 
     #[test]

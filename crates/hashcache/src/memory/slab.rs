@@ -69,7 +69,7 @@ impl Arena {
         }))
     }
 
-    /// An empty slab, if the arena has one and the budget has room for it and the shelf of what
+    /// An empty slab, if the arena has one and the budget has room for it and the list of what
     /// will end in it.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget) -> Option<Open> {
         let reservation = budget.reserve_free(SLAB_BYTES as u64 + pinned::bytes())?;

@@ -23,7 +23,7 @@ use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
 use crate::format::{IO_BLOCK, Kind, Prelude, RecordPlace};
 use crate::memory::AlignedBuf;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::record::Record;
 use crate::shard::{Question, Wanted};
@@ -109,7 +109,7 @@ impl Stripe {
         };
         shard.end_reading(key, &question.reading);
         drop(shard);
-        question.promise.set(Some(Kept::Held(record)));
+        question.promise.set(Some(RecordHandle::Pinned(record)));
         None
     }
 

@@ -18,7 +18,7 @@ use crate::disk::table;
 use crate::disk::{Medium, Read};
 use crate::format::Kind;
 use crate::key::KeyHash;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::policy::{Candidates, Epoch, Located};
 use crate::record::Record;
@@ -32,7 +32,7 @@ const EDITIONS_MAX: usize = 3;
 /// What memory says without changing anything.
 pub(crate) enum Recalled {
     /// It is in memory.
-    Found(Kept),
+    Found(RecordHandle),
     /// It is not stored.
     Nothing,
     /// [`Stripe::lookup`] will say.
@@ -53,7 +53,7 @@ pub(crate) enum Hint {
 /// An answer from memory, or the read that will give one.
 pub(crate) enum Lookup {
     /// It is in memory.
-    Found(Kept),
+    Found(RecordHandle),
     /// Memory knows that it is not stored.
     Nothing,
     /// The disk is being asked.
@@ -132,8 +132,11 @@ impl Stripe {
     }
 
     /// The head of `name`, if it is hot: the shortest way an answer can take.
-    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
-        self.shared.hot.hit(key, self.is_head(name)).map(Kept::Held)
+    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<RecordHandle> {
+        self.shared
+            .hot
+            .hit(key, self.is_head(name))
+            .map(RecordHandle::Pinned)
     }
 
     /// Whether a record is the head of `name`, and counts.
@@ -182,7 +185,7 @@ impl Stripe {
         // moved from pending to hot.
         let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
         if let Some(record) = self.shared.hot.hit(wanted.key, right) {
-            return Asked::Memory(Lookup::Found(Kept::Held(record)));
+            return Asked::Memory(Lookup::Found(RecordHandle::Pinned(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
             return Asked::Memory(match self.of_pending(pending, right) {
@@ -301,7 +304,7 @@ impl Stripe {
         self.medium.counters.disk_hits.add(1);
         // Once the device has failed its names get other owners, who know nothing of this read.
         if self.health() == Health::OutOfService {
-            return Some(Kept::alone(record));
+            return Some(RecordHandle::alone(record));
         }
         if !reading.stale.load(Ordering::Acquire) {
             match record.at {
@@ -317,10 +320,10 @@ impl Stripe {
             if whole <= self.medium.budget.limit() / 64
                 && let Some(hot) = self.shared.hot.insert(&record, record.at)
             {
-                return Some(Kept::Held(hot));
+                return Some(RecordHandle::Pinned(hot));
             }
         }
-        Some(Kept::alone(record))
+        Some(RecordHandle::alone(record))
     }
 
     /// `key` was served from `at`, from where its run goes on for `run` times 4 KiB. What was

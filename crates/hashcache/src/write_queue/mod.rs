@@ -509,7 +509,7 @@ mod tests {
     use crate::format::{Fields, Kind};
     use crate::geometry::Geometry;
     use crate::key::Secret;
-    use crate::memory::Kept;
+    use crate::memory::RecordHandle;
     use crate::object::Version;
 
     const DELAY: Duration = Duration::from_millis(250);
@@ -537,7 +537,7 @@ mod tests {
             useless_after: 0,
             labels: Vec::new(),
         };
-        let record = Kept::alone(crate::record::Record {
+        let record = RecordHandle::alone(crate::record::Record {
             fields,
             name,
             metadata: Bytes::new(),

@@ -23,8 +23,8 @@ use crate::address::LogPos;
 use crate::disk::Segment;
 use crate::disk::circular_log::Cursor;
 use crate::format::{Kind, Listed, kind_number, record_bytes};
-use crate::memory::Kept;
-use crate::memory::{Held, Reservation};
+use crate::memory::RecordHandle;
+use crate::memory::{Pinned, Reservation};
 use crate::record::Record;
 use crate::shard::Pending;
 
@@ -163,15 +163,15 @@ impl DeviceWriter {
         if !newer.iter().all(is_other) {
             return None;
         }
-        let is_it = |record: &Held| {
+        let is_it = |record: &Pinned| {
             record.fields.version == listed.version && record.fields.revision == listed.revision
         };
         let record = match hot.filter(is_it) {
-            Some(record) => Kept::Held(record),
+            Some(record) => RecordHandle::Pinned(record),
             None => {
                 // Nobody who writes waits for memory that readers hold.
                 let bytes = u64::from(listed.length) * u64::from(stripe.medium.geometry.unit_bytes);
-                Kept::alone(stripe.read_at_once(at, bytes)?)
+                RecordHandle::alone(stripe.read_at_once(at, bytes)?)
             }
         };
         let right = record.fields.key == key && self.worth_copying(&record);
@@ -189,7 +189,7 @@ impl DeviceWriter {
     }
 }
 
-fn copied(record: Kept, from: LogPos) -> Arc<Pending> {
+fn copied(record: RecordHandle, from: LogPos) -> Arc<Pending> {
     let record_bytes = record_bytes(
         record.name.len(),
         record.fields.label_words(),

@@ -23,7 +23,7 @@ use crate::address::LogPos;
 use crate::bans::{LABEL_ANY, Label};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::memory::{Chunk, Class, Reservation};
 use crate::object::{Cut, PAGE, Version};
 use crate::record::Record;
@@ -405,7 +405,7 @@ fn pending(
         metadata.len(),
         content_bytes,
     );
-    let record = Kept::alone(Record {
+    let record = RecordHandle::alone(Record {
         fields,
         name: name.clone(),
         metadata,
