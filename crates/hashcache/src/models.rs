@@ -25,7 +25,7 @@ use crate::memory::ShardedLock;
 use crate::object::Version;
 use crate::record::Record;
 use crate::shard::Wanted;
-use crate::shard::{Begun, Pending};
+use crate::shard::{Pending, PutToken};
 use crate::store;
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
 use crate::writer::DeviceWriter;
@@ -71,22 +71,22 @@ fn key(stripe: &Stripe, name: &str) -> KeyHash {
     stripe.medium.secret.name(name.as_bytes())
 }
 
-fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
+fn begin(stripe: &Stripe, name: &str) -> Arc<PutToken> {
     stripe.begin(key(stripe, name))
 }
 
-fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
-    commit_with(stripe, name, begun, Vec::new())
+fn commit(stripe: &Stripe, name: &str, token: &Arc<PutToken>) -> Accepted {
+    commit_with(stripe, name, token, Vec::new())
 }
 
-fn commit_with(stripe: &Stripe, name: &str, begun: &Arc<Begun>, labels: Vec<u64>) -> Accepted {
+fn commit_with(stripe: &Stripe, name: &str, token: &Arc<PutToken>, labels: Vec<u64>) -> Accepted {
     let key = key(stripe, name);
     let fields = Fields {
         kind: Kind::Head,
         key,
-        version: begun.version,
+        version: token.version,
         revision: 0,
-        confirmed: begun.version,
+        confirmed: token.version,
         span: 0,
         incomplete: false,
         total: Some(0),
@@ -112,16 +112,16 @@ fn commit_with(stripe: &Stripe, name: &str, begun: &Arc<Begun>, labels: Vec<u64>
         Arc::default(),
     );
     let pending = Arc::new(pending);
-    let accepted = stripe.put_head(&pending, begun);
-    stripe.end_begun(key, begun);
+    let accepted = stripe.put_head(&pending, token);
+    stripe.end_put(key, token);
     accepted
 }
 
 /// Puts an object without content. Returns its version.
 fn put(stripe: &Stripe, name: &str) -> Version {
-    let begun = begin(stripe, name);
-    assert_eq!(commit(stripe, name, &begun), Accepted::Yes);
-    begun.version
+    let token = begin(stripe, name);
+    assert_eq!(commit(stripe, name, &token), Accepted::Yes);
+    token.version
 }
 
 /// Looks for an object, and reads what has to be read. Returns its version.
@@ -222,10 +222,10 @@ fn a_removed_object_is_never_found_again_although_it_is_being_read() {
 fn a_put_that_began_before_a_remove_is_not_found_after_it() {
     try_all(|| {
         let Store { stripe, .. } = store(PolicyKind::Log, HOT);
-        let begun = begin(&stripe, "a");
+        let token = begin(&stripe, "a");
         let putter = {
             let stripe = Arc::clone(&stripe);
-            beside(move || commit(&stripe, "a", &begun))
+            beside(move || commit(&stripe, "a", &token))
         };
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
@@ -241,8 +241,8 @@ fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
         let putter = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
-                let begun = begin(&stripe, "a");
-                (commit(&stripe, "a", &begun), begun.version)
+                let token = begin(&stripe, "a");
+                (commit(&stripe, "a", &token), token.version)
             })
         };
         let (removed, _) = stripe.remove(key(&stripe, "a"));
@@ -291,8 +291,8 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
         let hiding = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
-                let begun = begin(&stripe, "a");
-                commit(&stripe, "a", &begun)
+                let token = begin(&stripe, "a");
+                commit(&stripe, "a", &token)
             })
         };
         let (removed, _) = stripe.remove_barred();
@@ -337,8 +337,8 @@ fn no_put_is_older_than_the_oldest_that_was_under_way() {
             beside(move || begin(&stripe, "a"))
         };
         let oldest = stripe.oldest_begun();
-        let begun = beginner.join().unwrap();
-        assert!(begun.version >= oldest, "{:?} < {oldest:?}", begun.version);
+        let token = beginner.join().unwrap();
+        assert!(token.version >= oldest, "{:?} < {oldest:?}", token.version);
     });
 }
 

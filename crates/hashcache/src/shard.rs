@@ -191,8 +191,8 @@ impl Question {
     }
 }
 
-/// A put, or an update of metadata, that has begun: its version is drawn, its name known.
-pub(crate) struct Begun {
+/// A put, or an update of metadata, in progress: its version is drawn, its name known.
+pub(crate) struct PutToken {
     pub(crate) version: Version,
     pub(crate) is_update: bool,
     /// A newer put or a remove came.
@@ -201,15 +201,16 @@ pub(crate) struct Begun {
     outrun: AtomicBool,
 }
 
-/// What has begun under the names of a shard. It has a lock of its own: who begins or ends a put
-/// keeps nobody from looking.
+/// The puts and updates in progress under the names of a shard. They have a lock of their own: a
+/// thread that begins or ends a put keeps no lookup waiting.
 ///
-/// Versions are drawn under it. Who draws a higher one before taking it finds what has the lower.
+/// Versions are drawn under this lock. So a remove that draws its version before it takes the lock
+/// finds every put with a lower version here.
 #[derive(Default)]
-pub(crate) struct Beginnings(Mutex<KeyMap<Vec<Arc<Begun>>>>);
+pub(crate) struct PutsInProgress(Mutex<KeyMap<Vec<Arc<PutToken>>>>);
 
-impl Beginnings {
-    fn lock(&self) -> MutexGuard<'_, KeyMap<Vec<Arc<Begun>>>> {
+impl PutsInProgress {
+    fn lock(&self) -> MutexGuard<'_, KeyMap<Vec<Arc<PutToken>>>> {
         self.0.lock().expect("no holder of this lock panics")
     }
 
@@ -219,22 +220,22 @@ impl Beginnings {
         key: KeyHash,
         is_update: bool,
         drawn: impl FnOnce() -> Version,
-    ) -> Arc<Begun> {
+    ) -> Arc<PutToken> {
         let mut of_keys = self.lock();
-        let begun = Arc::new(Begun {
+        let token = Arc::new(PutToken {
             version: drawn(),
             is_update,
             superseded: AtomicBool::new(false),
             outrun: AtomicBool::new(false),
         });
-        of_keys.entry(key).or_default().push(Arc::clone(&begun));
-        begun
+        of_keys.entry(key).or_default().push(Arc::clone(&token));
+        token
     }
 
-    pub(crate) fn end(&self, key: KeyHash, begun: &Arc<Begun>) {
+    pub(crate) fn end(&self, key: KeyHash, token: &Arc<PutToken>) {
         let mut of_keys = self.lock();
         if let Some(all) = of_keys.get_mut(&key) {
-            all.retain(|other| !Arc::ptr_eq(other, begun));
+            all.retain(|other| !Arc::ptr_eq(other, token));
             if all.is_empty() {
                 of_keys.remove(&key);
             }
@@ -245,7 +246,7 @@ impl Beginnings {
     pub(crate) fn oldest(&self) -> Option<Version> {
         let of_keys = self.lock();
         let all = of_keys.values().flatten();
-        all.map(|begun| begun.version).min()
+        all.map(|token| token.version).min()
     }
 }
 
@@ -254,7 +255,7 @@ pub(crate) struct Shard {
     pub(crate) policy: ShardPolicy,
     pub(crate) pending: KeyMap<Arc<Pending>>,
     pub(crate) reading: KeyMap<Arc<Reading>>,
-    pub(crate) begun: Arc<Beginnings>,
+    pub(crate) puts: Arc<PutsInProgress>,
     /// Removes that the Disk Table does not show yet: no older version is to be found.
     pub(crate) removing: KeyMap<Version>,
 }
@@ -265,22 +266,22 @@ impl Shard {
             policy,
             pending: KeyMap::default(),
             reading: KeyMap::default(),
-            begun: Arc::default(),
+            puts: Arc::default(),
             removing: KeyMap::default(),
         }
     }
 
-    /// Whether the update `begun` may go on: no other update of this version came since it began,
-    /// and the put of this version is not under way any more (it would go over the update). If so,
-    /// others that have begun may not: what they would change is no longer what they have read.
-    pub(crate) fn outruns(&mut self, key: KeyHash, begun: &Arc<Begun>) -> bool {
-        let all = self.begun.lock();
-        let of_version = |other: &&Arc<Begun>| other.version == begun.version;
+    /// Whether the update of `token` may go on: no other update of this version came since it began,
+    /// and the put of this version is over (a put would overwrite the update). If so, other updates
+    /// in progress may not: what they would change is no longer what they have read.
+    pub(crate) fn outruns(&mut self, key: KeyHash, token: &Arc<PutToken>) -> bool {
+        let all = self.puts.lock();
+        let of_version = |other: &&Arc<PutToken>| other.version == token.version;
         let others = || all.get(&key).into_iter().flatten().filter(of_version);
-        if begun.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
+        if token.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
             return false;
         }
-        for other in others().filter(|other| !Arc::ptr_eq(other, begun)) {
+        for other in others().filter(|other| !Arc::ptr_eq(other, token)) {
             other.outrun.store(true, Ordering::Release);
         }
         true
@@ -290,9 +291,9 @@ impl Shard {
     /// is returned, to be let go of without the lock.
     #[must_use]
     pub(crate) fn supersede(&mut self, key: KeyHash, version: Version) -> Option<Arc<Pending>> {
-        for begun in self.begun.lock().get(&key).into_iter().flatten() {
-            if begun.version < version {
-                begun.superseded.store(true, Ordering::Release);
+        for token in self.puts.lock().get(&key).into_iter().flatten() {
+            if token.version < version {
+                token.superseded.store(true, Ordering::Release);
             }
         }
         if let Some(reading) = self.reading.remove(&key) {

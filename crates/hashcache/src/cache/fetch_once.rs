@@ -27,7 +27,7 @@ use crate::completion::{Outcome, Promise, promise};
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
 use crate::object::Version;
-use crate::shard::Begun;
+use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
 /// An object as a fetch brings it.
@@ -110,7 +110,7 @@ type Shared = Option<Result<Answer, FetchError>>;
 /// The leader's work, as others see it.
 struct Flight {
     /// Tells whether the name was put or removed since.
-    begun: Arc<Begun>,
+    token: Arc<PutToken>,
     /// The name's when it began.
     stripe: Arc<Stripe>,
     outcome: Outcome<Shared>,
@@ -141,18 +141,18 @@ impl Lead {
         let mut flights = cache.inner.flights.lock();
         let stripe = cache.stripe(key);
         if let Some(flight) = flights.get(name)
-            && !flight.begun.superseded.load(Ordering::Acquire)
-            && !flight.stripe.rules.may_bar(name, flight.begun.version)
+            && !flight.token.superseded.load(Ordering::Acquire)
+            && !flight.stripe.rules.may_bar(name, flight.token.version)
             // Of what came since the others went on without its device, it would not know.
             && Arc::ptr_eq(&flight.stripe, stripe)
         {
             return Err(flight.outcome.clone());
         }
         let (promise, outcome) = promise();
-        let begun = stripe.begin(key);
+        let token = stripe.begin(key);
         let flight = Arc::new(Flight {
             stripe: Arc::clone(stripe),
-            begun,
+            token,
             outcome,
         });
         flights.insert(name.clone(), Arc::clone(&flight));
@@ -185,7 +185,7 @@ impl Drop for Lead {
             flights.remove(&self.name);
         }
         drop(flights);
-        self.flight.stripe.end_begun(self.key, &self.flight.begun);
+        self.flight.stripe.end_put(self.key, &self.flight.token);
     }
 }
 

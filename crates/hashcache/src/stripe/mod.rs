@@ -33,7 +33,7 @@ use crate::members::Peer;
 use crate::memory::{ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::Located;
-use crate::shard::{Beginnings, Begun, Pending, Shard};
+use crate::shard::{Pending, PutToken, PutsInProgress, Shard};
 use crate::shared::Shared;
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
@@ -50,8 +50,8 @@ pub(crate) struct Stripe {
     pub(crate) pool: Pool,
     /// Reads what it can, where the kernel lets it.
     pub(crate) ring: Option<Ring>,
-    /// Those of the shards.
-    begun: Box<[Arc<Beginnings>]>,
+    /// Those of the shards, which can be reached without a shard's lock.
+    puts: Box<[Arc<PutsInProgress>]>,
     runs_under_way: RunsUnderWay,
 }
 
@@ -84,7 +84,7 @@ impl Stripe {
         Self {
             log: LogMap::new(&medium.geometry, medium.device_id),
             rules: Rules::new(&medium.secret, rules_max(&medium.geometry)),
-            begun: index.views().map(|it| Arc::clone(&it.begun)).collect(),
+            puts: index.views().map(|it| Arc::clone(&it.puts)).collect(),
             medium,
             index,
             shared: parts.shared,
@@ -292,26 +292,26 @@ impl Stripe {
     }
 
     /// A put of `key` begins, with a version of its own.
-    pub(crate) fn begin(&self, key: KeyHash) -> Arc<Begun> {
-        self.begun[key.shard()].begin(key, false, || self.draw_version())
+    pub(crate) fn begin(&self, key: KeyHash) -> Arc<PutToken> {
+        self.puts[key.shard()].begin(key, false, || self.draw_version())
     }
 
     /// An update of `version` of `key` begins.
-    pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<Begun> {
-        self.begun[key.shard()].begin(key, true, || version)
+    pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<PutToken> {
+        self.puts[key.shard()].begin(key, true, || version)
     }
 
     /// What began is over.
-    pub(crate) fn end_begun(&self, key: KeyHash, begun: &Arc<Begun>) {
-        self.begun[key.shard()].end(key, begun);
+    pub(crate) fn end_put(&self, key: KeyHash, token: &Arc<PutToken>) {
+        self.puts[key.shard()].end(key, token);
     }
 
     /// The lowest version of a put that is under way; the next one when there is none.
     pub(crate) fn oldest_begun(&self) -> Version {
         // Drawn first: what begins meanwhile is newer.
         let next = self.draw_version();
-        let begun = self.begun.iter().filter_map(|it| it.oldest());
-        begun.min().unwrap_or(next)
+        let oldest = self.puts.iter().filter_map(|it| it.oldest());
+        oldest.min().unwrap_or(next)
     }
 
     /// Takes out of the hot objects what rules bar: they are about to be forgotten.
@@ -323,13 +323,13 @@ impl Stripe {
 
     /// Makes `pending` the newest record of its name and has it written, unless something came
     /// first.
-    pub(crate) fn put_head(&self, pending: &Arc<Pending>, begun: &Arc<Begun>) -> Accepted {
+    pub(crate) fn put_head(&self, pending: &Arc<Pending>, token: &Arc<PutToken>) -> Accepted {
         let fields = &pending.record.fields;
         let mut shard = self.shard(fields.key);
         if self.health() == Health::OutOfService {
             return Accepted::OutOfService;
         }
-        if begun.superseded.load(Ordering::Acquire) {
+        if token.superseded.load(Ordering::Acquire) {
             return Accepted::Superseded;
         }
         // Asked under the lock, and by look-ups again: a rule that comes now bars what is pending.
@@ -340,7 +340,7 @@ impl Stripe {
         if self.has_barred_pending(&shard, fields.key) {
             return Accepted::Superseded;
         }
-        if begun.is_update && !shard.outruns(fields.key, begun) {
+        if token.is_update && !shard.outruns(fields.key, token) {
             return Accepted::Busy;
         }
         let older = shard.supersede(fields.key, fields.version);

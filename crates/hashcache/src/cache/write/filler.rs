@@ -58,7 +58,7 @@ impl Intent {
             replaces,
             reservations,
         );
-        match self.stripe.put_head(&head, &self.begun) {
+        match self.stripe.put_head(&head, &self.token) {
             Accepted::Yes => Ok(Hit::new(self.cache.clone(), head.record.clone())),
             Accepted::OutOfService => Err(PutError::OutOfService),
             Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),

@@ -311,7 +311,7 @@ impl Writer {
             self.intent.replaces.take(),
             reservations,
         );
-        self.intent.stripe.put_head(&head, &self.intent.begun)
+        self.intent.stripe.put_head(&head, &self.intent.token)
     }
 
     /// Ends the put: from now on the object is found.

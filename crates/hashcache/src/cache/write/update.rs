@@ -65,7 +65,7 @@ pub(in crate::cache) fn update_metadata(
     if name.is_empty() || name.len() > MAX_NAME {
         return Outcome::ready(Updated::Gone);
     }
-    // Begun before the look-up: a newer put that the look-up does not see supersedes this.
+    // The update began before the look-up: a newer put that the look-up does not see supersedes this.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {
         Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, metadata, confirmed)),
@@ -85,7 +85,7 @@ pub(in crate::cache) fn update_metadata(
 
 fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>) -> Updated {
     let old = &hit.head;
-    if old.fields.version != intent.version() || intent.begun.superseded.load(Ordering::Acquire) {
+    if old.fields.version != intent.version() || intent.token.superseded.load(Ordering::Acquire) {
         return Updated::Gone;
     }
     // The content lies in memory already, held by whoever holds it; only the metadata is new.
@@ -105,7 +105,7 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
-    match intent.stripe.put_head(&head, &intent.begun) {
+    match intent.stripe.put_head(&head, &intent.token) {
         Accepted::Yes => Updated::Done,
         Accepted::Busy => Updated::Refused,
         Accepted::Superseded | Accepted::OutOfService => Updated::Gone,
