@@ -117,18 +117,18 @@ pub(crate) struct Reading {
     pub(crate) stale: AtomicBool,
     /// What it may have read was cleared since, because a rule has taken it away.
     pub(crate) gone: AtomicBool,
-    /// What is still to be asked, by the first who waits for the outcome.
-    pub(crate) question: Mutex<Option<Box<Question>>>,
+    /// The request while no thread reads for it yet: the first to wait for the outcome takes it.
+    pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
 }
 
 impl Reading {
-    /// The question, for who will ask it.
-    pub(crate) fn take_question(&self) -> Option<Box<Question>> {
-        self.lock_question().take()
+    /// Takes the request out: the caller that gets it must have it read.
+    pub(crate) fn take_request(&self) -> Option<Box<ReadRequest>> {
+        self.lock_request().take()
     }
 
-    pub(crate) fn lock_question(&self) -> MutexGuard<'_, Option<Box<Question>>> {
-        self.question.lock().expect("no holder of this lock panics")
+    pub(crate) fn lock_request(&self) -> MutexGuard<'_, Option<Box<ReadRequest>>> {
+        self.request.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -157,8 +157,8 @@ impl Wanted {
     }
 }
 
-/// A look-up that the disk has to answer. Others who want the same wait for its outcome.
-pub(crate) struct Question {
+/// A lookup that the disk has to answer. Others that want the same wait for its outcome.
+pub(crate) struct ReadRequest {
     pub(crate) wanted: Wanted,
     pub(crate) located: Located,
     /// It has waited for a run that was being read.
@@ -167,14 +167,14 @@ pub(crate) struct Question {
     pub(crate) promise: Promise<Found>,
 }
 
-impl Question {
+impl ReadRequest {
     pub(crate) fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
         let (promise, outcome) = promise();
         let reading = Arc::new(Reading {
             outcome,
             stale: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            question: Mutex::new(None),
+            request: Mutex::new(None),
         });
         shard.reading.insert(wanted.key, Arc::clone(&reading));
         Self {

@@ -26,7 +26,7 @@ use crate::memory::AlignedBuf;
 use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::record::Record;
-use crate::shard::{Question, Wanted};
+use crate::shard::{ReadRequest, Wanted};
 
 /// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
 /// whether a member is the newest of its name; those beyond are looked for when they are asked for.
@@ -38,7 +38,7 @@ pub(crate) struct RunsUnderWay(Mutex<Vec<UnderWay>>);
 
 struct UnderWay {
     run: Range<LogPos>,
-    waiting: Vec<Question>,
+    waiting: Vec<ReadRequest>,
 }
 
 impl RunsUnderWay {
@@ -60,22 +60,22 @@ impl Drop for Reading<'_> {
         let found = runs.iter().position(|it| it.run.start == self.first);
         let waiting = found.map(|n| runs.swap_remove(n).waiting);
         drop(runs);
-        for question in waiting.into_iter().flatten() {
+        for request in waiting.into_iter().flatten() {
             let stripe = Arc::clone(self.stripe);
-            self.stripe.pool.run(move || stripe.answer(question, None));
+            self.stripe.pool.run(move || stripe.answer(request, None));
         }
     }
 }
 
 impl Stripe {
-    /// Leaves `question` with a read that is under way and will bring its answer, if there is one;
+    /// Leaves `request` with a read that is under way and will bring its answer, if there is one;
     /// else it is given back.
-    pub(super) fn join_run(&self, question: Question) -> Option<Question> {
-        if !self.index.id.policy.grouped || question.has_waited {
-            return Some(question);
+    pub(super) fn join_run(&self, request: ReadRequest) -> Option<ReadRequest> {
+        if !self.index.id.policy.grouped || request.has_waited {
+            return Some(request);
         }
-        let Some(at) = question.located.newest_in_log() else {
-            return Some(question);
+        let Some(at) = request.located.newest_in_log() else {
+            return Some(request);
         };
         let mut runs = self.runs_under_way.lock();
         // The first of a run is joined by name, through the shard, if at all.
@@ -84,32 +84,32 @@ impl Stripe {
             .find(|it| it.run.start < at && at < it.run.end);
         match found {
             Some(under_way) => {
-                under_way.waiting.push(Question {
+                under_way.waiting.push(ReadRequest {
                     has_waited: true,
-                    ..question
+                    ..request
                 });
                 None
             }
-            None => Some(question),
+            None => Some(request),
         }
     }
 
-    /// Answers `question` if what it asks for became hot while it waited for its turn to be read;
+    /// Answers `request` if what it asks for became hot while it waited for its turn to be read;
     /// else gives it back.
-    pub(super) fn answer_hot(&self, question: Question) -> Option<Question> {
+    pub(super) fn answer_hot(&self, request: ReadRequest) -> Option<ReadRequest> {
         if !self.index.id.policy.grouped {
-            return Some(question);
+            return Some(request);
         }
-        let key = question.wanted.key;
+        let key = request.wanted.key;
         let mut shard = self.shard(key);
-        let right = |it: &Record| question.wanted.is(it) && !self.rules.judge(it).gone;
+        let right = |it: &Record| request.wanted.is(it) && !self.rules.judge(it).gone;
         let hot = self.shared.hot.hit(key, right);
         let Some(record) = hot else {
-            return Some(question);
+            return Some(request);
         };
-        shard.end_reading(key, &question.reading);
+        shard.end_reading(key, &request.reading);
         drop(shard);
-        question.promise.set(Some(RecordHandle::Pinned(record)));
+        request.promise.set(Some(RecordHandle::Pinned(record)));
         None
     }
 

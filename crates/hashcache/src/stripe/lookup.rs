@@ -22,7 +22,7 @@ use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::policy::{Candidates, Epoch, Located};
 use crate::record::Record;
-use crate::shard::{Found, Pending, Question, Reading, Shard, Wanted};
+use crate::shard::{Found, Pending, ReadRequest, Reading, Shard, Wanted};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
@@ -62,24 +62,24 @@ pub(crate) enum Lookup {
     Deferred(Deferred),
 }
 
-/// A question that nobody waits for yet: who blocks for its answer is to read it, which spares two
-/// changes of thread. Dropped, it is asked for those who come later.
+/// A read request that no caller waits for yet: a caller that blocks for the answer reads it itself,
+/// which spares two changes of thread. If this is dropped, the engine reads it for later callers.
 pub(crate) struct Deferred {
     stripe: Arc<Stripe>,
     reading: Arc<Reading>,
 }
 
 impl Deferred {
-    /// Has the disk asked, unless somebody has; returns what it will say.
+    /// Begins the read, unless it has begun; returns what it will find.
     pub(crate) fn begin(self) -> Outcome<Found> {
         // By `drop`.
         self.reading.outcome.clone()
     }
 
-    /// Asks the disk on this thread, unless somebody has asked it.
+    /// Reads on this thread, unless another thread does.
     pub(crate) fn wait(self) -> Found {
-        if let Some(question) = self.reading.take_question() {
-            self.stripe.answer(*question, None);
+        if let Some(request) = self.reading.take_request() {
+            self.stripe.answer(*request, None);
         }
         self.reading.outcome.wait()
     }
@@ -87,8 +87,8 @@ impl Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        if let Some(question) = self.reading.take_question() {
-            self.stripe.read_for(question);
+        if let Some(request) = self.reading.take_request() {
+            self.stripe.read_for(request);
         }
     }
 }
@@ -107,7 +107,7 @@ pub(super) enum Asked {
     /// Memory knows, or the disk is being asked already.
     Memory(Lookup),
     /// The disk has to be asked.
-    Disk(Box<Question>),
+    Disk(Box<ReadRequest>),
 }
 
 impl Stripe {
@@ -115,19 +115,19 @@ impl Stripe {
     pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
         match self.ask(wanted, Begin::Deferred) {
             Asked::Memory(lookup) => lookup,
-            Asked::Disk(question) => {
-                let outcome = question.outcome();
-                self.read_for(question);
+            Asked::Disk(request) => {
+                let outcome = request.outcome();
+                self.read_for(request);
                 Lookup::Asked(outcome)
             }
         }
     }
 
-    /// Has `question` answered by the ring, or by one of the engine's own threads.
-    pub(super) fn read_for(self: &Arc<Self>, question: Box<Question>) {
-        if let Err(question) = self.submit(question) {
+    /// Has `request` answered by the ring, or by one of the engine's own threads.
+    pub(super) fn read_for(self: &Arc<Self>, request: Box<ReadRequest>) {
+        if let Err(request) = self.submit(request) {
             let stripe = Arc::clone(self);
-            self.pool.run(move || stripe.answer(*question, None));
+            self.pool.run(move || stripe.answer(*request, None));
         }
     }
 
@@ -178,7 +178,7 @@ impl Stripe {
         Recalled::Found(pending.hit(&self.medium.budget))
     }
 
-    /// What memory says, or a question for the disk that others can join from now on.
+    /// The answer from memory, or a read request that others can join from now on.
     pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, begin: Begin) -> Asked {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
@@ -195,11 +195,11 @@ impl Stripe {
         }
         if let Some(reading) = shard.reading.get(&wanted.key) {
             self.medium.counters.joined_reads.add(1);
-            let (outcome, question) = (reading.outcome.clone(), reading.take_question());
+            let (outcome, request) = (reading.outcome.clone(), reading.take_request());
             drop(shard);
             // Two want it: neither may have to wait until the other gets round to it.
-            if let Some(question) = question {
-                self.read_for(question);
+            if let Some(request) = request {
+                self.read_for(request);
             }
             return Asked::Memory(Lookup::Asked(outcome));
         }
@@ -211,26 +211,26 @@ impl Stripe {
             self.medium.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
         }
-        let question = Box::new(Question::new(&mut shard, wanted, located));
+        let request = Box::new(ReadRequest::new(&mut shard, wanted, located));
         if begin == Begin::Now {
-            return Asked::Disk(question);
+            return Asked::Disk(request);
         }
-        let (stripe, reading) = (Arc::clone(self), Arc::clone(&question.reading));
+        let (stripe, reading) = (Arc::clone(self), Arc::clone(&request.reading));
         // Under the shard's lock: who joins must find it.
-        *reading.lock_question() = Some(question);
+        *reading.lock_request() = Some(request);
         Asked::Memory(Lookup::Deferred(Deferred { stripe, reading }))
     }
 
-    /// A question for the disk if the newest candidate for what is wanted lies at `at`, and memory
+    /// A request for the disk if the newest candidate for what is wanted lies at `at`, and memory
     /// has no other answer.
-    pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<Question> {
+    pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<ReadRequest> {
         let mut shard = self.shard(wanted.key);
         let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
             || shard.reading.contains_key(&wanted.key);
         let located = self.locate(&shard, wanted.key);
         let lies_there = located.newest_in_log() == Some(at);
-        (lies_there && !known).then(|| Question::new(&mut shard, wanted, located))
+        (lies_there && !known).then(|| ReadRequest::new(&mut shard, wanted, located))
     }
 
     /// Where `key` may be found on disk.
@@ -339,39 +339,39 @@ impl Stripe {
         }
     }
 
-    /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.
-    pub(super) fn answer(self: &Arc<Self>, question: Question, record: Option<Record>) {
-        let question = match record {
-            Some(_) => Some(question),
+    /// Answers `request`, with `record` if that is what is wanted, else with what the disk has.
+    pub(super) fn answer(self: &Arc<Self>, request: ReadRequest, record: Option<Record>) {
+        let request = match record {
+            Some(_) => Some(request),
             None => self
-                .resolve(question)
+                .resolve(request)
                 .and_then(|it| self.join_run(it))
                 .and_then(|it| self.answer_hot(it)),
         };
-        let Some(question) = question else {
+        let Some(request) = request else {
             return;
         };
-        let Question {
+        let ReadRequest {
             wanted,
             located,
             reading,
             promise,
             ..
-        } = question;
+        } = request;
         let record = record.filter(|record| wanted.is(record));
         let found = record.or_else(|| self.find(&wanted, &located));
         promise.set(self.found(&wanted, found, &reading, &located));
     }
 
-    /// Answers `question`, of whose candidates the newest was read.
-    pub(super) fn answer_from(self: &Arc<Self>, question: Question, read: Read) {
-        let wanted = &question.wanted;
-        let found = match &question.located {
+    /// Answers `request`, of whose candidates the newest was read.
+    pub(super) fn answer_from(self: &Arc<Self>, request: ReadRequest, read: Read) {
+        let wanted = &request.wanted;
+        let found = match &request.located {
             Located::Log(candidates) => self.find_in_log(wanted, candidates, Some(read)),
             _ => None,
         };
-        let found = self.found(wanted, found, &question.reading, &question.located);
-        question.promise.set(found);
+        let found = self.found(wanted, found, &request.reading, &request.located);
+        request.promise.set(found);
     }
 
     fn find(self: &Arc<Self>, wanted: &Wanted, located: &Located) -> Option<Record> {
@@ -433,22 +433,19 @@ impl Stripe {
         None
     }
 
-    /// Has `question` say where in the log to look, if its row lies on disk; `None` when it was
+    /// Has `request` say where in the log to look, if its row lies on disk; `None` when it was
     /// answered by memory meanwhile.
-    fn resolve(&self, question: Question) -> Option<Question> {
-        let Located::Displaced(row) = question.located else {
-            return Some(question);
+    fn resolve(&self, request: ReadRequest) -> Option<ReadRequest> {
+        let Located::Displaced(row) = request.located else {
+            return Some(request);
         };
-        let question = self.answer_hot(question)?;
-        let key = question.wanted.key;
+        let request = self.answer_hot(request)?;
+        let key = request.wanted.key;
         let saved = self.saved_row(key, row, Medium::read_bytes);
         let located = saved.map_or(Located::Nowhere, |(shard, saved)| {
             self.locate_in_row(&shard, key, &saved)
         });
-        Some(Question {
-            located,
-            ..question
-        })
+        Some(ReadRequest { located, ..request })
     }
 
     /// The row of `key` as the edition of the index file has it that counts, read by `read`; empty
