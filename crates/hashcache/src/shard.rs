@@ -110,8 +110,8 @@ impl Pending {
 /// What a look-up on disk came to: the record, if it is there.
 pub(crate) type Found = Option<RecordHandle>;
 
-/// A look-up on disk that others may join.
-pub(crate) struct Reading {
+/// A lookup on disk, under way or about to begin, that others may join.
+pub(crate) struct InFlightRead {
     pub(crate) outcome: Outcome<Found>,
     /// A newer put or a remove came since it began.
     pub(crate) stale: AtomicBool,
@@ -121,7 +121,7 @@ pub(crate) struct Reading {
     pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
 }
 
-impl Reading {
+impl InFlightRead {
     /// Takes the request out: the caller that gets it must have it read.
     pub(crate) fn take_request(&self) -> Option<Box<ReadRequest>> {
         self.lock_request().take()
@@ -163,31 +163,31 @@ pub(crate) struct ReadRequest {
     pub(crate) located: Located,
     /// It has waited for a run that was being read.
     pub(crate) has_waited: bool,
-    pub(crate) reading: Arc<Reading>,
+    pub(crate) in_flight: Arc<InFlightRead>,
     pub(crate) promise: Promise<Found>,
 }
 
 impl ReadRequest {
     pub(crate) fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
         let (promise, outcome) = promise();
-        let reading = Arc::new(Reading {
+        let in_flight = Arc::new(InFlightRead {
             outcome,
             stale: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             request: Mutex::new(None),
         });
-        shard.reading.insert(wanted.key, Arc::clone(&reading));
+        shard.in_flight.insert(wanted.key, Arc::clone(&in_flight));
         Self {
             wanted,
             located,
             has_waited: false,
-            reading,
+            in_flight,
             promise,
         }
     }
 
     pub(crate) fn outcome(&self) -> Outcome<Found> {
-        self.reading.outcome.clone()
+        self.in_flight.outcome.clone()
     }
 }
 
@@ -254,7 +254,7 @@ impl PutsInProgress {
 pub(crate) struct Shard {
     pub(crate) policy: ShardPolicy,
     pub(crate) pending: KeyMap<Arc<Pending>>,
-    pub(crate) reading: KeyMap<Arc<Reading>>,
+    pub(crate) in_flight: KeyMap<Arc<InFlightRead>>,
     pub(crate) puts: Arc<PutsInProgress>,
     /// Removes that the Disk Table does not show yet: no older version is to be found.
     pub(crate) removing: KeyMap<Version>,
@@ -265,7 +265,7 @@ impl Shard {
         Self {
             policy,
             pending: KeyMap::default(),
-            reading: KeyMap::default(),
+            in_flight: KeyMap::default(),
             puts: Arc::default(),
             removing: KeyMap::default(),
         }
@@ -296,8 +296,8 @@ impl Shard {
                 token.superseded.store(true, Ordering::Release);
             }
         }
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.stale.store(true, Ordering::Release);
+        if let Some(in_flight) = self.in_flight.remove(&key) {
+            in_flight.stale.store(true, Ordering::Release);
         }
         let older = |pending: &Arc<Pending>| pending.record.fields.version < version;
         if !self.pending.get(&key).is_some_and(older) {
@@ -310,19 +310,19 @@ impl Shard {
 
     /// The slot of `key` is cleared, for a rule that will be forgotten.
     pub(crate) fn cleared(&mut self, key: KeyHash) {
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.gone.store(true, Ordering::Release);
+        if let Some(in_flight) = self.in_flight.remove(&key) {
+            in_flight.gone.store(true, Ordering::Release);
         }
     }
 
-    /// `reading` is over: later look-ups do not join it.
-    pub(crate) fn end_reading(&mut self, key: KeyHash, reading: &Arc<Reading>) {
+    /// `in_flight` is over: later look-ups do not join it.
+    pub(crate) fn end_read(&mut self, key: KeyHash, in_flight: &Arc<InFlightRead>) {
         let current = self
-            .reading
+            .in_flight
             .get(&key)
-            .is_some_and(|it| Arc::ptr_eq(it, reading));
+            .is_some_and(|it| Arc::ptr_eq(it, in_flight));
         if current {
-            self.reading.remove(&key);
+            self.in_flight.remove(&key);
         }
     }
 
@@ -337,8 +337,8 @@ impl Shard {
         {
             return Err(());
         }
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.stale.store(true, Ordering::Release);
+        if let Some(in_flight) = self.in_flight.remove(&key) {
+            in_flight.stale.store(true, Ordering::Release);
         }
         let old = self.pending.insert(key, pending);
         if let Some(old) = &old {

@@ -49,12 +49,12 @@ impl RunsUnderWay {
 }
 
 /// Entry of a run that is being read. Dropped, it has those who waited look again.
-struct Reading<'a> {
+struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
     first: LogPos,
 }
 
-impl Drop for Reading<'_> {
+impl Drop for RunRead<'_> {
     fn drop(&mut self) {
         let mut runs = self.stripe.runs_under_way.lock();
         let found = runs.iter().position(|it| it.run.start == self.first);
@@ -107,7 +107,7 @@ impl Stripe {
         let Some(record) = hot else {
             return Some(request);
         };
-        shard.end_reading(key, &request.reading);
+        shard.end_read(key, &request.in_flight);
         drop(shard);
         request.promise.set(Some(RecordHandle::Pinned(record)));
         None
@@ -132,7 +132,7 @@ impl Stripe {
             return None;
         }
         let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
-        let reading = self.begins(at, bytes)?;
+        let run_read = self.begins(at, bytes)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         self.medium.counters.group_reads.add(1);
         let first = self.read_within(at, place, &bytes)?;
@@ -142,12 +142,12 @@ impl Stripe {
         {
             self.keep_siblings(record, (at, place), &bytes);
         }
-        drop(reading);
+        drop(run_read);
         Some(first)
     }
 
     /// Notes that a run is being read; `None` when it is already.
-    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<Reading<'_>> {
+    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<RunRead<'_>> {
         let units = bytes / u64::from(self.medium.geometry.unit_bytes);
         let run = first..LogPos(first.0 + units);
         let mut runs = self.runs_under_way.lock();
@@ -159,7 +159,7 @@ impl Stripe {
             waiting: Vec::new(),
         });
         drop(runs);
-        Some(Reading {
+        Some(RunRead {
             stripe: self,
             first,
         })

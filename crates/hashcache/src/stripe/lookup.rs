@@ -22,7 +22,7 @@ use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::policy::{Candidates, Epoch, Located};
 use crate::record::Record;
-use crate::shard::{Found, Pending, ReadRequest, Reading, Shard, Wanted};
+use crate::shard::{Found, InFlightRead, Pending, ReadRequest, Shard, Wanted};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
@@ -66,28 +66,28 @@ pub(crate) enum Lookup {
 /// which spares two changes of thread. If this is dropped, the engine reads it for later callers.
 pub(crate) struct Deferred {
     stripe: Arc<Stripe>,
-    reading: Arc<Reading>,
+    in_flight: Arc<InFlightRead>,
 }
 
 impl Deferred {
     /// Begins the read, unless it has begun; returns what it will find.
     pub(crate) fn begin(self) -> Outcome<Found> {
         // By `drop`.
-        self.reading.outcome.clone()
+        self.in_flight.outcome.clone()
     }
 
     /// Reads on this thread, unless another thread does.
     pub(crate) fn wait(self) -> Found {
-        if let Some(request) = self.reading.take_request() {
+        if let Some(request) = self.in_flight.take_request() {
             self.stripe.answer(*request, None);
         }
-        self.reading.outcome.wait()
+        self.in_flight.outcome.wait()
     }
 }
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        if let Some(request) = self.reading.take_request() {
+        if let Some(request) = self.in_flight.take_request() {
             self.stripe.read_for(request);
         }
     }
@@ -159,7 +159,7 @@ impl Stripe {
             && shard.removing.is_empty()
             && !shard.policy.notes_look_ups();
         if tells
-            && !shard.reading.contains_key(&key)
+            && !shard.in_flight.contains_key(&key)
             && self.locate(&shard, key) == Located::Nowhere
         {
             self.medium.counters.misses.add(1);
@@ -193,9 +193,9 @@ impl Stripe {
                 Recalled::Nothing | Recalled::Unsure => Lookup::Nothing,
             });
         }
-        if let Some(reading) = shard.reading.get(&wanted.key) {
+        if let Some(in_flight) = shard.in_flight.get(&wanted.key) {
             self.medium.counters.joined_reads.add(1);
-            let (outcome, request) = (reading.outcome.clone(), reading.take_request());
+            let (outcome, request) = (in_flight.outcome.clone(), in_flight.take_request());
             drop(shard);
             // Two want it: neither may have to wait until the other gets round to it.
             if let Some(request) = request {
@@ -215,10 +215,10 @@ impl Stripe {
         if begin == Begin::Now {
             return Asked::Disk(request);
         }
-        let (stripe, reading) = (Arc::clone(self), Arc::clone(&request.reading));
+        let (stripe, in_flight) = (Arc::clone(self), Arc::clone(&request.in_flight));
         // Under the shard's lock: who joins must find it.
-        *reading.lock_request() = Some(request);
-        Asked::Memory(Lookup::Deferred(Deferred { stripe, reading }))
+        *in_flight.lock_request() = Some(request);
+        Asked::Memory(Lookup::Deferred(Deferred { stripe, in_flight }))
     }
 
     /// A request for the disk if the newest candidate for what is wanted lies at `at`, and memory
@@ -227,7 +227,7 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
-            || shard.reading.contains_key(&wanted.key);
+            || shard.in_flight.contains_key(&wanted.key);
         let located = self.locate(&shard, wanted.key);
         let lies_there = located.newest_in_log() == Some(at);
         (lies_there && !known).then(|| ReadRequest::new(&mut shard, wanted, located))
@@ -279,11 +279,11 @@ impl Stripe {
         &self,
         wanted: &Wanted,
         found: Option<Record>,
-        reading: &Arc<Reading>,
+        in_flight: &Arc<InFlightRead>,
         located: &Located,
     ) -> Found {
         let mut shard = self.shard(wanted.key);
-        shard.end_reading(wanted.key, reading);
+        shard.end_read(wanted.key, in_flight);
         let Some(record) = found else {
             self.medium.counters.misses.add(1);
             return None;
@@ -294,10 +294,10 @@ impl Stripe {
         // In the Disk Table a rule is forgotten after a pass that clears what it took away, and
         // tells the reads of that. A read that a put or a remove has made stale is not told, for it
         // is not known any more: it must not count where a rule may have gone meanwhile.
-        let missed_pass = || record.at.is_none() && reading.stale.load(Ordering::Acquire);
+        let missed_pass = || record.at.is_none() && in_flight.stale.load(Ordering::Acquire);
         let is_gone =
             self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
-        if is_gone || reading.gone.load(Ordering::Acquire) {
+        if is_gone || in_flight.gone.load(Ordering::Acquire) {
             self.medium.counters.misses.add(1);
             return None;
         }
@@ -306,7 +306,7 @@ impl Stripe {
         if self.health() == Health::OutOfService {
             return Some(RecordHandle::alone(record));
         }
-        if !reading.stale.load(Ordering::Acquire) {
+        if !in_flight.stale.load(Ordering::Acquire) {
             match record.at {
                 Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
                 None => {
@@ -354,13 +354,13 @@ impl Stripe {
         let ReadRequest {
             wanted,
             located,
-            reading,
+            in_flight,
             promise,
             ..
         } = request;
         let record = record.filter(|record| wanted.is(record));
         let found = record.or_else(|| self.find(&wanted, &located));
-        promise.set(self.found(&wanted, found, &reading, &located));
+        promise.set(self.found(&wanted, found, &in_flight, &located));
     }
 
     /// Answers `request`, of whose candidates the newest was read.
@@ -370,7 +370,7 @@ impl Stripe {
             Located::Log(candidates) => self.find_in_log(wanted, candidates, Some(read)),
             _ => None,
         };
-        let found = self.found(wanted, found, &request.reading, &request.located);
+        let found = self.found(wanted, found, &request.in_flight, &request.located);
         request.promise.set(found);
     }
 
