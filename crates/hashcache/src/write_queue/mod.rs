@@ -367,10 +367,10 @@ impl Queue {
             Take::All => Room::NONE,
         };
         let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
-        let order = grouping::order(&waits, now, room);
+        let plan = grouping::plan(&waits, now, room);
         let (due, taken) = (
-            order.due.iter().map(Vec::len).sum::<usize>(),
-            self.cut(&waits, &order.due, welcome),
+            plan.due.iter().map(Vec::len).sum::<usize>(),
+            self.cut(&waits, &plan.due, welcome),
         );
         let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
         let batch: Vec<Arc<Pending>> = taken
@@ -384,9 +384,9 @@ impl Queue {
             .records
             .retain(|_| !is_taken.next().unwrap_or(false));
         waiting.bytes -= bytes;
-        waiting.held_bytes = order.held_bytes;
-        waiting.held_records = order.held_records;
-        waiting.held_until = order.held_until;
+        waiting.held_bytes = plan.held_bytes;
+        waiting.held_records = plan.held_records;
+        waiting.held_until = plan.held_until;
         if taken.len() == due {
             waiting.since = None;
         }
