@@ -71,7 +71,7 @@ pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
     /// The layout that its superblock has yet, if it grows.
-    pub(crate) past: Option<Geometry>,
+    pub(crate) pre_growth: Option<Geometry>,
     /// It had been closed in order; known once versions are set aside.
     pub(crate) was_clean: bool,
 }
@@ -224,7 +224,7 @@ pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
         device,
         superblock,
         geometry,
-        past: None,
+        pre_growth: None,
         was_clean: false,
     })
 }
@@ -255,7 +255,7 @@ pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, Ope
             let mut opened = existing(place)?;
             agrees(config, place, &opened)?;
             if let Some(grown) = grown(config, place, &opened)? {
-                opened.past = Some(std::mem::replace(&mut opened.geometry, grown));
+                opened.pre_growth = Some(std::mem::replace(&mut opened.geometry, grown));
             }
             Ok(Some(opened))
         }
@@ -355,13 +355,13 @@ fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geome
 
 /// Gives the file of `opened` the space that it grows by. What lies on it is not touched.
 pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenError> {
-    if opened.past.is_none() || place.device.is_some() {
+    if opened.pre_growth.is_none() || place.device.is_some() {
         return Ok(opened);
     }
     let Opened {
         superblock,
         geometry,
-        past,
+        pre_growth,
         device: old,
         ..
     } = opened;
@@ -382,7 +382,7 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
             device,
             superblock,
             geometry,
-            past,
+            pre_growth,
             was_clean: false,
         }),
         _ => Err(OpenError::Locked { path: path() }),
@@ -390,18 +390,18 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
 }
 
 /// A device as it was before it grew, to recover from.
-pub(crate) struct Past {
+pub(crate) struct PreGrowth {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) _reservation: Option<Reservation>,
 }
 
 /// What a device that has grown is recovered from.
-pub(crate) fn past(
+pub(crate) fn pre_growth(
     config: &Config,
     opened: &Opened,
     shared: &Arc<Shared>,
-) -> Result<Option<Past>, OpenError> {
-    let Some(geometry) = &opened.past else {
+) -> Result<Option<PreGrowth>, OpenError> {
+    let Some(geometry) = &opened.pre_growth else {
         return Ok(None);
     };
     let before = Opened {
@@ -409,14 +409,14 @@ pub(crate) fn past(
         device: Arc::clone(&opened.device),
         superblock: opened.superblock.clone(),
         geometry: geometry.clone(),
-        past: None,
+        pre_growth: None,
         was_clean: opened.was_clean,
     };
-    Ok(Some(Past {
+    Ok(Some(PreGrowth {
         stripe: stripe(config, &before, shared, 0)?,
         _reservation: shared
             .budget
-            .reserve_free(sizing::past_bytes(config, geometry)),
+            .reserve_free(sizing::pre_growth_bytes(config, geometry)),
     }))
 }
 
@@ -431,7 +431,7 @@ pub(crate) fn shared(
     sizing::enough(
         config,
         geometries(),
-        opened.iter().filter_map(|it| it.past.as_ref()),
+        opened.iter().filter_map(|it| it.pre_growth.as_ref()),
     )?;
     let fixed =
         sizing::memory_needed(config, geometries()) - sizing::content_bytes_min(geometries());

@@ -33,7 +33,7 @@ use crate::memory::{AlignedBuf, MemoryPressure};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
-use device::{Opened, Past, Place, member, superblocks_damaged};
+use device::{Opened, Place, PreGrowth, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
@@ -63,9 +63,9 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .iter()
         .map(|it| device::stripe(config, it, &shared, READ_THREADS))
         .collect::<Result<_, _>>()?;
-    let pasts = opened
+    let pre_growths = opened
         .iter()
-        .map(|it| device::past(config, it, &shared))
+        .map(|it| device::pre_growth(config, it, &shared))
         .collect::<Result<Vec<_>, _>>()?;
     shared
         .members
@@ -78,7 +78,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         })?;
     tell(&mut opened, &shared.members)?;
     made.keep();
-    let opened = opened.into_iter().zip(pasts).collect();
+    let opened = opened.into_iter().zip(pre_growths).collect();
     let writers = write(config, opened, &stripes)?;
     Ok(Running {
         shared,
@@ -155,8 +155,11 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
             None => device::planned(config, place),
         })
         .collect::<Result<_, _>>()?;
-    let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
-    sizing::enough(config, &geometries, past)?;
+    let pre_growth = found
+        .iter()
+        .flatten()
+        .filter_map(|it| it.pre_growth.as_ref());
+    sizing::enough(config, &geometries, pre_growth)?;
     for (place, _) in places
         .iter()
         .zip(&found)
@@ -276,7 +279,7 @@ fn make(
         device,
         superblock,
         geometry,
-        past: None,
+        pre_growth: None,
         was_clean: false,
     })
 }
@@ -418,13 +421,13 @@ pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
 /// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
 fn write(
     config: &Config,
-    opened: Vec<(Opened, Option<Past>)>,
+    opened: Vec<(Opened, Option<PreGrowth>)>,
     stripes: &[Arc<Stripe>],
 ) -> Result<Vec<WriterThread>, OpenError> {
     let mut threads = Vec::new();
     let mut recoveries = Vec::new();
-    for ((opened, past), stripe) in opened.into_iter().zip(stripes) {
-        match start_writer(config, opened, past, stripe) {
+    for ((opened, pre_growth), stripe) in opened.into_iter().zip(stripes) {
+        match start_writer(config, opened, pre_growth, stripe) {
             Ok((thread, recovered)) => {
                 threads.push(thread);
                 recoveries.push(recovered);
@@ -454,7 +457,7 @@ fn write(
 fn start_writer(
     config: &Config,
     opened: Opened,
-    past: Option<Past>,
+    pre_growth: Option<PreGrowth>,
     stripe: &Arc<Stripe>,
 ) -> io::Result<(WriterThread, Outcome<bool>)> {
     let mut writer = DeviceWriter::new(
@@ -474,6 +477,6 @@ fn start_writer(
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())
-        .spawn(move || writer.run(|writer| recover(writer, past), promise))?;
+        .spawn(move || writer.run(|writer| recover(writer, pre_growth), promise))?;
     Ok((thread, recovered))
 }

@@ -31,7 +31,7 @@ use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
-use crate::store::device::Past;
+use crate::store::device::PreGrowth;
 use crate::stripe::Stripe;
 use crate::writer::{DeviceWriter, RecoverError};
 
@@ -58,10 +58,13 @@ fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
 }
 
 /// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
-pub(crate) fn recover(writer: &mut DeviceWriter, past: Option<Past>) -> Result<(), RecoverError> {
+pub(crate) fn recover(
+    writer: &mut DeviceWriter,
+    pre_growth: Option<PreGrowth>,
+) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
-    if let Some(past) = past {
-        grow(writer, &past)?;
+    if let Some(pre_growth) = pre_growth {
+        grow(writer, &pre_growth)?;
     } else if stripe.index.shape.stays_on_disk() {
         with_rows_on_disk(writer)?;
     } else {
@@ -204,18 +207,18 @@ fn made_anew(
 /// only what lies behind the old end is written. Positions in the log stay the same, for laps and
 /// segments do. The index is made anew of what the lists name and the old index knows; so what was
 /// removed or put out stays so, however long ago that was.
-fn grow(writer: &mut DeviceWriter, past: &Past) -> Result<(), RecoverError> {
+fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
-    writer.stripe = Arc::clone(&past.stripe);
-    let old = Widened::of(&past.stripe, 0..SHARDS, None);
+    writer.stripe = Arc::clone(&pre_growth.stripe);
+    let old = Widened::of(&pre_growth.stripe, 0..SHARDS, None);
     let basis = Basis::of(writer, &stripe)?;
     basis.replay(writer, &old.shards);
     writer.stripe = Arc::clone(&stripe);
-    let (cursor, stamps) = (writer.log.cursor, past.stripe.log.stamps());
+    let (cursor, stamps) = (writer.log.cursor, pre_growth.stripe.log.stamps());
     stripe.medium.geometry.describe_in(&mut writer.superblock);
     made_anew(writer, None, |_, shards| {
         let known = Replay {
-            past: Some(&past.stripe),
+            pre_growth: Some(&pre_growth.stripe),
             ..Replay::new(&stripe, shards.clone())
         };
         known.scan();
@@ -445,7 +448,7 @@ struct Replay<'a> {
     /// Records of lower versions do not come back.
     floor: Version,
     /// Nothing counts that this does not know, when there is one.
-    past: Option<&'a Stripe>,
+    pre_growth: Option<&'a Stripe>,
     /// Slots that the last two batches list.
     last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
 }
@@ -458,7 +461,7 @@ impl<'a> Replay<'a> {
             shards,
             removed: None,
             floor: Version(0),
-            past: None,
+            pre_growth: None,
             last_batches: RefCell::default(),
         }
     }
@@ -590,7 +593,7 @@ impl<'a> Replay<'a> {
             stripe.log.position(cursor.lap, cursor.segment, unit)
         };
         if self
-            .past
+            .pre_growth
             .is_some_and(|it| !it.indexes(listed.key, place(it)))
         {
             return;

@@ -25,17 +25,19 @@ const OVERLAP_SHARE: u64 = 16;
 pub(crate) fn enough<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry> + Clone,
-    past: impl IntoIterator<Item = &'a Geometry>,
+    pre_growth: impl IntoIterator<Item = &'a Geometry>,
 ) -> Result<(), OpenError> {
     let memory_bytes = config.memory_bytes;
-    let past = past.into_iter().map(|it| past_bytes(config, it));
-    let past = past.fold(0, u64::saturating_add);
+    let pre_growth = pre_growth
+        .into_iter()
+        .map(|it| pre_growth_bytes(config, it));
+    let pre_growth = pre_growth.fold(0, u64::saturating_add);
     let needed_with = |memory_bytes| {
         let config = Config {
             memory_bytes,
             ..config.clone()
         };
-        memory_needed(&config, geometries.clone()).saturating_add(past)
+        memory_needed(&config, geometries.clone()).saturating_add(pre_growth)
     };
     let mut needed_bytes = needed_with(memory_bytes);
     if memory_bytes >= needed_bytes {
@@ -93,8 +95,8 @@ pub(crate) fn content_bytes_min<'a>(geometries: impl IntoIterator<Item = &'a Geo
 }
 
 /// Memory for the index of the layout that a device had before it grew, with all its positions.
-pub(crate) fn past_bytes(config: &Config, past: &Geometry) -> u64 {
-    let index = past.index(IndexPolicy::of(config));
+pub(crate) fn pre_growth_bytes(config: &Config, pre_growth: &Geometry) -> u64 {
+    let index = pre_growth.index(IndexPolicy::of(config));
     let widened = index.widened_bytes().saturating_mul(SHARDS as u64);
     index.bytes().saturating_add(widened)
 }
