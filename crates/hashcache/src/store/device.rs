@@ -28,31 +28,31 @@ use crate::write_queue::Queue;
 
 impl Config {
     /// Where the store is kept, device by device.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn device_paths(&self) -> Vec<DevicePath> {
         if self.devices.is_empty() {
-            let place = |path: &PathBuf| Place {
+            let device_path = |path: &PathBuf| DevicePath {
                 path: path.clone(),
                 device: None,
             };
-            return self.paths.iter().map(place).collect();
+            return self.paths.iter().map(device_path).collect();
         }
-        let place = |(n, device): (usize, &Arc<dyn Device>)| Place {
+        let device_path = |(n, device): (usize, &Arc<dyn Device>)| DevicePath {
             path: format!("device {n}").into(),
             device: Some(Arc::clone(device)),
         };
-        self.devices.iter().enumerate().map(place).collect()
+        self.devices.iter().enumerate().map(device_path).collect()
     }
 }
 
-/// One of the places a store is kept in.
+/// One of the files or devices a store is kept on.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct DevicePath {
     /// The path; what the device is called where it was given as one.
     pub(crate) path: PathBuf,
     pub(crate) device: Option<Arc<dyn Device>>,
 }
 
-impl Place {
+impl DevicePath {
     /// Whether there is something already.
     pub(crate) fn exists(&self) -> bool {
         self.device.is_some() || self.path.exists()
@@ -83,33 +83,38 @@ impl Opened {
     }
 }
 
-/// Opens the device at `place`, without writing anything but the space that `size` asks for.
-pub(crate) fn device(place: &Place, size: Option<u64>) -> Result<Arc<dyn Device>, OpenError> {
-    device_or_new(place, size).map(|(device, _)| device)
+/// Opens the device at `device_path`, without writing anything but the space that `size` asks for.
+pub(crate) fn device(
+    device_path: &DevicePath,
+    size: Option<u64>,
+) -> Result<Arc<dyn Device>, OpenError> {
+    device_or_new(device_path, size).map(|(device, _)| device)
 }
 
 /// The same, and whether this made its file: another process may have been quicker.
 pub(crate) fn device_or_new(
-    place: &Place,
+    device_path: &DevicePath,
     size: Option<u64>,
 ) -> Result<(Arc<dyn Device>, bool), OpenError> {
-    if let Some(device) = &place.device {
+    if let Some(device) = &device_path.device {
         return Ok((Arc::clone(device), false));
     }
-    match FileDevice::open(&place.path, size) {
+    match FileDevice::open(&device_path.path, size) {
         Ok(device) => {
             let is_new = device.is_new();
             Ok((Arc::new(device), is_new))
         }
         Err(FileError::Locked) => Err(OpenError::Locked {
-            path: place.path.clone(),
+            path: device_path.path.clone(),
         }),
-        Err(FileError::Io(source)) => Err(refused_by_device(place)(source)),
+        Err(FileError::Io(source)) => Err(refused_by_device(device_path)(source)),
     }
 }
 
-pub(crate) fn refused_by_device(place: &Place) -> impl Fn(io::Error) -> OpenError + use<> {
-    let path = place.path.clone();
+pub(crate) fn refused_by_device(
+    device_path: &DevicePath,
+) -> impl Fn(io::Error) -> OpenError + use<> {
+    let path = device_path.path.clone();
     move |source| OpenError::Device {
         path: path.clone(),
         source,
@@ -194,13 +199,13 @@ fn is_blank(device: &dyn Device) -> io::Result<bool> {
 }
 
 /// Opens what is there; an error when there is nothing of ours.
-pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
-    let device = device(place, None)?;
-    let path = || place.path.clone();
-    let superblock = match front(&*device).map_err(refused_by_device(place))? {
+pub(crate) fn existing(device_path: &DevicePath) -> Result<Opened, OpenError> {
+    let device = device(device_path, None)?;
+    let path = || device_path.path.clone();
+    let superblock = match front(&*device).map_err(refused_by_device(device_path))? {
         Front::Superblock(superblock) => *superblock,
         Front::Blank => return Err(OpenError::Foreign { path: path() }),
-        Front::Not(error) => return Err(refused(place, error)),
+        Front::Not(error) => return Err(refused(device_path, error)),
     };
     let geometry = Geometry::from_superblock(&superblock)
         .ok_or_else(|| OpenError::Damaged { path: path() })?;
@@ -229,8 +234,8 @@ pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
     })
 }
 
-fn refused(place: &Place, error: SuperblockError) -> OpenError {
-    let path = place.path.clone();
+fn refused(device_path: &DevicePath, error: SuperblockError) -> OpenError {
+    let path = device_path.path.clone();
     match error {
         SuperblockError::Foreign => OpenError::Foreign { path },
         SuperblockError::Damaged => OpenError::Damaged { path },
@@ -242,52 +247,52 @@ fn refused(place: &Place, error: SuperblockError) -> OpenError {
     }
 }
 
-/// What is at `place`, if a store or a part of one is; `None` where one can be made.
-pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, OpenError> {
+/// What is at `device_path`, if a store or a part of one is; `None` where one can be made.
+pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<Opened>, OpenError> {
     // A file that is someone else's must not grow, so it is looked at before it is.
-    if !place.exists() {
+    if !device_path.exists() {
         return Ok(None);
     }
-    let device = device(place, None)?;
-    match front(&*device).map_err(refused_by_device(place))? {
+    let device = device(device_path, None)?;
+    match front(&*device).map_err(refused_by_device(device_path))? {
         Front::Superblock(_) => {
             drop(device);
-            let mut opened = existing(place)?;
-            agrees(config, place, &opened)?;
-            if let Some(grown) = grown(config, place, &opened)? {
+            let mut opened = existing(device_path)?;
+            agrees(config, device_path, &opened)?;
+            if let Some(grown) = grown(config, device_path, &opened)? {
                 opened.pre_growth = Some(std::mem::replace(&mut opened.geometry, grown));
             }
             Ok(Some(opened))
         }
-        Front::Not(error) if !device.is_empty() => Err(refused(place, error)),
+        Front::Not(error) if !device.is_empty() => Err(refused(device_path, error)),
         Front::Blank | Front::Not(_) => Ok(None),
     }
 }
 
 /// Has all space of an existing file taken, see [`FileDevice::claim`].
-pub(crate) fn claim(place: &Place) {
-    if place.device.is_none() {
-        FileDevice::claim(&place.path);
+pub(crate) fn claim(device_path: &DevicePath) {
+    if device_path.device.is_none() {
+        FileDevice::claim(&device_path.path);
     }
 }
 
-/// The layout of what is to be made at `place`. Nothing is made yet.
-pub(crate) fn planned(config: &Config, place: &Place) -> Result<Geometry, OpenError> {
+/// The layout of what is to be made at `device_path`. Nothing is made yet.
+pub(crate) fn planned(config: &Config, device_path: &DevicePath) -> Result<Geometry, OpenError> {
     let length = match config.size_bytes {
-        Some(_) if !place.has_its_size() => 0,
-        _ => device(place, None)?.len(),
+        Some(_) if !device_path.has_its_size() => 0,
+        _ => device(device_path, None)?.len(),
     };
     let size = match config.size_bytes {
-        Some(size) if place.has_its_size() => size.min(length),
+        Some(size) if device_path.has_its_size() => size.min(length),
         Some(size) => size,
         None => length,
     };
     Geometry::plan(config, size)
 }
 
-fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenError> {
+fn agrees(config: &Config, device_path: &DevicePath, opened: &Opened) -> Result<(), OpenError> {
     let geometry = &opened.geometry;
-    let path = || place.path.clone();
+    let path = || device_path.path.clone();
     let policy = config.policy;
     if (geometry.family, geometry.ways) != (policy.family(), policy.ways()) {
         let fits =
@@ -323,11 +328,15 @@ fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenErr
 }
 
 /// The layout that `opened` is to have, if the size asked for is another.
-fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geometry>, OpenError> {
+fn grown(
+    config: &Config,
+    device_path: &DevicePath,
+    opened: &Opened,
+) -> Result<Option<Geometry>, OpenError> {
     let Some(asked) = config.size_bytes else {
         return Ok(None);
     };
-    let possible = match place.has_its_size() {
+    let possible = match device_path.has_its_size() {
         true => asked.min(opened.device.len()),
         false => asked,
     };
@@ -343,9 +352,9 @@ fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geome
     match grown {
         Ok(grown) => Ok(Some(grown)),
         // Devices of a store may differ in size, but only one size is given.
-        Err(_) if config.places().len() > 1 => Ok(None),
+        Err(_) if config.device_paths().len() > 1 => Ok(None),
         Err(why) => Err(OpenError::Size {
-            path: place.path.clone(),
+            path: device_path.path.clone(),
             size_bytes,
             asked_bytes,
             why,
@@ -354,8 +363,8 @@ fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geome
 }
 
 /// Gives the file of `opened` the space that it grows by. What lies on it is not touched.
-pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenError> {
-    if opened.pre_growth.is_none() || place.device.is_some() {
+pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Opened, OpenError> {
+    if opened.pre_growth.is_none() || device_path.device.is_some() {
         return Ok(opened);
     }
     let Opened {
@@ -366,8 +375,8 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
         ..
     } = opened;
     drop(old);
-    let device = device(place, Some(geometry.device_bytes))?;
-    let path = || place.path.clone();
+    let device = device(device_path, Some(geometry.device_bytes))?;
+    let path = || device_path.path.clone();
     if device.len() < geometry.device_bytes {
         return Err(OpenError::Short {
             path: path(),
@@ -376,7 +385,7 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
         });
     }
     // For a moment nobody held it.
-    match front(&*device).map_err(refused_by_device(place))? {
+    match front(&*device).map_err(refused_by_device(device_path))? {
         Front::Superblock(now) if *now == superblock => Ok(Opened {
             path: path(),
             device,

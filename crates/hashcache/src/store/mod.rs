@@ -33,7 +33,7 @@ use crate::memory::{AlignedBuf, MemoryPressure};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
-use device::{Opened, Place, PreGrowth, member, superblocks_damaged};
+use device::{DevicePath, Opened, PreGrowth, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
@@ -92,8 +92,8 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
 /// same each time.
 #[cfg(all(test, loom))]
 pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
-    let (mut made, place) = (Made::default(), &config.places()[0]);
-    let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
+    let (mut made, device_path) = (Made::default(), &config.device_paths()[0]);
+    let mut opened = [make(config, device_path, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
     let stripe = device::stripe(config, &opened[0], &shared, 0)?;
@@ -134,25 +134,25 @@ impl Drop for Made {
 /// All devices of `config`, in its order, those that were missing with a superblock that was never
 /// written.
 fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
-    let places = config.places();
-    if places.is_empty() || places.len() > DEVICES_MAX {
+    let paths = config.device_paths();
+    if paths.is_empty() || paths.len() > DEVICES_MAX {
         return Err(OpenError::Devices {
-            count: places.len(),
+            count: paths.len(),
             most: DEVICES_MAX,
         });
     }
-    let found: Vec<Option<Opened>> = places
+    let found: Vec<Option<Opened>> = paths
         .iter()
-        .map(|place| device::look(config, place))
+        .map(|device_path| device::look(config, device_path))
         .collect::<Result<_, _>>()?;
     belong_together(found.iter().flatten())?;
     // Refuse before a file is made, or made to grow.
-    let geometries: Vec<Geometry> = places
+    let geometries: Vec<Geometry> = paths
         .iter()
         .zip(&found)
-        .map(|(place, found)| match found {
+        .map(|(device_path, found)| match found {
             Some(opened) => Ok(opened.geometry.clone()),
-            None => device::planned(config, place),
+            None => device::planned(config, device_path),
         })
         .collect::<Result<_, _>>()?;
     let pre_growth = found
@@ -160,22 +160,22 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
         .flatten()
         .filter_map(|it| it.pre_growth.as_ref());
     sizing::enough(config, &geometries, pre_growth)?;
-    for (place, _) in places
+    for (device_path, _) in paths
         .iter()
         .zip(&found)
         .filter(|(_, found)| found.is_some())
     {
-        device::claim(place);
+        device::claim(device_path);
     }
     let identity = match found.iter().flatten().next() {
         Some(opened) => (opened.superblock.store_id, opened.superblock.secret),
         None => new_identity()?,
     };
-    let device = |(place, found): (&Place, Option<Opened>)| match found {
-        Some(opened) => device::make_space(place, opened),
-        None => make(config, place, identity, made),
+    let device = |(device_path, found): (&DevicePath, Option<Opened>)| match found {
+        Some(opened) => device::make_space(device_path, opened),
+        None => make(config, device_path, identity, made),
     };
-    places.iter().zip(found).map(device).collect()
+    paths.iter().zip(found).map(device).collect()
 }
 
 /// Whether `found` are devices of one store, each another one.
@@ -218,13 +218,13 @@ fn random<const N: usize>() -> Result<[u8; N], OpenError> {
 /// A device of the store of `identity`. Who it is, and with whom, is agreed on later.
 fn make(
     config: &Config,
-    place: &Place,
+    device_path: &DevicePath,
     identity: (u128, [u8; 32]),
     made: &mut Made,
 ) -> Result<Opened, OpenError> {
-    let (device, is_new) = device::device_or_new(place, config.size_bytes)?;
+    let (device, is_new) = device::device_or_new(device_path, config.size_bytes)?;
     if is_new {
-        made.0.push(place.path.clone());
+        made.0.push(device_path.path.clone());
     }
     let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
     // A slot is read and written by itself, so it has a sector at the least.
@@ -232,7 +232,7 @@ fn make(
     if let Some(asked) = config.block_bytes.filter(|it| *it < least)
         && config.policy.family() == Family::Table
     {
-        let device = place.path.display();
+        let device = device_path.path.display();
         let made = least;
         tracing::info!(%device, asked, made, "blocks are made as large as the disk's sectors");
     }
@@ -275,7 +275,7 @@ fn make(
         heard: BTreeMap::new(),
     };
     Ok(Opened {
-        path: place.path.clone(),
+        path: device_path.path.clone(),
         device,
         superblock,
         geometry,

@@ -106,7 +106,7 @@ pub(crate) fn pre_growth_bytes(config: &Config, pre_growth: &Geometry) -> u64 {
 /// of the memory, for what is being written stays there until it is. With 64 MiB and 64 downloads
 /// at once, half of what came was not stored for want of that.
 pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
-    let devices = config.places().len().max(1) as u64;
+    let devices = config.device_paths().len().max(1) as u64;
     let batches = 2 * devices * batch_bytes(config, geometry) as u64;
     let alone = config.policy == PolicyKind::Log && !config.readmission;
     alone && batches <= config.memory_bytes / OVERLAP_SHARE
@@ -124,7 +124,7 @@ pub(crate) fn side_buffer_bytes(geometry: &Geometry) -> usize {
 
 /// Most bytes in a batch.
 pub(crate) fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
-    let devices = config.places().len().max(1) as u64;
+    let devices = config.device_paths().len().max(1) as u64;
     let by_memory = usize::try_from(config.memory_bytes / 16 / devices).unwrap_or(usize::MAX);
     let by_segment = geometry.segment_bytes as usize / 2;
     let bytes = by_memory
