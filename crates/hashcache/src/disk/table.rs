@@ -18,7 +18,7 @@ use crate::address::{LogPos, SetId, Slot};
 use crate::bans::Rules;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
-use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
+use crate::format::{Family, Prelude, RecordAddress, Removed, Tail, TailAddress};
 use crate::geometry::Geometry;
 use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
@@ -60,9 +60,9 @@ pub(crate) fn range(medium: &Medium, set: SetId) -> (u64, usize) {
 }
 
 /// What the record in a slot must say of its place.
-pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordPlace {
+pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordAddress {
     let place = set.0 * u64::from(medium.geometry.ways) + slot.0 as u64;
-    RecordPlace {
+    RecordAddress {
         device: medium.device_id,
         stamp: 0,
         place,
@@ -132,7 +132,7 @@ fn read_tail(
     medium: &Medium,
     log: &LogMap,
     filled: &Filled,
-    tail: TailPlace,
+    tail: TailAddress,
 ) -> Result<Bytes, Read> {
     let at = LogPos(tail.position);
     let length = usize::try_from(tail.length).map_err(|_| Read::Damaged)?;

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
-use crate::format::{IO_BLOCK, Kind, Prelude, RecordPlace};
+use crate::format::{IO_BLOCK, Kind, Prelude, RecordAddress};
 use crate::memory::AlignedBuf;
 use crate::memory::RecordHandle;
 use crate::policy::Located;
@@ -167,7 +167,7 @@ impl Stripe {
 
     /// The record at the start of `bytes`, in memory of its own: it may be held for long, the run
     /// must not. `None` when the run is too short for it or there is no memory.
-    fn read_within(&self, at: LogPos, place: RecordPlace, bytes: &Bytes) -> Option<Read> {
+    fn read_within(&self, at: LogPos, place: RecordAddress, bytes: &Bytes) -> Option<Read> {
         let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
             // Whether it is damaged or the run too short is told by a read of the usual length.
             return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
@@ -180,11 +180,11 @@ impl Stripe {
     }
 
     /// Makes hot what lies behind `first`, for as long as it is of its group.
-    fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordPlace), bytes: &Bytes) {
+    fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordAddress), bytes: &Bytes) {
         let grain = self.log.grain();
         let prelude = |from: usize| {
             let units = grain.units(from);
-            let place = RecordPlace {
+            let place = RecordAddress {
                 place: place.place + units,
                 ..place
             };

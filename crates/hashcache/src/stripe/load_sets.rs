@@ -20,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How far the learning has come: shard, row in it.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Progress {
     shard: usize,
     row: u32,
 }
@@ -29,19 +29,19 @@ impl Stripe {
     /// Begins to learn all sets that are not known.
     pub(crate) fn learn_sets(self: &Arc<Self>) {
         if self.index.id.policy.kind.keeps_lists() {
-            self.learn_from(Place::default());
+            self.learn_from(Progress::default());
         }
     }
 
     /// One set a job: a pool that is closed drops the next one.
-    fn learn_from(self: &Arc<Self>, place: Place) {
+    fn learn_from(self: &Arc<Self>, progress: Progress) {
         let stripe = Arc::clone(self);
         self.pool.run(move || {
             if stripe.health() != Health::InService {
                 return;
             }
             let begun = stripe.medium.clock.monotone();
-            if let Some(next) = stripe.learn_one(place) {
+            if let Some(next) = stripe.learn_one(progress) {
                 let took = stripe.medium.clock.monotone().saturating_sub(begun);
                 std::thread::sleep(took.min(PAUSE_MAX));
                 stripe.learn_from(next);
@@ -50,24 +50,24 @@ impl Stripe {
     }
 
     /// Learns the first unknown set from `place` on. Returns where to go on, `None` at the end.
-    fn learn_one(&self, mut place: Place) -> Option<Place> {
-        while place.shard < SHARDS {
-            let view = self.view_at(place.shard);
-            let unknown = view.policy.table()?.unknown_set(place.row);
+    fn learn_one(&self, mut progress: Progress) -> Option<Progress> {
+        while progress.shard < SHARDS {
+            let view = self.view_at(progress.shard);
+            let unknown = view.policy.table()?.unknown_set(progress.row);
             drop(view);
             if let Some((row, set)) = unknown {
                 if let Some(slots) = table::read_set(&self.medium, set) {
                     let occupants = table::occupied(&self.medium, &slots);
-                    let mut shard = self.shard_at(place.shard);
+                    let mut shard = self.shard_at(progress.shard);
                     if let Some(table) = shard.policy.table_mut() {
                         table.learn_set(set, Epoch::ANY, &occupants);
                     }
                 }
                 let row = row + 1;
-                return Some(Place { row, ..place });
+                return Some(Progress { row, ..progress });
             }
-            place = Place {
-                shard: place.shard + 1,
+            progress = Progress {
+                shard: progress.shard + 1,
                 row: 0,
             };
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Read};
-use crate::format::{IO_BLOCK, Prelude, RecordPlace};
+use crate::format::{IO_BLOCK, Prelude, RecordAddress};
 use crate::key::KeyHash;
 use crate::record::Record;
 
@@ -19,7 +19,7 @@ const PRELUDE_READ: u64 = 8 << 10;
 /// A read of a record whose length is not known.
 pub(super) struct FirstRead {
     /// What the record must prove to lie at.
-    place: RecordPlace,
+    place: RecordAddress,
     pub(super) offset: u64,
     pub(super) length: usize,
     /// To the end of the segment: no record goes on beyond.

@@ -16,7 +16,7 @@ use crate::address::{LogPos, SetId, Slot};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::table;
 use crate::format::{
-    Family, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
+    Family, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, RecordAddress, TAIL_HEADER, Tail, TailAddress,
     encode_record, kind_number, round_up,
 };
 use crate::key::SHARDS;
@@ -68,7 +68,7 @@ impl DeviceWriter {
         let mut places = Vec::with_capacity(batch.len());
         for ((pending, size), run) in batch.iter().zip(&sizes).zip(&runs) {
             let place = grain.units(at);
-            let spot = RecordPlace {
+            let spot = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
                 place,
@@ -377,7 +377,7 @@ impl DeviceWriter {
         &mut self,
         batch: &[Arc<Pending>],
         slots: &[Option<Slot>],
-    ) -> io::Result<Vec<Option<TailPlace>>> {
+    ) -> io::Result<Vec<Option<TailAddress>>> {
         let block = usize_of(self.stripe.medium.geometry.block_bytes);
         let grain = self.stripe.log.grain();
         let mut tails = vec![None; batch.len()];
@@ -408,7 +408,7 @@ impl DeviceWriter {
             let place = grain.units(at);
             let fields = &pending.record.fields;
             // What lies beyond the block does not depend on the slot, which is not known yet.
-            let nowhere = RecordPlace {
+            let nowhere = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: 0,
                 place: 0,
@@ -428,14 +428,14 @@ impl DeviceWriter {
             };
             let out = &mut self.buffer[in_buffer..in_buffer + size];
             out.fill(0);
-            let spot = RecordPlace {
+            let spot = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
                 place,
             };
             tail.encode(out, &self.stripe.medium.secret, spot, &whole[block..]);
             list.push(listed(pending, place, grain.units(size), KIND_TAIL));
-            tails[n] = Some(TailPlace {
+            tails[n] = Some(TailAddress {
                 position: self
                     .stripe
                     .log
@@ -454,7 +454,7 @@ impl DeviceWriter {
         &mut self,
         pending: &Arc<Pending>,
         slot: Slot,
-        tail: Option<TailPlace>,
+        tail: Option<TailAddress>,
     ) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
@@ -478,8 +478,8 @@ fn encode(
     secret: &crate::key::Secret,
     out: &mut [u8],
     pending: &Pending,
-    place: RecordPlace,
-    tail: Option<TailPlace>,
+    place: RecordAddress,
+    tail: Option<TailAddress>,
 ) -> usize {
     let record = &pending.record;
     let (name, metadata) = (&record.name, &record.metadata);
