@@ -12,7 +12,7 @@ pub(crate) use index::{
     IndexId, IndexPolicy, IndexShape, POSITIONS_HELD, SETS_HELD, checkpoint_parts, meta_parts,
 };
 
-use crate::bans::MAX_RULES;
+use crate::bans::MAX_BANS;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
@@ -327,16 +327,16 @@ impl Geometry {
     }
 }
 
-/// Blocks of each of the two areas for rules: as many as all rules need, or a quarter of the
+/// Blocks of each of the two areas for bans: as many as all bans need, or a quarter of the
 /// journal.
-pub(crate) fn rules_blocks(geometry: &Geometry) -> usize {
+pub(crate) fn bans_blocks(geometry: &Geometry) -> usize {
     let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
-    MAX_RULES.div_ceil(RULES_PER_BLOCK).min(quarter)
+    MAX_BANS.div_ceil(RULES_PER_BLOCK).min(quarter)
 }
 
-/// Most rules there is room for.
-pub(crate) fn rules_max(geometry: &Geometry) -> usize {
-    MAX_RULES.min(rules_blocks(geometry) * RULES_PER_BLOCK)
+/// Most bans there is room for.
+pub(crate) fn bans_max(geometry: &Geometry) -> usize {
+    MAX_BANS.min(bans_blocks(geometry) * RULES_PER_BLOCK)
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.

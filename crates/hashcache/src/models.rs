@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use crate::bans::{Label, Rule};
+use crate::bans::{Ban, Label};
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, PolicyKind};
 use crate::device::MemoryDevice;
@@ -276,7 +276,7 @@ fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     });
 }
 
-/// Between the moment in which a rule comes and the one in which pending records are looked
+/// Between the moment in which a ban comes and the one in which pending records are looked
 /// through for it: else nothing would say on disk that what lies there is gone.
 #[test]
 fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
@@ -286,8 +286,8 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
         let purged = begin(&stripe, "a");
         let accepted = commit_with(&stripe, "a", &purged, vec![label.0]);
         assert_eq!(accepted, Accepted::Yes);
-        let line = Rule::label(label).line(&stripe.medium.secret, stripe.draw_version());
-        stripe.rules.add(&[line], &stripe.medium.budget);
+        let line = Ban::label(label).line(&stripe.medium.secret, stripe.draw_version());
+        stripe.bans.add(&[line], &stripe.medium.budget);
         let hiding = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
@@ -317,11 +317,11 @@ fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
                 let stripe = Arc::clone(&stripe);
                 beside(move || drop(get(&stripe, "a")))
             };
-            let line = Rule::everything(stripe.draw_version().0);
-            // The table of rules is not among what loom watches: this lock tells it that the order
+            let line = Ban::everything(stripe.draw_version().0);
+            // The table of bans is not among what loom watches: this lock tells it that the order
             // of what follows and of the reader's steps matters.
             drop(stripe.shard(key(&stripe, "a")));
-            stripe.rules.add(&[line], &stripe.medium.budget);
+            stripe.bans.add(&[line], &stripe.medium.budget);
             assert_eq!(get(&stripe, "a"), None);
             reader.join().unwrap();
         });

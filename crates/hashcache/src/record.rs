@@ -17,7 +17,7 @@ pub(crate) struct Record {
     pub(crate) content: Vec<Bytes>,
     /// Where in the log it lies, if it does.
     pub(crate) at: Option<LogPos>,
-    /// No rule up to this version says anything of it.
+    /// No ban up to this version says anything of it.
     pub(crate) judged: AtomicU64,
 }
 

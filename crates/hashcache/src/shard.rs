@@ -115,7 +115,7 @@ pub(crate) struct InFlightRead {
     pub(crate) outcome: Outcome<Found>,
     /// A newer put or a remove came since it began.
     pub(crate) stale: AtomicBool,
-    /// What it may have read was cleared since, because a rule has taken it away.
+    /// What it may have read was cleared since, because a ban has taken it away.
     pub(crate) gone: AtomicBool,
     /// The request while no thread reads for it yet: the first to wait for the outcome takes it.
     pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
@@ -308,7 +308,7 @@ impl Shard {
         Some(dropped)
     }
 
-    /// The slot of `key` is cleared, for a rule that will be forgotten.
+    /// The slot of `key` is cleared, for a ban that will be forgotten.
     pub(crate) fn cleared(&mut self, key: KeyHash) {
         if let Some(in_flight) = self.in_flight.remove(&key) {
             in_flight.gone.store(true, Ordering::Release);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants: at most one caller leads for a name, but for this: after a put or remove of the
-//! name, or a rule that may take it, nobody joins what began before it, so that a removed object
+//! name, or a ban that may take it, nobody joins what began before it, so that a removed object
 //! never answers a later question. A leader that is dropped, or panics, leaves nobody waiting.
 //! Errors are shared with those who wait and kept for nobody else.
 
@@ -142,7 +142,7 @@ impl Lead {
         let stripe = cache.stripe(key);
         if let Some(flight) = flights.get(name)
             && !flight.token.superseded.load(Ordering::Acquire)
-            && !flight.stripe.rules.may_bar(name, flight.token.version)
+            && !flight.stripe.bans.may_bar(name, flight.token.version)
             // Of what came since the others went on without its device, it would not know.
             && Arc::ptr_eq(&flight.stripe, stripe)
         {

@@ -24,7 +24,7 @@ pub use follow::{Follower, Stream};
 pub use read::{Hit, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
-use crate::bans::{Label, Rule};
+use crate::bans::{Ban, Label};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
@@ -58,8 +58,8 @@ struct Inner {
     shared: Arc<Shared>,
     writers: std::sync::Mutex<Vec<store::WriterThread>>,
     flights: fetch_once::Flights,
-    /// Held while a rule is put in force.
-    rules: std::sync::Mutex<()>,
+    /// Held while a ban is put in force.
+    bans: std::sync::Mutex<()>,
     /// Gives memory back to others until the cache is gone.
     _memory_pressure: MemoryPressure,
     closed: std::sync::atomic::AtomicBool,
@@ -117,7 +117,7 @@ impl Cache {
             shared,
             writers,
             flights: fetch_once::Flights::default(),
-            rules: std::sync::Mutex::default(),
+            bans: std::sync::Mutex::default(),
             _memory_pressure: memory_pressure,
             closed,
         });
@@ -268,30 +268,30 @@ impl Cache {
         Label(self.secret().label(label))
     }
 
-    /// Removes all objects that one of `rules` matches, or makes them stale. From the call on none
+    /// Removes all objects that one of `bans` matches, or makes them stale. From the call on none
     /// that was put, or whose put had begun, is served (as fresh); what is put from now on is not
     /// concerned. The future resolves when that will hold even after a power cut.
     ///
     /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
     /// each object with one of the labels that is not on disk yet. There are at most
-    /// 4,096 rules (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
-    /// [`Rule::within`].
-    pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
+    /// 4,096 bans (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
+    /// [`Ban::within`].
+    pub fn remove_matching(&self, bans: &[Ban]) -> Remove {
         let inner = &*self.inner;
-        // One at a time, so that rules come to each device in the order of their versions.
-        let turn = inner.rules.lock().expect("no holder of this lock panics");
+        // One at a time, so that bans come to each device in the order of their versions.
+        let turn = inner.bans.lock().expect("no holder of this lock panics");
         let version = self.next_version();
-        let lines: Vec<_> = rules
+        let lines: Vec<_> = bans
             .iter()
             .map(|it| it.line(self.secret(), version))
             .collect();
-        self.counters().rules.add(lines.len() as u64);
+        self.counters().bans.add(lines.len() as u64);
         // Those of devices that have failed and are left out hold nothing that counts.
         let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
         for stripe in &stripes {
-            stripe.rules.add(&lines, &stripe.medium.budget);
+            stripe.bans.add(&lines, &stripe.medium.budget);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());
@@ -303,7 +303,7 @@ impl Cache {
                 stripe.queue.push_removal(Removal { what, done });
             }
             // Behind those: the queue is served in order, so they are durable when this is.
-            let what = Removing::Rules { behind_pending };
+            let what = Removing::Bans { behind_pending };
             let done = Done::Part(part);
             stripe.queue.push_removal(Removal { what, done });
         }
@@ -347,16 +347,16 @@ impl Cache {
         outcome
     }
 
-    /// Rules in force, on the device that has most: [`crate::MAX_RULES`] at the most.
-    pub fn rules(&self) -> usize {
-        let counts = self.inner.stripes.iter().map(|it| it.rules.count());
+    /// Bans in force, on the device that has most: [`crate::MAX_BANS`] at the most.
+    pub fn bans(&self) -> usize {
+        let counts = self.inner.stripes.iter().map(|it| it.bans.count());
         counts.max().unwrap_or(0)
     }
 
-    /// Rules there can be before they become wider, on the device that takes fewest: see
+    /// Bans there can be before they become wider, on the device that takes fewest: see
     /// [`Cache::remove_matching`].
-    pub fn rules_max(&self) -> usize {
-        let most = self.inner.stripes.iter().map(|it| it.rules.most());
+    pub fn bans_max(&self) -> usize {
+        let most = self.inner.stripes.iter().map(|it| it.bans.most());
         most.min().unwrap_or(0)
     }
 
@@ -476,8 +476,8 @@ impl Cache {
             puts: count(|it| &it.puts),
             puts_refused: count(|it| &it.puts_refused),
             removes: count(|it| &it.removes),
-            rules_made: count(|it| &it.rules),
-            rules: self.rules() as u64,
+            bans_made: count(|it| &it.bans),
+            bans: self.bans() as u64,
             reads: count(|it| &it.reads),
             read_bytes: count(|it| &it.read_bytes),
             writes: count(|it| &it.writes),

@@ -55,11 +55,11 @@ impl Hit {
         !self.head.fields.incomplete
     }
 
-    /// Whether a rule made it stale ([`crate::Rule::softly`]) and nobody has confirmed it since
+    /// Whether a ban made it stale ([`crate::Ban::softly`]) and nobody has confirmed it since
     /// ([`Cache::confirm_metadata`]). Asks anew each time.
     pub fn is_made_stale(&self) -> bool {
         let stripe = self.cache.stripe(self.head.fields.key);
-        stripe.rules.judge(&self.head).stale
+        stripe.bans.judge(&self.head).stale
     }
 
     /// The caller's mark.

@@ -4,7 +4,7 @@
 //! where it readmits what is in use.
 //!
 //! Invariant: a list counts only if it was written by the lap that the cursor names.
-//! Cost: one read of a segment that is sealed, as a rule; else a read for each 256 KiB of it.
+//! Cost: one read of a segment that is sealed, in general; else a read for each 256 KiB of it.
 
 use std::sync::atomic::Ordering;
 

@@ -15,7 +15,7 @@ use std::io;
 use bytes::Bytes;
 
 use crate::address::{LogPos, SetId, Slot};
-use crate::bans::Rules;
+use crate::bans::Bans;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
 use crate::format::{Family, Prelude, RecordAddress, Removed, Tail, TailAddress};
@@ -211,19 +211,19 @@ pub(crate) fn clear_slot(
     Ok(())
 }
 
-/// Clears the slots of `set` whose record rules have taken away, or made stale up to `stale_upto`,
+/// Clears the slots of `set` whose record bans have taken away, or made stale up to `stale_upto`,
 /// and those of older versions beside it. Returns how many bytes were written. Durable after the
 /// caller's sync.
 pub(crate) fn clear_barred(
     medium: &Medium,
     index: &Index,
-    rules: &Rules,
+    bans: &Bans,
     buffer: &mut AlignedBuf,
     set: SetId,
     stale_upto: Version,
 ) -> io::Result<u64> {
     let preludes = preludes(medium, buffer, set)?;
-    let clears = |it: &&Prelude| rules.clears(&it.fields, &it.name, stale_upto);
+    let clears = |it: &&Prelude| bans.clears(&it.fields, &it.name, stale_upto);
     let gone: Vec<_> = preludes.iter().flatten().filter(clears).collect();
     let is_gone = |it: &Prelude| {
         let (key, version) = (it.fields.key, it.fields.version);

@@ -8,8 +8,8 @@
 //!
 //! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it
 //! began are applied to it and to the lists; without one, all removes in the ring are, and no
-//! record older than what the ring has forgotten comes back. Where removes or rules cannot be read,
-//! no record from before this opening comes back, and a rule says so for the openings that follow.
+//! record older than what the ring has forgotten comes back. Where removes or bans cannot be read,
+//! no record from before this opening comes back, and a ban says so for the openings that follow.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments. A store that is closed
 //! meanwhile stops recovering after [`AFTER_CLOSE_MAX`]; nothing is written then, and the next
 //! opening recovers from the same state.
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::Slot;
-use crate::bans::Rule;
+use crate::bans::Ban;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::journal::Journalled;
@@ -246,7 +246,7 @@ struct Basis {
 }
 
 impl Basis {
-    /// Reads the journal and loads a checkpoint, if one is whole. The rules in the journal are in
+    /// Reads the journal and loads a checkpoint, if one is whole. The bans in the journal are in
     /// force in `served` then.
     ///
     /// # Errors
@@ -261,14 +261,14 @@ impl Basis {
                 .read(&stripe.medium, serial, forgotten_below, writer.was_clean);
         let Journalled {
             removed,
-            rules,
+            bans,
             lost,
         } = journalled;
-        for rule in &rules {
-            served.version_was_drawn(rule.version);
+        for ban in &bans {
+            served.version_was_drawn(ban.version);
         }
         // Before anything of what they bar can be found.
-        served.rules.add(&rules, &served.medium.budget);
+        served.bans.add(&bans, &served.medium.budget);
         // Were the index file that of an older checkpoint, the next one would be written over it.
         let older = if stripe.index.shape.stays_on_disk() {
             0
@@ -301,10 +301,10 @@ impl Basis {
             true => writer.superblock.removes_held_below,
             false => 0,
         };
-        if lost.rules || lost.removes_below > held_below {
+        if lost.bans || lost.removes_below > held_below {
             floor = forget_all(writer, served)?;
-        } else if writer.journal.has_one_set_of_rules() {
-            writer.write_rules(&served.rules.lines())?;
+        } else if writer.journal.has_one_set_of_bans() {
+            writer.write_bans(&served.bans.lines())?;
         }
         for removed in &removed {
             stripe.version_was_drawn(removed.version.0);
@@ -335,7 +335,7 @@ impl Basis {
     }
 }
 
-/// Removes or rules cannot be read any more: what they took away is not known, so everything from
+/// Removes or bans cannot be read any more: what they took away is not known, so everything from
 /// before this opening goes, now and for all openings to come. Returns the version below which.
 fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     let below = served.shared.members.first_version();
@@ -346,10 +346,10 @@ fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     );
     served.medium.counters.forgotten.add(1);
     served
-        .rules
-        .add(&[Rule::everything(below)], &served.medium.budget);
+        .bans
+        .add(&[Ban::everything(below)], &served.medium.budget);
     // Before the ring is written over: what cannot be read now may be blank next time.
-    writer.write_rules(&served.rules.lines())?;
+    writer.write_bans(&served.bans.lines())?;
     Ok(below)
 }
 

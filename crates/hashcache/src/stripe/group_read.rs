@@ -102,7 +102,7 @@ impl Stripe {
         }
         let key = request.wanted.key;
         let mut shard = self.shard(key);
-        let right = |it: &Record| request.wanted.is(it) && !self.rules.judge(it).gone;
+        let right = |it: &Record| request.wanted.is(it) && !self.bans.judge(it).gone;
         let hot = self.shared.hot.hit(key, right);
         let Some(record) = hot else {
             return Some(request);

@@ -141,7 +141,7 @@ impl Stripe {
 
     /// Whether a record is the head of `name`, and counts.
     fn is_head(&self, name: &[u8]) -> impl Fn(&Record) -> bool {
-        move |it| it.fields.kind == Kind::Head && it.name == name && !self.rules.judge(it).gone
+        move |it| it.fields.kind == Kind::Head && it.name == name && !self.bans.judge(it).gone
     }
 
     /// What memory says of the head of `name`. Threads that ask this at the same time write to
@@ -183,7 +183,7 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
-        let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
+        let right = |it: &Record| wanted.is(it) && !self.bans.judge(it).gone;
         if let Some(record) = self.shared.hot.hit(wanted.key, right) {
             return Asked::Memory(Lookup::Found(RecordHandle::Pinned(record)));
         }
@@ -288,15 +288,15 @@ impl Stripe {
             self.medium.counters.misses.add(1);
             return None;
         };
-        // A rule may have come since it was read. One that has been forgotten since had outlived
+        // A ban may have come since it was read. One that has been forgotten since had outlived
         // it.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
-        // In the Disk Table a rule is forgotten after a pass that clears what it took away, and
+        // In the Disk Table a ban is forgotten after a pass that clears what it took away, and
         // tells the reads of that. A read that a put or a remove has made stale is not told, for it
-        // is not known any more: it must not count where a rule may have gone meanwhile.
+        // is not known any more: it must not count where a ban may have gone meanwhile.
         let missed_pass = || record.at.is_none() && in_flight.stale.load(Ordering::Acquire);
         let is_gone =
-            self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
+            self.bans.any() && (self.bans.judge(&record).gone || outlived() || missed_pass());
         if is_gone || in_flight.gone.load(Ordering::Acquire) {
             self.medium.counters.misses.add(1);
             return None;
@@ -405,7 +405,7 @@ impl Stripe {
                     }
                     // An older version need not have had the label by which this one went: all that
                     // could be one are forgotten.
-                    if self.rules.judge(&record).gone {
+                    if self.bans.judge(&record).gone {
                         self.forget_candidates(wanted.key, candidates);
                         return None;
                     }
@@ -496,7 +496,7 @@ impl Stripe {
     pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
         fields.kind == Kind::Span
-            || self.counts(fields.key, fields.version) && !self.rules.judge(record).gone
+            || self.counts(fields.key, fields.version) && !self.bans.judge(record).gone
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {

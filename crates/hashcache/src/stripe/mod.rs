@@ -21,12 +21,12 @@ use group_read::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
 use crate::address::LogPos;
-use crate::bans::Rules;
+use crate::bans::Bans;
 use crate::device::Ring;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium};
 use crate::format::{Family, Removed};
-use crate::geometry::rules_max;
+use crate::geometry::bans_max;
 use crate::io::Pool;
 use crate::key::{KeyHash, SHARDS};
 use crate::members::Peer;
@@ -45,7 +45,7 @@ pub(crate) struct Stripe {
     pub(crate) index: Index,
     pub(crate) log: LogMap,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) rules: Rules,
+    pub(crate) bans: Bans,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
     /// Reads what it can, where the kernel lets it.
@@ -60,7 +60,7 @@ pub(crate) struct Stripe {
 pub(crate) enum Accepted {
     /// It is found from now on.
     Yes,
-    /// A newer put, a remove or a rule came first.
+    /// A newer put, a remove or a ban came first.
     Superseded,
     /// An update of metadata met another one, or the put it belongs to, still under way.
     Busy,
@@ -83,7 +83,7 @@ impl Stripe {
         let (medium, index) = (parts.medium, parts.index);
         Self {
             log: LogMap::new(&medium.geometry, medium.device_id),
-            rules: Rules::new(&medium.secret, rules_max(&medium.geometry)),
+            bans: Bans::new(&medium.secret, bans_max(&medium.geometry)),
             puts: index.views().map(|it| Arc::clone(&it.puts)).collect(),
             medium,
             index,
@@ -243,13 +243,13 @@ impl Stripe {
         (version, known || masked, dropped)
     }
 
-    /// Takes away each name whose pending record a rule bars by its label, because an older version
+    /// Takes away each name whose pending record a ban bars by its label, because an older version
     /// on disk need not have that label: were the pending record lost in a crash, the older version
-    /// would answer. To be called behind each new rule, before the rule is made durable. Returns
-    /// the removes that must be durable before the rule is, and whether pending records must be: a
-    /// soft rule must leave what it makes stale.
+    /// would answer. To be called behind each new ban, before the ban is made durable. Returns
+    /// the removes that must be durable before the ban is, and whether pending records must be: a
+    /// soft ban must leave what it makes stale.
     ///
-    /// No record that the rule bars becomes pending meanwhile ([`Stripe::put_head`] asks under the
+    /// No record that the ban bars becomes pending meanwhile ([`Stripe::put_head`] asks under the
     /// same lock), and none that is pending is replaced before this has seen it.
     ///
     /// Memory: a remove is smaller than the pending record that it takes away.
@@ -259,7 +259,7 @@ impl Stripe {
         for n in 0..SHARDS {
             let mut gone = Vec::new();
             for (key, pending) in &self.view_at(n).pending {
-                let judged = self.rules.judge_labels(&pending.record);
+                let judged = self.bans.judge_labels(&pending.record);
                 any_stale |= judged.stale;
                 if judged.gone {
                     gone.push(*key);
@@ -288,7 +288,7 @@ impl Stripe {
     /// its name with it.
     fn has_barred_pending(&self, shard: &Shard, key: KeyHash) -> bool {
         let pending = shard.pending.get(&key);
-        pending.is_some_and(|it| self.rules.judge_labels(&it.record).gone)
+        pending.is_some_and(|it| self.bans.judge_labels(&it.record).gone)
     }
 
     /// A put of `key` begins, with a version of its own.
@@ -314,11 +314,11 @@ impl Stripe {
         oldest.min().unwrap_or(next)
     }
 
-    /// Takes out of the hot objects what rules bar: they are about to be forgotten.
+    /// Takes out of the hot objects what bans bar: they are about to be forgotten.
     pub(crate) fn let_go_of_barred(&self) {
         self.shared
             .hot
-            .remove_all(|record| self.rules.judge(record).is_barred());
+            .remove_all(|record| self.bans.judge(record).is_barred());
     }
 
     /// Makes `pending` the newest record of its name and has it written, unless something came
@@ -332,8 +332,8 @@ impl Stripe {
         if token.superseded.load(Ordering::Acquire) {
             return Accepted::Superseded;
         }
-        // Asked under the lock, and by look-ups again: a rule that comes now bars what is pending.
-        if self.rules.judge(&pending.record).is_barred() {
+        // Asked under the lock, and by look-ups again: a ban that comes now bars what is pending.
+        if self.bans.judge(&pending.record).is_barred() {
             return Accepted::Superseded;
         }
         // In its place this would hide from `remove_barred` that older versions must go.

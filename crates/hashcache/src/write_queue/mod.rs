@@ -33,9 +33,9 @@ pub(crate) struct Removal {
 pub(crate) enum Removing {
     /// One name.
     Name(Removed),
-    /// What rules say; they are in force in memory already.
-    Rules {
-        /// Records that are pending now must be durable before the rules are: see
+    /// What bans say; they are in force in memory already.
+    Bans {
+        /// Records that are pending now must be durable before the bans are: see
         /// `Stripe::remove_barred`.
         behind_pending: bool,
     },

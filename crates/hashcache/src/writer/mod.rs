@@ -34,7 +34,7 @@ use crate::stats::Health;
 use crate::stripe::Stripe;
 use crate::write_queue::{Removal, Take, Work};
 use batch::Written;
-use removes::RulesPass;
+use removes::BansPass;
 
 /// Most bytes in a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -108,8 +108,8 @@ pub(crate) struct DeviceWriter {
     unsynced_bytes: u64,
     synced_at: Duration,
     segments_since_checkpoint: u64,
-    /// How far the Disk Table was read for rules, if it is being read.
-    rules_pass: Option<RulesPass>,
+    /// How far the Disk Table was read for bans, if it is being read.
+    bans_pass: Option<BansPass>,
 }
 
 impl DeviceWriter {
@@ -136,7 +136,7 @@ impl DeviceWriter {
             unsynced_bytes: 0,
             synced_at: stripe.medium.clock.monotone(),
             segments_since_checkpoint: 0,
-            rules_pass: None,
+            bans_pass: None,
             stripe,
         }
     }
@@ -234,7 +234,7 @@ impl DeviceWriter {
         if let Some(checkpoint) = &self.checkpoint {
             patience = patience.min(checkpoint.due_in(now, false));
         }
-        if let Some(pass) = &self.rules_pass {
+        if let Some(pass) = &self.bans_pass {
             patience = patience.min(pass.due_in(now));
         }
         if self.unsynced_bytes > 0 {
@@ -268,7 +268,7 @@ impl DeviceWriter {
         for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
             done.keep();
         }
-        self.outlive_rules()?;
+        self.outlive_bans()?;
         self.pace_checkpoint(wrote)
     }
 

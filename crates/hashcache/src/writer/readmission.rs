@@ -184,8 +184,8 @@ impl DeviceWriter {
         let useless = fields.useless_after != 0
             && fields.useless_after <= self.stripe.medium.clock.unix_millis() / 1000;
         let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
-        // What rules have taken away, or made stale, stays behind: they count on it.
-        whole && !useless && !self.stripe.rules.judge(record).is_barred()
+        // What bans have taken away, or made stale, stays behind: they count on it.
+        whole && !useless && !self.stripe.bans.judge(record).is_barred()
     }
 }
 

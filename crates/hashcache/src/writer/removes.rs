@@ -1,11 +1,11 @@
-//! Removes: of names, and by rules; and when rules have nothing left to do.
+//! Removes: of names, and by bans; and when bans have nothing left to do.
 //!
 //! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
-//! Invariant: whoever waits for a remove is told when it is durable, and not before. A rule is
+//! Invariant: whoever waits for a remove is told when it is durable, and not before. A ban is
 //! forgotten when no record older than it is left to be read: in the log by the head's coming
-//! round, in the Disk Table by a pass over all sets that clears what rules have taken away.
-//! Cost: one write and one sync for all removes of names that wait, one write more for all rules.
+//! round, in the Disk Table by a pass over all sets that clears what bans have taken away.
+//! Cost: one write and one sync for all removes of names that wait, one write more for all bans.
 //! Then the device belongs to others for nine times as long as that took: any number of removes a
 //! second has a tenth of it, and waits for a second at the most.
 
@@ -27,22 +27,22 @@ const SHORT: Duration = Duration::from_millis(2);
 /// Most rest: a second is the longest that an invalidation may take to become durable.
 const REST_MAX: Duration = Duration::from_millis(750);
 
-/// A soft rule is left alone for so long, where to forget it what it made stale must go: what
+/// A soft ban is left alone for so long, where to forget it what it made stale must go: what
 /// nobody has asked for in a day is not worth confirming.
 const SOFT_FOR: Duration = Duration::from_hours(24);
 /// Longest pause between two sets of a pass: closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The Disk Table being read for what rules have taken away.
-pub(super) struct RulesPass {
+/// The Disk Table being read for what bans have taken away.
+pub(super) struct BansPass {
     next: SetId,
-    /// Rules up to these versions are done with when all sets are.
+    /// Bans up to these versions are done with when all sets are.
     gone_upto: Version,
     stale_upto: Version,
     due: Duration,
 }
 
-impl RulesPass {
+impl BansPass {
     pub(super) fn due_in(&self, now: Duration) -> Duration {
         self.due.saturating_sub(now)
     }
@@ -57,12 +57,12 @@ impl DeviceWriter {
         let begun = self.stripe.medium.clock.monotone();
         let name = |removal: &Removal| match removal.what {
             Removing::Name(removed) => Some(removed),
-            Removing::Rules { .. } => None,
+            Removing::Bans { .. } => None,
         };
-        let is_rules = |removal: &Removal| matches!(removal.what, Removing::Rules { .. });
+        let is_bans = |removal: &Removal| matches!(removal.what, Removing::Bans { .. });
         let behind_pending = |removal: &Removal| match removal.what {
             Removing::Name(_) => false,
-            Removing::Rules { behind_pending } => behind_pending,
+            Removing::Bans { behind_pending } => behind_pending,
         };
         if removals.iter().any(behind_pending) {
             let (come, _) = self.stripe.queue.come_and_taken();
@@ -85,9 +85,9 @@ impl DeviceWriter {
                 }
             }
         }
-        if removals.iter().any(is_rules) {
-            let lines = self.stripe.rules.lines();
-            self.write_rules(&lines)?;
+        if removals.iter().any(is_bans) {
+            let lines = self.stripe.bans.lines();
+            self.write_bans(&lines)?;
         }
         self.sync()?;
         let now = self.stripe.medium.clock.monotone();
@@ -122,15 +122,15 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Makes the rules of `lines`, which are all that are in force, durable.
-    pub(crate) fn write_rules(&mut self, lines: &[RuleLine]) -> io::Result<()> {
-        // Where rules go, a store from before there were any may have removes.
+    /// Makes the bans of `lines`, which are all that are in force, durable.
+    pub(crate) fn write_bans(&mut self, lines: &[RuleLine]) -> io::Result<()> {
+        // Where bans go, a store from before there were any may have removes.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
             self.journal_names(&displaced)?;
             self.sync()?;
         }
-        self.journal.write_rules(&self.stripe.medium, lines)
+        self.journal.write_bans(&self.stripe.medium, lines)
     }
 
     /// Before the journal's ring comes round to removes below `below`: they must be held by two
@@ -147,15 +147,15 @@ impl DeviceWriter {
         self.write_superblock(false)
     }
 
-    // -- what rules have left to do --------------------------------------------------------------
+    // -- what bans have left to do --------------------------------------------------------------
 
-    /// Takes rules further on their way to be forgotten, if there are any.
-    pub(super) fn outlive_rules(&mut self) -> io::Result<()> {
-        if self.stripe.rules.is_empty() {
-            self.rules_pass = None;
+    /// Takes bans further on their way to be forgotten, if there are any.
+    pub(super) fn outlive_bans(&mut self) -> io::Result<()> {
+        if self.stripe.bans.is_empty() {
+            self.bans_pass = None;
             return Ok(());
         }
-        let unsettled = self.stripe.rules.any_unsettled();
+        let unsettled = self.stripe.bans.any_unsettled();
         if unsettled {
             // What was taken out of the queue is to be written, not under way.
             self.wait_for_write()?;
@@ -167,15 +167,15 @@ impl DeviceWriter {
             let begun = stripe.oldest_begun();
             let (come, taken) = stripe.queue.come_and_taken();
             let open = (self.log.cursor.stamp, now);
-            stripe.rules.settle(begun, come, taken, open);
+            stripe.bans.settle(begun, come, taken, open);
         }
         match stripe.medium.geometry.family {
             Family::Log => {
                 if let Some(oldest) = stripe.log.oldest_stamp()
-                    && stripe.rules.any_outlived(oldest)
+                    && stripe.bans.any_outlived(oldest)
                 {
                     stripe.let_go_of_barred();
-                    stripe.rules.forget_outlived(oldest);
+                    stripe.bans.forget_outlived(oldest);
                 }
                 Ok(())
             }
@@ -183,16 +183,16 @@ impl DeviceWriter {
         }
     }
 
-    /// Clears the next set's slots that rules have taken away.
+    /// Clears the next set's slots that bans have taken away.
     fn pass_over_table(&mut self, now: Duration) -> io::Result<()> {
         let stripe = std::sync::Arc::clone(&self.stripe);
-        let mut pass = match self.rules_pass.take() {
+        let mut pass = match self.bans_pass.take() {
             Some(pass) => pass,
-            None => RulesPass {
+            None => BansPass {
                 next: SetId(0),
-                gone_upto: stripe.rules.settled(Effect::Gone, Some(now)),
+                gone_upto: stripe.bans.settled(Effect::Gone, Some(now)),
                 stale_upto: stripe
-                    .rules
+                    .bans
                     .settled(Effect::Stale, now.checked_sub(SOFT_FOR)),
                 due: now,
             },
@@ -201,13 +201,13 @@ impl DeviceWriter {
             return Ok(());
         }
         if pass.due > now {
-            self.rules_pass = Some(pass);
+            self.bans_pass = Some(pass);
             return Ok(());
         }
         let cleared = table::clear_barred(
             &stripe.medium,
             &stripe.index,
-            &stripe.rules,
+            &stripe.bans,
             &mut self.set_buffer,
             pass.next,
             pass.stale_upto,
@@ -217,13 +217,13 @@ impl DeviceWriter {
         if pass.next.0 < stripe.medium.geometry.sets {
             let after = stripe.medium.clock.monotone();
             pass.due = after + after.saturating_sub(now).min(PAUSE_MAX);
-            self.rules_pass = Some(pass);
+            self.bans_pass = Some(pass);
             return Ok(());
         }
-        // On disk before the rules that said so are no longer.
+        // On disk before the bans that said so are no longer.
         self.sync()?;
         stripe.let_go_of_barred();
-        stripe.rules.forget(pass.gone_upto, pass.stale_upto);
+        stripe.bans.forget(pass.gone_upto, pass.stale_upto);
         Ok(())
     }
 }
