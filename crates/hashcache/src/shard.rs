@@ -1,12 +1,12 @@
-//! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
+//! A shard: one lock around a part of the index, the pending records, the reads in flight and the
+//! puts in progress of its names.
 //!
-//! Called by `stripe` and `writer`. The lock is held for look-ups and updates in memory only. Who
-//! only looks shares it with others who do (`memory/sharded_lock`).
+//! Called by `stripe` and `writer`. The lock is held for lookups and updates in memory only, never
+//! during I/O. Readers share it (`memory/sharded_lock`).
 //!
-//! Invariants, each kept under the lock: a pending record is the newest of its key; a read that
-//! began before a newer put or a remove never makes its record hot and is never joined by a later
-//! look-up; a put whose version was drawn before a newer put or a remove of the name never becomes
-//! findable.
+//! Invariants, each kept under the lock: a pending record is the newest of its key. A read that
+//! began before a newer put or a remove never makes its record hot, and later lookups never join
+//! it. A put whose version was drawn before a newer put or a remove of the name is never found.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,16 +1,17 @@
-//! One fetch for many: who misses first fetches, whoever asks meanwhile waits and shares it.
+//! One fetch for many callers: the first caller that misses fetches, later callers share its
+//! answer.
 //!
 //! ```text
-//! asked ─┬─ it is hot ───────────────────────────────▶ answer
-//!        ├─ nobody leads ─▶ look up ─▶ fetch ─▶ put ─▶ answer, for all
-//!        └─ somebody leads ─▶ wait ─┬─────────────────▶ answer
-//!                                   └─ the leader has gone: asked anew
+//! caller ─┬─ the object is hot ──────────────────────▶ answer
+//!         ├─ no leader yet ─▶ look up ─▶ fetch ─▶ put ─▶ answer, for all callers
+//!         └─ there is a leader ─▶ wait ─┬────────────▶ answer
+//!                                       └─ the leader was dropped: start again
 //! ```
 //!
-//! Invariants: at most one caller leads for a name, but for this: after a put or remove of the
-//! name, or a ban that may take it, nobody joins what began before it, so that a removed object
-//! never answers a later question. A leader that is dropped, or panics, leaves nobody waiting.
-//! Errors are shared with those who wait and kept for nobody else.
+//! Invariants: a name has at most one leader, with one exception. After a put or remove of the
+//! name, or a ban that may match it, later callers do not join a fetch that began before: a removed
+//! object must not answer a later request. A leader that is dropped, or panics, leaves no caller
+//! waiting. The callers that wait share an error; it is not kept for others.
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,10 +1,10 @@
-//! Look-ups in batches.
+//! Lookups in batches.
 //!
-//! A batch asks each device in the order of positions, whatever the order of the names: the arm of
-//! a disk that turns crosses it once instead of to and fro (LAZY-READS of the WebCoSM paper; the
-//! engine's threads take reads in the order they come).
+//! A batch asks each device in the order of log positions, whatever the order of the names, so the
+//! arm of a hard disk crosses the platter once instead of to and fro (LAZY-READS of the WebCoSM
+//! paper; the engine's threads take reads in the order they are queued).
 //!
-//! Cost: over single look-ups a second look into the index for each name that is not hot, and a
+//! Cost over single lookups: a second look into the index for each name that is not hot, and a
 //! sort.
 
 use super::{Cache, Lookup};

@@ -1,8 +1,12 @@
-//! The public face: open, get, put, remove.
+//! The public interface: open, get, put, remove.
 //!
-//! Joins what lies below and holds no state of its own but who fetches what (`fetch_once`). `read`
-//! follows a hit, `write` a put, `follow` a put that is still under way; `many` looks up in
-//! batches, `file` makes files of objects.
+//! Joins the layers below. The only state of its own is which callers fetch what (`fetch_once`).
+//! `read` serves a hit, `write` takes a put, `follow` reads along with a put in progress; `many`
+//! looks up in batches, `file` presents objects as files.
+//!
+//! Called by embedders; calls `store` to open, `stripe` to look up and put, `write_queue` to
+//! remove.
+//! Cost: a hit in memory takes one lock and one map lookup.
 
 mod fetch_once;
 mod file;

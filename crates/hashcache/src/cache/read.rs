@@ -1,4 +1,10 @@
 //! Hits and their content.
+//!
+//! A hit holds one version of an object. Its first span came with the lookup; a [`Reader`] looks up
+//! further spans by name, version and number as the caller reads on.
+//!
+//! Invariant: all content that a reader returns is of the version of its hit. Content that the log
+//! has overwritten meanwhile ends the read with an error, never with other bytes.
 
 use std::future::Future;
 use std::ops::Range;

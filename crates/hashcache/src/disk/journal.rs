@@ -1,22 +1,24 @@
 //! The remove journal: a ring of blocks, so that what a returned `remove` took away stays away.
 //!
-//! A remove says "nothing of this key below this version", which stays true for ever, so old blocks
-//! in the ring do no harm, and none needs to be cleared.
+//! A remove says "nothing of this key below this version". That stays true for ever, so old blocks
+//! in the ring do no harm and need not be cleared.
 //!
 //! Behind the ring lie two areas for bans (`areas`). Each set of bans is written whole to one of
 //! them, and when that is durable to the other.
 //!
 //! Called by `writer` to write and by `store/recover` to read.
 //!
-//! A block that is not full takes the removes that come next, but is not written over for it: the
-//! longer block goes to the place beside it, and the one after that to the first place again. So
-//! removes that come one by one fill the ring two blocks at 169 removes, and at every moment each
-//! lies in a block that is not being written.
+//! A block that is not full takes the next removes, but it is not overwritten for that: a power cut
+//! in the middle of the write would lose removes that were durable. The longer block goes to the
+//! place beside it, and the next longer one to the first place again. So removes that are written
+//! one by one fill two blocks of the ring at 169 removes, and at every moment each remove lies in a
+//! block that is not being written.
 //!
-//! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of
-//! the two an opening finds whole, it holds the removes that are gone from the ring. Where removes
-//! or bans cannot be read any more, the reader says so ([`Lost`]), and everything older goes.
-//! Cost: one write and one sync for all removes that wait; two of each for all bans.
+//! Invariant: a block is overwritten only when two checkpoints were begun since it was written.
+//! Whichever of the two an opening finds whole, it holds the removes that are gone from the ring.
+//! If removes or bans cannot be read any more, the reader says so ([`Lost`]), and everything older
+//! goes.
+//! Cost: one write and one sync for all queued removes; two of each for all bans.
 
 mod areas;
 mod lost;

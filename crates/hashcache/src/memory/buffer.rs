@@ -1,7 +1,7 @@
-//! Buffers aligned to 4 KiB, as direct I/O asks for.
+//! Buffers aligned to 4 KiB, as direct I/O requires.
 //!
-//! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the
-//! heap. Those of the usual length are used again (`buffer_pool`).
+//! A large buffer is a mapping of its own: when it is freed, its memory is back with the system at
+//! once, whatever else lies in the heap. Buffers of the usual length are reused (`buffer_pool`).
 //! Cost: two system calls and a page fault per 4 KiB.
 
 use std::ops::{Deref, DerefMut};

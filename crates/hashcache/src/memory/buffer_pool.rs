@@ -1,12 +1,12 @@
-//! Buffers that wait for the next read: a read from a fast device takes less time than the system
-//! needs to map memory, fill it with zeros and take it back from all processors.
+//! Buffers that are kept for the next read. A read from a fast device takes less time than the
+//! system needs to map memory, fill it with zeros and take it back from all processors.
 //!
-//! Called by `stripe` for reads of the usual length; other lengths are mapped one by one.
+//! Called by `disk/medium` for reads of the usual length; other lengths are mapped one by one.
 //!
-//! Invariants: what is kept stays on the books, and is at most 1/64 of the budget. What a buffer
-//! held before is not wiped: it leaves the engine only when a read has filled it anew.
-//! Cost: one lock a buffer, held for a moment; measured over 16 KiB reads, 11 µs less of processor
-//! time than a mapping each.
+//! Invariants: kept buffers stay reserved, and are at most 1/64 of the budget. Their old content is
+//! not wiped: a buffer leaves the engine only after a read has filled it again.
+//! Cost: one short lock a buffer; measured with 16 KiB reads, 11 µs less processor time than a
+//! mapping for each.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

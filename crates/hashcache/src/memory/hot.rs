@@ -1,12 +1,12 @@
 //! Hot objects: records served from memory, in slabs.
 //!
-//! Each shard fills one slab after another and lets the oldest go, unless half of what lies in it
-//! was asked for since: then it gets another round (CLOCK at the grain of a slab).
+//! Each shard fills one slab after another and evicts the oldest slab, unless half of its records
+//! were asked for since: then the slab gets another round (CLOCK with slabs as its unit).
 //!
-//! Invariant: a record here is the newest committed one of its name; `cache` removes it, under the
-//! lock of the key's shard, before it lets a newer one or a remove be seen.
-//! Cost: one lock and one map look-up a hit, which write to nothing that another lane's threads
-//! write to; about [`ENTRY_BYTES`] beside the bytes.
+//! Invariant: a record here is the newest committed one of its name. `stripe` removes it, under the
+//! lock of the key's shard, before a newer record or a remove becomes visible.
+//! Cost: one lock and one map lookup a hit, which write to no cache line of another lane; about
+//! [`ENTRY_BYTES`] beside the bytes.
 
 use std::collections::VecDeque;
 use std::io;

@@ -2,8 +2,8 @@
 //!
 //! Called by `cache`, `io`, `writer` and `policy`.
 //!
-//! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget, which is
-//! what the operator was told (`--memory`).
+//! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget that the
+//! operator was told (`--memory`).
 
 mod budget;
 mod buffer;

@@ -1,4 +1,7 @@
 //! A handle to a record, which keeps the record in memory.
+//!
+//! Returned by lookups. Invariant: the bytes of the record stay where they are as long as any
+//! handle lives, also when the object is evicted or removed.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,12 +1,13 @@
-//! Locks that any number of readers take without getting into each other's way.
+//! Locks that any number of readers take without contending for a cache line.
 //!
-//! With an ordinary lock readers share it, but write to one cache line to say so, and on two
-//! processors that costs them what the second one adds. Here a reader takes the lock of its lane,
-//! and a writer takes those of all lanes, in their order.
+//! With an ordinary lock readers share the lock, but each writes to one cache line to say so. On
+//! two processors that costs what the second one adds. Here a reader takes the lock of its own
+//! lane, and a writer takes the locks of all lanes, always in the same order, so two writers never
+//! deadlock.
 //!
-//! Invariant: who writes holds the lock in every lane, who reads holds it in one; so there is never
-//! a reader beside a writer. `cargo xtask loom` tries it (`models`).
-//! Cost: to read, as one lock; to write, as [`lanes::count`] of them.
+//! Invariant: a writer holds the lock in every lane; a reader holds it in one. So a reader and a
+//! writer never hold a value at the same time. `cargo xtask loom` tries all orders (`models`).
+//! Cost: to read, one lock; to write, [`lanes::count`] of them.
 #![expect(
     unsafe_code,
     reason = "what several locks guard together lies outside of all of them"

@@ -1,10 +1,10 @@
-//! What else wants memory: the control groups this process is in, and the machine.
+//! How much memory the control groups of this process, and the machine, have left.
 //!
-//! Called by `pressure`. Reads what the kernel tells in `/proc` and `/sys`; where it tells nothing
-//! (another system, no such mount) there is nothing to give way to.
+//! Called by `pressure`. Reads the kernel's figures in `/proc` and `/sys`. Where there are none
+//! (another system, no such mount), memory is never short.
 //!
-//! Cost: two small reads a group and one for the machine, a third a group that is more than half
-//! full; some 20 µs.
+//! Cost: two small reads a group and one for the machine, a third for a group that is more than
+//! half full; some 20 µs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

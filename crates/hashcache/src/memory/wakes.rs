@@ -1,13 +1,12 @@
-//! Wakers: they are other people's code, and run only when this thread holds no shard.
+//! Delays wakers until this thread holds no shard. A waker runs foreign code.
 //!
-//! Memory that comes back wakes those who wait for it. It also comes back where a hot object is let
-//! go of to make room for another, under the lock of a shard. A waker that enters the cache there
-//! would wait for the lock that its own thread holds, for ever.
+//! A release of memory wakes the callers that wait for it. Memory is also released where a hot
+//! object is evicted, under the lock of a shard. A waker that called the cache there would wait for
+//! the lock that its own thread holds, for ever.
 //!
-//! Called by `budget` to wake, and by `sharded_lock` when a value is locked and let go of.
+//! Called by `budget` to wake, and by `sharded_lock` when a value is locked and released.
 //!
-//! Invariant: what is left to be woken is woken when the thread lets go of the last value it
-//! writes.
+//! Invariant: delayed wakers run when the thread releases the last value that it writes.
 //! Cost: a counter of the thread's own for each lock that is taken to write.
 
 use std::cell::{Cell, RefCell};

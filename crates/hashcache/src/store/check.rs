@@ -1,4 +1,4 @@
-//! Looking at a store from outside: every record verified, or just what the superblock says.
+//! Inspects a store from outside: verifies every record, or reads the superblock only.
 
 use crate::address::SetId;
 use crate::config::{Config, PolicyKind, Rows};

@@ -1,7 +1,7 @@
 //! One device of a store: what lies on it, whether it fits the settings, and the stripe made of it.
 //!
 //! Called by `store`, which makes a store of devices, and by `check` and `measure`, which only
-//! look.
+//! read.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,11 +1,14 @@
-//! Making a store of its devices: those that are there are looked at, missing ones made, the
-//! history of memberships agreed on, versions set aside on all of them; then threads start.
+//! Makes or opens a store of one or more devices.
+//!
+//! Looks at the devices that exist, makes the missing ones, agrees on the history of memberships,
+//! sets versions aside on all devices, then starts the threads.
 //!
 //! Called by `cache`; calls `device` for each device.
 //!
-//! Invariant: nothing of a device changes before all of them are known to fit, and no version is
-//! given out before every device has on disk who takes part and up to where versions are set aside.
-//! A device that joins learns it before the others do: one that fails to join has changed nothing.
+//! Invariant: nothing on a device changes before all of them are known to fit. No version is given
+//! out before every device has on disk which devices take part and up to where versions are set
+//! aside. A device that joins writes this before the others do: if it fails to join, nothing has
+//! changed.
 
 mod check;
 pub(crate) mod device;

@@ -1,17 +1,19 @@
-//! Recovery: the index and the log's head, from the last checkpoint and the lists written since.
+//! Recovery: rebuilds the index and finds the log's head, from the last checkpoint and the lists
+//! written since.
 //!
-//! Lists (batch headers, footers) say where records were put; whether they arrived, each record
-//! proves itself when it is read. Behind a crash the log goes on in a new segment, under a new
-//! stamp.
+//! Lists (batch headers, footers) say where records were put. Whether a record arrived is not
+//! checked here: each record proves itself when it is read. After a crash the log goes on in a new
+//! segment, under a new stamp.
 //!
 //! Called by the writing thread before it writes anything.
 //!
-//! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it
-//! began are applied to it and to the lists; without one, all removes in the ring are, and no
-//! record older than what the ring has forgotten comes back. Where removes or bans cannot be read,
-//! no record from before this opening comes back, and a ban says so for the openings that follow.
-//! Cost: the checkpoint, plus the lists of at most a few hundred segments. A store that is closed
-//! meanwhile stops recovering after [`AFTER_CLOSE_MAX`]; nothing is written then, and the next
+//! Invariant: what a returned `remove` took away stays away. With a checkpoint, the removes since
+//! it began are applied to it and to the lists. Without one, all removes in the ring are applied,
+//! and no record older than the removes that the ring has forgotten comes back. If removes or bans
+//! cannot be read, no record from before this opening comes back, and a ban says so for later
+//! openings.
+//! Cost: the checkpoint, plus the lists of at most a few hundred segments. If the store is closed
+//! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`]. Nothing is written then, and the next
 //! opening recovers from the same state.
 
 use std::cell::RefCell;

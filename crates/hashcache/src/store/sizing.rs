@@ -1,4 +1,4 @@
-//! What memory a store needs at the least, and how large its buffers are.
+//! The least memory that a store needs, and the sizes of its buffers.
 //!
 //! Called by `device` and `store`, before anything is made or grows.
 

@@ -1,17 +1,17 @@
-//! Groups: one read brings what was written side by side with what is asked for (paper, section
-//! 3.6).
+//! Page groups: one read loads all records that were written side by side with the wanted one
+//! (paper, section 3.6).
 //!
-//! Called by `lookup` when a candidate's entry says that its run goes on behind it. The other
-//! members become hot, so that whoever asks for them next asks memory. Where an index leaves
-//! positions on disk (`log-lru`), they count as used: those of a page stay in memory together, so
-//! that next time it is one read.
+//! Called by `lookup` when a candidate's entry says that its run goes on. The other members become
+//! hot, so the next lookups for them are answered from memory. Where an index keeps positions on
+//! disk (`log-lru`), the members count as used: the positions of a page stay in memory together, so
+//! that the page takes one read next time.
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
-//! group of what was asked for and, under its shard's lock, its entry is still the newest that
-//! could be its name, on a device that it counts on and that has not failed. While a run is read,
-//! who asks for another part of it waits for that read instead of making one.
+//! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
+//! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
+//! for another part of it waits for that read instead of making its own.
 //! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each member
-//! whose position is on disk, as many as [`ROWS_MAX`].
+//! whose position is on disk, at most [`ROWS_MAX`].
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

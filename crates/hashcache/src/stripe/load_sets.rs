@@ -1,10 +1,11 @@
-//! Learning what sets hold that memory does not know after a crash: one by one, in the order they
-//! lie in, behind all other reads.
+//! Loads the sets that memory does not know after a crash: one by one, in the order they lie in,
+//! behind all other reads.
 //!
-//! Called when recovery is over. A set that is asked for or written to meanwhile is learned by
+//! Called when recovery is over. A set that is looked up or written to meanwhile is learned by
 //! that.
 //!
-//! Cost: one read a set, and as long a pause, so that others have half of the device.
+//! Cost: one read a set, and a pause as long as the read, so that other reads have half of the
+//! device.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,11 @@
-//! Look-ups: hot, then pending, then the policy, then the disk.
+//! Lookups: hot objects, then pending records, then the policy, then the disk.
 //!
-//! Called by `cache`. What memory can answer is answered at once; otherwise whoever blocks for the
-//! answer reads it, the ring or one of the engine's own threads does for whoever does not, and who
-//! asks for the same meanwhile joins that read.
+//! Called by `cache`. If memory has the answer, it is returned at once. Otherwise the disk is read:
+//! by the calling thread if it blocks for the answer, else by the ring or one of the engine's own
+//! threads. Callers that ask for the same object meanwhile join that read.
 //!
-//! Invariant: an answer has the wanted name, and the wanted version if one was named.
+//! Invariant: an answer has the wanted name, and the wanted version if the caller named one.
+//! Cost: see `policy` for reads; one lock of a shard in one lane if memory has the answer.
 
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
-//! A stripe: the table and log of one device with everything in memory that belongs to them.
+//! A stripe: the Disk Table and log of one device, with all state in memory that belongs to them.
 //!
-//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state
-//! changes: records are put and removed. `lookup` answers; `read`, `ring_read`, `read_ahead` and
+//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. This file changes
+//! its state: it puts and removes records. `lookup` answers; `read`, `ring_read`, `read_ahead` and
 //! `group_read` read.
 //!
-//! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
-//! head had not passed them when the read was complete.
+//! Invariant: bytes leave the stripe only after MAC, name, version and page checksums were
+//! verified. The check that the log's head has not passed the record comes after the read: the
+//! writer moves the head before it overwrites, so a record that is still live then was read whole.
 
 mod group_read;
 mod load_sets;

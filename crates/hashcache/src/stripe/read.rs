@@ -1,8 +1,8 @@
-//! Reading a record at a place of the log.
+//! Reads a record at a log position.
 //!
-//! Invariant: a record leaves here only after its MAC and page checksums were verified, and if the
-//! head had not passed it when the read was complete.
-//! Cost: one read, or two that follow on when the record is longer than expected.
+//! Invariant: a record is returned only after its MAC and page checksums were verified, and only if
+//! the head had not passed it when the read was complete.
+//! Cost: one read, or two adjacent reads when the record is longer than expected.
 
 use bytes::Bytes;
 

@@ -1,10 +1,10 @@
-//! Runs: spans of one object that lie one behind the other in the log are read as one.
+//! Read-ahead: adjacent spans of one object in the log are read in one go.
 //!
-//! Called by `cache` when it reads on; the first span is looked up like any record, further ones
-//! join it for as long as the index says that they follow on and memory allows.
+//! Called by `cache` when a caller reads on. The first span is looked up like any record. Further
+//! spans join its read for as long as the index says that they are adjacent, and memory allows.
 //!
-//! Invariant: memory for a run is set aside without waiting, before anything is promised. Each of
-//! its records is verified by itself; one that does not verify is looked up by itself.
+//! Invariant: memory is reserved without waiting, before any answer is promised. Each record is
+//! verified by itself; a record that does not verify is looked up by itself.
 //! Cost: one read of at most [`RUN_BYTES`] and some, instead of one a span.
 
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! Reads that a ring does: the newest candidate for a look-up, and the rest of it if it is longer
-//! than expected.
+//! Reads by the ring (`device/uring`): the newest candidate of a lookup, and the rest of the record
+//! if it is longer than expected.
 //!
-//! Called by `lookup`. What is simple ends on the ring's own thread: the record verifies and is
-//! what was asked for. Whatever else was found, or has to be waited for, is the threads' business.
+//! Called by `lookup`. The simple case ends on the ring's own thread: the record verifies and is
+//! the wanted one. All other cases go to the engine's threads, because they may wait.
 //!
-//! Invariant: memory for a read is set aside without waiting, before it is submitted, and stays so
-//! until it is done, whoever still wants it.
-//! Cost: verifying a record and copying it where it becomes hot, 2 µs for 16 KiB, between two calls
+//! Invariant: memory for a read is reserved without waiting before the read is submitted, and stays
+//! reserved until the read is done, also if no caller wants it any more.
+//! Cost: to verify a record and to copy it where it becomes hot, 2 µs for 16 KiB, between two calls
 //! to the kernel.
 
 use std::io;

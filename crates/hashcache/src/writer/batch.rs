@@ -1,10 +1,11 @@
-//! Batches: records to the log; slots, and tails to the log, for the Disk Table.
+//! Batches: records to the log; slots, and their tails to the log, for the Disk Table.
 //!
 //! Called by `writer` with what the queue gave; calls `disk/circular_log`, `disk/table` and
 //! `format`.
 //!
-//! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves
-//! the pending ones, after the write returned.
+//! Invariants: the head moves before a batch is written, so a reader never takes half-overwritten
+//! bytes for a record. After the write has returned, the index gets the entries; only then do the
+//! records leave the pending ones, so a lookup finds each of them at every moment.
 //! Cost: see `policy`.
 
 use std::io;

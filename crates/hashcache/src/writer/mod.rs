@@ -1,11 +1,11 @@
-//! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
+//! The one thread that writes to a device: batches, slots, removes, checkpoints, superblocks.
 //!
-//! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
-//! Callers put work into the [`Queue`](crate::write_queue::Queue); only callers of `remove` and
-//! `flush` wait for what is done here.
+//! One writer means that no two writes race. Where the order of two writes matters, the code of
+//! this folder says so. Callers put work into the [`Queue`](crate::write_queue::Queue); only
+//! callers of `remove` and `flush` wait for it.
 //!
-//! Invariant: an object becomes findable on disk only after the write that holds it has returned.
-//! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
+//! Invariant: an object is found on disk only after the write that holds it has returned.
+//! Cost: one write a batch (at most 4 MiB, or what has been queued 250 ms after the oldest commit).
 
 mod background_write;
 mod batch;

@@ -1,19 +1,18 @@
-//! Readmission: what is in use is copied to the head of the log before the head comes round to it.
+//! Readmission: records in use are copied to the head of the log before the head overwrites them.
 //!
-//! The log forgets what is oldest, not what is used least. While one segment is being filled, the
-//! next one, whose records are the oldest, is looked through; of those that were used lately,
-//! copies go to the head, so that each lap they are kept for one more.
+//! The log forgets the oldest records, not the least used. While one segment is being filled, the
+//! writer goes through the next one, whose records are the oldest. It copies those that were used
+//! lately to the head, so that they stay for another lap.
 //!
-//! Called by `writer` behind each batch. What lies in memory is copied from there, the rest is
-//! read.
+//! Called by `writer` after each batch. A record in memory is copied from there, others are read.
 //!
-//! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it.
-//! It is written only when nothing newer has its name, and recorded only if the entry still points
-//! to what was copied; batches in between there are none, for one thread writes them all. So a copy
-//! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
-//! always makes room.
-//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
-//! Behind a batch no more is read than the next one has room for.
+//! Invariants: a copy keeps its version and gets a MAC of its own, because the MAC covers the
+//! place. It is written only if no newer version of its name exists, and recorded only if the entry
+//! still points to the original. One thread writes all batches, so no batch falls between the two
+//! checks, and a copy never lies behind a newer version of its name. At most a quarter of a lap is
+//! copied, so the log always makes room.
+//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on. After
+//! a batch no more is read than the next batch has room for.
 
 use std::io;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
-//! Removes: of names, and by bans; and when bans have nothing left to do.
+//! Removes: of names, and by bans; and when a ban may be forgotten.
 //!
 //! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
-//! Invariant: whoever waits for a remove is told when it is durable, and not before. A ban is
-//! forgotten when no record older than it is left to be read: in the log by the head's coming
-//! round, in the Disk Table by a pass over all sets that clears what bans have taken away.
-//! Cost: one write and one sync for all removes of names that wait, one write more for all bans.
-//! Then the device belongs to others for nine times as long as that took: any number of removes a
-//! second has a tenth of it, and waits for a second at the most.
+//! Invariant: a caller that waits for a remove is told when it is durable, and not before. A ban is
+//! forgotten when no record older than it can be read any more: in the log when the head has
+//! wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
+//! Cost: one write and one sync for all queued removes of names, one write more for all bans. Then
+//! the writer leaves the device to other work for nine times as long as that took. So any number of
+//! removes a second takes a tenth of the device, and a remove waits for a second at most.
 
 use std::io;
 use std::time::Duration;

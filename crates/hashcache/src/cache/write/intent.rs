@@ -1,9 +1,10 @@
-//! What is to be put, and the intent to put it.
+//! An object's description, and the intent to put it.
 //!
-//! Called by the face before the work for the content begins; a [`Writer`] comes of it.
+//! The caller draws an [`Intent`] before the work for the content begins (a proxy: before it sends
+//! the request upstream). A [`Writer`] is made from it.
 //!
-//! Invariant: the version is drawn under the lock of the puts in progress in the name's shard, so
-//! whatever is put or removed later is newer and knows of this put.
+//! Invariant: the version is drawn under the lock of the puts in progress in the name's shard. So
+//! any later put or remove has a higher version and finds this put.
 
 use std::sync::Arc;
 

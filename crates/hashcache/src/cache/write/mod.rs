@@ -1,7 +1,11 @@
-//! Puts: the writer, which takes bytes and makes records of them.
+//! Puts: a [`Writer`] takes bytes and makes records of them.
 //!
-//! Called by the face; calls `stripe` with records that are to be written, and `follow` with what
-//! others read along.
+//! Calls `stripe` with records that are to be written, and `follow` with what followers read along.
+//!
+//! Invariant: the object is found when `commit` has returned, and not before, unless the caller has
+//! asked for an incomplete object to be kept.
+//! Cost: no copy but the one into the chunk; memory is reserved for all bytes of a write or for
+//! none.
 
 mod filler;
 mod intent;

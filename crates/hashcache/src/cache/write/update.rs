@@ -1,4 +1,7 @@
-//! Changes to objects that are there already: a span that was missing, new metadata.
+//! Updates of stored objects: a span that was missing, new metadata.
+//!
+//! An update keeps the object's version and draws a new revision. It gives way to any newer put or
+//! remove of the name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
