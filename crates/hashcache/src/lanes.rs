@@ -45,12 +45,13 @@ impl<T: Default> Default for Lanes<T> {
 /// and drop handles write to different cache lines. The value lives until the last handle of any
 /// lane is gone.
 ///
-/// A clone counts where its original does: [`LaneArc::of_this_thread`] gives a handle that counts in
-/// the lane of the calling thread.
+/// A clone counts where its original does: [`LaneArc::of_this_thread`] gives a handle that counts
+/// in the lane of the calling thread.
 pub(crate) struct LaneArc<T>(Arc<LaneCount<T>>);
 
 /// The target of the handles that count in one place. Aligned so that the count, which the `Arc`
-/// puts before it, has a cache line to itself: handles in other lanes only read what lies beside it.
+/// puts before it, has a cache line to itself: handles in other lanes only read what lies beside
+/// it.
 #[repr(align(64))]
 struct LaneCount<T> {
     value: Arc<T>,

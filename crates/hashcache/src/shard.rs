@@ -31,9 +31,9 @@ pub(crate) struct Pending {
     pinned: OnceLock<PinnedRecord>,
     /// Where an older version is known to lie.
     pub(crate) replaces: Option<LogPos>,
-    /// It is no put but a copy of what lies there, made to be kept for longer.
+    /// Set for a readmission: this is no put but a copy of the record at that position.
     pub(crate) copies: Option<LogPos>,
-    /// A newer put or a remove came: it need not be written, and must not be recorded.
+    /// A newer put or a remove has superseded it: it need not be written, and must not be recorded.
     pub(crate) dead: AtomicBool,
     /// It was asked for while it waited.
     asked_for: AtomicBool,
@@ -63,7 +63,7 @@ impl Pending {
         }
     }
 
-    /// A copy of what lies at `from`. Who holds the record has accounted for it.
+    /// A copy of the record at `from`. The handle's owner has accounted for its memory.
     pub(crate) fn copy(record: RecordHandle, record_bytes: usize, from: LogPos) -> Self {
         Self {
             copies: Some(from),
@@ -71,9 +71,9 @@ impl Pending {
         }
     }
 
-    /// The record, for who asked for it.
+    /// A handle to the record, for a lookup.
     pub(crate) fn hit(&self, budget: &Budget) -> RecordHandle {
-        // A store takes the cache line from other processors, even of what is there.
+        // A store takes the cache line from other processors, even if the value stays the same.
         if !self.asked_for.load(Ordering::Relaxed) {
             self.asked_for.store(true, Ordering::Relaxed);
             return self.record.clone();
@@ -82,7 +82,7 @@ impl Pending {
             && self.pinned.get().is_none()
             && let Some(pinned) = PinnedRecord::new(record, budget)
         {
-            // Somebody else may have been faster.
+            // Another thread may have been faster; then its counts are used.
             let _ = self.pinned.set(pinned);
         }
         let pinned = self.pinned.get();
@@ -107,15 +107,15 @@ impl Pending {
     }
 }
 
-/// What a look-up on disk came to: the record, if it is there.
+/// Result of a lookup on disk: the record, if it is stored.
 pub(crate) type Found = Option<RecordHandle>;
 
 /// A lookup on disk, under way or about to begin, that others may join.
 pub(crate) struct InFlightRead {
     pub(crate) outcome: Outcome<Found>,
-    /// A newer put or a remove came since it began.
+    /// There was a newer put or a remove since it began.
     pub(crate) stale: AtomicBool,
-    /// What it may have read was cleared since, because a ban has taken it away.
+    /// The slot it may have read was cleared since, because of a ban.
     pub(crate) gone: AtomicBool,
     /// The request while no thread reads for it yet: the first to wait for the outcome takes it.
     pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
@@ -132,7 +132,7 @@ impl InFlightRead {
     }
 }
 
-/// What a look-up wants.
+/// The record that a lookup wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) key: KeyHash,
@@ -195,9 +195,9 @@ impl ReadRequest {
 pub(crate) struct PutToken {
     pub(crate) version: Version,
     pub(crate) is_update: bool,
-    /// A newer put or a remove came.
+    /// There was a newer put or a remove.
     pub(crate) superseded: AtomicBool,
-    /// Another update of the same version came.
+    /// There was another update of the same version.
     outrun: AtomicBool,
 }
 
@@ -271,9 +271,9 @@ impl Shard {
         }
     }
 
-    /// Whether the update of `token` may go on: no other update of this version came since it began,
-    /// and the put of this version is over (a put would overwrite the update). If so, other updates
-    /// in progress may not: what they would change is no longer what they have read.
+    /// Whether the update of `token` may go on: no other update of this version came since it
+    /// began, and the put of this version is over (a put would overwrite the update). If so, other
+    /// updates in progress may not: what they would change is no longer what they have read.
     pub(crate) fn outruns(&mut self, key: KeyHash, token: &Arc<PutToken>) -> bool {
         let all = self.puts.lock();
         let of_version = |other: &&Arc<PutToken>| other.version == token.version;
@@ -287,8 +287,8 @@ impl Shard {
         true
     }
 
-    /// From now on nothing of `key` older than `version` may be found, kept or put. What this drops
-    /// is returned, to be let go of without the lock.
+    /// From now on no version of `key` older than `version` may be found, kept or put. Returns the
+    /// record that this drops, to be dropped without the lock.
     #[must_use]
     pub(crate) fn supersede(&mut self, key: KeyHash, version: Version) -> Option<Arc<Pending>> {
         for token in self.puts.lock().get(&key).into_iter().flatten() {
@@ -326,8 +326,8 @@ impl Shard {
         }
     }
 
-    /// Makes `pending` the record of its key, unless a newer one is there. Returns what it
-    /// replaces, to be let go of without the lock.
+    /// Makes `pending` the record of its key, unless a newer one is pending. Returns the record
+    /// that it replaces, to be dropped without the lock.
     pub(crate) fn put(&mut self, pending: Arc<Pending>) -> Result<Option<Arc<Pending>>, ()> {
         let key = pending.record.fields.key;
         if self
@@ -360,7 +360,8 @@ impl Shard {
         current && !pending.is_dead()
     }
 
-    /// Nothing will be written any more: all that was pending, to be let go of without the lock.
+    /// Nothing will be written any more. Returns all pending records, to be dropped without the
+    /// lock.
     #[must_use]
     pub(crate) fn abandon(&mut self) -> Vec<Arc<Pending>> {
         let dropped: Vec<_> = self.pending.drain().map(|(_, pending)| pending).collect();

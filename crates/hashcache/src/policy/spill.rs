@@ -69,7 +69,8 @@ impl Spill {
         (it.slot != 0).then_some(LogAddress { position, run })
     }
 
-    /// Takes the `address` of `slot` in, instead of another one; false when there is no room for it.
+    /// Takes the `address` of `slot` in, instead of another one; false when there is no room for
+    /// it.
     #[must_use]
     pub(super) fn insert(&mut self, slot: u32, address: LogAddress) -> bool {
         let at = self.find(slot);

@@ -27,10 +27,10 @@ use crate::shard::{Found, InFlightRead, Pending, ReadRequest, Shard, Wanted};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
-/// How many editions of the index file a look-up goes by before it is a miss.
+/// How many editions of the index file a lookup tries before it is a miss.
 const EDITIONS_MAX: usize = 3;
 
-/// What memory says without changing anything.
+/// Result of a read-only lookup in memory.
 pub(crate) enum Recalled {
     /// It is in memory.
     Found(RecordHandle),
@@ -40,7 +40,7 @@ pub(crate) enum Recalled {
     Unsure,
 }
 
-/// What memory knows of a key without reading.
+/// What memory knows of a key without a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// It is stored, or another name with an equal tag is.
@@ -59,12 +59,13 @@ pub(crate) enum Lookup {
     Nothing,
     /// The disk is being asked.
     Asked(Outcome<Found>),
-    /// The disk is asked as soon as somebody waits for it.
+    /// The disk is read as soon as a caller waits for the answer.
     Deferred(Deferred),
 }
 
-/// A read request that no caller waits for yet: a caller that blocks for the answer reads it itself,
-/// which spares two changes of thread. If this is dropped, the engine reads it for later callers.
+/// A read request that no caller waits for yet: a caller that blocks for the answer reads it
+/// itself, which spares two changes of thread. If this is dropped, the engine reads it for later
+/// callers.
 pub(crate) struct Deferred {
     stripe: Arc<Stripe>,
     in_flight: Arc<InFlightRead>,
@@ -99,11 +100,11 @@ impl Drop for Deferred {
 pub(super) enum Begin {
     /// By the caller, at once.
     Now,
-    /// When somebody waits for it.
+    /// When a caller waits for the answer.
     Deferred,
 }
 
-/// What a look-up comes to without waiting.
+/// Result of a lookup that does not wait.
 pub(super) enum Asked {
     /// Memory knows, or the disk is being asked already.
     Memory(Lookup),
@@ -112,7 +113,7 @@ pub(super) enum Asked {
 }
 
 impl Stripe {
-    /// Answers from memory what memory can answer, and has the disk asked otherwise.
+    /// Answers from memory if memory has the answer, else begins a read.
     pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
         match self.ask(wanted, Begin::Deferred) {
             Asked::Memory(lookup) => lookup,
@@ -124,7 +125,7 @@ impl Stripe {
         }
     }
 
-    /// Has `request` answered by the ring, or by one of the engine's own threads.
+    /// Gives `request` to the ring, or to one of the engine's own threads.
     pub(super) fn read_for(self: &Arc<Self>, request: Box<ReadRequest>) {
         if let Err(request) = self.submit(request) {
             let stripe = Arc::clone(self);
@@ -145,8 +146,8 @@ impl Stripe {
         move |it| it.fields.kind == Kind::Head && it.name == name && !self.bans.judge(it).gone
     }
 
-    /// What memory says of the head of `name`. Threads that ask this at the same time write to
-    /// nothing that they have in common.
+    /// Looks up the head of `name` in memory. Threads that do this at the same time write to no
+    /// cache line that they share.
     pub(crate) fn recall_head(&self, key: KeyHash, name: &[u8]) -> Recalled {
         if let Some(record) = self.hot_head(key, name) {
             return Recalled::Found(record);
@@ -155,7 +156,9 @@ impl Stripe {
         if let Some(pending) = shard.pending.get(&key) {
             return self.of_pending(pending, self.is_head(name));
         }
-        // Of what became hot since, the index knows, unless it is to say nothing yet or any more.
+        // The record may have moved from pending to hot since the look above. Then the index knows
+        // of it, so "nowhere" is true; but only where the index may speak: not before recovery, not
+        // while removes are masked, and not where the lookup must be noted.
         let tells = self.health() == Health::InService
             && shard.removing.is_empty()
             && !shard.policy.notes_look_ups();
@@ -169,10 +172,10 @@ impl Stripe {
         Recalled::Unsure
     }
 
-    /// What there is to say of a name of which `pending` is the newest record.
+    /// The answer for a name of which `pending` is the newest record.
     fn of_pending(&self, pending: &Pending, right: impl Fn(&Record) -> bool) -> Recalled {
         if !right(&pending.record) {
-            // What it replaced is older, so it is gone too.
+            // The versions that it replaced are older, so they are gone too.
             return Recalled::Nothing;
         }
         self.medium.counters.pending_hits.add(1);
@@ -198,7 +201,7 @@ impl Stripe {
             self.medium.counters.joined_reads.add(1);
             let (outcome, request) = (in_flight.outcome.clone(), in_flight.take_request());
             drop(shard);
-            // Two want it: neither may have to wait until the other gets round to it.
+            // Two callers want it now. Neither may depend on when the other one begins to wait.
             if let Some(request) = request {
                 self.read_for(request);
             }
@@ -217,7 +220,7 @@ impl Stripe {
             return Asked::Disk(request);
         }
         let (stripe, in_flight) = (Arc::clone(self), Arc::clone(&request.in_flight));
-        // Under the shard's lock: who joins must find it.
+        // Under the shard's lock: a caller that joins the read must find the request in it.
         *in_flight.lock_request() = Some(request);
         Asked::Memory(Lookup::Deferred(Deferred { stripe, in_flight }))
     }
@@ -242,8 +245,8 @@ impl Stripe {
         shard.policy.locate(key, self.log.head())
     }
 
-    /// Of what could be `key`, what is newer than what lies `at`; `None` when that is not among it,
-    /// or something newer is about to be written.
+    /// The candidates for `key` that are newer than the one at `at`. `None` if `at` is no
+    /// candidate, or if a newer record is pending.
     pub(crate) fn newer(&self, shard: &Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
         if shard.pending.contains_key(&key) {
             return None;
@@ -274,8 +277,8 @@ impl Stripe {
         }
     }
 
-    /// The end of a look-up on disk: makes the record, `found` where it was `located`, hot if it is
-    /// still the newest.
+    /// Ends a lookup on disk: makes the record, `found` where it was `located`, hot if it is still
+    /// the newest.
     fn found(
         &self,
         wanted: &Wanted,
@@ -289,12 +292,14 @@ impl Stripe {
             self.medium.counters.misses.add(1);
             return None;
         };
-        // A ban may have come since it was read. One that has been forgotten since had outlived
-        // it.
+        // A ban may have been made since the record was read. It may even have been forgotten
+        // since: then no record older than it was left on disk, so this record's place was
+        // overwritten.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
-        // In the Disk Table a ban is forgotten after a pass that clears what it took away, and
-        // tells the reads of that. A read that a put or a remove has made stale is not told, for it
-        // is not known any more: it must not count where a ban may have gone meanwhile.
+        // In the Disk Table a ban is forgotten after a pass that clears the slots it hides. The
+        // pass marks the reads in flight for these slots as gone. A read that a put or a remove has
+        // made stale is not in the shard's map any more, so the pass cannot mark it: it must not
+        // count if there are bans.
         let missed_pass = || record.at.is_none() && in_flight.stale.load(Ordering::Acquire);
         let is_gone =
             self.bans.any() && (self.bans.judge(&record).gone || outlived() || missed_pass());
@@ -303,7 +308,8 @@ impl Stripe {
             return None;
         }
         self.medium.counters.disk_hits.add(1);
-        // Once the device has failed its names get other owners, who know nothing of this read.
+        // When a device has failed, other devices own its names. They know nothing of this read, so
+        // a newer put or a remove there would not take the record out of the hot objects again.
         if self.health() == Health::OutOfService {
             return Some(RecordHandle::alone(record));
         }
@@ -327,8 +333,8 @@ impl Stripe {
         Some(RecordHandle::alone(record))
     }
 
-    /// `key` was served from `at`, from where its run goes on for `run` times 4 KiB. What was
-    /// displaced has its place in memory again, with the run that was on disk beside it.
+    /// Notes that `key` was served from `at`, from where its run goes on for `run` times 4 KiB. A
+    /// displaced position is in memory again after this, with its run.
     pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
         let head = self.log.head();
         let Some(log) = shard.policy.log_mut() else {
@@ -340,7 +346,7 @@ impl Stripe {
         }
     }
 
-    /// Answers `request`, with `record` if that is what is wanted, else with what the disk has.
+    /// Answers `request` with `record` if it is the wanted one, else from the disk.
     pub(super) fn answer(self: &Arc<Self>, request: ReadRequest, record: Option<Record>) {
         let request = match record {
             Some(_) => Some(request),
@@ -377,7 +383,7 @@ impl Stripe {
 
     fn find(self: &Arc<Self>, wanted: &Wanted, located: &Located) -> Option<Record> {
         match *located {
-            // What was displaced has been resolved.
+            // `resolve` has replaced displaced positions by log positions.
             Located::Nowhere | Located::Displaced(_) => None,
             Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
@@ -388,7 +394,7 @@ impl Stripe {
         }
     }
 
-    /// `first`: what was read of the newest, if it was.
+    /// `first`: the read of the newest candidate, if it was made already.
     fn find_in_log(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -452,8 +458,8 @@ impl Stripe {
     /// The row of `key` as the edition of the index file has it that counts, read by `read`; empty
     /// when that is not to be had. With the lock of the key's shard, under which it counts.
     ///
-    /// As many times as a new edition comes while a row of the old one is read: that is seldom more
-    /// than once.
+    /// Tries again when a new edition is published while a row of the old one is read, which seldom
+    /// happens more than once.
     pub(super) fn saved_row(
         &self,
         key: KeyHash,
@@ -493,7 +499,7 @@ impl Stripe {
         }
     }
 
-    /// Whether what was read still counts. A span counts if the head does that leads to it.
+    /// Whether a record that was read still counts. A span counts if the head that names it does.
     pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
         fields.kind == Kind::Span

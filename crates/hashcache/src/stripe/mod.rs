@@ -49,19 +49,19 @@ pub(crate) struct Stripe {
     pub(crate) bans: Bans,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
-    /// Reads what it can, where the kernel lets it.
+    /// Serves simple reads, where the kernel allows a ring.
     pub(crate) ring: Option<Ring>,
     /// Those of the shards, which can be reached without a shard's lock.
     puts: Box<[Arc<PutsInProgress>]>,
     runs_under_way: RunsUnderWay,
 }
 
-/// What became of a record that is to be put.
+/// Whether a put was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// It is found from now on.
     Yes,
-    /// A newer put, a remove or a ban came first.
+    /// There was a newer put, remove or ban before it.
     Superseded,
     /// An update of metadata met another one, or the put it belongs to, still under way.
     Busy,
@@ -160,13 +160,14 @@ impl Stripe {
         self.medium.health.get()
     }
 
-    /// The index is known. What was removed while it was not is forgotten now.
+    /// Recovery is over. Applies the removes that were made meanwhile to the recovered index.
     pub(crate) fn recovered(&self) {
         self.forget_removing(0..SHARDS);
         self.medium.health.recovered();
     }
 
-    /// Forgets what is being removed: recovery may have learned of it after that began.
+    /// Forgets the keys that are being removed: recovery may have loaded them after the remove
+    /// began.
     pub(crate) fn forget_removing(&self, shards: Range<usize>) {
         for mut shard in shards.map(|n| self.shard_at(n)) {
             let removing: Vec<KeyHash> = shard.removing.keys().copied().collect();
@@ -184,7 +185,7 @@ impl Stripe {
         }
     }
 
-    /// Takes the device out; what is in memory is still served.
+    /// Takes the device out of service. Objects in memory are still served.
     pub(crate) fn fail(&self, what: &'static str, error: &std::io::Error) {
         self.medium.health.fail(what, error);
     }
@@ -197,7 +198,7 @@ impl Stripe {
         }
     }
 
-    /// Nothing is read or written any more; what is hot is still served.
+    /// Ends all reads and writes. Hot objects are still served.
     pub(crate) fn end(&self) {
         self.medium.health.end();
         self.abandon();
@@ -208,8 +209,8 @@ impl Stripe {
         shard.policy.forget_all(key, self.log.head())
     }
 
-    /// Takes `key` away as of a version that this draws: from now on no older one is found. Also
-    /// says whether anything may have been there.
+    /// Removes `key` with a version that this draws: from now on no older version is found. Also
+    /// returns whether there may have been one.
     pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
         let mut shard = self.shard(key);
         let (version, known, dropped) = self.remove_from(&mut shard, key);
@@ -218,21 +219,24 @@ impl Stripe {
         (version, known)
     }
 
-    /// The same under the lock of the key's shard. What was pending is returned, to be let go of
-    /// without the lock.
+    /// The same under the lock of the key's shard. Returns the pending record, to be dropped
+    /// without the lock: a drop releases memory and may run wakers.
     fn remove_from(
         &self,
         shard: &mut Shard,
         key: KeyHash,
     ) -> (Version, bool, Option<Arc<Pending>>) {
-        // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
+        // The version is drawn and the key forgotten under one lock. Recovery does not apply this
+        // remove to a checkpoint that begins later, so the key must be gone before such a
+        // checkpoint can lock the shard and save it.
         let version = self.draw_version();
         let dropped = shard.supersede(key, version);
         self.shared.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
-        // What the policy cannot forget is masked until the remove is on disk. (The index of the
-        // log family is not known yet during recovery, `recovered` forgets again.)
+        // A table's policy cannot forget a filled slot: lookups skip the key (`removing`) until the
+        // slot is cleared on disk. During recovery the index of a log is not complete: `recovered`
+        // forgets the key again.
         let masked = match self.health() {
             Health::InService => self.medium.geometry.family == Family::Table,
             Health::Recovering => true,
@@ -272,7 +276,7 @@ impl Stripe {
             let mut shard = self.shard_at(n);
             let mut dropped = Vec::with_capacity(gone.len());
             for key in gone {
-                // Another remove may have come in between the two locks.
+                // Between the two locks another remove may have taken the record away.
                 if self.has_barred_pending(&shard, key) {
                     let (version, _, pending) = self.remove_from(&mut shard, key);
                     removed.push(Removed { key, version });
@@ -292,38 +296,38 @@ impl Stripe {
         pending.is_some_and(|it| self.bans.judge_labels(&it.record).gone)
     }
 
-    /// A put of `key` begins, with a version of its own.
+    /// Begins a put of `key`, with a version of its own.
     pub(crate) fn begin(&self, key: KeyHash) -> Arc<PutToken> {
         self.puts[key.shard()].begin(key, false, || self.draw_version())
     }
 
-    /// An update of `version` of `key` begins.
+    /// Begins an update of `version` of `key`.
     pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<PutToken> {
         self.puts[key.shard()].begin(key, true, || version)
     }
 
-    /// What began is over.
+    /// Ends a put or an update.
     pub(crate) fn end_put(&self, key: KeyHash, token: &Arc<PutToken>) {
         self.puts[key.shard()].end(key, token);
     }
 
     /// The lowest version of a put that is under way; the next one when there is none.
     pub(crate) fn oldest_begun(&self) -> Version {
-        // Drawn first: what begins meanwhile is newer.
+        // Drawn first: a put that begins between the two lines has a higher version.
         let next = self.draw_version();
         let oldest = self.puts.iter().filter_map(|it| it.oldest());
         oldest.min().unwrap_or(next)
     }
 
-    /// Takes out of the hot objects what bans bar: they are about to be forgotten.
+    /// Evicts the hot objects that bans bar, because these bans are about to be forgotten.
     pub(crate) fn let_go_of_barred(&self) {
         self.shared
             .hot
             .remove_all(|record| self.bans.judge(record).is_barred());
     }
 
-    /// Makes `pending` the newest record of its name and has it written, unless something came
-    /// first.
+    /// Makes `pending` the newest record of its name and queues it to be written, unless the put of
+    /// `token` was superseded.
     pub(crate) fn put_head(&self, pending: &Arc<Pending>, token: &Arc<PutToken>) -> Accepted {
         let fields = &pending.record.fields;
         let mut shard = self.shard(fields.key);
@@ -333,11 +337,13 @@ impl Stripe {
         if token.superseded.load(Ordering::Acquire) {
             return Accepted::Superseded;
         }
-        // Asked under the lock, and by look-ups again: a ban that comes now bars what is pending.
+        // Asked under the lock. A ban that is made after this finds the record among the pending
+        // ones, and lookups ask the bans again.
         if self.bans.judge(&pending.record).is_barred() {
             return Accepted::Superseded;
         }
-        // In its place this would hide from `remove_barred` that older versions must go.
+        // If this replaced a pending record that a ban bars, `remove_barred` would not see that
+        // older versions on disk must be removed too.
         if self.has_barred_pending(&shard, fields.key) {
             return Accepted::Superseded;
         }

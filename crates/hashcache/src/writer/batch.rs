@@ -34,7 +34,7 @@ pub(super) struct Written {
     runs: Vec<u8>,
 }
 
-/// Where a record of the log lies, how far its run goes on, and how far the log has come.
+/// Position of a record in the log, length of its run, and the head of the log.
 #[derive(Clone, Copy)]
 struct Placed {
     at: LogPos,
@@ -95,8 +95,9 @@ impl DeviceWriter {
             places,
             runs,
         };
-        // The one before is recorded first: of two that could be one name the later is newer. But
-        // the device is given this one before that, for recording takes half as long as a write.
+        // The batch before is recorded first, because of two entries that could be one name the
+        // later must be the newer. But this batch is given to the device before that: recording
+        // takes half as long as a write, and the device would be idle.
         match &mut self.background {
             Some(background) if background.takes(bytes) => {
                 background.begin(at, bytes, &mut self.buffer);
@@ -113,8 +114,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Waits for the write that is under way, if there is one, and has its records found; writes
-    /// what would have gone with the next.
+    /// Waits for the write in flight, if there is one, and records its batch. Writes the queued
+    /// side write too, so that after this everything handed over is on the device.
     pub(super) fn wait_for_write(&mut self) -> io::Result<()> {
         let written = self.finish()?;
         self.record(written);
@@ -130,14 +131,15 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// It may have been a part of the checkpoint.
+    /// The side write may have been a part of the checkpoint, whose pace depends on the time it
+    /// took.
     fn side_was_written(&mut self, took: Option<Duration>) {
         if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
             checkpoint.others_wrote(self.stripe.medium.clock.monotone(), took);
         }
     }
 
-    /// Waits for the write that is under way; what it wrote is still to be recorded.
+    /// Waits for the write in flight. The caller has to record its batch.
     fn finish(&mut self) -> io::Result<Option<Written>> {
         let written = self.under_way.take();
         if let (Some(_), Some(background)) = (&written, &mut self.background) {
@@ -147,14 +149,14 @@ impl DeviceWriter {
         Ok(written)
     }
 
-    /// Waits for it too, and has nothing found: the device is gone.
+    /// Waits for the write in flight and drops its batch: the device has failed.
     pub(super) fn drop_under_way(&mut self) {
         if let (Some(_), Some(background)) = (self.under_way.take(), &mut self.background) {
             let _ = background.finish();
         }
     }
 
-    /// What was written is found on disk from now on.
+    /// Records a batch in the index: from now on its records are found on disk.
     fn record(&self, written: Option<Written>) {
         let Some(Written {
             batch,
@@ -166,7 +168,8 @@ impl DeviceWriter {
         };
         self.stripe.medium.counters.batches.add(1);
         let head = self.stripe.log.head();
-        // One shard after the other: of those that have the same key the later stays the later.
+        // Sorted by shard, so that each lock is taken once. Within a shard the order of the batch
+        // stays: of two records of one key the later is recorded later.
         let shard_of = |n: usize| batch[n].record.fields.key.shard();
         let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
         order.sort_unstable();
@@ -183,11 +186,11 @@ impl DeviceWriter {
         }
     }
 
-    /// `pending` is found where it is `placed` from now on, if it counts.
+    /// Records `pending` where it is `placed`, unless it was superseded while it was written.
     fn record_one(&self, shard: &mut Shard, pending: &Arc<Pending>, placed: Placed) {
         let key = pending.record.fields.key;
         let (replaces, counts) = match pending.copies {
-            // What it is a copy of may have been removed meanwhile.
+            // The original may have been removed or replaced since the copy was made.
             Some(from) => (Some(from), self.stripe.newer(shard, key, from).is_some()),
             None => (pending.replaces, shard.written(pending)),
         };
@@ -218,8 +221,8 @@ impl DeviceWriter {
         runs(&members)
     }
 
-    /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.
-    /// Called under the lock of the key's shard.
+    /// Makes a record hot that was asked for while it was pending, or for which memory is free.
+    /// Called under the lock of the key's shard, so that no newer put or remove falls in between.
     fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
         let budget = &self.stripe.medium.budget;
         let roomy = budget.used() < budget.limit() / 4 * 3;
@@ -248,7 +251,7 @@ impl DeviceWriter {
         let goes_beside = side_buffer.is_some();
         let out = side_buffer.unwrap_or(&mut self.buffer);
         if let Some((at, bytes)) = self.log.footer(out, &stripe.medium.secret) {
-            // The footer goes over what the last lap left there, so the head moves first here too.
+            // The footer overwrites bytes of the last lap, so the head moves first here too.
             let end = Cursor {
                 used: stripe.medium.geometry.segment_bytes,
                 ..self.log.cursor
@@ -326,7 +329,7 @@ impl DeviceWriter {
 
     /// Slots whose index memory keeps: which slot each record takes is on disk before it is taken.
     /// So after a crash the index knows of every slot that may have been written; the sets of the
-    /// last two batches, of which nobody knows whether they were, are read anew.
+    /// last two batches, which may or may not have been written, are read anew.
     fn write_listed_slots(&mut self, batch: &[Arc<Pending>], order: &[usize]) -> io::Result<()> {
         let mut slots = vec![None; batch.len()];
         for n in order.iter().copied().filter(|n| !batch[*n].is_dead()) {
@@ -349,7 +352,8 @@ impl DeviceWriter {
         let mut shard = stripe.shard(key);
         let table = shard.policy.table_mut().expect(TABLE_ONLY);
         if !table.wants_slots(key) {
-            // Under one lock: a set that a reader holds anew may take the place of this one.
+            // Asked and claimed under one lock: in between, a reader that loads another set could
+            // take the row of this one.
             return Ok(table.claim(key, &[]));
         }
         drop(shard);
@@ -373,7 +377,8 @@ impl DeviceWriter {
             .claim(key, &slots))
     }
 
-    /// Writes what does not fit into blocks to the log, in one batch, and lists `slots` with it.
+    /// Writes the parts of records that do not fit into slots to the log, in one batch, and lists
+    /// `slots` with it.
     fn write_tails(
         &mut self,
         batch: &[Arc<Pending>],
@@ -408,7 +413,7 @@ impl DeviceWriter {
             let pending = &batch[n];
             let place = grain.units(at);
             let fields = &pending.record.fields;
-            // What lies beyond the block does not depend on the slot, which is not known yet.
+            // The bytes beyond the slot do not depend on the slot's place, which is not known yet.
             let nowhere = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: 0,

@@ -43,10 +43,10 @@ pub(crate) const BATCH_BYTES_MIN: usize = 512 << 10;
 /// Writes are made durable after this many bytes even before the interval is over.
 const SYNC_BYTES: u64 = 64 << 20;
 
-/// A checkpoint begins when a shard has filled so much of the room for what only that can take in,
-/// in 1/100.
+/// A checkpoint begins when a shard has used so much of its room for positions that only a
+/// checkpoint can save, in 1/100.
 const UNSAVED_BEGIN: usize = 50;
-/// And is completed before anything else when it has filled this much.
+/// It is completed before anything else when a shard has used this much.
 const UNSAVED_MAX: usize = 75;
 
 /// Why the writing thread ends.
@@ -71,8 +71,9 @@ impl From<io::Error> for RecoverError {
     }
 }
 
-/// The device of `stripe` has failed: the others go on without it. That makes `removals` good, and
-/// those that come meanwhile: nothing that lies on this device counts any more.
+/// The device of `stripe` has failed: the other devices go on without it. That makes `removals`
+/// durable, also those queued meanwhile: when the other devices have on disk that this one has
+/// left, nothing on it counts any more.
 fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     stripe.queue.leave();
     let in_force = stripe.shared.members.go_on();
@@ -189,7 +190,7 @@ impl DeviceWriter {
         loop {
             let stripe = Arc::clone(&self.stripe);
             let patience = match self.under_way {
-                // Only to see what there is to do meanwhile.
+                // Do not wait for work: there is a write to finish.
                 Some(_) => Duration::ZERO,
                 None => self.patience(),
             };
@@ -207,7 +208,7 @@ impl DeviceWriter {
             }
             if stripe.health() == Health::OutOfService {
                 self.give_up();
-                // Who else waits for it is told by this, and finds the store as it is now.
+                // Dropping `work` tells the callers of flush and cut that wait for this device.
                 return Ended::Failed(std::mem::take(&mut work.removals));
             }
             if work.closing {
@@ -227,7 +228,7 @@ impl DeviceWriter {
         self.write_superblock(false)
     }
 
-    /// How long there is nothing to do but what comes in.
+    /// How long the thread may wait for work before a checkpoint, a pass or a sync is due.
     fn patience(&self) -> Duration {
         let now = self.stripe.medium.clock.monotone();
         let mut patience = Duration::from_mins(1);
@@ -243,8 +244,9 @@ impl DeviceWriter {
         patience
     }
 
-    /// One round: all removes, one batch (all records that have come, for a flush), one part of a
-    /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
+    /// One round: all removes, one batch (for a flush: all queued records), one part of a
+    /// checkpoint if it is due. Rounds are short, so that under any load no caller waits for more
+    /// than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
         if !work.is_a_batch() {
             self.wait_for_write()?;
@@ -272,7 +274,7 @@ impl DeviceWriter {
         self.pace_checkpoint(wrote)
     }
 
-    /// Writes all records numbered below `come`. Returns whether there were any.
+    /// Writes all records numbered below `come`, which were queued before. Returns whether any was.
     fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
         let mut wrote_any = false;
         loop {
@@ -297,14 +299,14 @@ impl DeviceWriter {
         Ok((any, taken_below))
     }
 
-    /// Writes what is pending, in the place of the thread.
+    /// Writes the pending records, in the place of the thread.
     #[cfg(all(test, loom))]
     pub(crate) fn write_pending(&mut self) {
         let (batch, _) = self.take_batch(Take::All);
         self.write_batch(batch).unwrap();
     }
 
-    /// The next batch: what still fits into the open segment, if anything does.
+    /// Takes the next batch: the records that still fit into the open segment, if any does.
     fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
         let is_log = self.stripe.medium.geometry.family == Family::Log;
         let now = self.stripe.medium.clock.monotone();
@@ -321,7 +323,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The device is gone: what waits to be written is dropped, nothing is left to be done.
+    /// The device has failed: drops all queued records and other work.
     fn give_up(&mut self) {
         self.drop_under_way();
         self.stripe.abandon();
@@ -332,13 +334,13 @@ impl DeviceWriter {
 
     // -- checkpoints and superblocks -----------------------------------------------------------
 
-    /// Segments after which the index is saved: recovery reads this many footers, and those of what
-    /// is written while it is being saved.
+    /// Segments after which the index is saved. Recovery reads this many footers, and those of the
+    /// segments written while the index is being saved.
     fn checkpoint_segments(&self) -> u64 {
         (self.stripe.medium.geometry.segments / 8).clamp(2, 200)
     }
 
-    /// A part at a time, between batches, so that others have nine tenths of the device.
+    /// Writes a part at a time between batches, so that other work has nine tenths of the device.
     fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
         let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
             || self.unsaved() >= UNSAVED_BEGIN;
@@ -355,8 +357,8 @@ impl DeviceWriter {
         }
     }
 
-    /// Writes the next part, or queues it as a side write while a batch is in flight. The records of
-    /// that batch need not be in the part: replay begins before them.
+    /// Writes the next part, or queues it as a side write while a batch is in flight. The records
+    /// of that batch need not be in the part: replay begins before them.
     fn step_checkpoint(&mut self) -> io::Result<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
@@ -379,7 +381,8 @@ impl DeviceWriter {
         }
     }
 
-    /// How full the fullest shard is of what only a checkpoint can take in, in 1/100.
+    /// How much of its room for positions that wait for a checkpoint the fullest shard uses, in
+    /// 1/100.
     fn unsaved(&self) -> usize {
         if !self.stripe.index.shape.stays_on_disk() {
             return 0;
@@ -389,9 +392,9 @@ impl DeviceWriter {
         unsaved.max().unwrap_or(0)
     }
 
-    /// Makes room before a batch, at whatever pace: what finds none would be forgotten.
+    /// Makes room before a batch, without pauses: a position that finds no room would be forgotten.
     fn save_what_is_full(&mut self) -> io::Result<()> {
-        // The one under way may not have what came last; the one after it has.
+        // The checkpoint in progress may lack the newest positions; the one after it has them.
         for _ in 0..2 {
             if self.unsaved() < UNSAVED_MAX {
                 break;
@@ -412,7 +415,8 @@ impl DeviceWriter {
         let serial = self.superblock.checkpoint_serial + 1;
         self.journal.checkpoint_began(serial);
         self.removes_before_checkpoint = self.journal.next_ordinal();
-        // Drawn before the shards are looked at.
+        // Drawn before the first shard is saved: every remove with a higher version is applied
+        // again by recovery, so it does not matter whether a shard was saved before or after it.
         let next_version = self.stripe.draw_version().0;
         let stripe = &self.stripe;
         Checkpoint::begin(
@@ -449,7 +453,8 @@ impl DeviceWriter {
         self.stripe.medium.counters.checkpoints.add(1);
         self.write_superblock(clean)?;
         if self.stripe.index.shape.stays_on_disk() {
-            // Named first: a shard may not drop what readers would look for in the edition before.
+            // Published first: a shard may drop a position only when readers look into the new
+            // edition.
             self.stripe.index.file.publish(Some(checkpoint.edition()));
             for mut shard in self.stripe.shards() {
                 if let Some(log) = shard.policy.log_mut() {
@@ -460,7 +465,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// A whole checkpoint at once: somebody waits for it.
+    /// Writes a whole checkpoint at once, for a caller that waits for it.
     fn run_checkpoint(&mut self) -> io::Result<()> {
         self.wait_for_write()?;
         self.checkpoint = None;
@@ -483,8 +488,8 @@ impl DeviceWriter {
         self.complete_checkpoint(&checkpoint, true)
     }
 
-    /// Both copies say who takes part: were the only one that does lost, a device that has failed
-    /// would count again.
+    /// Writes to both copies which devices take part. If only one copy had it and were lost, a
+    /// device that has failed would count again.
     fn tell_members(&mut self, asked: &mut Vec<Promise<bool>>) -> io::Result<()> {
         if asked.is_empty() {
             return Ok(());
