@@ -25,9 +25,10 @@ use bytes::Bytes;
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
-pub use read::{Hit, Reader};
+pub use read::{Hit, Paid, Payer, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
+use crate::bans;
 use crate::bans::{Ban, Label};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
@@ -35,7 +36,7 @@ use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
 use crate::lanes::LaneArc;
-use crate::memory::{Budget, Class, Hot, MemoryPressure, Reservation};
+use crate::memory::{Budget, Class, Hot, MemoryPressure, Reservation, marked};
 use crate::object;
 use crate::object::Version;
 use crate::policy::LogPolicy;
@@ -126,6 +127,13 @@ impl Cache {
             closed,
         });
         Ok(Self { inner })
+    }
+
+    /// Every reason for which [`Cache::open`] would fail with `config` that can be known without
+    /// opening or making anything. A device that another process has open is no such reason: this
+    /// is meant to be asked beside a store that is being served from.
+    pub fn preflight(config: &Config) -> Vec<OpenError> {
+        store::preflight(config)
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
@@ -278,12 +286,15 @@ impl Cache {
     ///
     /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
     /// each object with one of the labels that is not on disk yet. There are at most
-    /// 4,096 bans (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
+    /// 4,096 bans (fewer in stores below 256 MiB: 127 for each 4 MiB); more become wider ones, see
     /// [`Ban::within`].
     pub fn remove_matching(&self, bans: &[Ban]) -> Remove {
         let inner = &*self.inner;
+        // Before the lock: hot objects may have to make room.
+        let reserve = |_: &_| bans::reserve(bans.len(), self.budget());
+        let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
         // One at a time, so that bans come to each device in the order of their versions.
-        let turn = inner.bans.lock().expect("no holder of this lock panics");
+        let turn = marked(inner.bans.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
         let lines: Vec<_> = bans
             .iter()
@@ -294,22 +305,25 @@ impl Cache {
         let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
-        for stripe in &stripes {
-            stripe.bans.add(&lines, &stripe.medium.budget);
+        for (stripe, reserved) in stripes.iter().zip(reserved.drain(..)) {
+            stripe.bans.add_with(&lines, reserved);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
             let (removed, behind_pending) = stripe.remove_barred();
-            for removed in removed {
-                let what = Removing::Name(removed);
-                let done = Done::Nobody;
-                stripe.queue.push_removal(Removal { what, done });
-            }
+            let name = |removed| Removal {
+                what: Removing::Name(removed),
+                done: Done::Nobody,
+            };
             // Behind those: the queue is served in order, so they are durable when this is.
-            let what = Removing::Bans { behind_pending };
-            let done = Done::Part(part);
-            stripe.queue.push_removal(Removal { what, done });
+            let bans = Removal {
+                what: Removing::Bans { behind_pending },
+                done: Done::Part(part),
+            };
+            // Together, so that there may be tens of thousands for one sync.
+            let names = removed.into_iter().map(name);
+            stripe.queue.push_removals(names.chain([bans]).collect());
         }
         Remove { outcome }
     }

@@ -16,7 +16,7 @@
 
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -27,7 +27,7 @@ use crate::record::Record;
 
 /// Most records of one slab, so that the list is bounded where records are tiny or replaced over
 /// and over.
-const RECORDS_MAX: usize = SLAB_BYTES / 256;
+pub(super) const RECORDS_MAX: usize = SLAB_BYTES / 256;
 
 /// A hot record, and the memory it is accounted for by.
 pub(super) struct Stored {
@@ -73,11 +73,13 @@ impl PinnedRecords {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Stored>>> {
-        self.0.lock().expect("no holder of this lock panics")
+        // A list is whole at any time, also after a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.lock().len() >= RECORDS_MAX
+    /// Whether `other` is this list.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.0.is(&other.0)
     }
 
     pub(super) fn put(&self, stored: Arc<Stored>) {

@@ -36,7 +36,7 @@ use crate::memory::{AlignedBuf, MemoryPressure};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
-use device::{DevicePath, Opened, PreGrowth, member, superblocks_damaged};
+use device::{Access, DevicePath, Opened, PreGrowth, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
@@ -68,7 +68,8 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .collect::<Result<_, _>>()?;
     let pre_growths = opened
         .iter()
-        .map(|it| device::pre_growth(config, it, &shared))
+        .zip(&stripes)
+        .map(|(it, stripe)| device::pre_growth(config, it, stripe, &shared))
         .collect::<Result<Vec<_>, _>>()?;
     shared
         .members
@@ -138,31 +139,8 @@ impl Drop for Made {
 /// written.
 fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
     let paths = config.device_paths();
-    if paths.is_empty() || paths.len() > DEVICES_MAX {
-        return Err(OpenError::Devices {
-            count: paths.len(),
-            most: DEVICES_MAX,
-        });
-    }
-    let found: Vec<Option<Opened>> = paths
-        .iter()
-        .map(|device_path| device::look(config, device_path))
-        .collect::<Result<_, _>>()?;
-    belong_together(found.iter().flatten())?;
     // Refuse before a file is made, or made to grow.
-    let geometries: Vec<Geometry> = paths
-        .iter()
-        .zip(&found)
-        .map(|(device_path, found)| match found {
-            Some(opened) => Ok(opened.geometry.clone()),
-            None => device::planned(config, device_path),
-        })
-        .collect::<Result<_, _>>()?;
-    let pre_growth = found
-        .iter()
-        .flatten()
-        .filter_map(|it| it.pre_growth.as_ref());
-    sizing::enough(config, &geometries, pre_growth)?;
+    let found = survey(config, &paths).map_err(|mut errors| errors.swap_remove(0))?;
     for (device_path, _) in paths
         .iter()
         .zip(&found)
@@ -179,6 +157,66 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
         None => make(config, device_path, identity, made),
     };
     paths.iter().zip(found).map(device).collect()
+}
+
+/// What lies at `paths`, in their order; `None` where a device can be made. Nothing is written.
+///
+/// # Errors
+/// Every reason for which a store of `config` cannot be opened or made there, at least one.
+fn survey(config: &Config, paths: &[DevicePath]) -> Result<Vec<Option<Opened>>, Vec<OpenError>> {
+    if paths.is_empty() || paths.len() > DEVICES_MAX {
+        return Err(vec![OpenError::Devices {
+            count: paths.len(),
+            most: DEVICES_MAX,
+        }]);
+    }
+    let found = all(paths
+        .iter()
+        .map(|device_path| device::look(config, device_path)))?;
+    belong_together(found.iter().flatten()).map_err(|error| vec![error])?;
+    let geometries = paths
+        .iter()
+        .zip(&found)
+        .map(|(device_path, found)| match found {
+            Some(opened) => Ok(opened.geometry.clone()),
+            None => device::planned(config, device_path),
+        });
+    let geometries: Vec<Geometry> = all(geometries)?;
+    let pre_growth = found
+        .iter()
+        .flatten()
+        .filter_map(|it| it.pre_growth.as_ref());
+    sizing::enough(config, &geometries, pre_growth).map_err(|error| vec![error])?;
+    Ok(found)
+}
+
+/// All values, or all errors.
+fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>, Vec<OpenError>> {
+    let (mut values, mut errors) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => errors.push(error),
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(values),
+        false => Err(errors),
+    }
+}
+
+/// Why a store of `config` could not be opened or made now. Nothing is written, and no device is
+/// locked: a process that serves from one goes on, and that one is in use is no reason here.
+pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
+    let shared = |device_path| DevicePath {
+        access: Access::Shared,
+        ..device_path
+    };
+    let paths: Vec<DevicePath> = config.device_paths().into_iter().map(shared).collect();
+    match survey(config, &paths) {
+        Err(errors) => errors,
+        Ok(found) => device::refused_by_system(config, &paths, &found),
+    }
 }
 
 /// Whether `found` are devices of one store, each another one.

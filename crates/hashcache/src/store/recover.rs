@@ -174,6 +174,7 @@ fn made_anew(
 ) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
     let stays_on_disk = stripe.index.shape.stays_on_disk();
+    let is_over = || is_over(&stripe);
     let (mut checkpoint, mut first) = (None, 0);
     while first < SHARDS {
         let some = match widened.take() {
@@ -190,10 +191,12 @@ fn made_anew(
             // A remove that came before the checkpoint began is taken for known to it.
             stripe.forget_removing(shards.clone());
             if stays_on_disk {
-                checkpoint.write_shards(&stripe.medium, &stripe.index, shards)?;
+                checkpoint.write_shards(&stripe.medium, &stripe.index, shards, is_over)?;
             } else {
-                checkpoint.write_parts(&stripe.medium, &stripe.index)?;
+                checkpoint.write_parts_unless(&stripe.medium, &stripe.index, is_over)?;
             }
+            // It is not whole then, and nothing says that it is there.
+            go_on(&stripe)?;
         }
         some.narrow(&stripe);
     }
@@ -213,9 +216,15 @@ fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), Recover
     let stripe = Arc::clone(&writer.stripe);
     writer.stripe = Arc::clone(&pre_growth.stripe);
     let old = Widened::of(&pre_growth.stripe, 0..SHARDS, None);
-    let basis = Basis::of(writer, &stripe)?;
-    basis.replay(writer, &old.shards);
+    let basis = Basis::of(writer, &stripe);
+    if let Ok(basis) = &basis {
+        basis.replay(writer, &old.shards);
+    }
+    // In any case: it is the one that others wait for.
     writer.stripe = Arc::clone(&stripe);
+    basis?;
+    // Before anything follows from what was read of the old log.
+    go_on(&stripe)?;
     let (cursor, stamps) = (writer.log.cursor, pre_growth.stripe.log.stamps());
     stripe.medium.geometry.describe_in(&mut writer.superblock);
     made_anew(writer, None, |_, shards| {

@@ -286,6 +286,13 @@ impl Stripe {
         in_flight: &Arc<InFlightRead>,
         located: &Located,
     ) -> Found {
+        // Before the lock is taken, for making room may take long.
+        let mut copied = match &found {
+            Some(record) if self.may_become_hot(record, in_flight) => {
+                self.shared.hot.copy(record, record.at)
+            }
+            _ => None,
+        };
         let mut shard = self.shard(wanted.key);
         shard.end_read(wanted.key, in_flight);
         let Some(record) = found else {
@@ -322,15 +329,24 @@ impl Stripe {
                     }
                 }
             }
-            // A span of a large object is not worth the small ones it would push out.
-            let whole = record.fields.total.unwrap_or(u64::MAX);
-            if whole <= self.medium.budget.limit() / 64
-                && let Some(hot) = self.shared.hot.insert(&record, record.at)
-            {
-                return Some(RecordHandle::Pinned(hot));
+            if let Some(copied) = copied.take() {
+                // Bans may have been forgotten that said something of it just now.
+                record.hand_down_judged(copied.record());
+                if let Some(hot) = self.shared.hot.insert(copied) {
+                    return Some(RecordHandle::Pinned(hot));
+                }
             }
         }
         Some(RecordHandle::alone(record))
+    }
+
+    /// Whether a record that was read is worth a copy in memory.
+    fn may_become_hot(&self, record: &Record, in_flight: &InFlightRead) -> bool {
+        // A span of a large object is not worth the small ones it would push out.
+        let whole = record.fields.total.unwrap_or(u64::MAX);
+        whole <= self.medium.budget.limit() / 64
+            && self.health() != Health::OutOfService
+            && !in_flight.stale.load(Ordering::Acquire)
     }
 
     /// Notes that `key` was served from `at`, from where its run goes on for `run` times 4 KiB. A

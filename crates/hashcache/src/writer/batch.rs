@@ -21,7 +21,7 @@ use crate::format::{
     encode_record, kind_number, round_up,
 };
 use crate::key::SHARDS;
-use crate::memory::AlignedBuf;
+use crate::memory::{AlignedBuf, Copied};
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{group_of, runs};
 
@@ -174,20 +174,29 @@ impl DeviceWriter {
         let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
         order.sort_unstable();
         for of_shard in order.chunk_by(|one, other| one.0 == other.0) {
+            let copy = |(_, n): &(usize, usize)| self.copy_hot(&batch[*n], Some(places[*n]));
+            let copies: Vec<Option<Copied>> = of_shard.iter().map(copy).collect();
             let mut shard = self.stripe.shard_at(of_shard[0].0);
-            for (_, n) in of_shard {
+            for ((_, n), copied) in of_shard.iter().zip(copies) {
                 let placed = Placed {
                     at: places[*n],
                     run: runs[*n],
                     head,
                 };
-                self.record_one(&mut shard, &batch[*n], placed);
+                self.record_one(&mut shard, &batch[*n], placed, copied);
             }
         }
     }
 
-    /// Records `pending` where it is `placed`, unless it was superseded while it was written.
-    fn record_one(&self, shard: &mut Shard, pending: &Arc<Pending>, placed: Placed) {
+    /// Records `pending` where it is `placed`, unless it was superseded while it was written, and
+    /// makes the copy of it hot if there is one.
+    fn record_one(
+        &self,
+        shard: &mut Shard,
+        pending: &Arc<Pending>,
+        placed: Placed,
+        copied: Option<Copied>,
+    ) {
         let key = pending.record.fields.key;
         let (replaces, counts) = match pending.copies {
             // The original may have been removed or replaced since the copy was made.
@@ -206,9 +215,8 @@ impl DeviceWriter {
         }
         if pending.copies.is_some() {
             self.stripe.medium.counters.readmitted.add(1);
-        } else {
-            self.keep_hot(pending, Some(at));
         }
+        copied.and_then(|it| self.stripe.shared.hot.insert(it));
     }
 
     /// How far the run of each record of `batch`, of these sizes, goes on.
@@ -221,14 +229,17 @@ impl DeviceWriter {
         runs(&members)
     }
 
-    /// Makes a record hot that was asked for while it was pending, or for which memory is free.
-    /// Called under the lock of the key's shard, so that no newer put or remove falls in between.
-    fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
+    /// Copies a record for the hot objects if it was asked for while it was pending, or if memory
+    /// is free. Called before the lock of the key's shard is taken, because making room may take
+    /// long.
+    fn copy_hot(&self, pending: &Pending, at: Option<LogPos>) -> Option<Copied> {
         let budget = &self.stripe.medium.budget;
-        let roomy = budget.used() < budget.limit() / 4 * 3;
-        if pending.was_asked_for() || roomy {
-            self.stripe.shared.hot.insert(&pending.record, at);
-        }
+        let roomy = || budget.used() < budget.limit() / 4 * 3;
+        let is_wanted =
+            pending.copies.is_none() && !pending.is_dead() && (pending.was_asked_for() || roomy());
+        is_wanted
+            .then(|| self.stripe.shared.hot.copy(&pending.record, at))
+            .flatten()
     }
 
     /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
@@ -471,10 +482,11 @@ impl DeviceWriter {
         encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
         table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
+        let copied = self.copy_hot(pending, None);
         let mut shard = stripe.shard(key);
         shard.policy.table_mut().expect(TABLE_ONLY).written(key);
         if shard.written(pending) {
-            self.keep_hot(pending, None);
+            copied.and_then(|it| stripe.shared.hot.insert(it));
         }
         Ok(())
     }
