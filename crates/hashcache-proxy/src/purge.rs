@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use hashcache::{Cache, Label, Remove, Rule};
+use hashcache::{Ban, Cache, Label, Remove};
 use hashcache_http::{Space, Target, cache_groups, cache_key, labels, origin_key};
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -206,7 +206,7 @@ impl Purger {
         }
         if !rules.is_empty() {
             if effect == Effect::Soft {
-                rules = rules.into_iter().map(Rule::softly).collect();
+                rules = rules.into_iter().map(Ban::softly).collect();
             }
             removes.push(self.put_in_force(&rules, what, room)?);
         }
@@ -231,29 +231,24 @@ impl Purger {
     }
 
     /// The rules, if there is room for them.
-    fn put_in_force(
-        &self,
-        rules: &[Rule],
-        what: &[What],
-        room: Room,
-    ) -> Result<Remove, PurgeError> {
+    fn put_in_force(&self, rules: &[Ban], what: &[What], room: Room) -> Result<Remove, PurgeError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // What takes everything takes the place of all rules.
         if !what.contains(&What::Everything)
-            && self.cache.rules() + rules.len() > room.of(self.cache.rules_max())
+            && self.cache.bans() + rules.len() > room.of(self.cache.bans_max())
         {
             return Err(PurgeError::TooManyRules);
         }
         Ok(self.cache.remove_matching(rules))
     }
 
-    fn rules(&self, what: &What, rules: &mut Vec<Rule>) -> Result<(), PurgeError> {
+    fn rules(&self, what: &What, rules: &mut Vec<Ban>) -> Result<(), PurgeError> {
         match what {
             What::Url(target) => {
-                rules.push(Rule::name(&self.key(target)?).within(&self.origin(target)));
+                rules.push(Ban::name(&self.key(target)?).within(&self.origin(target)));
             }
             What::Prefix(target) => {
-                rules.push(Rule::prefix(&self.prefix(target)?).within(&self.origin(target)));
+                rules.push(Ban::prefix(&self.prefix(target)?).within(&self.origin(target)));
             }
             What::Group(target, group) => {
                 let origin = self.origin(target);
@@ -266,18 +261,18 @@ impl Purger {
             What::LabelAnywhere(label) => {
                 self.label_rules(label_of(&self.cache, &[], label), &[], rules);
             }
-            What::Everything => rules.push(Rule::prefix(b"")),
+            What::Everything => rules.push(Ban::prefix(b"")),
         }
         Ok(())
     }
 
     /// A rule for `label`, and one for what has more labels than there is room for.
-    fn label_rules(&self, label: Label, origin: &[u8], rules: &mut Vec<Rule>) {
-        let many = Rule::label(many_of(&self.cache, origin)).within(origin);
+    fn label_rules(&self, label: Label, origin: &[u8], rules: &mut Vec<Ban>) {
+        let many = Ban::label(many_of(&self.cache, origin)).within(origin);
         if !rules.contains(&many) {
             rules.push(many);
         }
-        rules.push(Rule::label(label).within(origin));
+        rules.push(Ban::label(label).within(origin));
     }
 
     /// All of a site is its origin: so it takes in what was purged within it.

@@ -1,26 +1,26 @@
-//! Rules: what was taken away, or made stale, without naming each object.
+//! Bans: what was taken away, or made stale, without naming each object.
 //!
-//! A rule says: what has this label, or a name that begins so, and is older than this version, is
+//! A ban says: what has this label, or a name that begins so, and is older than this version, is
 //! gone (or, softly, stale). It is in force at once, because whoever answers asks for it: nothing
-//! is searched for or written over. `cache` makes rules, `stripe` asks, `writer` has
+//! is searched for or written over. `cache` makes bans, `stripe` asks, `writer` has
 //! `disk/journal` write them and says when one has nothing left to say.
 //!
 //! ```text
 //! made ─▶ in force ─▶ drained ──────▶ settled ──────────▶ outlived ─▶ forgotten
 //!                     puts that had   what was pending    nothing     in memory; on disk when
-//!                     begun are over  then is on disk     older left  the next rule is written
+//!                     begun are over  then is on disk     older left  the next ban is written
 //! ```
 //!
-//! A rule is *outlived* when no object older than it can be read any more. In a log that is when
-//! the head has come once round to where it stood when the rule was settled; the Disk Table never
-//! comes round, so `writer` reads it set by set and clears what rules have taken away.
+//! A ban is *outlived* when no object older than it can be read any more. In a log that is when
+//! the head has come once round to where it stood when the ban was settled; the Disk Table never
+//! comes round, so `writer` reads it set by set and clears what bans have taken away.
 //!
-//! Too many rules become fewer and wider: those within one prefix become that prefix, as their
+//! Too many bans become fewer and wider: those within one prefix become that prefix, as their
 //! makers said, and when no two are within the same, all become one that takes everything.
 //!
-//! Invariants: rules are added in the order of their versions, so what is older than a rule is not
-//! spared by a later one; a rule is forgotten only when it could bar nothing.
-//! Cost: for what is newer than all rules, one load; else once for each record that stays in
+//! Invariants: bans are added in the order of their versions, so what is older than a ban is not
+//! spared by a later one; a ban is forgotten only when it could bar nothing.
+//! Cost: for what is newer than all bans, one load; else once for each record that stays in
 //! memory, one lock that readers share, a look for each label, and a pass over the name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,14 +35,14 @@ use crate::memory::{Budget, Marked, Reservation, marked};
 use crate::object::Version;
 use crate::record::Record;
 
-/// Most rules in force.
-pub const MAX_RULES: usize = 4096;
+/// Most bans in force.
+pub const MAX_BANS: usize = 4096;
 /// Set in [`Record::judged`] when a record was made stale: the rest is the version below which it
-/// must have been confirmed. Without it: no rule up to this version says anything of the record.
+/// must have been confirmed. Without it: no ban up to this version says anything of the record.
 /// Versions are below 2^62.
 const MADE_STALE: u64 = 1 << 63;
-/// What a rule takes in memory, rounded up.
-const RULE_BYTES: u64 = 256;
+/// What a ban takes in memory, rounded up.
+const BAN_BYTES: u64 = 256;
 /// The label of an object that had more than there is room for: every label could be one of them.
 pub(crate) const LABEL_ANY: u64 = 0;
 
@@ -53,7 +53,7 @@ pub struct Label(pub(crate) u64);
 /// What [`crate::Cache::remove_matching`] takes away: objects with a label, or names that begin in
 /// one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct Ban {
     select: Selected,
     within: Vec<u8>,
     soft: bool,
@@ -65,7 +65,7 @@ enum Selected {
     Prefix(Vec<u8>),
 }
 
-impl Rule {
+impl Ban {
     /// Objects put with this label.
     pub fn label(label: Label) -> Self {
         Self::new(Selected::Label(label))
@@ -93,7 +93,7 @@ impl Rule {
         }
     }
 
-    /// When there are too many rules, this one may become one for all names that begin with
+    /// When there are too many bans, this one may become one for all names that begin with
     /// `prefix`, which must be those of all that it selects; without it, one for everything.
     #[must_use]
     pub fn within(mut self, prefix: &[u8]) -> Self {
@@ -121,7 +121,7 @@ impl Rule {
     pub(crate) fn line(&self, secret: &Secret, version: Version) -> RuleLine {
         let (select, within) = match &self.select {
             Selected::Label(label) => (Select::Label(label.0), &self.within[..]),
-            // A rule that is looked for where its names are not would never be found.
+            // A ban that is looked for where its names are not would never be found.
             Selected::Prefix(prefix) => (
                 Select::Prefix(hashed(secret, prefix)),
                 if prefix.starts_with(&self.within) {
@@ -147,14 +147,14 @@ fn hashed(secret: &Secret, bytes: &[u8]) -> Prefix {
     prefix(length, hasher.finish())
 }
 
-/// What a rule does to what it matches.
+/// What a ban does to what it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Gone,
     Stale,
 }
 
-/// What rules say of an object.
+/// What bans say of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
     pub(crate) gone: bool,
@@ -182,7 +182,7 @@ impl Limits {
     }
 }
 
-/// How far a rule has come on its way to be forgotten.
+/// How far a ban has come on its way to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     InForce,
@@ -205,7 +205,7 @@ type LineKey = (Select, bool);
 #[derive(Default)]
 struct Table {
     lines: HashMap<LineKey, State>,
-    /// For each prefix that rules are within, or are themselves: how long those rules are.
+    /// For each prefix that bans are within, or are themselves: how long those bans are.
     inner: HashMap<Prefix, BTreeSet<u16>>,
     /// How long the keys of `inner` are, and how many are so long.
     lengths: BTreeMap<u16, usize>,
@@ -213,17 +213,17 @@ struct Table {
     any_label: Limits,
 }
 
-/// The rules in force on one device.
-pub(crate) struct Rules {
-    /// The highest version of a rule there ever was. What is not older needs no look.
+/// The bans in force on one device.
+pub(crate) struct Bans {
+    /// The highest version of a ban there ever was. What is not older needs no look.
     newest: AtomicU64,
     table: RwLock<Table>,
     most: usize,
     secret: Secret,
 }
 
-impl Rules {
-    /// At most `most` rules.
+impl Bans {
+    /// At most `most` bans.
     pub(crate) fn new(secret: &Secret, most: usize) -> Self {
         Self {
             newest: AtomicU64::new(0),
@@ -238,13 +238,13 @@ impl Rules {
         self.table.read().expect("no holder of this lock panics")
     }
 
-    /// Rules that go release memory, which wakes callers that wait for it: not under the lock,
+    /// Bans that go release memory, which wakes callers that wait for it: not under the lock,
     /// which each look-up takes.
     fn write(&self) -> Marked<RwLockWriteGuard<'_, Table>> {
         marked(self.table.write().expect("no holder of this lock panics"))
     }
 
-    /// Most rules before they become wider.
+    /// Most bans before they become wider.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -253,7 +253,7 @@ impl Rules {
         !self.any() || self.read().lines.is_empty()
     }
 
-    /// Rules in force.
+    /// Bans in force.
     pub(crate) fn count(&self) -> usize {
         self.read().lines.len()
     }
@@ -265,10 +265,10 @@ impl Rules {
 
     // -- judging -------------------------------------------------------------------------------
 
-    /// What rules say of `record`; where that is nothing it is not asked again.
+    /// What bans say of `record`; where that is nothing it is not asked again.
     ///
     /// The record keeps in mind that it was made stale. Whoever holds it may ask again, or write
-    /// new metadata for it, when the rule has done its work and is forgotten: then nothing else
+    /// new metadata for it, when the ban has done its work and is forgotten: then nothing else
     /// would say that it is not fresh.
     pub(crate) fn judge(&self, record: &Record) -> Judged {
         let newest = self.newest.load(Ordering::Acquire);
@@ -309,7 +309,7 @@ impl Rules {
         limits
     }
 
-    /// What rules say of the labels of `record` alone. Where a rule says it of the name, all older
+    /// What bans say of the labels of `record` alone. Where a ban says it of the name, all older
     /// versions of that name are barred with it; they need not have had the label.
     pub(crate) fn judge_labels(&self, record: &Record) -> Judged {
         let fields = &record.fields;
@@ -405,7 +405,7 @@ impl Rules {
         table.index();
     }
 
-    /// The version up to which all rules are settled, since `before` or earlier; 0 when none is.
+    /// The version up to which all bans are settled, since `before` or earlier; 0 when none is.
     pub(crate) fn settled(&self, effect: Effect, before: Option<Duration>) -> Version {
         let soft = effect == Effect::Stale;
         let is_settled = |it: &State| {
@@ -433,14 +433,14 @@ impl Rules {
         Version(settled.max().unwrap_or(0))
     }
 
-    /// Whether a record is gone, or was made stale by a rule up to `stale_upto`.
+    /// Whether a record is gone, or was made stale by a ban up to `stale_upto`.
     pub(crate) fn clears(&self, fields: &Fields, name: &[u8], stale_upto: Version) -> bool {
         let limits = self.limits(fields, name);
         let stale = fields.confirmed.0 < limits.stale && limits.stale <= stale_upto.0;
         fields.version.0 < limits.gone || stale
     }
 
-    /// Forgets rules up to these versions: what they bar is nowhere any more.
+    /// Forgets bans up to these versions: what they bar is nowhere any more.
     pub(crate) fn forget(&self, gone_upto: Version, stale_upto: Version) {
         let upto = |soft: bool| if soft { stale_upto.0 } else { gone_upto.0 };
         let mut table = self.write();
@@ -450,7 +450,7 @@ impl Rules {
         table.index();
     }
 
-    /// All rules in force, in one order.
+    /// All bans in force, in one order.
     pub(crate) fn lines(&self) -> Vec<RuleLine> {
         let table = self.read();
         let line = |((select, soft), state): (&LineKey, &State)| RuleLine {
@@ -465,9 +465,9 @@ impl Rules {
     }
 }
 
-/// Memory for `rules` rules, as far as there is some; hot objects make room.
-pub(crate) fn reserve(rules: usize, budget: &Budget) -> Vec<Option<Reservation>> {
-    (0..rules).map(|_| budget.reserve(RULE_BYTES)).collect()
+/// Memory for `bans` bans, as far as there is some; hot objects make room.
+pub(crate) fn reserve(bans: usize, budget: &Budget) -> Vec<Option<Reservation>> {
+    (0..bans).map(|_| budget.reserve(BAN_BYTES)).collect()
 }
 
 fn is_outlived(state: &State, oldest: u64) -> bool {
@@ -538,7 +538,7 @@ impl Table {
         }
     }
 
-    /// Takes a rule into what is derived from them.
+    /// Takes a ban into what is derived from them.
     fn note(&mut self, select: Select, within: Prefix, soft: bool, version: u64) {
         match select {
             Select::Label(_) if soft => self.any_label.stale = self.any_label.stale.max(version),
@@ -567,7 +567,7 @@ impl Table {
         }
     }
 
-    /// Makes some rules one that takes at least what they took.
+    /// Makes some bans one that takes at least what they took.
     fn widen(&mut self) {
         let mut counts: HashMap<(Prefix, bool), usize> = HashMap::new();
         for ((_, soft), state) in self.lines.iter().filter(|(_, it)| it.within.length > 0) {
@@ -605,7 +605,7 @@ impl Table {
 /// What all names begin with.
 const EVERYTHING: Prefix = Prefix { length: 0, hash: 0 };
 
-/// Under which prefix a rule for `prefix` is looked for.
+/// Under which prefix a ban for `prefix` is looked for.
 fn outer(prefix: Prefix, within: Prefix) -> Prefix {
     if within.length < prefix.length {
         within

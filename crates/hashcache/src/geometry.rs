@@ -12,11 +12,12 @@ pub(crate) use index::{
     IndexId, IndexPolicy, IndexShape, POSITIONS_HELD, SETS_HELD, checkpoint_parts, meta_parts,
 };
 
-use crate::bans::MAX_RULES;
+use crate::bans::MAX_BANS;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
-    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, SECTOR, Superblock, round_up_u64,
+    Family, IO_BLOCK, MIN_UNIT, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, Superblock,
+    round_up_u64,
 };
 use crate::key::SHARDS;
 use crate::object::MAX_NAME;
@@ -46,7 +47,7 @@ const GIB: u64 = 1 << 30;
 /// Largest unit of log positions: a record of a few bytes takes one.
 const UNIT_BYTES_MAX: u64 = 64 << 10;
 /// Positions on disk count units in 32 bits, so this is the largest device: 256 TiB.
-const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - BLOCK as u64;
+const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - IO_BLOCK as u64;
 /// Room for the two superblocks and what may come beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 /// A segment must hold a batch with the largest record and its footer.
@@ -69,7 +70,7 @@ const TABLE_SHARE: u64 = 50;
 impl Geometry {
     /// The layout of a new store of `size_bytes`.
     pub(crate) fn plan(config: &Config, size_bytes: u64) -> Result<Self, OpenError> {
-        let size = size_bytes / BLOCK as u64 * BLOCK as u64;
+        let size = size_bytes / IO_BLOCK as u64 * IO_BLOCK as u64;
         if size > DEVICE_BYTES_MAX {
             return Err(OpenError::TooLarge {
                 size_bytes,
@@ -77,7 +78,7 @@ impl Geometry {
             });
         }
         let unit_bytes = unit_bytes(size);
-        let step = u64::from(unit_bytes).max(BLOCK as u64);
+        let step = u64::from(unit_bytes).max(IO_BLOCK as u64);
         let segment = config
             .segment_bytes
             .map_or_else(|| segment_bytes(size), u64::from);
@@ -89,7 +90,7 @@ impl Geometry {
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
         // The larger its ring, the fewer checkpoints do removes cost (`journal`); an opening reads
         // it whole.
-        let journal = round_up_u64((size / 256).clamp(64 << 10, 1 << 20), BLOCK as u64);
+        let journal = round_up_u64((size / 256).clamp(64 << 10, 1 << 20), IO_BLOCK as u64);
         let (family, ways) = (config.policy.family(), config.policy.ways());
         let set_bytes = u64::from(block_bytes) * u64::from(ways);
         let checkpoint = {
@@ -112,7 +113,7 @@ impl Geometry {
                 // Half of what is left is the Disk Table's, at least a set a shard.
                 Family::Table => {
                     let table_min = (set_bytes + 1) * SHARDS as u64;
-                    2 * log_min.max(table_min) + BLOCK as u64
+                    2 * log_min.max(table_min) + IO_BLOCK as u64
                 }
             };
         let too_small = OpenError::TooSmall {
@@ -161,7 +162,7 @@ impl Geometry {
         if self.family == Family::Table {
             return Err(Resize::Table);
         }
-        let block = BLOCK as u64;
+        let block = IO_BLOCK as u64;
         let size = size_bytes / block * block;
         // Positions are on disk, in units of this size.
         let most_bytes = (u64::from(self.unit_bytes) << 32) - block;
@@ -236,13 +237,13 @@ impl Geometry {
     fn is_sound(&self) -> bool {
         let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
         let sizes = unit.is_power_of_two()
-            && (SECTOR as u64..=UNIT_BYTES_MAX).contains(&unit)
+            && (MIN_UNIT as u64..=UNIT_BYTES_MAX).contains(&unit)
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment)
-            && segment.is_multiple_of(unit.max(BLOCK as u64))
+            && segment.is_multiple_of(unit.max(IO_BLOCK as u64))
             && self.block_bytes == block_bytes(self.block_bytes)
             && (self.ways == 8 || (self.ways == 1 && self.family == Family::Table))
             && self.object_bytes >= MIN_OBJECT_BYTES
-            && (8 * BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
+            && (8 * IO_BLOCK as u64..=16 << 20).contains(&self.journal_bytes)
             && self.segments >= MIN_SEGMENTS
             && self.capacity() <= 1 << 32
             && (self.family == Family::Log
@@ -268,7 +269,7 @@ impl Geometry {
         areas.sort_unstable();
         let mut end = FRONT_BYTES;
         let in_order = areas.iter().all(|(start, size)| {
-            let behind = *start >= end && start.is_multiple_of(BLOCK as u64);
+            let behind = *start >= end && start.is_multiple_of(IO_BLOCK as u64);
             end = start.saturating_add(*size);
             behind
         });
@@ -324,20 +325,20 @@ impl Geometry {
 
     /// Blocks in the remove journal.
     pub(crate) fn journal_blocks(&self) -> u64 {
-        self.journal_bytes / BLOCK as u64
+        self.journal_bytes / IO_BLOCK as u64
     }
 }
 
-/// Blocks of each of the two areas for rules: as many as all rules need, or a quarter of the
+/// Blocks of each of the two areas for bans: as many as all bans need, or a quarter of the
 /// journal.
-pub(crate) fn rules_blocks(geometry: &Geometry) -> usize {
+pub(crate) fn bans_blocks(geometry: &Geometry) -> usize {
     let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
-    MAX_RULES.div_ceil(RULES_PER_BLOCK).min(quarter)
+    MAX_BANS.div_ceil(RULES_PER_BLOCK).min(quarter)
 }
 
-/// Most rules there is room for.
-pub(crate) fn rules_max(geometry: &Geometry) -> usize {
-    MAX_RULES.min(rules_blocks(geometry) * RULES_PER_BLOCK)
+/// Most bans there is room for.
+pub(crate) fn bans_max(geometry: &Geometry) -> usize {
+    MAX_BANS.min(bans_blocks(geometry) * RULES_PER_BLOCK)
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.
@@ -359,7 +360,7 @@ fn segment_bytes(size: u64) -> u64 {
 
 /// 512 bytes as long as 2^32 of them reach, then more.
 fn unit_bytes(size: u64) -> u32 {
-    let mut unit = SECTOR as u64;
+    let mut unit = MIN_UNIT as u64;
     while size / unit >= 1 << 32 {
         unit *= 2;
     }

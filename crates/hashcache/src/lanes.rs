@@ -8,6 +8,9 @@
 //! the fewest.
 //! Cost: 128 bytes or more a lane, [`count`] of them.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 /// One of each, for each lane.
 pub(crate) struct Lanes<T>(Box<[Lane<T>]>);
 
@@ -38,14 +41,82 @@ impl<T: Default> Default for Lanes<T> {
     }
 }
 
+/// An `Arc` whose references are counted once a lane, so that threads of different lanes that clone
+/// and drop handles write to different cache lines. The value lives until the last handle of any
+/// lane is gone.
+///
+/// A clone counts where its original does: [`LaneArc::of_this_thread`] gives a handle that counts
+/// in the lane of the calling thread.
+pub(crate) struct LaneArc<T>(Arc<LaneCount<T>>);
+
+/// The target of the handles that count in one place. Aligned so that the count, which the `Arc`
+/// puts before it, has a cache line to itself: handles in other lanes only read what lies beside
+/// it.
+#[repr(align(64))]
+struct LaneCount<T> {
+    value: Arc<T>,
+    /// One handle for each lane; none in those handles themselves.
+    of_lanes: Box<[LaneArc<T>]>,
+}
+
+impl<T> LaneArc<T> {
+    pub(crate) fn new(value: T) -> Self {
+        let value = Arc::new(value);
+        let of_lane = |_| {
+            let (value, of_lanes) = (Arc::clone(&value), Box::default());
+            Self(Arc::new(LaneCount { value, of_lanes }))
+        };
+        let of_lanes = (0..count()).map(of_lane).collect();
+        Self(Arc::new(LaneCount { value, of_lanes }))
+    }
+
+    /// A handle that counts in the lane of this thread; a clone where this is of a lane itself.
+    pub(crate) fn of_this_thread(&self) -> Self {
+        self.0.of_lanes.get(own()).unwrap_or(self).clone()
+    }
+
+    /// Whether `other` is a handle to the same value.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.value, &other.0.value)
+    }
+
+    /// This handle, for an owner that need not know the value's type.
+    pub(crate) fn into_any(self) -> Arc<dyn Send + Sync>
+    where
+        T: Send + Sync + 'static,
+    {
+        self.0
+    }
+
+    /// What the counts take in memory, beside the value.
+    pub(crate) fn counts_bytes() -> u64 {
+        let one = 2 * align_of::<LaneCount<T>>() + size_of::<Self>();
+        ((count() + 1) * one) as u64
+    }
+}
+
+impl<T> Clone for LaneArc<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Deref for LaneArc<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
 /// Most lanes there are. More threads than that share them.
 pub(crate) const LANES_MAX: usize = 16;
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use seats::{count, own};
+pub(crate) use threads::{count, own};
 
 #[cfg(not(all(test, loom)))]
-mod seats {
+mod threads {
     use std::sync::{Mutex, OnceLock};
 
     use super::LANES_MAX;
@@ -63,35 +134,35 @@ mod seats {
     /// The lane of this thread, below [`count`].
     pub(crate) fn own() -> usize {
         // A thread that is ending has given its lane back, and may use any.
-        SEAT.try_with(|seat| seat.lane).unwrap_or(0)
+        OWN.try_with(|own| own.lane).unwrap_or(0)
     }
 
     thread_local! {
-        static SEAT: Seat = Seat::take();
+        static OWN: OwnLane = OwnLane::take();
     }
 
     /// Threads in each lane.
-    static SEATED: Mutex<[usize; LANES_MAX]> = Mutex::new([0; LANES_MAX]);
+    static THREADS: Mutex<[usize; LANES_MAX]> = Mutex::new([0; LANES_MAX]);
 
-    /// A thread's place in a lane.
-    struct Seat {
+    /// The lane of a thread, given back when the thread ends.
+    struct OwnLane {
         lane: usize,
     }
 
-    impl Seat {
+    impl OwnLane {
         fn take() -> Self {
-            let mut seated = SEATED.lock().expect("no holder of this lock panics");
-            let fewest = (0..count()).min_by_key(|lane| seated[*lane]);
+            let mut threads = THREADS.lock().expect("no holder of this lock panics");
+            let fewest = (0..count()).min_by_key(|lane| threads[*lane]);
             let lane = fewest.unwrap_or(0);
-            seated[lane] += 1;
+            threads[lane] += 1;
             Self { lane }
         }
     }
 
-    impl Drop for Seat {
+    impl Drop for OwnLane {
         fn drop(&mut self) {
-            let mut seated = SEATED.lock().expect("no holder of this lock panics");
-            seated[self.lane] -= 1;
+            let mut threads = THREADS.lock().expect("no holder of this lock panics");
+            threads[self.lane] -= 1;
         }
     }
 }
@@ -131,13 +202,13 @@ mod tests {
     fn a_thread_keeps_its_lane_and_threads_at_the_same_time_spread_over_all() {
         let all = Barrier::new(count());
         let mut lanes: Vec<usize> = std::thread::scope(|scope| {
-            let seated = || {
+            let lane_of_thread = || {
                 let lane = own();
                 all.wait();
                 assert_eq!(own(), lane);
                 lane
             };
-            let threads: Vec<_> = (0..count()).map(|_| scope.spawn(seated)).collect();
+            let threads: Vec<_> = (0..count()).map(|_| scope.spawn(lane_of_thread)).collect();
             threads.into_iter().map(|it| it.join().unwrap()).collect()
         });
         assert!(lanes.iter().all(|lane| *lane < count()));

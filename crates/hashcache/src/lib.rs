@@ -68,7 +68,7 @@ mod sync;
 #[cfg(all(test, loom))]
 mod models;
 
-pub use bans::{Label, MAX_RULES, Rule};
+pub use bans::{Ban, Label, MAX_BANS};
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
     Lookup, OpenFile, Paid, Payer, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,

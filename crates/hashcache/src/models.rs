@@ -13,22 +13,22 @@ use std::task::{Context, Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use crate::bans::{Label, Rule};
+use crate::bans::{Ban, Label};
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, PolicyKind};
 use crate::device::MemoryDevice;
 use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
 use crate::lanes;
-use crate::memory::Kept;
-use crate::memory::WideLocks;
+use crate::memory::RecordHandle;
+use crate::memory::ShardedLock;
 use crate::object::Version;
 use crate::record::Record;
 use crate::shard::Wanted;
-use crate::shard::{Begun, Pending};
+use crate::shard::{Pending, PutToken};
 use crate::store;
 use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
-use crate::writer::Scribe;
+use crate::writer::DeviceWriter;
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
 /// another number): one fault that was made on purpose needs as many as that.
@@ -43,7 +43,7 @@ fn try_all(model: impl Fn() + Send + Sync + 'static) {
 
 struct Store {
     stripe: Arc<Stripe>,
-    scribe: Scribe,
+    device_writer: DeviceWriter,
 }
 
 /// A store whose log is begun, so that the next batch opens no segment.
@@ -57,10 +57,13 @@ fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
         segment_bytes: Some(1 << 20),
         ..Config::on_device(Arc::new(MemoryDevice::new(32 << 20)))
     };
-    let (stripe, scribe) = store::without_threads(&config).unwrap();
-    let mut store = Store { stripe, scribe };
+    let (stripe, device_writer) = store::without_threads(&config).unwrap();
+    let mut store = Store {
+        stripe,
+        device_writer,
+    };
     put(&store.stripe, "the first");
-    store.scribe.write_pending();
+    store.device_writer.write_pending();
     store
 }
 
@@ -68,22 +71,22 @@ fn key(stripe: &Stripe, name: &str) -> KeyHash {
     stripe.medium.secret.name(name.as_bytes())
 }
 
-fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
+fn begin(stripe: &Stripe, name: &str) -> Arc<PutToken> {
     stripe.begin(key(stripe, name))
 }
 
-fn commit(stripe: &Stripe, name: &str, begun: &Arc<Begun>) -> Accepted {
-    commit_with(stripe, name, begun, Vec::new())
+fn commit(stripe: &Stripe, name: &str, token: &Arc<PutToken>) -> Accepted {
+    commit_with(stripe, name, token, Vec::new())
 }
 
-fn commit_with(stripe: &Stripe, name: &str, begun: &Arc<Begun>, labels: Vec<u64>) -> Accepted {
+fn commit_with(stripe: &Stripe, name: &str, token: &Arc<PutToken>, labels: Vec<u64>) -> Accepted {
     let key = key(stripe, name);
     let fields = Fields {
         kind: Kind::Head,
         key,
-        version: begun.version,
+        version: token.version,
         revision: 0,
-        confirmed: begun.version,
+        confirmed: token.version,
         span: 0,
         incomplete: false,
         total: Some(0),
@@ -102,18 +105,23 @@ fn commit_with(stripe: &Stripe, name: &str, begun: &Arc<Begun>, labels: Vec<u64>
         judged: std::sync::atomic::AtomicU64::default(),
     };
     let record_bytes = record_bytes(name.len(), record.fields.label_words(), 0, 0);
-    let pending = Pending::put(Kept::alone(record), record_bytes, None, Arc::default());
+    let pending = Pending::put(
+        RecordHandle::alone(record),
+        record_bytes,
+        None,
+        Arc::default(),
+    );
     let pending = Arc::new(pending);
-    let accepted = stripe.put_head(&pending, begun);
-    stripe.end_begun(key, begun);
+    let accepted = stripe.put_head(&pending, token);
+    stripe.end_put(key, token);
     accepted
 }
 
 /// Puts an object without content. Returns its version.
 fn put(stripe: &Stripe, name: &str) -> Version {
-    let begun = begin(stripe, name);
-    assert_eq!(commit(stripe, name, &begun), Accepted::Yes);
-    begun.version
+    let token = begin(stripe, name);
+    assert_eq!(commit(stripe, name, &token), Accepted::Yes);
+    token.version
 }
 
 /// Looks for an object, and reads what has to be read. Returns its version.
@@ -159,9 +167,12 @@ const HOT: u64 = u64::MAX;
 fn a_committed_object_is_found_while_it_is_written() {
     for hot in [NO_HOT, HOT] {
         try_all(move || {
-            let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
+            let Store {
+                stripe,
+                mut device_writer,
+            } = store(PolicyKind::Log, hot);
             let version = put(&stripe, "a");
-            let writer = beside(move || scribe.write_pending());
+            let writer = beside(move || device_writer.write_pending());
             assert_eq!(get(&stripe, "a"), Some(version));
             writer.join().unwrap();
             assert_eq!(get(&stripe, "a"), Some(version));
@@ -172,9 +183,12 @@ fn a_committed_object_is_found_while_it_is_written() {
 #[test]
 fn a_removed_object_is_never_found_again_although_it_is_being_written() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, HOT);
         put(&stripe, "a");
-        let writer = beside(move || scribe.write_pending());
+        let writer = beside(move || device_writer.write_pending());
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
         writer.join().unwrap();
@@ -185,9 +199,12 @@ fn a_removed_object_is_never_found_again_although_it_is_being_written() {
 #[test]
 fn a_removed_object_is_never_found_again_although_it_is_being_read() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, HOT);
         let version = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
@@ -205,10 +222,10 @@ fn a_removed_object_is_never_found_again_although_it_is_being_read() {
 fn a_put_that_began_before_a_remove_is_not_found_after_it() {
     try_all(|| {
         let Store { stripe, .. } = store(PolicyKind::Log, HOT);
-        let begun = begin(&stripe, "a");
+        let token = begin(&stripe, "a");
         let putter = {
             let stripe = Arc::clone(&stripe);
-            beside(move || commit(&stripe, "a", &begun))
+            beside(move || commit(&stripe, "a", &token))
         };
         stripe.remove(key(&stripe, "a"));
         assert_eq!(get(&stripe, "a"), None);
@@ -224,8 +241,8 @@ fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
         let putter = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
-                let begun = begin(&stripe, "a");
-                (commit(&stripe, "a", &begun), begun.version)
+                let token = begin(&stripe, "a");
+                (commit(&stripe, "a", &token), token.version)
             })
         };
         let (removed, _) = stripe.remove(key(&stripe, "a"));
@@ -242,9 +259,12 @@ fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
 #[test]
 fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, NO_HOT);
         put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         let remover = {
             let stripe = Arc::clone(&stripe);
             beside(move || stripe.remove(key(&stripe, "a")).0)
@@ -256,7 +276,7 @@ fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     });
 }
 
-/// Between the moment in which a rule comes and the one in which pending records are looked
+/// Between the moment in which a ban comes and the one in which pending records are looked
 /// through for it: else nothing would say on disk that what lies there is gone.
 #[test]
 fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
@@ -266,13 +286,13 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
         let purged = begin(&stripe, "a");
         let accepted = commit_with(&stripe, "a", &purged, vec![label.0]);
         assert_eq!(accepted, Accepted::Yes);
-        let line = Rule::label(label).line(&stripe.medium.secret, stripe.draw_version());
-        stripe.rules.add(&[line], &stripe.medium.budget);
+        let line = Ban::label(label).line(&stripe.medium.secret, stripe.draw_version());
+        stripe.bans.add(&[line], &stripe.medium.budget);
         let hiding = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
-                let begun = begin(&stripe, "a");
-                commit(&stripe, "a", &begun)
+                let token = begin(&stripe, "a");
+                commit(&stripe, "a", &token)
             })
         };
         let (removed, _) = stripe.remove_barred();
@@ -286,19 +306,22 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
 fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
     for hot in [NO_HOT, HOT] {
         try_all(move || {
-            let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
+            let Store {
+                stripe,
+                mut device_writer,
+            } = store(PolicyKind::Log, hot);
             put(&stripe, "a");
-            scribe.write_pending();
+            device_writer.write_pending();
             stripe.shared.hot.remove(key(&stripe, "a"));
             let reader = {
                 let stripe = Arc::clone(&stripe);
                 beside(move || drop(get(&stripe, "a")))
             };
-            let line = Rule::everything(stripe.draw_version().0);
-            // The table of rules is not among what loom watches: this lock tells it that the order
+            let line = Ban::everything(stripe.draw_version().0);
+            // The table of bans is not among what loom watches: this lock tells it that the order
             // of what follows and of the reader's steps matters.
             drop(stripe.shard(key(&stripe, "a")));
-            stripe.rules.add(&[line], &stripe.medium.budget);
+            stripe.bans.add(&[line], &stripe.medium.budget);
             assert_eq!(get(&stripe, "a"), None);
             reader.join().unwrap();
         });
@@ -314,8 +337,8 @@ fn no_put_is_older_than_the_oldest_that_was_under_way() {
             beside(move || begin(&stripe, "a"))
         };
         let oldest = stripe.oldest_begun();
-        let begun = beginner.join().unwrap();
-        assert!(begun.version >= oldest, "{:?} < {oldest:?}", begun.version);
+        let token = beginner.join().unwrap();
+        assert!(token.version >= oldest, "{:?} < {oldest:?}", token.version);
     });
 }
 
@@ -339,9 +362,12 @@ fn a_miss_beside_a_put_is_no_answer_once_that_has_returned() {
 #[test]
 fn what_was_read_late_does_not_hide_what_was_put_since() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, HOT);
         let old = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
@@ -358,9 +384,12 @@ fn what_was_read_late_does_not_hide_what_was_put_since() {
 #[test]
 fn who_asks_for_what_is_being_read_gets_it_too() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::Log, NO_HOT);
         let version = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         let before = stripe.medium.counters.reads.value();
         let reader = {
             let stripe = Arc::clone(&stripe);
@@ -377,7 +406,10 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
 #[test]
 fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
     try_all(|| {
-        let Store { stripe, mut scribe } = store(PolicyKind::SetMemLru, NO_HOT);
+        let Store {
+            stripe,
+            mut device_writer,
+        } = store(PolicyKind::SetMemLru, NO_HOT);
         let set = |name: &str| key(&stripe, name).set(stripe.medium.geometry.sets);
         let shard = |name: &str| key(&stripe, name).shard();
         let mut names = (0..).map(|n| format!("b{n}"));
@@ -385,16 +417,16 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         let other = |name: &String| shard(name) == shard("a") && set(name) != set("a");
         let other = names.find(other).unwrap();
         let old = put(&stripe, "a");
-        scribe.write_pending();
+        device_writer.write_pending();
         // Memory holds this set instead.
         let third = put(&stripe, &other);
-        scribe.write_pending();
+        device_writer.write_pending();
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
         };
         let new = put(&stripe, &neighbour);
-        scribe.write_pending();
+        device_writer.write_pending();
         // And again: then only who reads it knows what is in it.
         assert_eq!(get(&stripe, &other), Some(third));
         assert_eq!(get(&stripe, &neighbour), Some(new));
@@ -436,7 +468,7 @@ fn whoever_waits_gets_the_value_and_nobody_waits_for_ever() {
 #[test]
 fn nobody_reads_what_is_being_written_whatever_the_lane() {
     try_all(|| {
-        let locks = Arc::new(WideLocks::<[u32; 2], 1>::new([[0; 2]]));
+        let locks = Arc::new(ShardedLock::<[u32; 2], 1>::new([[0; 2]]));
         let reads = |lane| {
             let locks = Arc::clone(&locks);
             thread::spawn(move || {

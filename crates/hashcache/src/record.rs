@@ -17,7 +17,7 @@ pub(crate) struct Record {
     pub(crate) content: Vec<Bytes>,
     /// Where in the log it lies, if it does.
     pub(crate) at: Option<LogPos>,
-    /// What rules have said of it (`rules`).
+    /// What bans have said of it (`bans`).
     pub(crate) judged: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ impl Record {
         self.content.iter().map(Bytes::len).sum()
     }
 
-    /// What rules have said of this is true of a copy too.
+    /// What bans have said of this is true of a copy too.
     pub(crate) fn hand_down_judged(&self, copy: &Self) {
         let judged = self.judged.load(Ordering::Relaxed);
         copy.judged.store(judged, Ordering::Relaxed);

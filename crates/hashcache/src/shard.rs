@@ -1,12 +1,12 @@
-//! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
+//! A shard: one lock around a part of the index, the pending records, the reads in flight and the
+//! puts in progress of its names.
 //!
-//! Called by `stripe` and `writer`. The lock is held for look-ups and updates in memory only. Who
-//! only looks shares it with others who do (`memory/sharded_lock`).
+//! Called by `stripe` and `writer`. The lock is held for lookups and updates in memory only, never
+//! during I/O. Readers share it (`memory/sharded_lock`).
 //!
-//! Invariants, each kept under the lock: a pending record is the newest of its key; a read that
-//! began before a newer put or a remove never makes its record hot and is never joined by a later
-//! look-up; a put whose version was drawn before a newer put or a remove of the name never becomes
-//! findable.
+//! Invariants, each kept under the lock: a pending record is the newest of its key. A read that
+//! began before a newer put or a remove never makes its record hot, and later lookups never join
+//! it. A put whose version was drawn before a newer put or a remove of the name is never found.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,24 +16,24 @@ use crate::address::LogPos;
 use crate::completion::{Outcome, Promise, promise};
 use crate::format::Kind;
 use crate::key::{KeyHash, KeyMap};
-use crate::memory::Kept;
-use crate::memory::{Budget, Reservation, Stand};
+use crate::memory::RecordHandle;
+use crate::memory::{Budget, PinnedRecord, Reservation};
 use crate::object::Version;
-use crate::policy::{Located, Policy};
+use crate::policy::{Located, ShardPolicy};
 use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A record that waits for its batch.
 pub(crate) struct Pending {
-    pub(crate) record: Kept,
+    pub(crate) record: RecordHandle,
     /// From its second hit on, if there is memory for it.
-    stand: OnceLock<Stand>,
+    pinned: OnceLock<PinnedRecord>,
     /// Where an older version is known to lie.
     pub(crate) replaces: Option<LogPos>,
-    /// It is no put but a copy of what lies there, made to be kept for longer.
+    /// Set for a readmission: this is no put but a copy of the record at that position.
     pub(crate) copies: Option<LogPos>,
-    /// A newer put or a remove came: it need not be written, and must not be recorded.
+    /// A newer put or a remove has superseded it: it need not be written, and must not be recorded.
     pub(crate) dead: AtomicBool,
     /// It was asked for while it waited.
     asked_for: AtomicBool,
@@ -46,14 +46,14 @@ impl Pending {
     /// A put, which gives back the place of what it `replaces`. The record takes `record_bytes` on
     /// disk, without padding.
     pub(crate) fn put(
-        record: Kept,
+        record: RecordHandle,
         record_bytes: usize,
         replaces: Option<LogPos>,
         reservations: Arc<Vec<Reservation>>,
     ) -> Self {
         Self {
             record,
-            stand: OnceLock::new(),
+            pinned: OnceLock::new(),
             replaces,
             copies: None,
             dead: AtomicBool::new(false),
@@ -63,30 +63,30 @@ impl Pending {
         }
     }
 
-    /// A copy of what lies at `from`. Who holds the record has accounted for it.
-    pub(crate) fn copy(record: Kept, record_bytes: usize, from: LogPos) -> Self {
+    /// A copy of the record at `from`. The handle's owner has accounted for its memory.
+    pub(crate) fn copy(record: RecordHandle, record_bytes: usize, from: LogPos) -> Self {
         Self {
             copies: Some(from),
             ..Self::put(record, record_bytes, None, Arc::default())
         }
     }
 
-    /// The record, for who asked for it.
-    pub(crate) fn hit(&self, budget: &Budget) -> Kept {
-        // A store takes the cache line from other processors, even of what is there.
+    /// A handle to the record, for a lookup.
+    pub(crate) fn hit(&self, budget: &Budget) -> RecordHandle {
+        // A store takes the cache line from other processors, even if the value stays the same.
         if !self.asked_for.load(Ordering::Relaxed) {
             self.asked_for.store(true, Ordering::Relaxed);
             return self.record.clone();
         }
-        if let Kept::Alone(record) = &self.record
-            && self.stand.get().is_none()
-            && let Some(stand) = Stand::new(record, budget)
+        if let RecordHandle::Alone(record) = &self.record
+            && self.pinned.get().is_none()
+            && let Some(pinned) = PinnedRecord::new(record, budget)
         {
-            // Somebody else may have been faster.
-            let _ = self.stand.set(stand);
+            // Another thread may have been faster; then its counts are used.
+            let _ = self.pinned.set(pinned);
         }
-        let stand = self.stand.get();
-        stand.map_or_else(|| self.record.clone(), |it| Kept::Held(it.hold()))
+        let pinned = self.pinned.get();
+        pinned.map_or_else(|| self.record.clone(), |it| RecordHandle::Pinned(it.pin()))
     }
 
     /// Whether it was ever a hit.
@@ -107,32 +107,32 @@ impl Pending {
     }
 }
 
-/// What a look-up on disk came to: the record, if it is there.
-pub(crate) type Found = Option<Kept>;
+/// Result of a lookup on disk: the record, if it is stored.
+pub(crate) type Found = Option<RecordHandle>;
 
-/// A look-up on disk that others may join.
-pub(crate) struct Reading {
+/// A lookup on disk, under way or about to begin, that others may join.
+pub(crate) struct InFlightRead {
     pub(crate) outcome: Outcome<Found>,
-    /// A newer put or a remove came since it began.
+    /// There was a newer put or a remove since it began.
     pub(crate) stale: AtomicBool,
-    /// What it may have read was cleared since, because a rule has taken it away.
+    /// The slot it may have read was cleared since, because of a ban.
     pub(crate) gone: AtomicBool,
-    /// What is still to be asked, by the first who waits for the outcome.
-    pub(crate) question: Mutex<Option<Box<Question>>>,
+    /// The request while no thread reads for it yet: the first to wait for the outcome takes it.
+    pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
 }
 
-impl Reading {
-    /// The question, for who will ask it.
-    pub(crate) fn take_question(&self) -> Option<Box<Question>> {
-        self.lock_question().take()
+impl InFlightRead {
+    /// Takes the request out: the caller that gets it must have it read.
+    pub(crate) fn take_request(&self) -> Option<Box<ReadRequest>> {
+        self.lock_request().take()
     }
 
-    pub(crate) fn lock_question(&self) -> MutexGuard<'_, Option<Box<Question>>> {
-        self.question.lock().expect("no holder of this lock panics")
+    pub(crate) fn lock_request(&self) -> MutexGuard<'_, Option<Box<ReadRequest>>> {
+        self.request.lock().expect("no holder of this lock panics")
     }
 }
 
-/// What a look-up wants.
+/// The record that a lookup wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) key: KeyHash,
@@ -157,59 +157,60 @@ impl Wanted {
     }
 }
 
-/// A look-up that the disk has to answer. Others who want the same wait for its outcome.
-pub(crate) struct Question {
+/// A lookup that the disk has to answer. Others that want the same wait for its outcome.
+pub(crate) struct ReadRequest {
     pub(crate) wanted: Wanted,
     pub(crate) located: Located,
     /// It has waited for a run that was being read.
     pub(crate) has_waited: bool,
-    pub(crate) reading: Arc<Reading>,
+    pub(crate) in_flight: Arc<InFlightRead>,
     pub(crate) promise: Promise<Found>,
 }
 
-impl Question {
+impl ReadRequest {
     pub(crate) fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
         let (promise, outcome) = promise();
-        let reading = Arc::new(Reading {
+        let in_flight = Arc::new(InFlightRead {
             outcome,
             stale: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            question: Mutex::new(None),
+            request: Mutex::new(None),
         });
-        shard.reading.insert(wanted.key, Arc::clone(&reading));
+        shard.in_flight.insert(wanted.key, Arc::clone(&in_flight));
         Self {
             wanted,
             located,
             has_waited: false,
-            reading,
+            in_flight,
             promise,
         }
     }
 
     pub(crate) fn outcome(&self) -> Outcome<Found> {
-        self.reading.outcome.clone()
+        self.in_flight.outcome.clone()
     }
 }
 
-/// A put, or an update of metadata, that has begun: its version is drawn, its name known.
-pub(crate) struct Begun {
+/// A put, or an update of metadata, in progress: its version is drawn, its name known.
+pub(crate) struct PutToken {
     pub(crate) version: Version,
     pub(crate) is_update: bool,
-    /// A newer put or a remove came.
+    /// There was a newer put or a remove.
     pub(crate) superseded: AtomicBool,
-    /// Another update of the same version came.
+    /// There was another update of the same version.
     outrun: AtomicBool,
 }
 
-/// What has begun under the names of a shard. It has a lock of its own: who begins or ends a put
-/// keeps nobody from looking.
+/// The puts and updates in progress under the names of a shard. They have a lock of their own: a
+/// thread that begins or ends a put keeps no lookup waiting.
 ///
-/// Versions are drawn under it. Who draws a higher one before taking it finds what has the lower.
+/// Versions are drawn under this lock. So a remove that draws its version before it takes the lock
+/// finds every put with a lower version here.
 #[derive(Default)]
-pub(crate) struct Beginnings(Mutex<KeyMap<Vec<Arc<Begun>>>>);
+pub(crate) struct PutsInProgress(Mutex<KeyMap<Vec<Arc<PutToken>>>>);
 
-impl Beginnings {
-    fn lock(&self) -> MutexGuard<'_, KeyMap<Vec<Arc<Begun>>>> {
+impl PutsInProgress {
+    fn lock(&self) -> MutexGuard<'_, KeyMap<Vec<Arc<PutToken>>>> {
         self.0.lock().expect("no holder of this lock panics")
     }
 
@@ -219,22 +220,22 @@ impl Beginnings {
         key: KeyHash,
         is_update: bool,
         drawn: impl FnOnce() -> Version,
-    ) -> Arc<Begun> {
+    ) -> Arc<PutToken> {
         let mut of_keys = self.lock();
-        let begun = Arc::new(Begun {
+        let token = Arc::new(PutToken {
             version: drawn(),
             is_update,
             superseded: AtomicBool::new(false),
             outrun: AtomicBool::new(false),
         });
-        of_keys.entry(key).or_default().push(Arc::clone(&begun));
-        begun
+        of_keys.entry(key).or_default().push(Arc::clone(&token));
+        token
     }
 
-    pub(crate) fn end(&self, key: KeyHash, begun: &Arc<Begun>) {
+    pub(crate) fn end(&self, key: KeyHash, token: &Arc<PutToken>) {
         let mut of_keys = self.lock();
         if let Some(all) = of_keys.get_mut(&key) {
-            all.retain(|other| !Arc::ptr_eq(other, begun));
+            all.retain(|other| !Arc::ptr_eq(other, token));
             if all.is_empty() {
                 of_keys.remove(&key);
             }
@@ -245,58 +246,58 @@ impl Beginnings {
     pub(crate) fn oldest(&self) -> Option<Version> {
         let of_keys = self.lock();
         let all = of_keys.values().flatten();
-        all.map(|begun| begun.version).min()
+        all.map(|token| token.version).min()
     }
 }
 
 /// The contents of the lock.
 pub(crate) struct Shard {
-    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) policy: ShardPolicy,
     pub(crate) pending: KeyMap<Arc<Pending>>,
-    pub(crate) reading: KeyMap<Arc<Reading>>,
-    pub(crate) begun: Arc<Beginnings>,
+    pub(crate) in_flight: KeyMap<Arc<InFlightRead>>,
+    pub(crate) puts: Arc<PutsInProgress>,
     /// Removes that the Disk Table does not show yet: no older version is to be found.
     pub(crate) removing: KeyMap<Version>,
 }
 
 impl Shard {
-    pub(crate) fn new(policy: Box<dyn Policy>) -> Self {
+    pub(crate) fn new(policy: ShardPolicy) -> Self {
         Self {
             policy,
             pending: KeyMap::default(),
-            reading: KeyMap::default(),
-            begun: Arc::default(),
+            in_flight: KeyMap::default(),
+            puts: Arc::default(),
             removing: KeyMap::default(),
         }
     }
 
-    /// Whether the update `begun` may go on: no other update of this version came since it began,
-    /// and the put of this version is not under way any more (it would go over the update). If so,
-    /// others that have begun may not: what they would change is no longer what they have read.
-    pub(crate) fn outruns(&mut self, key: KeyHash, begun: &Arc<Begun>) -> bool {
-        let all = self.begun.lock();
-        let of_version = |other: &&Arc<Begun>| other.version == begun.version;
+    /// Whether the update of `token` may go on: no other update of this version came since it
+    /// began, and the put of this version is over (a put would overwrite the update). If so, other
+    /// updates in progress may not: what they would change is no longer what they have read.
+    pub(crate) fn outruns(&mut self, key: KeyHash, token: &Arc<PutToken>) -> bool {
+        let all = self.puts.lock();
+        let of_version = |other: &&Arc<PutToken>| other.version == token.version;
         let others = || all.get(&key).into_iter().flatten().filter(of_version);
-        if begun.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
+        if token.outrun.load(Ordering::Acquire) || others().any(|other| !other.is_update) {
             return false;
         }
-        for other in others().filter(|other| !Arc::ptr_eq(other, begun)) {
+        for other in others().filter(|other| !Arc::ptr_eq(other, token)) {
             other.outrun.store(true, Ordering::Release);
         }
         true
     }
 
-    /// From now on nothing of `key` older than `version` may be found, kept or put. What this drops
-    /// is returned, to be let go of without the lock.
+    /// From now on no version of `key` older than `version` may be found, kept or put. Returns the
+    /// record that this drops, to be dropped without the lock.
     #[must_use]
     pub(crate) fn supersede(&mut self, key: KeyHash, version: Version) -> Option<Arc<Pending>> {
-        for begun in self.begun.lock().get(&key).into_iter().flatten() {
-            if begun.version < version {
-                begun.superseded.store(true, Ordering::Release);
+        for token in self.puts.lock().get(&key).into_iter().flatten() {
+            if token.version < version {
+                token.superseded.store(true, Ordering::Release);
             }
         }
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.stale.store(true, Ordering::Release);
+        if let Some(in_flight) = self.in_flight.remove(&key) {
+            in_flight.stale.store(true, Ordering::Release);
         }
         let older = |pending: &Arc<Pending>| pending.record.fields.version < version;
         if !self.pending.get(&key).is_some_and(older) {
@@ -307,26 +308,26 @@ impl Shard {
         Some(dropped)
     }
 
-    /// The slot of `key` is cleared, for a rule that will be forgotten.
+    /// The slot of `key` is cleared, for a ban that will be forgotten.
     pub(crate) fn cleared(&mut self, key: KeyHash) {
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.gone.store(true, Ordering::Release);
+        if let Some(in_flight) = self.in_flight.remove(&key) {
+            in_flight.gone.store(true, Ordering::Release);
         }
     }
 
-    /// `reading` is over: later look-ups do not join it.
-    pub(crate) fn end_reading(&mut self, key: KeyHash, reading: &Arc<Reading>) {
+    /// `in_flight` is over: later look-ups do not join it.
+    pub(crate) fn end_read(&mut self, key: KeyHash, in_flight: &Arc<InFlightRead>) {
         let current = self
-            .reading
+            .in_flight
             .get(&key)
-            .is_some_and(|it| Arc::ptr_eq(it, reading));
+            .is_some_and(|it| Arc::ptr_eq(it, in_flight));
         if current {
-            self.reading.remove(&key);
+            self.in_flight.remove(&key);
         }
     }
 
-    /// Makes `pending` the record of its key, unless a newer one is there. Returns what it
-    /// replaces, to be let go of without the lock.
+    /// Makes `pending` the record of its key, unless a newer one is pending. Returns the record
+    /// that it replaces, to be dropped without the lock.
     pub(crate) fn put(&mut self, pending: Arc<Pending>) -> Result<Option<Arc<Pending>>, ()> {
         let key = pending.record.fields.key;
         if self
@@ -336,8 +337,8 @@ impl Shard {
         {
             return Err(());
         }
-        if let Some(reading) = self.reading.remove(&key) {
-            reading.stale.store(true, Ordering::Release);
+        if let Some(in_flight) = self.in_flight.remove(&key) {
+            in_flight.stale.store(true, Ordering::Release);
         }
         let old = self.pending.insert(key, pending);
         if let Some(old) = &old {
@@ -359,7 +360,8 @@ impl Shard {
         current && !pending.is_dead()
     }
 
-    /// Nothing will be written any more: all that was pending, to be let go of without the lock.
+    /// Nothing will be written any more. Returns all pending records, to be dropped without the
+    /// lock.
     #[must_use]
     pub(crate) fn abandon(&mut self) -> Vec<Arc<Pending>> {
         let dropped: Vec<_> = self.pending.drain().map(|(_, pending)| pending).collect();

@@ -52,7 +52,7 @@ pub(crate) struct Counters {
     pub(crate) puts: Counter,
     pub(crate) puts_refused: Counter,
     pub(crate) removes: Counter,
-    pub(crate) rules: Counter,
+    pub(crate) bans: Counter,
     pub(crate) reads: Counter,
     pub(crate) read_bytes: Counter,
     pub(crate) writes: Counter,
@@ -143,10 +143,10 @@ pub struct Stats {
     pub puts_refused: u64,
     /// Removes.
     pub removes: u64,
-    /// Rules put in force by [`crate::Cache::remove_matching`].
-    pub rules_made: u64,
-    /// Rules in force now, on the device that has most: 4,096 at the most.
-    pub rules: u64,
+    /// Bans put in force by [`crate::Cache::remove_matching`].
+    pub bans_made: u64,
+    /// Bans in force now, on the device that has most: 4,096 at the most.
+    pub bans: u64,
     /// Device calls: reads.
     pub reads: u64,
     /// Bytes of those.

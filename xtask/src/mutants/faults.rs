@@ -111,12 +111,12 @@ pub const FAULTS: &[Fault] = &[
         edits: &[(
             "        last = replay.segment(next, 0, 0);
     }
-    scribe.log.resume_behind(last);
+    writer.log.resume_behind(last);
 ",
             "        last = replay.segment(next, 0, 0);
     }
     let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
-    scribe.log.resume(last, listed);
+    writer.log.resume(last, listed);
 ",
         )],
         suite: Suite::It,
@@ -128,12 +128,12 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("store/recover.rs"),
         edits: &[(
             "    if let Some(last) = replay.scan() {
-        scribe.log.resume_behind(last);
+        writer.log.resume_behind(last);
 ",
             "    if let Some(last) = replay.scan() {
         let stripe = replay.stripe;
         let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
-        scribe.log.resume(last, listed);
+        writer.log.resume(last, listed);
 ",
         )],
         suite: Suite::It,
@@ -178,8 +178,8 @@ pub const FAULTS: &[Fault] = &[
         name: "rules-not-asked-at-the-end-of-a-read",
         file: engine!("stripe/lookup.rs"),
         edits: &[(
-            "self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());",
-            "self.rules.any() && (outlived() || missed_pass());",
+            "self.bans.any() && (self.bans.judge(&record).gone || outlived() || missed_pass());",
+            "self.bans.any() && (outlived() || missed_pass());",
         )],
         suite: Suite::Loom,
         test: "no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one",
@@ -286,8 +286,8 @@ pub const FAULTS: &[Fault] = &[
         name: "lost-removes-ignored",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "if lost.rules || lost.removes_below > held_below {",
-            "if lost.rules {",
+            "if lost.bans || lost.removes_below > held_below {",
+            "if lost.bans {",
         )],
         suite: Suite::It,
         test: "purges::an_unreadable_block_of_the_journal_brings_nothing_back",
@@ -297,7 +297,7 @@ pub const FAULTS: &[Fault] = &[
         name: "lost-rules-ignored",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "if lost.rules || lost.removes_below > held_below {",
+            "if lost.bans || lost.removes_below > held_below {",
             "if lost.removes_below > held_below {",
         )],
         suite: Suite::It,
@@ -308,7 +308,7 @@ pub const FAULTS: &[Fault] = &[
         name: "what-was-forgotten-not-durable",
         file: engine!("store/recover.rs"),
         edits: &[(
-            "    scribe.write_rules(&served.rules.lines())?;
+            "    writer.write_bans(&served.bans.lines())?;
     Ok(below)",
             "    Ok(below)",
         )],
@@ -331,8 +331,8 @@ pub const FAULTS: &[Fault] = &[
         name: "one-set-of-rules",
         file: engine!("disk/journal.rs"),
         edits: &[(
-            "for area in [self.rules_first, 1 - self.rules_first] {",
-            "for area in [self.rules_first] {",
+            "for area in [self.bans_first, 1 - self.bans_first] {",
+            "for area in [self.bans_first] {",
         )],
         suite: Suite::It,
         test: "purges::one_damaged_set_of_rules_of_two_takes_nothing_with_it",

@@ -164,7 +164,7 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
         }
     }
     assert!(in_force > 0 && refused > 0, "{in_force} and {refused}");
-    assert!(purger.cache.rules() <= purger.cache.rules_max() / 4 * 3);
+    assert!(purger.cache.bans() <= purger.cache.bans_max() / 4 * 3);
     assert_eq!(stored(&purger, &quiet), quiet);
     // URLs need no room.
     let url = [What::Url(target("http://quiet/"))];
@@ -184,7 +184,7 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
         .is_ok()
     {
         operators += 1;
-        assert!(operators < purger.cache.rules_max());
+        assert!(operators < purger.cache.bans_max());
     }
     assert_eq!(stored(&purger, &quiet), quiet[1..]);
     // There is always room to purge all.
@@ -193,7 +193,7 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
         .await
         .unwrap();
     assert!(stored(&purger, &quiet).is_empty());
-    assert_eq!(purger.cache.rules(), 1);
+    assert_eq!(purger.cache.bans(), 1);
 }
 
 #[tokio::test]
@@ -204,11 +204,11 @@ async fn groups_that_origins_invalidate_never_become_everything() {
         let target = target(&format!("http://h{n}/form"));
         purger.invalidate(&[target], &[b"g".to_vec()]);
     }
-    assert!(purger.cache.rules() <= purger.cache.rules_max() / 2);
+    assert!(purger.cache.bans() <= purger.cache.bans_max() / 2);
     assert_eq!(stored(&purger, &["http://quiet/"]).len(), 1);
     let ignored = purger.counts.each().find(|(name, _)| *name == "ignored");
     // A rule for the group, and one for what has too many.
-    let made = purger.cache.rules() as u64 / 2;
+    let made = purger.cache.bans() as u64 / 2;
     assert_eq!(ignored.unwrap().1, [3_000 - made, 0]);
 }
 

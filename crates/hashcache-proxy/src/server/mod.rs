@@ -282,7 +282,7 @@ fn exposition(
             hot_bytes: stats.hot_bytes,
             pending_bytes: stats.pending_bytes,
             capacity_bytes: stats.device_bytes,
-            rules: stats.rules,
+            rules: stats.bans,
             devices_out: stats.devices_out,
             group_reads: stats.group_reads,
             prefetched: stats.prefetched,

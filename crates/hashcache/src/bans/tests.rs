@@ -1,9 +1,9 @@
-//! Rules as they are judged, widened and outlived.
+//! Bans as they are judged, widened and outlived.
 
 use super::*;
 use crate::format::Fields;
 
-impl Rules {
+impl Bans {
     fn judge_fields(&self, fields: &Fields, name: &[u8]) -> Judged {
         let limits = self.limits(fields, name);
         Judged {
@@ -17,13 +17,13 @@ fn secret() -> Secret {
     Secret::from_bytes([5; 32])
 }
 
-fn rules(most: usize) -> Rules {
-    Rules::new(&secret(), most)
+fn bans(most: usize) -> Bans {
+    Bans::new(&secret(), most)
 }
 
-fn add(rules: &Rules, rule: &Rule, version: u64) {
-    let line = rule.line(&secret(), Version(version));
-    rules.add(&[line], &Budget::new(1 << 20));
+fn add(bans: &Bans, ban: &Ban, version: u64) {
+    let line = ban.line(&secret(), Version(version));
+    bans.add(&[line], &Budget::new(1 << 20));
 }
 
 fn fields(version: u64, labels: &[Label]) -> Fields {
@@ -44,8 +44,8 @@ fn fields(version: u64, labels: &[Label]) -> Fields {
     }
 }
 
-fn judged(rules: &Rules, name: &[u8], version: u64, labels: &[Label]) -> (bool, bool) {
-    let judged = rules.judge_fields(&fields(version, labels), name);
+fn judged(bans: &Bans, name: &[u8], version: u64, labels: &[Label]) -> (bool, bool) {
+    let judged = bans.judge_fields(&fields(version, labels), name);
     (judged.gone, judged.stale)
 }
 
@@ -58,11 +58,11 @@ fn label(n: u64) -> Label {
 }
 
 #[test]
-fn a_rule_takes_what_is_older_and_what_it_matches_and_nothing_else() {
-    let rules = rules(100);
-    add(&rules, &Rule::label(label(1)), 10);
-    add(&rules, &Rule::prefix(b"host/a/").within(b"host/"), 20);
-    add(&rules, &Rule::name(b"host/page").within(b"host/"), 30);
+fn a_ban_takes_what_is_older_and_what_it_matches_and_nothing_else() {
+    let bans = bans(100);
+    add(&bans, &Ban::label(label(1)), 10);
+    add(&bans, &Ban::prefix(b"host/a/").within(b"host/"), 20);
+    add(&bans, &Ban::name(b"host/page").within(b"host/"), 30);
     for (name, version, labels, expected) in [
         (&b"x"[..], 9, &[label(1)][..], GONE),
         (b"x", 10, &[label(1)], NOT),
@@ -79,7 +79,7 @@ fn a_rule_takes_what_is_older_and_what_it_matches_and_nothing_else() {
         (b"", 1, &[], NOT),
     ] {
         assert_eq!(
-            judged(&rules, name, version, labels),
+            judged(&bans, name, version, labels),
             expected,
             "{name:?} {version}"
         );
@@ -87,128 +87,128 @@ fn a_rule_takes_what_is_older_and_what_it_matches_and_nothing_else() {
 }
 
 #[test]
-fn a_soft_rule_makes_stale_until_it_is_confirmed() {
-    let rules = rules(100);
-    add(&rules, &Rule::label(label(1)).softly(), 10);
-    assert_eq!(judged(&rules, b"x", 9, &[label(1)]), STALE);
+fn a_soft_ban_makes_stale_until_it_is_confirmed() {
+    let bans = bans(100);
+    add(&bans, &Ban::label(label(1)).softly(), 10);
+    assert_eq!(judged(&bans, b"x", 9, &[label(1)]), STALE);
     let confirmed = Fields {
         confirmed: Version(10),
         ..fields(9, &[label(1)])
     };
-    assert!(!rules.judge_fields(&confirmed, b"x").is_barred());
-    add(&rules, &Rule::label(label(1)), 11);
-    assert!(rules.judge_fields(&confirmed, b"x").gone);
+    assert!(!bans.judge_fields(&confirmed, b"x").is_barred());
+    add(&bans, &Ban::label(label(1)), 11);
+    assert!(bans.judge_fields(&confirmed, b"x").gone);
 }
 
 #[test]
 fn a_prefix_that_is_not_within_what_it_says_is_found_all_the_same() {
-    let rules = rules(100);
-    add(&rules, &Rule::prefix(b"host/a").within(b"other/"), 10);
-    assert_eq!(judged(&rules, b"host/a", 9, &[]), GONE);
+    let bans = bans(100);
+    add(&bans, &Ban::prefix(b"host/a").within(b"other/"), 10);
+    assert_eq!(judged(&bans, b"host/a", 9, &[]), GONE);
     let long = [7; crate::object::MAX_NAME];
-    add(&rules, &Rule::name(&long), 11);
-    assert_eq!(judged(&rules, &long, 10, &[]), GONE);
-    assert_eq!(judged(&rules, &long[1..], 10, &[]), NOT);
+    add(&bans, &Ban::name(&long), 11);
+    assert_eq!(judged(&bans, &long, 10, &[]), GONE);
+    assert_eq!(judged(&bans, &long[1..], 10, &[]), NOT);
 }
 
 #[test]
-fn a_wider_rule_takes_the_place_of_those_it_says_too() {
-    let rules = rules(100);
+fn a_wider_ban_takes_the_place_of_those_it_says_too() {
+    let bans = bans(100);
     for n in 0..20 {
         let prefix = format!("host/{n}");
         add(
-            &rules,
-            &Rule::prefix(prefix.as_bytes()).within(b"host/"),
+            &bans,
+            &Ban::prefix(prefix.as_bytes()).within(b"host/"),
             10 + n,
         );
     }
-    add(&rules, &Rule::label(label(1)), 40);
-    assert_eq!(rules.count(), 21);
+    add(&bans, &Ban::label(label(1)), 40);
+    assert_eq!(bans.count(), 21);
     // Softly is less than what they say.
-    add(&rules, &Rule::prefix(b"host/").softly(), 50);
-    assert_eq!(rules.count(), 22);
-    add(&rules, &Rule::prefix(b"host/"), 51);
-    assert_eq!(rules.count(), 2);
-    add(&rules, &Rule::prefix(b""), 52);
-    assert_eq!(rules.count(), 1);
-    assert_eq!(judged(&rules, b"x", 51, &[]), GONE);
+    add(&bans, &Ban::prefix(b"host/").softly(), 50);
+    assert_eq!(bans.count(), 22);
+    add(&bans, &Ban::prefix(b"host/"), 51);
+    assert_eq!(bans.count(), 2);
+    add(&bans, &Ban::prefix(b""), 52);
+    assert_eq!(bans.count(), 1);
+    assert_eq!(judged(&bans, b"x", 51, &[]), GONE);
 }
 
 #[test]
-fn too_many_rules_become_wider_and_never_take_less() {
-    let rules = rules(50);
+fn too_many_bans_become_wider_and_never_take_less() {
+    let bans = bans(50);
     let mut random = fastrand::Rng::with_seed(3);
     let mut made: Vec<(Vec<u8>, Label, u64, bool)> = Vec::new();
     for version in 1..2_000 {
         let host = format!("host{}/", random.u32(..60));
         let name = format!("{host}{}", random.u32(..1_000)).into_bytes();
         let (label, by_label) = (label(random.u64(..300)), random.bool());
-        let rule = match by_label {
-            true => Rule::label(label),
-            false => Rule::prefix(&name).within(host.as_bytes()),
+        let ban = match by_label {
+            true => Ban::label(label),
+            false => Ban::prefix(&name).within(host.as_bytes()),
         };
-        add(&rules, &rule, version);
+        add(&bans, &ban, version);
         made.push((name, label, version, by_label));
-        assert!(rules.count() <= 50);
+        assert!(bans.count() <= 50);
     }
     for (name, label, version, by_label) in made {
         let (name, labels) = match by_label {
             true => (&b"elsewhere"[..], &[label][..]),
             false => (&name[..], &[][..]),
         };
-        assert_eq!(judged(&rules, name, version - 1, labels), GONE);
+        assert_eq!(judged(&bans, name, version - 1, labels), GONE);
     }
-    assert_eq!(judged(&rules, b"host1/1", 2_000, &[]), NOT);
+    assert_eq!(judged(&bans, b"host1/1", 2_000, &[]), NOT);
 }
 
 #[test]
 fn prefixes_of_one_host_become_the_host_before_hosts_become_everything() {
-    let rules = rules(10);
+    let bans = bans(10);
     for n in 0..8u64 {
         let prefix = format!("much/{n}");
         add(
-            &rules,
-            &Rule::prefix(prefix.as_bytes()).within(b"much/"),
+            &bans,
+            &Ban::prefix(prefix.as_bytes()).within(b"much/"),
             10 + n,
         );
     }
     for n in 0..9u64 {
-        add(&rules, &Rule::label(label(n)), 30 + n);
+        add(&bans, &Ban::label(label(n)), 30 + n);
     }
-    assert_eq!(judged(&rules, b"much/else", 9, &[]), GONE);
-    assert_eq!(judged(&rules, b"other/", 9, &[]), NOT);
-    assert_eq!(rules.count(), 10);
-    add(&rules, &Rule::label(label(9)), 50);
-    assert_eq!(judged(&rules, b"other/", 9, &[]), GONE);
+    assert_eq!(judged(&bans, b"much/else", 9, &[]), GONE);
+    assert_eq!(judged(&bans, b"other/", 9, &[]), NOT);
+    assert_eq!(bans.count(), 10);
+    add(&bans, &Ban::label(label(9)), 50);
+    assert_eq!(judged(&bans, b"other/", 9, &[]), GONE);
 }
 
 #[test]
-fn rules_come_back_from_their_lines() {
-    let (first, second) = (rules(100), rules(100));
-    add(&first, &Rule::label(label(1)).within(b"a/"), 10);
-    add(&first, &Rule::prefix(b"a/b").within(b"a/").softly(), 11);
+fn bans_come_back_from_their_lines() {
+    let (first, second) = (bans(100), bans(100));
+    add(&first, &Ban::label(label(1)).within(b"a/"), 10);
+    add(&first, &Ban::prefix(b"a/b").within(b"a/").softly(), 11);
     second.add(&first.lines(), &Budget::new(1 << 20));
     assert_eq!(second.lines(), first.lines());
     assert_eq!(judged(&second, b"a/bc", 9, &[label(1)]), (true, true));
 }
 
 #[test]
-fn a_rule_is_outlived_when_all_that_was_under_way_is_on_disk_and_overwritten() {
-    let rules = rules(100);
-    add(&rules, &Rule::prefix(b"a"), 10);
+fn a_ban_is_outlived_when_all_that_was_under_way_is_on_disk_and_overwritten() {
+    let bans = bans(100);
+    add(&bans, &Ban::prefix(b"a"), 10);
     let at = |stamp| (stamp, Duration::from_secs(stamp));
     // A put of version 9 is under way.
-    rules.settle(Version(9), 5, 5, at(20));
-    assert!(!rules.any_outlived(u64::MAX));
+    bans.settle(Version(9), 5, 5, at(20));
+    assert!(!bans.any_outlived(u64::MAX));
     // It has come to the queue and is not written.
-    rules.settle(Version(12), 6, 5, at(21));
-    rules.settle(Version(12), 6, 5, at(22));
-    assert!(!rules.any_outlived(u64::MAX));
-    rules.settle(Version(12), 7, 6, at(23));
-    assert!(!rules.any_unsettled());
-    assert!(!rules.any_outlived(23));
-    assert!(rules.any_outlived(24));
-    rules.forget_outlived(24);
-    assert_eq!(rules.count(), 0);
-    assert_eq!(judged(&rules, b"a", 9, &[]), NOT);
+    bans.settle(Version(12), 6, 5, at(21));
+    bans.settle(Version(12), 6, 5, at(22));
+    assert!(!bans.any_outlived(u64::MAX));
+    bans.settle(Version(12), 7, 6, at(23));
+    assert!(!bans.any_unsettled());
+    assert!(!bans.any_outlived(23));
+    assert!(bans.any_outlived(24));
+    bans.forget_outlived(24);
+    assert_eq!(bans.count(), 0);
+    assert_eq!(judged(&bans, b"a", 9, &[]), NOT);
 }

@@ -1,16 +1,17 @@
-//! One fetch for many: who misses first fetches, whoever asks meanwhile waits and shares it.
+//! One fetch for many callers: the first caller that misses fetches, later callers share its
+//! answer.
 //!
 //! ```text
-//! asked ─┬─ it is hot ───────────────────────────────▶ answer
-//!        ├─ nobody leads ─▶ look up ─▶ fetch ─▶ put ─▶ answer, for all
-//!        └─ somebody leads ─▶ wait ─┬─────────────────▶ answer
-//!                                   └─ the leader has gone: asked anew
+//! caller ─┬─ the object is hot ──────────────────────▶ answer
+//!         ├─ no leader yet ─▶ look up ─▶ fetch ─▶ put ─▶ answer, for all callers
+//!         └─ there is a leader ─▶ wait ─┬────────────▶ answer
+//!                                       └─ the leader was dropped: start again
 //! ```
 //!
-//! Invariants: at most one caller leads for a name, but for this: after a put or remove of the
-//! name, or a rule that may take it, nobody joins what began before it, so that a removed object
-//! never answers a later question. A leader that is dropped, or panics, leaves nobody waiting.
-//! Errors are shared with those who wait and kept for nobody else.
+//! Invariants: a name has at most one leader, with one exception. After a put or remove of the
+//! name, or a ban that may match it, later callers do not join a fetch that began before: a removed
+//! object must not answer a later request. A leader that is dropped, or panics, leaves no caller
+//! waiting. The callers that wait share an error; it is not kept for others.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -27,7 +28,7 @@ use crate::completion::{Outcome, Promise, promise};
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
 use crate::object::Version;
-use crate::shard::Begun;
+use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
 /// An object as a fetch brings it.
@@ -110,7 +111,7 @@ type Shared = Option<Result<Answer, FetchError>>;
 /// The leader's work, as others see it.
 struct Flight {
     /// Tells whether the name was put or removed since.
-    begun: Arc<Begun>,
+    token: Arc<PutToken>,
     /// The name's when it began.
     stripe: Arc<Stripe>,
     outcome: Outcome<Shared>,
@@ -138,21 +139,21 @@ struct Lead {
 impl Lead {
     /// Joins who is at work on `name`, or takes the lead.
     fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<Shared>> {
-        let mut flights = cache.hold.inner.flights.lock();
+        let mut flights = cache.inner.flights.lock();
         let stripe = cache.stripe(key);
         if let Some(flight) = flights.get(name)
-            && !flight.begun.superseded.load(Ordering::Acquire)
-            && !flight.stripe.rules.may_bar(name, flight.begun.version)
+            && !flight.token.superseded.load(Ordering::Acquire)
+            && !flight.stripe.bans.may_bar(name, flight.token.version)
             // Of what came since the others went on without its device, it would not know.
             && Arc::ptr_eq(&flight.stripe, stripe)
         {
             return Err(flight.outcome.clone());
         }
         let (promise, outcome) = promise();
-        let begun = stripe.begin(key);
+        let token = stripe.begin(key);
         let flight = Arc::new(Flight {
             stripe: Arc::clone(stripe),
-            begun,
+            token,
             outcome,
         });
         flights.insert(name.clone(), Arc::clone(&flight));
@@ -179,13 +180,13 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let mut flights = self.cache.hold.inner.flights.lock();
+        let mut flights = self.cache.inner.flights.lock();
         let own = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
         if flights.get(&self.name).is_some_and(own) {
             flights.remove(&self.name);
         }
         drop(flights);
-        self.flight.stripe.end_begun(self.key, &self.flight.begun);
+        self.flight.stripe.end_put(self.key, &self.flight.token);
     }
 }
 

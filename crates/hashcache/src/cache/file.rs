@@ -1,13 +1,13 @@
 //! Objects as files: open, read, write, seek, close (paper, section 4).
 //!
-//! For programs that are written against files. All calls may block, as those of files do: `wait`
-//! is called within. Opened for reading, a file is one version of its object: a later put or
-//! remove of the name does not change what is read, though the log may pass over it, which is an
-//! error of the read and never other bytes. Opened for writing, it is a put: found by nobody
+//! For programs that are written against files. All calls may block, as those of files do: they
+//! call `wait` inside. A file opened for reading is one version of its object. A later put or
+//! remove of the name does not change what is read. If the log overwrites that version, the read
+//! fails; it never returns other bytes. A file opened for writing is a put: nobody finds the object
 //! before [`CachedFile::close`].
 //!
-//! Cost: a read passes on pieces of up to 64 KiB and asks for the next 256 KiB ahead; a seek within
-//! the piece at hand is free, any other costs a read when the next byte is asked for.
+//! Cost: a read passes on pieces of up to 64 KiB and asks for the next 256 KiB ahead. A seek within
+//! the current piece is free; any other seek costs a read when the next byte is asked for.
 
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 

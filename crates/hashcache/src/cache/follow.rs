@@ -1,11 +1,11 @@
-//! Followers: readers of a put that is still under way.
+//! Followers: readers of a put that is still in progress.
 //!
-//! A follower holds the version, not the name. What was written last lies in memory (*window*);
-//! what lies further back is read like any span, so a slow follower costs no memory and does not
-//! slow the others.
+//! A follower reads one version, not whatever the name stands for. The bytes written last lie in
+//! memory (the *window*); older bytes are read like any span. So a slow follower takes no memory
+//! and does not slow the others down.
 //!
-//! Invariant: a follower ends with exactly one of "all of it" and [`ReadError::Aborted`]; a write
-//! that was given up is never shown as the end of the content.
+//! Invariant: a follower ends with exactly one of "complete" and [`ReadError::Aborted`]. The end of
+//! a put that was given up is never shown as the end of the content.
 //!
 //! ```text
 //! Open ──commit──▶ Complete     Open ──drop, keep──▶ Aborted

@@ -1,10 +1,10 @@
-//! Look-ups in batches.
+//! Lookups in batches.
 //!
-//! A batch asks each device in the order of positions, whatever the order of the names: the arm of
-//! a disk that turns crosses it once instead of to and fro (LAZY-READS of the WebCoSM paper; the
-//! engine's threads take reads in the order they come).
+//! A batch asks each device in the order of log positions, whatever the order of the names, so the
+//! arm of a hard disk crosses the platter once instead of to and fro (LAZY-READS of the WebCoSM
+//! paper; the engine's threads take reads in the order they are queued).
 //!
-//! Cost: over single look-ups a second look into the index for each name that is not hot, and a
+//! Cost over single lookups: a second look into the index for each name that is not hot, and a
 //! sort.
 
 use super::{Cache, Lookup};
@@ -14,7 +14,7 @@ use crate::object::MAX_NAME;
 use crate::policy::Located;
 
 /// Where a look-up will read first, if the disk is to be asked: device and offset.
-type Place = Option<(u16, u64)>;
+type DeviceOffset = Option<(u16, u64)>;
 
 impl Cache {
     /// Looks for many objects. The answers come in the order of `names`, the reads go out in the
@@ -24,10 +24,10 @@ impl Cache {
     /// Heads that were read are held until their [`Lookup`]s are dropped: a batch of n names can
     /// hold n × 128 KiB.
     pub fn get_many(&self, names: &[&[u8]]) -> Vec<Lookup> {
-        let mut order: Vec<(Place, usize)> = names
+        let mut order: Vec<(DeviceOffset, usize)> = names
             .iter()
             .enumerate()
-            .map(|(n, name)| (self.place(name), n))
+            .map(|(n, name)| (self.device_offset(name), n))
             .collect();
         order.sort_unstable();
         let mut answers: Vec<Lookup> = names.iter().map(|_| Lookup::Miss).collect();
@@ -42,7 +42,7 @@ impl Cache {
 
     /// Where a look-up of `name` would read. It may have moved by the time it is looked up: the
     /// order is then not the best, the answer still right.
-    fn place(&self, name: &[u8]) -> Place {
+    fn device_offset(&self, name: &[u8]) -> DeviceOffset {
         if name.is_empty() || name.len() > MAX_NAME {
             return None;
         }

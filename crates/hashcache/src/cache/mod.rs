@@ -1,13 +1,16 @@
-//! The public face: open, get, put, remove.
+//! The public interface: open, get, put, remove.
 //!
-//! Joins what lies below and holds no state of its own but who fetches what (`fetch_once`). `read`
-//! follows a hit, `write` a put, `follow` a put that is still under way; `many` looks up in
-//! batches, `file` makes files of objects.
+//! Joins the layers below. The only state of its own is which callers fetch what (`fetch_once`).
+//! `read` serves a hit, `write` takes a put, `follow` reads along with a put in progress; `many`
+//! looks up in batches, `file` presents objects as files.
+//!
+//! Called by embedders; calls `store` to open, `stripe` to look up and put, `write_queue` to
+//! remove.
+//! Cost: a hit in memory takes one lock and one map lookup.
 
 mod fetch_once;
 mod file;
 mod follow;
-mod hold;
 mod many;
 mod read;
 mod write;
@@ -25,18 +28,18 @@ pub use follow::{Follower, Stream};
 pub use read::{Hit, Paid, Payer, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
-use hold::Hold;
-
 use crate::bans;
-use crate::bans::{Label, Rule};
+use crate::bans::{Ban, Label};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
-use crate::memory::{Budget, Class, Hot, Keeper, Reservation, marked};
+use crate::lanes::LaneArc;
+use crate::memory::{Budget, Class, Hot, MemoryPressure, Reservation, marked};
 use crate::object;
 use crate::object::Version;
+use crate::policy::LogPolicy;
 use crate::shard::Found;
 use crate::shard::Wanted;
 use crate::shared::Shared;
@@ -48,19 +51,22 @@ use crate::write_queue::{Done, Queue, Removal, Removing};
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
 pub struct Cache {
-    hold: Arc<Hold>,
+    /// Every hit keeps its cache open. Were there one count of them, all processors would write to
+    /// one cache line with every answer from memory, and two of them would answer little more than
+    /// one. So each lane counts its own hits.
+    inner: LaneArc<Inner>,
 }
 
 struct Inner {
     /// One a device.
     stripes: Vec<Arc<Stripe>>,
     shared: Arc<Shared>,
-    scribes: std::sync::Mutex<Vec<store::ScribeThread>>,
+    writers: std::sync::Mutex<Vec<store::WriterThread>>,
     flights: fetch_once::Flights,
-    /// Held while a rule is put in force.
-    rules: std::sync::Mutex<()>,
+    /// Held while a ban is put in force.
+    bans: std::sync::Mutex<()>,
     /// Gives memory back to others until the cache is gone.
-    _keeper: Keeper,
+    _memory_pressure: MemoryPressure,
     closed: std::sync::atomic::AtomicBool,
 }
 
@@ -70,12 +76,12 @@ impl Inner {
             .store(true, std::sync::atomic::Ordering::Release);
         let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.medium.clock.monotone());
         self.stripes.iter().for_each(close);
-        let scribes = {
-            let mut scribes = self.scribes.lock().expect("no holder of this lock panics");
-            std::mem::take(&mut *scribes)
+        let writers = {
+            let mut writers = self.writers.lock().expect("no holder of this lock panics");
+            std::mem::take(&mut *writers)
         };
         let own = std::thread::current().id();
-        let others = scribes.into_iter().filter(|it| it.thread().id() != own);
+        let others = writers.into_iter().filter(|it| it.thread().id() != own);
         let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
         store::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
@@ -106,23 +112,21 @@ impl Cache {
         let store::Running {
             shared,
             stripes,
-            scribes,
-            keeper,
+            writers,
+            memory_pressure,
         } = store::start(&config)?;
-        let scribes = std::sync::Mutex::new(scribes);
+        let writers = std::sync::Mutex::new(writers);
         let closed = std::sync::atomic::AtomicBool::new(false);
-        let inner = Arc::new(Inner {
+        let inner = LaneArc::new(Inner {
             stripes,
             shared,
-            scribes,
+            writers,
             flights: fetch_once::Flights::default(),
-            rules: std::sync::Mutex::default(),
-            _keeper: keeper,
+            bans: std::sync::Mutex::default(),
+            _memory_pressure: memory_pressure,
             closed,
         });
-        Ok(Self {
-            hold: Hold::with_one_for_each_lane(inner),
-        })
+        Ok(Self { inner })
     }
 
     /// Every reason for which [`Cache::open`] would fail with `config` that can be known without
@@ -135,25 +139,25 @@ impl Cache {
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
     /// done. Other handles stay usable but store nothing any more.
     pub fn close(self) {
-        self.hold.inner.close();
+        self.inner.close();
     }
 
     /// A clone for what a look-up returns. Threads that look up at the same time count theirs
     /// in different places.
     fn of_this_thread(&self) -> Self {
         Self {
-            hold: self.hold.of_this_thread(),
+            inner: self.inner.of_this_thread(),
         }
     }
 
     /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
     fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
-        &self.hold.inner.stripes[self.shared().members.owner(key)]
+        &self.inner.stripes[self.shared().members.owner(key)]
     }
 
     /// What all stripes have in common.
     fn shared(&self) -> &Shared {
-        &self.hold.inner.shared
+        &self.inner.shared
     }
 
     fn secret(&self) -> &Secret {
@@ -276,33 +280,33 @@ impl Cache {
         Label(self.secret().label(label))
     }
 
-    /// Removes all objects that one of `rules` matches, or makes them stale. From the call on none
+    /// Removes all objects that one of `bans` matches, or makes them stale. From the call on none
     /// that was put, or whose put had begun, is served (as fresh); what is put from now on is not
     /// concerned. The future resolves when that will hold even after a power cut.
     ///
     /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
     /// each object with one of the labels that is not on disk yet. There are at most
-    /// 4,096 rules (fewer in stores below 256 MiB: 127 for each 4 MiB); more become wider ones, see
-    /// [`Rule::within`].
-    pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
-        let inner = &self.hold.inner;
+    /// 4,096 bans (fewer in stores below 256 MiB: 127 for each 4 MiB); more become wider ones, see
+    /// [`Ban::within`].
+    pub fn remove_matching(&self, bans: &[Ban]) -> Remove {
+        let inner = &*self.inner;
         // Before the lock: hot objects may have to make room.
-        let reserve = |_: &_| bans::reserve(rules.len(), self.budget());
+        let reserve = |_: &_| bans::reserve(bans.len(), self.budget());
         let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
-        // One at a time, so that rules come to each device in the order of their versions.
-        let turn = marked(inner.rules.lock().expect("no holder of this lock panics"));
+        // One at a time, so that bans come to each device in the order of their versions.
+        let turn = marked(inner.bans.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
-        let lines: Vec<_> = rules
+        let lines: Vec<_> = bans
             .iter()
             .map(|it| it.line(self.secret(), version))
             .collect();
-        self.counters().rules.add(lines.len() as u64);
+        self.counters().bans.add(lines.len() as u64);
         // Those of devices that have failed and are left out hold nothing that counts.
         let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
         for (stripe, reserved) in stripes.iter().zip(reserved.drain(..)) {
-            stripe.rules.add_with(&lines, reserved);
+            stripe.bans.add_with(&lines, reserved);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());
@@ -313,13 +317,13 @@ impl Cache {
                 done: Done::Nobody,
             };
             // Behind those: the queue is served in order, so they are durable when this is.
-            let rules = Removal {
-                what: Removing::Rules { behind_pending },
+            let bans = Removal {
+                what: Removing::Bans { behind_pending },
                 done: Done::Part(part),
             };
             // Together, so that there may be tens of thousands for one sync.
             let names = removed.into_iter().map(name);
-            stripe.queue.push_removals(names.chain([rules]).collect());
+            stripe.queue.push_removals(names.chain([bans]).collect());
         }
         Remove { outcome }
     }
@@ -361,16 +365,16 @@ impl Cache {
         outcome
     }
 
-    /// Rules in force, on the device that has most: [`crate::MAX_RULES`] at the most.
-    pub fn rules(&self) -> usize {
-        let counts = self.hold.inner.stripes.iter().map(|it| it.rules.count());
+    /// Bans in force, on the device that has most: [`crate::MAX_BANS`] at the most.
+    pub fn bans(&self) -> usize {
+        let counts = self.inner.stripes.iter().map(|it| it.bans.count());
         counts.max().unwrap_or(0)
     }
 
-    /// Rules there can be before they become wider, on the device that takes fewest: see
+    /// Bans there can be before they become wider, on the device that takes fewest: see
     /// [`Cache::remove_matching`].
-    pub fn rules_max(&self) -> usize {
-        let most = self.hold.inner.stripes.iter().map(|it| it.rules.most());
+    pub fn bans_max(&self) -> usize {
+        let most = self.inner.stripes.iter().map(|it| it.bans.most());
         most.min().unwrap_or(0)
     }
 
@@ -388,7 +392,7 @@ impl Cache {
 
     fn write(&self, push: fn(&Queue, Part)) -> Outcome<bool> {
         let in_service = |it: &&Arc<Stripe>| it.health() != Health::OutOfService;
-        let stripes: Vec<_> = self.hold.inner.stripes.iter().filter(in_service).collect();
+        let stripes: Vec<_> = self.inner.stripes.iter().filter(in_service).collect();
         if stripes.is_empty() {
             return Outcome::ready(false);
         }
@@ -400,10 +404,7 @@ impl Cache {
     }
 
     fn is_closed(&self) -> bool {
-        self.hold
-            .inner
-            .closed
-            .load(std::sync::atomic::Ordering::Acquire)
+        self.inner.closed.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Sets memory aside out of the cache's budget, for what its users hold on its behalf.
@@ -426,7 +427,7 @@ impl Cache {
 
     /// Whether the store takes part. One that has lost some of its devices does.
     pub fn health(&self) -> Health {
-        let stripes = || self.hold.inner.stripes.iter().map(|stripe| stripe.health());
+        let stripes = || self.inner.stripes.iter().map(|stripe| stripe.health());
         match stripes().find(|it| *it == Health::Recovering) {
             Some(recovering) => recovering,
             None if stripes().all(|it| it == Health::OutOfService) => Health::OutOfService,
@@ -436,11 +437,12 @@ impl Cache {
 
     /// What is stored and what happened. Costs a walk over the index.
     pub fn stats(&self) -> Stats {
-        let stripes = &self.hold.inner.stripes;
+        let stripes = &self.inner.stripes;
         let (mut entries, mut early_evictions) = (0, 0);
         for shard in stripes.iter().flat_map(|stripe| stripe.views()) {
             entries += shard.policy.entries();
-            early_evictions += shard.policy.early_evictions();
+            let log = shard.policy.log();
+            early_evictions += log.map_or(0, LogPolicy::early_evictions);
         }
         let sum = |of: fn(&Stripe) -> u64| stripes.iter().map(|stripe| of(stripe)).sum::<u64>();
         let counters = || {
@@ -492,8 +494,8 @@ impl Cache {
             puts: count(|it| &it.puts),
             puts_refused: count(|it| &it.puts_refused),
             removes: count(|it| &it.removes),
-            rules_made: count(|it| &it.rules),
-            rules: self.rules() as u64,
+            bans_made: count(|it| &it.bans),
+            bans: self.bans() as u64,
             reads: count(|it| &it.reads),
             read_bytes: count(|it| &it.read_bytes),
             writes: count(|it| &it.writes),

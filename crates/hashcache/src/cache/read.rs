@@ -1,4 +1,10 @@
 //! Hits and their content.
+//!
+//! A hit holds one version of an object. Its first span came with the lookup; a [`Reader`] looks up
+//! further spans by name, version and number as the caller reads on.
+//!
+//! Invariant: all content that a reader returns is of the version of its hit. Content that the log
+//! has overwritten meanwhile ends the read with an error, never with other bytes.
 
 use std::any::Any;
 use std::future::Future;
@@ -13,7 +19,7 @@ use super::{Cache, write};
 use crate::completion::Outcome;
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::object::{Cut, Version};
 use crate::shard::Found;
 use crate::shard::Wanted;
@@ -23,11 +29,11 @@ use crate::stripe::{Hint, Lookup};
 #[derive(Clone)]
 pub struct Hit {
     pub(super) cache: Cache,
-    pub(super) head: Kept,
+    pub(super) head: RecordHandle,
 }
 
 impl Hit {
-    pub(super) fn new(cache: Cache, head: Kept) -> Self {
+    pub(super) fn new(cache: Cache, head: RecordHandle) -> Self {
         Self { cache, head }
     }
 
@@ -56,11 +62,11 @@ impl Hit {
         !self.head.fields.incomplete
     }
 
-    /// Whether a rule made it stale ([`crate::Rule::softly`]) and nobody has confirmed it since
+    /// Whether a ban made it stale ([`crate::Ban::softly`]) and nobody has confirmed it since
     /// ([`Cache::confirm_metadata`]). Asks anew each time.
     pub fn is_made_stale(&self) -> bool {
         let stripe = self.cache.stripe(self.head.fields.key);
-        stripe.rules.judge(&self.head).stale
+        stripe.bans.judge(&self.head).stale
     }
 
     /// The caller's mark.
@@ -192,7 +198,7 @@ pub type Paid = Arc<dyn Any + Send + Sync>;
 /// Content of a hit, in pieces.
 pub struct Reader {
     spans: Spans,
-    head: Kept,
+    head: RecordHandle,
     at: u64,
     end: u64,
 }
@@ -289,7 +295,7 @@ pub(super) struct Spans {
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
-    current: Option<(u32, Kept, Option<Paid>)>,
+    current: Option<(u32, RecordHandle, Option<Paid>)>,
     /// In order; spans of one run are asked for together.
     asked: Vec<Asked>,
     pub(super) payer: Option<Payer>,

@@ -12,7 +12,7 @@ use crate::device::MemoryDevice;
 use crate::error::PutError;
 use crate::memory::Class;
 use crate::stats::Health;
-use crate::{Config, PolicyKind, Put, Rule};
+use crate::{Ban, Config, PolicyKind, Put};
 
 #[test]
 fn a_panic_under_a_shards_lock_takes_the_device_out_and_leaves_nobody_waiting() {
@@ -69,7 +69,7 @@ fn a_panic_under_a_lock_of_hot_objects_costs_nobody_an_answer() {
         put(b"name");
         cache.remove(b"name").wait().unwrap();
         put(b"another");
-        cache.remove_matching(&[Rule::prefix(b"a")]).wait().unwrap();
+        cache.remove_matching(&[Ban::prefix(b"a")]).wait().unwrap();
         assert!(cache.flush().wait());
         assert_eq!(cache.health(), Health::InService);
         assert!(cache.get(b"name").wait().is_none() && cache.get(b"another").wait().is_none());
@@ -80,7 +80,7 @@ fn a_panic_under_a_lock_of_hot_objects_costs_nobody_an_answer() {
 // -- wakers ---------------------------------------------------------------------------------------
 
 /// A waker that enters the cache, as that of an executor does which polls in place: it looks for
-/// names of all shards, removes one, and puts a rule in force.
+/// names of all shards, removes one, and puts a ban in force.
 struct Enters {
     cache: Cache,
     entered: AtomicUsize,
@@ -94,7 +94,7 @@ impl Wake for Enters {
             drop(self.cache.get(&n.to_le_bytes()));
         }
         drop(self.cache.remove(&0_u64.to_le_bytes()));
-        drop(self.cache.remove_matching(&[Rule::prefix(b"none")]));
+        drop(self.cache.remove_matching(&[Ban::prefix(b"none")]));
         self.entered.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -174,15 +174,15 @@ fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_an_object_hot() {
 }
 
 #[test]
-fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_a_rule() {
-    ends("making a rule", || {
+fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_a_ban() {
+    ends("making a ban", || {
         let cache = full_of_hot_objects(PolicyKind::Log);
-        let rules: Vec<Rule> = (0..40_u8).map(|n| Rule::prefix(&[0xff, n])).collect();
-        // For these rules hot objects must make room.
-        let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&rules)));
+        let bans: Vec<Ban> = (0..40_u8).map(|n| Ban::prefix(&[0xff, n])).collect();
+        // For these bans hot objects must make room.
+        let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&bans)));
         assert!(entered > 0, "nobody was woken");
         // These take the place of those, whose memory comes back.
-        let wide = Rule::prefix(b"");
+        let wide = Ban::prefix(b"");
         let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&[wide])));
         assert!(entered > 0, "nobody was woken");
     });

@@ -114,7 +114,7 @@ fn is_accepted(file: &File, bytes: usize) -> bool {
     file.read_at(&mut buffer[..bytes], offset).is_ok()
 }
 
-const SECTOR: usize = crate::format::SECTOR;
+const SECTOR: usize = crate::format::MIN_UNIT;
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ use super::index_rows::{self, Piece, area, pieces};
 use crate::disk::circular_log::{Cursor, LogMap};
 use crate::disk::{Index, Medium};
 use crate::format::{
-    BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
+    COUNT_MAX, Fieldreader, IO_BLOCK, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
 use crate::geometry::{checkpoint_parts, meta_parts};
 use crate::key::SHARDS;
@@ -210,10 +210,10 @@ impl Checkpoint {
     }
 
     /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
-    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]). Ends
-    /// early when it `is_over`.
+    /// leaves positions on disk but has those of these shards in memory ([`LogPolicy::widen`]).
+    /// Ends early when it `is_over`.
     ///
-    /// [`Policy::widen`]: crate::policy::Policy::widen
+    /// [`LogPolicy::widen`]: crate::policy::LogPolicy::widen
     pub(crate) fn write_shards(
         &mut self,
         medium: &Medium,
@@ -412,7 +412,8 @@ fn read(
     let sound = own
         && cursor.segment < geometry.segments
         && cursor.used <= geometry.segment_bytes
-        && u64::from(cursor.used).is_multiple_of(u64::from(geometry.unit_bytes).max(BLOCK as u64))
+        && u64::from(cursor.used)
+            .is_multiple_of(u64::from(geometry.unit_bytes).max(IO_BLOCK as u64))
         && cursor.ordinal < ORDINAL_MAX
         && cursor.stamp < COUNT_MAX
         && cursor.lap < LAP_MAX

@@ -15,7 +15,7 @@
 use std::sync::RwLock;
 
 use crate::address::LogPos;
-use crate::format::{BLOCK, BatchHeader, Footer, LIST_ENTRY, Listed, RecordPlace, round_up};
+use crate::format::{BatchHeader, Footer, IO_BLOCK, LIST_ENTRY, Listed, RecordAddress, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl Grain {
 
     /// Bytes a batch takes that is filled up to `filled`.
     pub(crate) fn batch_end(self, filled: usize) -> usize {
-        round_up(filled, self.unit.max(BLOCK))
+        round_up(filled, self.unit.max(IO_BLOCK))
     }
 
     /// Bytes a batch of `count` records of together `records` bytes takes.
@@ -143,7 +143,7 @@ impl LogMap {
     }
 
     /// What a record at `at` must say of its place; `None` when no record can be there.
-    pub(crate) fn place(&self, at: LogPos) -> Option<RecordPlace> {
+    pub(crate) fn place(&self, at: LogPos) -> Option<RecordAddress> {
         let (lap, unit) = (at.0 / self.capacity, at.0 % self.capacity);
         let segment = unit / self.segment_units;
         let stamps = self.stamps.read().expect("no holder of this lock panics");
@@ -158,7 +158,7 @@ impl LogMap {
             return None;
         };
         let place = unit % self.segment_units;
-        (stamp != 0).then_some(RecordPlace {
+        (stamp != 0).then_some(RecordAddress {
             device: self.device,
             stamp,
             place,

@@ -12,7 +12,7 @@ use std::sync::{Arc, RwLock};
 use super::DeviceHealth;
 use crate::geometry::{IndexId, IndexShape};
 use crate::key::{KeyHash, SHARDS};
-use crate::memory::{ReadLocked, WideLocks, WriteLocked};
+use crate::memory::{ReadLocked, ShardedLock, WriteLocked};
 use crate::shard::Shard;
 
 /// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
@@ -46,7 +46,7 @@ pub(crate) struct Index {
     pub(crate) id: IndexId,
     /// Which edition of the rows counts on disk.
     pub(crate) file: IndexFile,
-    shards: WideLocks<Shard, SHARDS>,
+    shards: ShardedLock<Shard, SHARDS>,
     health: Arc<DeviceHealth>,
 }
 
@@ -61,7 +61,7 @@ impl Index {
             shape,
             id,
             file: IndexFile::default(),
-            shards: WideLocks::new(shards),
+            shards: ShardedLock::new(shards),
             health,
         }
     }

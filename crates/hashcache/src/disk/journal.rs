@@ -1,25 +1,27 @@
 //! The remove journal: a ring of blocks, so that what a returned `remove` took away stays away.
 //!
-//! A remove says "nothing of this key below this version", which stays true for ever, so old blocks
-//! in the ring do no harm, and none needs to be cleared.
+//! A remove says "nothing of this key below this version". That stays true for ever, so old blocks
+//! in the ring do no harm and need not be cleared.
 //!
-//! Behind the ring lie two areas for rules (`areas`). Each set of rules is written whole to one of
+//! Behind the ring lie two areas for bans (`areas`). Each set of bans is written whole to one of
 //! them, and when that is durable to the other.
 //!
 //! Called by `writer` to write and by `store/recover` to read.
 //!
-//! A block that is not full takes the removes that come next, but is not written over for it: the
-//! longer block goes to the place beside it, and the one after that to the first place again. So
-//! removes that come one by one fill the ring two blocks at 169 removes, and at every moment each
-//! lies in a block that is not being written.
+//! A block that is not full takes the next removes, but it is not overwritten for that: a power cut
+//! in the middle of the write would lose removes that were durable. The longer block goes to the
+//! place beside it, and the next longer one to the first place again. So removes that are written
+//! one by one fill two blocks of the ring at 169 removes, and at every moment each remove lies in a
+//! block that is not being written.
 //!
-//! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of
-//! the two an opening finds whole, it holds the removes that are gone from the ring. Where removes
-//! or rules cannot be read any more, the reader says so ([`Lost`]), and everything older goes.
-//! Cost: one write and one sync for all removes that wait; two of each for all rules. A checkpoint
-//! for each 5/16 of the ring, which has at least 8 blocks of 169 removes, and 190 from 256 MiB on;
-//! it is written beside other work, a tenth of the device's time, and removes wait for it where
-//! they come faster than that.
+//! Invariant: a block is overwritten only when two checkpoints were begun since it was written.
+//! Whichever of the two an opening finds whole, it holds the removes that are gone from the ring.
+//! If removes or bans cannot be read any more, the reader says so ([`Lost`]), and everything older
+//! goes.
+//! Cost: one write and one sync for all queued removes; two of each for all bans. A checkpoint for
+//! each 5/16 of the ring, which has at least 8 blocks of 169 removes, and 190 from 256 MiB on. The
+//! checkpoint is written beside other work, with a tenth of the device's time; removes that are
+//! faster than that wait for it.
 
 mod areas;
 mod lost;
@@ -31,15 +33,15 @@ use lost::Seen;
 
 use crate::disk::Medium;
 use crate::format::{
-    BLOCK, Family, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
+    Family, IO_BLOCK, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
     RuleLine, RulesBlock,
 };
-use crate::geometry::{Geometry, rules_blocks};
+use crate::geometry::{Geometry, bans_blocks};
 use crate::memory::AlignedBuf;
 
 /// What the writer knows of a block in the ring.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct RingBlock {
     /// Highest version removed in it.
     version_max: u64,
     /// Serial of the last checkpoint begun before it was written.
@@ -53,15 +55,15 @@ const ORDINALS_SKIPPED: u64 = 1 << 24;
 /// What the journal of a device says.
 pub(crate) struct Journalled {
     pub(crate) removed: Vec<Removed>,
-    pub(crate) rules: Vec<RuleLine>,
+    pub(crate) bans: Vec<RuleLine>,
     pub(crate) lost: Lost,
 }
 
 /// What of a journal may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// Rules: both of their areas are damaged.
-    pub(crate) rules: bool,
+    /// Bans: both of their areas are damaged.
+    pub(crate) bans: bool,
     /// Removes in blocks of ordinals below this.
     pub(crate) removes_below: u64,
 }
@@ -70,7 +72,7 @@ pub(crate) struct Lost {
 enum Block {
     Blank,
     Removes(JournalBlock),
-    Rules(RulesBlock),
+    Bans(RulesBlock),
     Damaged,
     Unreadable,
 }
@@ -82,7 +84,7 @@ pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
     let geometry = &medium.geometry;
     let mut block = AlignedBuf::zeroed(JOURNAL_BLOCK);
     let damaged = |n: &u64| {
-        let read = medium.fill(geometry.journal_offset + n * BLOCK as u64, &mut block);
+        let read = medium.fill(geometry.journal_offset + n * IO_BLOCK as u64, &mut block);
         let blank = block.iter().all(|byte| *byte == 0);
         let is_ours = JournalBlock::decode(&block, &medium.secret).is_some()
             || RulesBlock::decode(&block, &medium.secret).is_some();
@@ -104,20 +106,20 @@ pub(crate) struct Journal {
     last: usize,
     /// The removes in it, while more may be added.
     growing: Vec<Removed>,
-    ring: Vec<Held>,
+    ring: Vec<RingBlock>,
     /// Serial of the last checkpoint that was begun, and whether removes were written since.
     begun: u64,
     is_written: bool,
     /// What the superblock says of removes that may be gone.
     forgotten_below: u64,
-    /// Blocks of each area for rules; they lie behind the ring.
-    rules_blocks: usize,
-    /// Serial of the last set of rules.
-    rules_serial: u64,
+    /// Blocks of each area for bans; they lie behind the ring.
+    bans_blocks: usize,
+    /// Serial of the last set of bans.
+    bans_serial: u64,
     /// The area to write first, and whether both hold the last set.
-    rules_first: usize,
-    rules_doubled: bool,
-    /// Removes that lie where rules go.
+    bans_first: usize,
+    bans_doubled: bool,
+    /// Removes that lie where bans go.
     displaced: Vec<Removed>,
 }
 
@@ -126,8 +128,8 @@ impl Journal {
         let blocks = usize::try_from(geometry.journal_blocks())
             .unwrap_or(usize::MAX)
             .min(1 << 16);
-        let rules_blocks = rules_blocks(geometry);
-        let blocks = blocks - 2 * rules_blocks;
+        let bans_blocks = bans_blocks(geometry);
+        let blocks = blocks - 2 * bans_blocks;
         Self {
             offset: geometry.journal_offset,
             device,
@@ -136,14 +138,14 @@ impl Journal {
             doubled: false,
             last: blocks.saturating_sub(1),
             growing: Vec::new(),
-            ring: vec![Held::default(); blocks],
+            ring: vec![RingBlock::default(); blocks],
             begun: 0,
             is_written: false,
             forgotten_below: 0,
-            rules_blocks,
-            rules_serial: 0,
-            rules_first: 0,
-            rules_doubled: true,
+            bans_blocks,
+            bans_serial: 0,
+            bans_first: 0,
+            bans_doubled: true,
             displaced: Vec::new(),
         }
     }
@@ -165,8 +167,8 @@ impl Journal {
         let mut seen = Vec::with_capacity(blocks.len());
         for (place, block) in blocks.into_iter().enumerate() {
             seen.push(match block {
-                // Sets of rules are never where the ring is.
-                Block::Blank | Block::Rules(_) => Seen::Blank,
+                // Sets of bans are never where the ring is.
+                Block::Blank | Block::Bans(_) => Seen::Blank,
                 Block::Damaged => Seen::Damaged,
                 Block::Unreadable => Seen::Unreadable,
                 Block::Removes(block) => {
@@ -187,30 +189,30 @@ impl Journal {
             // An ordinal that a lost block may have is not used again.
             self.next = self.next.saturating_add(ORDINALS_SKIPPED);
         }
-        let (rules, rules_lost) = self.read_rules(areas, clean, &mut removed);
+        let (bans, bans_lost) = self.read_bans(areas, clean, &mut removed);
         let lost = Lost {
-            rules: rules_lost,
+            bans: bans_lost,
             removes_below,
         };
         Journalled {
             removed,
-            rules,
+            bans,
             lost,
         }
     }
 
     fn read_blocks(&self, medium: &Medium) -> Vec<Block> {
-        let count = self.ring.len() + 2 * self.rules_blocks;
-        let mut bytes = AlignedBuf::zeroed(count * BLOCK);
+        let count = self.ring.len() + 2 * self.bans_blocks;
+        let mut bytes = AlignedBuf::zeroed(count * IO_BLOCK);
         let is_whole = medium.fill(self.offset, &mut bytes).is_some();
         let mut block = |(n, bytes): (usize, &mut [u8])| {
-            let at = self.offset + (n * BLOCK) as u64;
+            let at = self.offset + (n * IO_BLOCK) as u64;
             if !is_whole && medium.fill(at, bytes).is_none() {
                 return Block::Unreadable;
             }
             self.decode(medium, bytes)
         };
-        let blocks = bytes.chunks_mut(BLOCK).enumerate();
+        let blocks = bytes.chunks_mut(IO_BLOCK).enumerate();
         blocks.map(&mut block).collect()
     }
 
@@ -222,15 +224,15 @@ impl Journal {
         if let Some(block) = removes.filter(|it| it.device == self.device) {
             return Block::Removes(block);
         }
-        let rules = RulesBlock::decode(bytes, &medium.secret);
-        let rules = rules.filter(|it| it.device == self.device);
-        rules.map_or(Block::Damaged, Block::Rules)
+        let bans = RulesBlock::decode(bytes, &medium.secret);
+        let bans = bans.filter(|it| it.device == self.device);
+        bans.map_or(Block::Damaged, Block::Bans)
     }
 
     fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
         let versions = block.removed.iter().map(|it| it.version.0);
         // Written under this checkpoint at the latest: the next two must begin before it goes.
-        self.ring[place] = Held {
+        self.ring[place] = RingBlock {
             version_max: versions.max().unwrap_or(0),
             checkpoint: self.begun,
         };
@@ -242,9 +244,9 @@ impl Journal {
         removed.extend(block.removed);
     }
 
-    /// The rules that count, and whether there were some that are lost. Adds removes that lie where
-    /// rules go.
-    fn read_rules(
+    /// The bans that count, and whether there were some that are lost. Adds removes that lie where
+    /// bans go.
+    fn read_bans(
         &mut self,
         blocks: Vec<Block>,
         clean: bool,
@@ -252,13 +254,13 @@ impl Journal {
     ) -> (Vec<RuleLine>, bool) {
         let mut areas = [Vec::new(), Vec::new()];
         for (n, block) in blocks.into_iter().enumerate() {
-            areas[n / self.rules_blocks].push(match block {
+            areas[n / self.bans_blocks].push(match block {
                 Block::Blank => AreaBlock::Blank,
-                Block::Rules(block) => AreaBlock::Rules(block),
+                Block::Bans(block) => AreaBlock::Bans(block),
                 Block::Damaged => AreaBlock::Damaged,
                 Block::Unreadable => AreaBlock::Unreadable,
                 Block::Removes(block) => {
-                    // From before there were rules: written anew before rules go there.
+                    // From before there were bans: written anew before bans go there.
                     self.next = self.next.max(block.ordinal.saturating_add(1));
                     self.displaced.extend_from_slice(&block.removed);
                     removed.extend(block.removed);
@@ -266,19 +268,19 @@ impl Journal {
                 }
             });
         }
-        let rules = areas::choose(areas, clean);
+        let bans = areas::choose(areas, clean);
         // Serials are never used twice, whether their set is whole or not.
-        self.rules_serial = rules.serial;
-        self.rules_first = rules.first;
-        self.rules_doubled = rules.is_doubled;
-        let is_lost = rules.lines.is_none();
-        (rules.lines.unwrap_or_default(), is_lost)
+        self.bans_serial = bans.serial;
+        self.bans_first = bans.first;
+        self.bans_doubled = bans.is_doubled;
+        let is_lost = bans.lines.is_none();
+        (bans.lines.unwrap_or_default(), is_lost)
     }
 
-    /// Whether rules should be written anew although they are the same: only one area holds them.
-    pub(crate) fn has_one_set_of_rules(&self) -> bool {
+    /// Whether bans should be written anew although they are the same: only one area holds them.
+    pub(crate) fn has_one_set_of_bans(&self) -> bool {
         // Removes that lie there go to the ring first, which an opening has no time for.
-        !self.rules_doubled && self.displaced.is_empty()
+        !self.bans_doubled && self.displaced.is_empty()
     }
 
     /// Ordinal of the next block of removes.
@@ -286,42 +288,42 @@ impl Journal {
         self.next
     }
 
-    /// Removes that lie where rules go, once: they must be written anew first.
+    /// Removes that lie where bans go, once: they must be written anew first.
     pub(crate) fn take_displaced(&mut self) -> Vec<Removed> {
         std::mem::take(&mut self.displaced)
     }
 
-    /// Writes the rules in force, to one area and then to the other. Durable when this returns.
-    pub(crate) fn write_rules(&mut self, medium: &Medium, lines: &[RuleLine]) -> io::Result<()> {
+    /// Writes the bans in force, to one area and then to the other. Durable when this returns.
+    pub(crate) fn write_bans(&mut self, medium: &Medium, lines: &[RuleLine]) -> io::Result<()> {
         let blocks = lines.len().div_ceil(RULES_PER_BLOCK).max(1);
         assert!(
-            blocks <= self.rules_blocks,
-            "there are no more rules than have room"
+            blocks <= self.bans_blocks,
+            "there are no more bans than have room"
         );
-        self.rules_serial += 1;
-        let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+        self.bans_serial += 1;
+        let mut bytes = AlignedBuf::zeroed(blocks * IO_BLOCK);
         let narrow = |n: usize| u16::try_from(n).expect("at most 33 blocks");
-        for (n, out) in bytes.chunks_mut(BLOCK).enumerate() {
+        for (n, out) in bytes.chunks_mut(IO_BLOCK).enumerate() {
             let lines = lines.iter().skip(n * RULES_PER_BLOCK);
             let block = RulesBlock {
                 device: self.device,
-                serial: self.rules_serial,
+                serial: self.bans_serial,
                 block: narrow(n),
                 blocks: narrow(blocks),
                 lines: lines.take(RULES_PER_BLOCK).copied().collect(),
             };
             block.encode(out, &medium.secret);
         }
-        self.rules_doubled = false;
-        for area in [self.rules_first, 1 - self.rules_first] {
-            let place = self.ring.len() + area * self.rules_blocks;
-            medium.write(self.offset + (place * BLOCK) as u64, &bytes)?;
+        self.bans_doubled = false;
+        for area in [self.bans_first, 1 - self.bans_first] {
+            let place = self.ring.len() + area * self.bans_blocks;
+            medium.write(self.offset + (place * IO_BLOCK) as u64, &bytes)?;
             // A power cut must not tear both.
             medium.sync()?;
             // Should the write that follows fail, this area is the only one that is whole.
-            self.rules_first = 1 - area;
+            self.bans_first = 1 - area;
         }
-        self.rules_doubled = true;
+        self.bans_doubled = true;
         Ok(())
     }
 
@@ -349,7 +351,7 @@ impl Journal {
     }
 
     /// The next `n` places that hold nothing of the last block.
-    fn ahead(&self, n: usize) -> impl Iterator<Item = Held> {
+    fn ahead(&self, n: usize) -> impl Iterator<Item = RingBlock> {
         let first = self.base + 1 + usize::from(self.doubled);
         (first..first + n).map(|place| self.ring[place % self.ring.len()])
     }
@@ -376,7 +378,7 @@ impl Journal {
 
     /// Whether any of the next `places` holds removes that two checkpoints do not hold yet.
     fn any_young(&self, places: usize, completed: u64) -> bool {
-        let young = |held: Held| held.version_max > 0 && held.checkpoint + 2 > completed;
+        let young = |held: RingBlock| held.version_max > 0 && held.checkpoint + 2 > completed;
         self.ahead(places).any(young)
     }
 
@@ -421,11 +423,11 @@ impl Journal {
         block.encode(&mut bytes, &medium.secret);
         self.next += 1;
         self.is_written = true;
-        self.ring[self.last] = Held {
+        self.ring[self.last] = RingBlock {
             version_max,
             checkpoint: self.begun,
         };
-        medium.write(self.offset + (self.last * BLOCK) as u64, &bytes)
+        medium.write(self.offset + (self.last * IO_BLOCK) as u64, &bytes)
     }
 
     /// The superblock declares removes below `below` forgotten.

@@ -17,10 +17,10 @@ use super::DeviceHealth;
 use super::bad_places::BadPlaces;
 use crate::clock::Clock;
 use crate::device::Device;
-use crate::format::{SECTOR, round_up};
+use crate::format::{MIN_UNIT, round_up};
 use crate::geometry::Geometry;
 use crate::key::Secret;
-use crate::memory::{AlignedBuf, Budget, Reservation, Spares};
+use crate::memory::{AlignedBuf, Budget, BufferPool, Reservation};
 use crate::record::Record;
 use crate::stats::Counters;
 
@@ -58,7 +58,7 @@ pub(crate) struct Medium {
     /// Bytes of the footer that was read last.
     pub(crate) footer_bytes: AtomicUsize,
     /// Buffers for reads of the usual length.
-    buffers: Arc<Spares>,
+    buffers: Arc<BufferPool>,
 }
 
 impl Medium {
@@ -221,11 +221,11 @@ impl Medium {
 }
 
 /// Buffers for first reads, with what the device's alignment adds to them.
-fn read_buffers(device: &dyn Device, budget: &Budget) -> Arc<Spares> {
-    let added = if device.alignment() > SECTOR {
+fn read_buffers(device: &dyn Device, budget: &Budget) -> Arc<BufferPool> {
+    let added = if device.alignment() > MIN_UNIT {
         device.alignment()
     } else {
         0
     };
-    Spares::new(FIRST_READ + added, budget)
+    BufferPool::new(FIRST_READ + added, budget)
 }

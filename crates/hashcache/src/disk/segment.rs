@@ -4,13 +4,13 @@
 //! where it readmits what is in use.
 //!
 //! Invariant: a list counts only if it was written by the lap that the cursor names.
-//! Cost: one read of a segment that is sealed, as a rule; else a read for each 256 KiB of it.
+//! Cost: one read of a segment that is sealed, in general; else a read for each 256 KiB of it.
 
 use std::sync::atomic::Ordering;
 
 use super::Medium;
 use crate::disk::circular_log::Cursor;
-use crate::format::{BATCH_HEADER, BLOCK, BatchHeader, FOOTER_TAIL, Footer, Listed, round_up};
+use crate::format::{BATCH_HEADER, BatchHeader, FOOTER_TAIL, Footer, IO_BLOCK, Listed, round_up};
 use crate::memory::AlignedBuf;
 
 /// What the lists of a segment say.
@@ -91,7 +91,7 @@ fn footer(medium: &Medium, segment: u64) -> Option<Footer> {
     let start = segment_offset(medium, segment);
     // About as long as the last: one read does, mostly.
     let guess = medium.footer_bytes.load(Ordering::Relaxed);
-    let guess = round_up(guess + guess / 16, BLOCK);
+    let guess = round_up(guess + guess / 16, IO_BLOCK);
     let mut end = AlignedBuf::zeroed(guess.max(64 << 10).min(bytes));
     medium.fill(start + (bytes - end.len()) as u64, &mut end)?;
     let claimed = Footer::claimed_bytes(&end, bytes)?;
@@ -140,7 +140,7 @@ impl<'a> Window<'a> {
     fn get(&mut self, from: usize, length: usize) -> Option<&[u8]> {
         let to = (from + length).min(self.segment_bytes);
         if from < self.at || to > self.at + self.bytes.len() {
-            let wanted = round_up(length.max(self.window_bytes), BLOCK);
+            let wanted = round_up(length.max(self.window_bytes), IO_BLOCK);
             let size = wanted.min(self.segment_bytes.checked_sub(from)?);
             self.bytes = AlignedBuf::zeroed(size);
             self.at = from;

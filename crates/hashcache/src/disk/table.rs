@@ -15,10 +15,10 @@ use std::io;
 use bytes::Bytes;
 
 use crate::address::{LogPos, SetId, Slot};
-use crate::bans::Rules;
+use crate::bans::Bans;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium, Read};
-use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
+use crate::format::{Family, Prelude, RecordAddress, Removed, Tail, TailAddress};
 use crate::geometry::Geometry;
 use crate::key::KeyHash;
 use crate::memory::{AlignedBuf, Reservation};
@@ -60,9 +60,9 @@ pub(crate) fn range(medium: &Medium, set: SetId) -> (u64, usize) {
 }
 
 /// What the record in a slot must say of its place.
-pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordPlace {
+pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordAddress {
     let place = set.0 * u64::from(medium.geometry.ways) + slot.0 as u64;
-    RecordPlace {
+    RecordAddress {
         device: medium.device_id,
         stamp: 0,
         place,
@@ -132,7 +132,7 @@ fn read_tail(
     medium: &Medium,
     log: &LogMap,
     filled: &Filled,
-    tail: TailPlace,
+    tail: TailAddress,
 ) -> Result<Bytes, Read> {
     let at = LogPos(tail.position);
     let length = usize::try_from(tail.length).map_err(|_| Read::Damaged)?;
@@ -205,23 +205,25 @@ pub(crate) fn clear_slot(
 ) -> io::Result<()> {
     let empty = AlignedBuf::zeroed(medium.geometry.block_bytes as usize);
     write_slot(medium, set, slot, &empty)?;
-    index.shard(key).policy.vacated(key, slot);
+    if let Some(table) = index.shard(key).policy.table_mut() {
+        table.vacated(key, slot);
+    }
     Ok(())
 }
 
-/// Clears the slots of `set` whose record rules have taken away, or made stale up to `stale_upto`,
+/// Clears the slots of `set` whose record bans have taken away, or made stale up to `stale_upto`,
 /// and those of older versions beside it. Returns how many bytes were written. Durable after the
 /// caller's sync.
 pub(crate) fn clear_barred(
     medium: &Medium,
     index: &Index,
-    rules: &Rules,
+    bans: &Bans,
     buffer: &mut AlignedBuf,
     set: SetId,
     stale_upto: Version,
 ) -> io::Result<u64> {
     let preludes = preludes(medium, buffer, set)?;
-    let clears = |it: &&Prelude| rules.clears(&it.fields, &it.name, stale_upto);
+    let clears = |it: &&Prelude| bans.clears(&it.fields, &it.name, stale_upto);
     let gone: Vec<_> = preludes.iter().flatten().filter(clears).collect();
     let is_gone = |it: &Prelude| {
         let (key, version) = (it.fields.key, it.fields.version);

@@ -2,7 +2,7 @@
 //!
 //! They say where records were put, never that the records arrived: a record proves itself.
 
-use super::{BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, Layout, ORDINAL_MAX, put, round_up, tiles};
+use super::{COUNT_MAX, Fieldreader, IO_BLOCK, LAP_MAX, Layout, ORDINAL_MAX, put, round_up, tiles};
 use crate::key::{KeyHash, Secret};
 use crate::object::Version;
 
@@ -110,7 +110,7 @@ pub(crate) struct BatchHeader {
 impl BatchHeader {
     /// Bytes of a header that lists `count` records, padded to a sector.
     pub(crate) fn bytes(count: usize) -> usize {
-        round_up(HEADER + count * LIST_ENTRY, super::SECTOR)
+        round_up(HEADER + count * LIST_ENTRY, super::MIN_UNIT)
     }
 
     /// Writes the header to the start of `out`, which has `BatchHeader::bytes` bytes.
@@ -144,7 +144,7 @@ impl BatchHeader {
         let sane = field.u32(8) == BATCH_MAGIC
             && header <= batch
             && batch <= 16 << 20
-            && batch.is_multiple_of(BLOCK)
+            && batch.is_multiple_of(IO_BLOCK)
             && count <= batch / LIST_ENTRY
             && header == Self::bytes(count);
         sane.then_some(header)
@@ -184,7 +184,7 @@ pub(crate) struct Footer {
 impl Footer {
     /// Bytes at the end of a segment that a footer with `count` lines takes.
     pub(crate) fn bytes(count: usize) -> usize {
-        round_up(FOOTER_TAIL + count * LIST_ENTRY, BLOCK)
+        round_up(FOOTER_TAIL + count * LIST_ENTRY, IO_BLOCK)
     }
 
     /// The footer, to be written so that it ends where the segment ends.

@@ -1,11 +1,11 @@
 //! Blocks of the remove journal: what a returned `remove` took away stays away.
 
-use super::{BLOCK, COUNT_MAX, Fieldreader, Layout, put, tiles};
+use super::{COUNT_MAX, Fieldreader, IO_BLOCK, Layout, put, tiles};
 use crate::key::{KeyHash, Secret};
 use crate::object::Version;
 
 /// Size of a journal block, bytes.
-pub(crate) const JOURNAL_BLOCK: usize = BLOCK;
+pub(crate) const JOURNAL_BLOCK: usize = IO_BLOCK;
 /// Removes that fit into one block.
 pub(crate) const REMOVES_PER_BLOCK: usize = (JOURNAL_BLOCK - JOURNAL_HEADER) / REMOVE_BYTES;
 

@@ -20,16 +20,16 @@ pub(crate) use batch::{
 pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part, ROW_CHECK};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
-    Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Place as RecordPlace, Prelude, TAIL_HEADER, Tail,
-    TailPlace, encode_record, kind_number, record_bytes,
+    Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Prelude, RecordAddress, TAIL_HEADER, Tail,
+    TailAddress, encode_record, kind_number, record_bytes,
 };
 pub(crate) use rules::{Prefix, RULES_PER_BLOCK, RuleLine, RulesBlock, Select};
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 /// Smallest step of a position, and what every record is padded to.
-pub(crate) const SECTOR: usize = 512;
+pub(crate) const MIN_UNIT: usize = 512;
 /// What batches, superblocks and journal blocks are aligned to.
-pub(crate) const BLOCK: usize = 4096;
+pub(crate) const IO_BLOCK: usize = 4096;
 /// The format this build reads and writes.
 pub(crate) const VERSION: u32 = 2;
 

@@ -77,7 +77,7 @@ pub(crate) struct Fields {
 
 /// Where a record lies; part of what its MAC covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordAddress {
     pub(crate) device: u16,
     /// Stamp of the segment, 0 in the Disk Table.
     pub(crate) stamp: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Place {
 
 /// The part of a record that did not fit into its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TailPlace {
+pub(crate) struct TailAddress {
     /// Log position, counted in units since the log was made.
     pub(crate) position: u64,
     /// Bytes of the record that lie there, the tail's own header excluded.
@@ -101,7 +101,7 @@ pub(crate) struct Prelude {
     pub(crate) name: Bytes,
     pub(crate) metadata_bytes: usize,
     pub(crate) content_bytes: usize,
-    pub(crate) tail: Option<TailPlace>,
+    pub(crate) tail: Option<TailAddress>,
     /// Bytes of the prelude.
     bytes: usize,
     checksums: Vec<u32>,
@@ -171,8 +171,8 @@ pub(crate) fn encode_record(
     out: &mut [u8],
     secret: &Secret,
     fields: &Fields,
-    place: Place,
-    tail: Option<TailPlace>,
+    place: RecordAddress,
+    tail: Option<TailAddress>,
     name: &[u8],
     metadata: &Bytes,
     content: &[Bytes],
@@ -248,7 +248,7 @@ fn narrow_u16(length: usize) -> u16 {
 
 impl Prelude {
     /// Decodes the prelude at the start of `bytes`, if it is a record of this store at this place.
-    pub(crate) fn decode(bytes: &[u8], secret: &Secret, place: Place) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8], secret: &Secret, place: RecordAddress) -> Option<Self> {
         if bytes.len() < HEADER {
             return None;
         }
@@ -272,7 +272,7 @@ impl Prelude {
         if secret.mac(&[&prelude_slice[8..]]) != field.u64(0) {
             return None;
         }
-        let found = Place {
+        let found = RecordAddress {
             device: field.u16(46),
             stamp: field.u64(48),
             place: field.u64(56),
@@ -313,7 +313,7 @@ impl Prelude {
             name: Bytes::copy_from_slice(&prelude_slice[prelude - name_bytes..]),
             metadata_bytes,
             content_bytes,
-            tail: known(field.u64(112)).map(|position| TailPlace {
+            tail: known(field.u64(112)).map(|position| TailAddress {
                 position,
                 length: field.u32(120),
             }),
@@ -367,7 +367,13 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// Writes header and bytes to the start of `out`.
-    pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret, place: Place, bytes: &[u8]) {
+    pub(crate) fn encode(
+        &self,
+        out: &mut [u8],
+        secret: &Secret,
+        place: RecordAddress,
+        bytes: &[u8],
+    ) {
         let (head, rest) = out.split_at_mut(TAIL_HEADER);
         head.fill(0);
         put(head, 8, &self.version.0.to_le_bytes());
@@ -388,7 +394,7 @@ impl Tail {
         &self,
         bytes: &'a [u8],
         secret: &Secret,
-        place: Place,
+        place: RecordAddress,
         length: usize,
     ) -> Option<&'a [u8]> {
         let body = bytes.get(TAIL_HEADER..TAIL_HEADER.checked_add(length)?)?;
@@ -410,7 +416,7 @@ impl Tail {
 mod tests {
     use super::*;
 
-    fn sample() -> (Secret, Fields, Place) {
+    fn sample() -> (Secret, Fields, RecordAddress) {
         let secret = Secret::from_bytes([3; 32]);
         let fields = Fields {
             kind: Kind::Head,
@@ -430,7 +436,7 @@ mod tests {
         (
             secret,
             fields,
-            Place {
+            RecordAddress {
                 device: 0,
                 stamp: 77,
                 place: 12,
@@ -480,8 +486,8 @@ mod tests {
     fn a_record_is_nothing_at_another_place_or_for_another_store() {
         let (secret, _, place) = sample();
         let bytes = encoded(&[]);
-        let elsewhere = Place { place: 13, ..place };
-        let later = Place { stamp: 78, ..place };
+        let elsewhere = RecordAddress { place: 13, ..place };
+        let later = RecordAddress { stamp: 78, ..place };
         assert!(Prelude::decode(&bytes, &secret, place).is_some());
         assert!(Prelude::decode(&bytes, &secret, elsewhere).is_none());
         assert!(Prelude::decode(&bytes, &secret, later).is_none());

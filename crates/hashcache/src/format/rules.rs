@@ -1,10 +1,10 @@
 //! Blocks of rules: what a purge took away that was not one name.
 
-use super::{BLOCK, COUNT_MAX, Fieldreader, Layout, put, tiles};
+use super::{COUNT_MAX, Fieldreader, IO_BLOCK, Layout, put, tiles};
 use crate::key::Secret;
 
 /// Rules that fit into one block.
-pub(crate) const RULES_PER_BLOCK: usize = (BLOCK - RULES_HEADER) / RULE_BYTES;
+pub(crate) const RULES_PER_BLOCK: usize = (IO_BLOCK - RULES_HEADER) / RULE_BYTES;
 
 const RULES_HEADER: usize = 32;
 const RULE_BYTES: usize = 32;
@@ -73,7 +73,7 @@ pub(crate) struct RulesBlock {
 impl RulesBlock {
     /// Encodes at most [`RULES_PER_BLOCK`] rules.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
-        assert!(self.lines.len() <= RULES_PER_BLOCK && out.len() == BLOCK);
+        assert!(self.lines.len() <= RULES_PER_BLOCK && out.len() == IO_BLOCK);
         out.fill(0);
         let count = u32::try_from(self.lines.len()).expect("at most 127");
         put(out, 8, &MAGIC.to_le_bytes());
@@ -104,7 +104,7 @@ impl RulesBlock {
 
     /// The block in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
-        let bytes = bytes.get(..BLOCK)?;
+        let bytes = bytes.get(..IO_BLOCK)?;
         let field = Fieldreader(bytes);
         let count = usize::try_from(field.u32(12)).ok()?;
         let genuine = field.u32(8) == MAGIC
@@ -173,7 +173,7 @@ mod tests {
             blocks: 5,
             lines: (0..RULES_PER_BLOCK as u64).map(line).collect(),
         };
-        let mut bytes = vec![0; BLOCK];
+        let mut bytes = vec![0; IO_BLOCK];
         block.encode(&mut bytes, &secret);
         assert_eq!(RulesBlock::decode(&bytes, &secret), Some(block));
         for at in [0, 12, 31, 4000] {

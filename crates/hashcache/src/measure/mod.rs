@@ -16,7 +16,7 @@ pub use probe::{Probe, ProbeError, probe_blank, probe_written};
 
 use crate::clock::Clock;
 use crate::error::OpenError;
-use crate::store::device::{self, Place};
+use crate::store::device::{self, DevicePath};
 
 /// Why a disk could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ pub fn measure(
         let device = nameless_file(path, file_bytes).map_err(MeasureError::File)?;
         return Ok(probe_blank(&device, budget, clock)?);
     }
-    let opened = device::existing(&Place::of_path(path.into()))?;
+    let opened = device::existing(&DevicePath::of_path(path.into()))?;
     let geometry = &opened.geometry;
     let end = geometry.log_offset + geometry.segments * u64::from(geometry.segment_bytes);
     Ok(probe_written(

@@ -1,13 +1,13 @@
-//! The one budget of memory: whoever wants to hold bytes reserves them first.
+//! The one memory budget: code that wants to hold bytes reserves them first.
 //!
-//! When it is spent, hot objects make room; when that is not enough, the caller waits or goes
-//! without. What may be held for long because a client is slow ([`Class::Bulk`]) leaves a quarter
-//! to everything else, so that a hit, a page or a small miss never waits for slow transfers.
+//! When the budget is spent, hot objects make room. If that is not enough, the caller waits or goes
+//! without. Content that a slow client may hold for long ([`Class::Bulk`]) leaves a quarter to
+//! everything else, so a hit, a page or a small miss never waits for slow transfers.
 //!
-//! Invariants: a release wakes, in the order of their coming, those whose bytes fit by then and
-//! nobody else; a refused reservation releases nothing. Else all who wait would wake each other for
-//! as long as the budget is spent. Transfers take turns ([`Turn`]): who has just released
-//! something does not take it again past those who wait.
+//! Invariants: a release wakes waiters in the order in which they queued, and only those whose
+//! bytes fit. A refused reservation releases nothing. Otherwise the waiters would wake each other
+//! for as long as the budget is spent. Transfers take turns ([`Turn`]): a transfer that has just
+//! released memory does not take it back before the waiters.
 //! Cost: two atomic operations a reservation, four for bulk.
 
 use std::collections::VecDeque;

@@ -1,14 +1,14 @@
-//! Buffers aligned to 4 KiB, as direct I/O asks for.
+//! Buffers aligned to 4 KiB, as direct I/O requires.
 //!
-//! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the
-//! heap. Those of the usual length are used again (`buffer_pool`).
+//! A large buffer is a mapping of its own: when it is freed, its memory is back with the system at
+//! once, whatever else lies in the heap. Buffers of the usual length are reused (`buffer_pool`).
 //! Cost: two system calls and a page fault per 4 KiB.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::budget::Reservation;
-use super::buffer_pool::Spares;
+use super::buffer_pool::BufferPool;
 use super::mapping::Mapping;
 
 /// Buffers from this size on are mapped.
@@ -25,7 +25,7 @@ pub struct AlignedBuf {
     /// Keeps the memory on the books for as long as it is held.
     reservation: Option<Reservation>,
     /// Where it goes when it is not needed any more, if not back to the system.
-    home: Option<Arc<Spares>>,
+    home: Option<Arc<BufferPool>>,
 }
 
 enum Memory {
@@ -69,7 +69,7 @@ impl AlignedBuf {
         mapping: Mapping,
         len: usize,
         reservation: Reservation,
-        home: &Arc<Spares>,
+        home: &Arc<BufferPool>,
     ) -> Self {
         Self {
             memory: Memory::Mapped(mapping),

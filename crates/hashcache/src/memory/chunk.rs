@@ -1,7 +1,7 @@
-//! Chunks: what a writer fills, piece by piece, while others read what is there already.
+//! Chunks: memory that a writer fills piece by piece while followers read what is there.
 //!
-//! A whole page lies in a slab, so that a long transfer leaves no holes in the heap; less than that
-//! lies in the heap, because a slab would be mostly empty.
+//! A chunk of a whole page lies in a slab, so that a long transfer leaves no holes in the heap. A
+//! smaller chunk lies in the heap, because a slab would stay mostly empty.
 
 use bytes::{Bytes, BytesMut};
 

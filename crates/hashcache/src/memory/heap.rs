@@ -1,9 +1,9 @@
-//! The heap: has the allocator give back to the system what was freed.
+//! Makes the allocator give freed memory back to the system.
 //!
-//! Called by `pressure`. Of a burst of pending writes glibc keeps all that is freed, because
-//! something small that still lives lies behind it: 280 of 400 MiB, which no budget knows of.
+//! Called by `pressure`. After a burst of pending writes glibc keeps all freed memory, because
+//! something small and alive lies behind it: 280 of 400 MiB, which no budget knows of.
 //!
-//! Cost: a walk over what is free, some milliseconds; so only after much was freed, and seldom.
+//! Cost: a walk over the free lists, some milliseconds; so only after much was freed, and seldom.
 #![expect(unsafe_code, reason = "the allocator is asked by a call of C")]
 
 use std::time::Duration;

@@ -1,16 +1,17 @@
 //! Hot objects: records served from memory, in slabs.
 //!
-//! Each shard fills one slab after another and lets the oldest go, unless half of what lies in it
-//! was asked for since: then it gets another round (CLOCK at the grain of a slab).
+//! Each shard fills one slab after another and evicts the oldest slab, unless half of its records
+//! were asked for since: then the slab gets another round (CLOCK with slabs as its unit).
 //!
-//! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: that may make
-//! others go, whose memory the kernel takes back. Then it is made known ([`Hot::insert`]).
+//! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: room for it
+//! may have to be made by evicting others, whose memory the kernel takes back. Then it is published
+//! ([`Hot::insert`]).
 //!
-//! Invariants: a record here is the newest committed one of its name; `cache` removes it, under the
-//! lock of the key's shard, before it lets a newer one or a remove be seen. What a panic has left
-//! half changed is dropped ([`Hot::mend`]).
-//! Cost: one lock and one map look-up a hit, which write to nothing that another lane's threads
-//! write to; about [`ENTRY_BYTES`] beside the bytes.
+//! Invariants: a record here is the newest committed one of its name. `stripe` removes it, under
+//! the lock of the key's shard, before a newer record or a remove becomes visible. A shard that a
+//! panic has left half changed is dropped ([`Hot::mend`]).
+//! Cost: one lock and one map lookup a hit, which write to no cache line of another lane; about
+//! [`ENTRY_BYTES`] beside the bytes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
-use super::pinned::{Held, RECORDS_MAX, Shelf, Stored};
-use super::sharded_lock::{ReadLocked, WideLocks, WriteLocked};
+use super::pinned::{Pinned, PinnedRecords, RECORDS_MAX, Stored};
+use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
 use super::wakes;
 use crate::address::LogPos;
@@ -37,7 +38,8 @@ const ENTRY_BYTES: u64 = 512;
 /// What the map knows of a record.
 struct HotObject {
     stored: Arc<Stored>,
-    shelf: Shelf,
+    /// All records that end in the same slab.
+    in_slab: PinnedRecords,
     asked_for: AtomicBool,
     /// The same since the log last came round to it ([`Hot::peek`]).
     used: AtomicBool,
@@ -53,8 +55,8 @@ impl HotObject {
         }
     }
 
-    fn hold(&self) -> Held {
-        self.shelf.hold(&self.stored)
+    fn pin(&self) -> Pinned {
+        self.in_slab.pin(&self.stored)
     }
 }
 
@@ -63,7 +65,7 @@ struct Shard {
     map: KeyMap<HotObject>,
     open: Option<Open>,
     /// Of each slab from the oldest to the one being filled, the records that end in it.
-    shelves: VecDeque<Shelf>,
+    by_slab: VecDeque<PinnedRecords>,
     /// Records that were copied to end in the last of them, whether they came to lie there or not.
     copied: usize,
     /// What of [`Hot::slabs`] and [`Hot::bytes`] is this shard's.
@@ -75,7 +77,7 @@ impl Shard {
     /// Whether `needed` bytes of a record can be copied in without another slab.
     fn has_room(&self, needed: usize) -> bool {
         let room = self.open.as_ref().map_or(0, Open::room);
-        !self.shelves.is_empty() && self.copied < RECORDS_MAX && room >= needed
+        !self.by_slab.is_empty() && self.copied < RECORDS_MAX && room >= needed
     }
 
     /// Copies as much of `bytes` as has room; returns the copy and what is left.
@@ -90,7 +92,8 @@ impl Shard {
 pub(crate) struct Copied {
     stored: Arc<Stored>,
     /// Of the slab in which it ends.
-    shelf: Shelf,
+    /// All records that end in the same slab.
+    in_slab: PinnedRecords,
 }
 
 impl Copied {
@@ -106,7 +109,7 @@ fn shard(key: KeyHash) -> usize {
 
 /// The hot objects.
 pub(crate) struct Hot {
-    shards: WideLocks<Shard, SHARDS>,
+    shards: ShardedLock<Shard, SHARDS>,
     /// Look-ups answered.
     hits: BusyCounter,
     arena: Arc<Arena>,
@@ -127,7 +130,7 @@ impl Hot {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
-            shards: WideLocks::new((0..SHARDS).map(|_| Shard::default())),
+            shards: ShardedLock::new((0..SHARDS).map(|_| Shard::default())),
             hits: BusyCounter::default(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
@@ -202,12 +205,12 @@ impl Hot {
     }
 
     /// The record under `key`, if it is hot and is what is `wanted`: a hit.
-    pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Held> {
+    pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Pinned> {
         let shard = self.read(key);
         let hot = shard.map.get(&key).filter(|it| wanted(&it.stored.record))?;
         hot.was_asked_for();
         self.hits.add(1);
-        Some(hot.hold())
+        Some(hot.pin())
     }
 
     /// Look-ups that were hits.
@@ -217,11 +220,11 @@ impl Hot {
 
     /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
     /// not count as asking for it.
-    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Held, bool)> {
+    pub(crate) fn peek(&self, key: KeyHash) -> Option<(Pinned, bool)> {
         let shard = self.read(key);
         let hot = shard.map.get(&key)?;
         let used = hot.used.swap(false, Ordering::Relaxed);
-        Some((hot.hold(), used))
+        Some((hot.pin(), used))
     }
 
     /// Whether the record under `key` is hot. Does not count as asking for it.
@@ -305,7 +308,7 @@ impl Hot {
             }
         }
         shard.copied += 1;
-        let shelf = shard.shelves.back()?.clone();
+        let in_slab = shard.by_slab.back()?.clone();
         drop(shard);
         let stored = Stored {
             record: Record {
@@ -320,28 +323,28 @@ impl Hot {
         };
         record.hand_down_judged(&stored.record);
         let stored = Arc::new(stored);
-        Some(Copied { stored, shelf })
+        Some(Copied { stored, in_slab })
     }
 
     /// Makes `copied` the record of its key. Called under the lock of the key's shard.
-    pub(crate) fn insert(&self, copied: Copied) -> Option<Held> {
-        let Copied { stored, shelf } = copied;
+    pub(crate) fn insert(&self, copied: Copied) -> Option<Pinned> {
+        let Copied { stored, in_slab } = copied;
         let key = stored.record.fields.key;
         let bytes = (stored.record.metadata.len() + stored.record.content_bytes()) as u64;
         let mut shard = self.write(key);
-        // A record whose shelf has been let go of meanwhile would never be let go of itself.
-        if !shard.shelves.iter().rev().any(|other| other.is(&shelf)) {
+        // If its slab was evicted meanwhile, the record would never be evicted: drop the copy.
+        if !shard.by_slab.iter().rev().any(|other| other.is(&in_slab)) {
             return None;
         }
         let old = self.take_out(&mut shard, key);
         let hot = HotObject {
             stored,
-            shelf,
+            in_slab,
             asked_for: AtomicBool::new(false),
             used: AtomicBool::new(false),
         };
-        hot.shelf.put(Arc::clone(&hot.stored));
-        let held = hot.hold();
+        hot.in_slab.put(Arc::clone(&hot.stored));
+        let held = hot.pin();
         shard.map.insert(key, hot);
         shard.bytes += bytes;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -361,14 +364,14 @@ impl Hot {
         key: KeyHash,
         needed: usize,
     ) -> Option<WriteLocked<'a, Shard>> {
-        let once = shard.shelves.len();
+        let once = shard.by_slab.len();
         let mut tries = 2 * once;
         while !shard.has_room(needed) {
             let most = self.slabs_max.load(Ordering::Relaxed);
             let may_grow = self.slabs.load(Ordering::Relaxed) < most;
             if let Some(open) = may_grow.then(|| self.arena.open(&self.budget)).flatten() {
                 shard.open = Some(open);
-                shard.shelves.push_back(Shelf::new());
+                shard.by_slab.push_back(PinnedRecords::new());
                 shard.copied = 0;
                 shard.slabs += 1;
                 self.slabs.fetch_add(1, Ordering::Relaxed);
@@ -387,24 +390,24 @@ impl Hot {
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
     fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
-        let Some(shelf) = shard.shelves.pop_front() else {
+        let Some(oldest) = shard.by_slab.pop_front() else {
             return;
         };
-        if shard.shelves.is_empty() {
+        if shard.by_slab.is_empty() {
             shard.open = None;
         }
-        let records = shelf.records();
-        // What came after it under the same name is on a shelf of its own.
+        let records = oldest.records();
+        // What came after it under the same name is in the list of its own slab.
         let own = |stored: &Arc<Stored>| {
             let hot = shard.map.get(&stored.record.fields.key);
             hot.filter(|hot| Arc::ptr_eq(&hot.stored, stored))
         };
         let asked = |hot: &&HotObject| hot.asked_for.swap(false, Ordering::Relaxed);
         let asked_for = records.iter().filter_map(own).filter(asked).count();
-        if asked_counts && 2 * asked_for > records.len() && !shard.shelves.is_empty() {
+        if asked_counts && 2 * asked_for > records.len() && !shard.by_slab.is_empty() {
             // Behind the newest full slab: the last one is still being filled.
-            let behind = shard.shelves.len() - 1;
-            shard.shelves.insert(behind, shelf);
+            let behind = shard.by_slab.len() - 1;
+            shard.by_slab.insert(behind, oldest);
             return;
         }
         shard.slabs -= 1;
@@ -469,7 +472,7 @@ impl Hot {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pinned::Stand;
+    use super::super::pinned::PinnedRecord;
     use super::*;
     use crate::format::{Fields, Kind};
     use crate::key::Secret;
@@ -503,7 +506,7 @@ mod tests {
         }
     }
 
-    fn insert(hot: &Hot, record: &Record) -> Option<Held> {
+    fn insert(hot: &Hot, record: &Record) -> Option<Pinned> {
         hot.insert(hot.copy(record, None)?)
     }
 
@@ -624,18 +627,18 @@ mod tests {
     }
 
     #[test]
-    fn a_record_on_a_stand_outlives_it_and_then_its_memory_comes_back() {
+    fn a_pinned_record_outlives_its_owner_and_then_its_memory_comes_back() {
         let budget = Budget::new(1 << 20);
         let record = Arc::new(record(7, 5_000));
-        let stand = Stand::new(&record, &budget).unwrap();
+        let pinned = PinnedRecord::new(&record, &budget).unwrap();
         let used = budget.used();
         assert!(used > 0);
         let held: Vec<_> = std::thread::scope(|scope| {
-            let holds = || stand.hold();
+            let holds = || pinned.pin();
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(holds)).collect();
             threads.into_iter().map(|it| it.join().unwrap()).collect()
         });
-        drop((stand, record));
+        drop((pinned, record));
         assert!(held.iter().all(|it| it.content(0).iter().all(|b| *b == 7)));
         let piece = held[0].content(0);
         assert_eq!(budget.used(), used);
@@ -644,7 +647,7 @@ mod tests {
         drop(piece);
         assert_eq!(budget.used(), 0);
         let full = Budget::new(100);
-        assert!(Stand::new(&Arc::new(self::record(8, 1)), &full).is_none());
+        assert!(PinnedRecord::new(&Arc::new(self::record(8, 1)), &full).is_none());
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Memory of the index, which anyone can hold us to: each part of some size is a mapping of a
-//! memory file called `hashcache-index`, and `/proc/self/smaps` says how much of it there is.
+//! Memory of the index, which an operator can measure: each large part is a mapping of a memory
+//! file called `hashcache-index`, so `/proc/self/smaps` says how much of it there is.
 //!
-//! Called by `policy/packed`. Why not the heap: there the index could not be told from the rest,
-//! and what an operator sees of a process would be an argument, not a measurement. Names for
-//! anonymous mappings would do as well, but many kernels are built without them.
+//! Called by `policy/packed`. Why not the heap: there the index could not be told from the rest.
+//! Names for anonymous mappings would do as well, but many kernels are built without them.
 //!
 //! Invariant: bytes that were never written are zero and take no memory.
 

@@ -1,5 +1,5 @@
-//! Mappings of one owner: memory that is gone the moment it is given back, whatever lies in the
-//! heap.
+//! Memory mappings with one owner: the memory is back with the system when the owner drops it,
+//! whatever lies in the heap.
 //!
 //! Called by `buffer` and `index`.
 //!

@@ -2,8 +2,8 @@
 //!
 //! Called by `cache`, `io`, `writer` and `policy`.
 //!
-//! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget, which is
-//! what the operator was told (`--memory`).
+//! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget that the
+//! operator was told (`--memory`).
 
 mod budget;
 mod buffer;
@@ -12,10 +12,10 @@ mod chunk;
 mod heap;
 mod hot;
 mod index;
-mod kept;
 mod mapping;
 mod pinned;
 mod pressure;
+mod record_handle;
 mod sharded_lock;
 mod slab;
 mod system_memory;
@@ -24,12 +24,12 @@ mod wakes;
 pub use budget::Reservation;
 pub(crate) use budget::{Budget, Class, Turn, Waiting};
 pub use buffer::AlignedBuf;
-pub(crate) use buffer_pool::Spares;
+pub(crate) use buffer_pool::BufferPool;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::{Copied, Hot};
 pub(crate) use index::IndexMemory;
-pub(crate) use kept::Kept;
-pub(crate) use pinned::{Held, Stand};
-pub(crate) use pressure::Keeper;
-pub(crate) use sharded_lock::{ReadLocked, WideLocks, WriteLocked};
+pub(crate) use pinned::{Pinned, PinnedRecord};
+pub(crate) use pressure::MemoryPressure;
+pub(crate) use record_handle::RecordHandle;
+pub(crate) use sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 pub(crate) use wakes::{Marked, marked, wake};

@@ -1,17 +1,17 @@
-//! Shelves: hot records that end in one slab, kept together for as long as anyone holds one; and
-//! stands, for one record each.
+//! Pinned records: a handle to a record counts its references in the lane of its thread.
 //!
 //! Were each record counted by itself, the processors that ask for it would write to one cache line
-//! in turn. A shelf is counted in every lane: a hit writes to its thread's own. It keeps all of its
-//! records, which costs little more, because who holds one of them holds the slab they lie in. What
-//! is pending shares its memory with nobody: it gets a stand of its own, once it is asked for a
+//! in turn. So references are counted once a lane ([`LaneArc`]): a hit writes to its own thread's
+//! count only. Hot records are counted together, all that end in one slab ([`PinnedRecords`]). That
+//! costs little more memory, because a handle to one of them keeps the whole slab anyway. A pending
+//! record lies in no slab: it gets counts of its own ([`PinnedRecord`]) when it is asked for a
 //! second time.
 //!
-//! Invariant: a record stays where it was put until the shelf and all that is held of it is gone.
-//! Cost: at most [`bytes`] a shelf, whatever lies in it; [`stand_bytes`] a stand.
+//! Invariant: a record stays where it is until its owner and all handles to it are gone.
+//! Cost: at most [`bytes`] a slab, whatever lies in it; [`pinned_record_bytes`] a pending record.
 #![expect(
     unsafe_code,
-    reason = "a record is reached in one step, not by way of what keeps it"
+    reason = "a handle reaches its record in one step, not by way of the counts"
 )]
 
 use std::ops::Deref;
@@ -22,88 +22,64 @@ use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
 use super::slab::SLAB_BYTES;
-use crate::lanes;
+use crate::lanes::LaneArc;
 use crate::record::Record;
 
-/// Most records on a shelf, so that it is bounded where records are tiny or replaced over and over.
+/// Most records of one slab, so that the list is bounded where records are tiny or replaced over
+/// and over.
 pub(super) const RECORDS_MAX: usize = SLAB_BYTES / 256;
 
-/// A record on a shelf, and the memory it is accounted for by.
+/// A hot record, and the memory it is accounted for by.
 pub(super) struct Stored {
     pub(super) record: Record,
     pub(super) _reservation: Reservation,
 }
 
-/// Records are added, never taken out.
-type Records = Mutex<Vec<Arc<Stored>>>;
-
-/// Keeps what is shared by all lanes, for the threads of one. Its own count has a cache line to
-/// itself.
-#[repr(align(64))]
-struct Keeper<T> {
-    kept: Arc<T>,
-}
-
-/// One a lane, all of which keep `kept`.
-fn keepers<T>(kept: &Arc<T>) -> impl Iterator<Item = Arc<Keeper<T>>> {
-    (0..lanes::count()).map(|_| {
-        let kept = Arc::clone(kept);
-        Arc::new(Keeper { kept })
-    })
-}
-
-/// See the module's head. Clones are the same shelf.
+/// The hot records that end in one slab. Records are added, never taken out. Clones share the list.
 #[derive(Clone)]
-pub(super) struct Shelf {
-    /// One a lane.
-    keepers: Arc<[Arc<Keeper<Records>>]>,
-}
+pub(super) struct PinnedRecords(LaneArc<Mutex<Vec<Arc<Stored>>>>);
 
-/// A shelf for one record, which lies elsewhere.
-pub(crate) struct Stand {
+/// One record that lies in no slab, with counts of its own.
+pub(crate) struct PinnedRecord {
     record: NonNull<Record>,
-    /// One a lane.
-    keepers: Box<[Arc<Keeper<OnStand>>]>,
+    owner: LaneArc<Owner>,
 }
 
-/// A record, and the memory its stand is accounted for by.
-struct OnStand {
+/// A record, and the memory its counts are accounted for by.
+struct Owner {
     _record: Arc<Record>,
     _reservation: Reservation,
 }
 
-/// A record that is held: as long as this lives, so do its bytes.
-pub(crate) struct Held {
+/// A handle to a record: as long as this lives, so do the record's bytes.
+pub(crate) struct Pinned {
     record: NonNull<Record>,
-    /// A [`Keeper`].
-    keeper: Arc<dyn Send + Sync>,
+    /// A reference, counted in one lane, to what owns the record.
+    owner: Arc<dyn Send + Sync>,
 }
 
 // SAFETY: a shared reference to a record and a count of references, both of which threads share.
-unsafe impl Send for Held where Arc<Record>: Send {}
+unsafe impl Send for Pinned where Arc<Record>: Send {}
 // SAFETY: as above.
-unsafe impl Sync for Held where Arc<Record>: Sync {}
+unsafe impl Sync for Pinned where Arc<Record>: Sync {}
 // SAFETY: as above.
-unsafe impl Send for Stand where Arc<Record>: Send {}
+unsafe impl Send for PinnedRecord where Arc<Record>: Send {}
 // SAFETY: as above.
-unsafe impl Sync for Stand where Arc<Record>: Sync {}
+unsafe impl Sync for PinnedRecord where Arc<Record>: Sync {}
 
-impl Shelf {
+impl PinnedRecords {
     pub(super) fn new() -> Self {
-        Self {
-            keepers: keepers(&Arc::new(Records::default())).collect(),
-        }
+        Self(LaneArc::new(Mutex::default()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Stored>>> {
-        let records = self.keepers[0].kept.lock();
-        // A list is whole at any time, whatever has panicked.
-        records.unwrap_or_else(PoisonError::into_inner)
+        // A list is whole at any time, also after a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `other` is this shelf.
+    /// Whether `other` is this list.
     pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.keepers, &other.keepers)
+        self.0.is(&other.0)
     }
 
     pub(super) fn put(&self, stored: Arc<Stored>) {
@@ -114,97 +90,86 @@ impl Shelf {
         self.lock().clone()
     }
 
-    /// Holds `stored`, which was put on this shelf. Counted in this thread's lane.
-    pub(super) fn hold(&self, stored: &Arc<Stored>) -> Held {
-        Held {
+    /// A handle to `stored`, which was put into this list. Counted in this thread's lane.
+    pub(super) fn pin(&self, stored: &Arc<Stored>) -> Pinned {
+        Pinned {
             record: NonNull::from(&stored.record),
-            keeper: own(&self.keepers),
+            owner: self.0.of_this_thread().into_any(),
         }
     }
 }
 
-impl Stand {
-    /// One for `record`; `None` when `budget` has no room for it.
+impl PinnedRecord {
+    /// Counts for `record`; `None` when `budget` has no room for them.
     pub(crate) fn new(record: &Arc<Record>, budget: &Budget) -> Option<Self> {
-        let on_stand = Arc::new(OnStand {
+        let owner = Owner {
             _record: Arc::clone(record),
-            _reservation: budget.reserve_free(stand_bytes())?,
-        });
+            _reservation: budget.reserve_free(pinned_record_bytes())?,
+        };
         Some(Self {
             record: NonNull::from(&**record),
-            keepers: keepers(&on_stand).collect(),
+            owner: LaneArc::new(owner),
         })
     }
 
-    /// Holds the record. Counted in this thread's lane.
-    pub(crate) fn hold(&self) -> Held {
-        Held {
+    /// A handle to the record. Counted in this thread's lane.
+    pub(crate) fn pin(&self) -> Pinned {
+        Pinned {
             record: self.record,
-            keeper: own(&self.keepers),
+            owner: self.owner.of_this_thread().into_any(),
         }
     }
 }
 
-/// That of this thread's lane.
-fn own<T: Send + Sync + 'static>(keepers: &[Arc<Keeper<T>>]) -> Arc<dyn Send + Sync> {
-    let own: &Arc<Keeper<T>> = &keepers[lanes::own()];
-    Arc::<Keeper<T>>::clone(own)
-}
-
-impl Held {
-    /// A piece of the content, which keeps what this keeps. Its bytes are counted by themselves:
-    /// who clones them shares nothing with other answers.
+impl Pinned {
+    /// A piece of the content, which keeps what this keeps. Its bytes are counted by themselves: a
+    /// caller that clones them shares no count with other answers.
     pub(crate) fn content(&self, piece: usize) -> Bytes {
         Bytes::from_owner(Piece {
-            held: self.clone(),
+            pinned: self.clone(),
             piece,
         })
     }
 }
 
-impl Clone for Held {
+impl Clone for Pinned {
     fn clone(&self) -> Self {
         Self {
             record: self.record,
-            keeper: Arc::clone(&self.keeper),
+            owner: Arc::clone(&self.owner),
         }
     }
 }
 
-impl Deref for Held {
+impl Deref for Pinned {
     type Target = Record;
 
     fn deref(&self) -> &Record {
-        // SAFETY: the record lies in an `Arc` that the shelf or stand holds, which lets go of
-        // nothing while a keeper lives, and this has one. Nobody writes a record that was put
-        // there, but for its atomics.
+        // SAFETY: the record lies in an `Arc` that its owner holds. The owner lets go of nothing
+        // while it lives, and it lives as long as any reference to it, of which this has one.
+        // Nobody writes a record that was put there, but for its atomics.
         unsafe { self.record.as_ref() }
     }
 }
 
-/// See [`Held::content`].
+/// See [`Pinned::content`].
 struct Piece {
-    held: Held,
+    pinned: Pinned,
     piece: usize,
 }
 
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
-        &self.held.content[self.piece]
+        &self.pinned.content[self.piece]
     }
 }
 
-/// What a shelf takes in memory at most, beside its records.
+/// What the list of a slab's records takes in memory at most, beside the records.
 pub(super) fn bytes() -> u64 {
-    (RECORDS_MAX * size_of::<Arc<Stored>>()) as u64 + keepers_bytes()
+    (RECORDS_MAX * size_of::<Arc<Stored>>()) as u64 + LaneArc::<()>::counts_bytes()
 }
 
-/// What a stand takes in memory, beside its record.
-fn stand_bytes() -> u64 {
-    size_of::<OnStand>() as u64 + keepers_bytes()
-}
-
-fn keepers_bytes() -> u64 {
-    let keeper = 2 * align_of::<Keeper<()>>() + size_of::<Arc<Keeper<()>>>();
-    (lanes::count() * keeper) as u64
+/// What the counts of a [`PinnedRecord`] take in memory, beside the record.
+fn pinned_record_bytes() -> u64 {
+    size_of::<Owner>() as u64 + LaneArc::<()>::counts_bytes()
 }

@@ -1,11 +1,12 @@
-//! The keeper: a thread that has hot objects give memory back when others need it, and the heap
-//! what was freed.
+//! Memory pressure: a thread that makes hot objects give memory back when other programs need it,
+//! and makes the heap give back what was freed.
 //!
-//! It watches use, not pressure: by the time the kernel tells of pressure, one that allocates at
-//! full speed has met the limit, and somebody is killed. Started with a cache, ends with it.
+//! It watches what is used, not what the kernel calls pressure: by the time the kernel reports
+//! pressure, a program that allocates at full speed has met the limit, and the kernel kills a
+//! process. The thread starts and ends with the cache.
 //!
-//! Cost: a look at what the kernel tells, as seldom as the fastest competitor allows: once in half
-//! a second where gigabytes are free, each 2 ms where the limit is near.
+//! Cost: a look at the kernel's figures, as seldom as the fastest competitor allows: twice a second
+//! where gigabytes are free, every 2 ms where the limit is near.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use super::heap::Heap;
 use super::hot::Hot;
-use super::system_memory::{Room, Surroundings};
+use super::system_memory::{Room, SystemMemory};
 use crate::clock::Clock;
 
 /// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
@@ -29,7 +30,7 @@ const CALM: Duration = Duration::from_secs(2);
 const GROW_TIME: Duration = Duration::from_secs(10);
 
 /// The thread. Dropped, it ends.
-pub(crate) struct Keeper {
+pub(crate) struct MemoryPressure {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,7 +41,7 @@ struct Stop {
     told: Condvar,
 }
 
-impl Keeper {
+impl MemoryPressure {
     /// Watches over `hot`, which may take `limit` bytes as far as its own budget goes.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for MemoryPressure {
     fn drop(&mut self) {
         *self
             .stop
@@ -76,7 +77,7 @@ impl Drop for Keeper {
 }
 
 fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
-    let surroundings = Surroundings::of_this_process();
+    let system_memory = SystemMemory::of_this_process();
     let mut heap = Heap::default();
     let mut wait = Duration::ZERO;
     loop {
@@ -88,7 +89,7 @@ fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
         let Some(hot) = hot.upgrade() else { return };
         let (taken, now) = (hot.slab_bytes(), clock.monotone());
         wait = LOOK_MAX;
-        if let Some(room) = surroundings.room(taken) {
+        if let Some(room) = system_memory.room(taken) {
             wait = share.look(room, taken, now);
             hot.keep_within(share.ceiling);
         }

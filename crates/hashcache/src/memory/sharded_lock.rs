@@ -1,12 +1,13 @@
-//! Locks that any number of readers take without getting into each other's way.
+//! Locks that any number of readers take without contending for a cache line.
 //!
-//! With an ordinary lock readers share it, but write to one cache line to say so, and on two
-//! processors that costs them what the second one adds. Here a reader takes the lock of its lane,
-//! and a writer takes those of all lanes, in their order.
+//! With an ordinary lock readers share the lock, but each writes to one cache line to say so. On
+//! two processors that costs what the second one adds. Here a reader takes the lock of its own
+//! lane, and a writer takes the locks of all lanes, always in the same order, so two writers never
+//! deadlock.
 //!
-//! Invariant: who writes holds the lock in every lane, who reads holds it in one; so there is never
-//! a reader beside a writer. `cargo xtask loom` tries it (`models`).
-//! Cost: to read, as one lock; to write, as [`lanes::count`] of them.
+//! Invariant: a writer holds the lock in every lane; a reader holds it in one. So a reader and a
+//! writer never hold a value at the same time. `cargo xtask loom` tries all orders (`models`).
+//! Cost: to read, one lock; to write, [`lanes::count`] of them.
 #![expect(
     unsafe_code,
     reason = "what several locks guard together lies outside of all of them"
@@ -24,7 +25,7 @@ use loom::cell::{ConstPtr, MutPtr, UnsafeCell};
 use plain::{ConstPtr, MutPtr, UnsafeCell};
 
 /// `N` values, each with a lock.
-pub(crate) struct WideLocks<T, const N: usize> {
+pub(crate) struct ShardedLock<T, const N: usize> {
     lanes: Lanes<[RwLock<()>; N]>,
     values: Box<[Value<T>]>,
 }
@@ -35,11 +36,11 @@ struct Value<T>(UnsafeCell<T>);
 
 // SAFETY: a `&T` is given only to holders of a lock in one lane, a `&mut T` only to those of the
 // lock in all lanes, which excludes every other; so this is as shareable as an `RwLock<T>`.
-unsafe impl<T: Send + Sync, const N: usize> Sync for WideLocks<T, N> {}
+unsafe impl<T: Send + Sync, const N: usize> Sync for ShardedLock<T, N> {}
 // SAFETY: it owns its values, and nothing in it belongs to a thread.
-unsafe impl<T: Send, const N: usize> Send for WideLocks<T, N> {}
+unsafe impl<T: Send, const N: usize> Send for ShardedLock<T, N> {}
 
-impl<T, const N: usize> WideLocks<T, N> {
+impl<T, const N: usize> ShardedLock<T, N> {
     /// Of exactly `N` values.
     pub(crate) fn new(values: impl IntoIterator<Item = T>) -> Self {
         let values: Box<[_]> = values
@@ -116,7 +117,7 @@ impl<T, const N: usize> WideLocks<T, N> {
 }
 
 #[cfg(test)]
-impl<T, const N: usize> WideLocks<T, N> {
+impl<T, const N: usize> ShardedLock<T, N> {
     pub(crate) fn read(&self, n: usize) -> ReadLocked<'_, T> {
         self.read_anyway(n).0
     }
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_reader_sees_what_one_writer_wrote_whole() {
-        let locks = WideLocks::<[u64; 8], 2>::new([[0; 8], [0; 8]]);
+        let locks = ShardedLock::<[u64; 8], 2>::new([[0; 8], [0; 8]]);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_read_or_written_is_not_tried() {
-        let locks = WideLocks::<u8, 2>::new([1, 2]);
+        let locks = ShardedLock::<u8, 2>::new([1, 2]);
         let reader = locks.read(0);
         assert!(locks.try_write(0).is_none());
         // What it had taken of the other lanes is given back.

@@ -1,12 +1,11 @@
-//! Slabs: 64 KiB pieces of a memory file that hot objects are copied into, and long writes.
+//! Slabs: 64 KiB pieces of a memory file, for hot objects and long writes.
 //!
-//! Why not the heap: objects come and go in all sizes for months, and a heap that served them grows
-//! holes that no budget knows of. A slab is given back whole.
+//! Why not the heap: objects of all sizes are stored and evicted for months, and a heap that served
+//! them would grow holes that no budget knows of. A slab is freed whole.
 //!
-//! Invariant: bytes of a slab are written once, before anyone else can see them, and the slab is
-//! used again only after its last reference is gone and its pages were punched out of the file:
-//! whoever still had a page of it (a socket, with sendfile) keeps the old bytes, never sees new
-//! ones.
+//! Invariant: bytes of a slab are written once, before any reader can see them. A slab is used
+//! again only after its last reference is gone and its pages were punched out of the file: a socket
+//! that still holds a page of it (sendfile) keeps the old bytes and never sees new ones.
 #![expect(
     unsafe_code,
     reason = "shared memory is mapped and written through raw pointers"
@@ -69,7 +68,7 @@ impl Arena {
         }))
     }
 
-    /// An empty slab, if the arena has one and the budget has room for it and the shelf of what
+    /// An empty slab, if the arena has one and the budget has room for it and the list of what
     /// will end in it.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget) -> Option<Open> {
         let reservation = budget.reserve_free(SLAB_BYTES as u64 + pinned::bytes())?;

@@ -1,10 +1,10 @@
-//! What else wants memory: the control groups this process is in, and the machine.
+//! How much memory the control groups of this process, and the machine, have left.
 //!
-//! Called by `pressure`. Reads what the kernel tells in `/proc` and `/sys`; where it tells nothing
-//! (another system, no such mount) there is nothing to give way to.
+//! Called by `pressure`. Reads the kernel's figures in `/proc` and `/sys`. Where there are none
+//! (another system, no such mount), memory is never short.
 //!
-//! Cost: two small reads a group and one for the machine, a third a group that is more than half
-//! full; some 20 µs.
+//! Cost: two small reads a group and one for the machine, a third for a group that is more than
+//! half full; some 20 µs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -38,12 +38,12 @@ struct Group {
 }
 
 /// See the module's head.
-pub(super) struct Surroundings {
+pub(super) struct SystemMemory {
     groups: Vec<Group>,
     machine: Option<File>,
 }
 
-impl Surroundings {
+impl SystemMemory {
     /// Those of this process.
     pub(super) fn of_this_process() -> Self {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_room_for_a_byte() {
-        let room = Surroundings::of_this_process().room(0).unwrap();
+        let room = SystemMemory::of_this_process().room(0).unwrap();
         assert!(room.to_stay > 0);
     }
 }

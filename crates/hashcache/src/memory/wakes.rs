@@ -1,17 +1,17 @@
-//! What must not run under a lock: wakers, which are other people's code, and the system calls by
-//! which slabs are given back.
+//! Delays what must not run under a lock: wakers, which are foreign code, and the system calls that
+//! give slabs back.
 //!
-//! Memory that comes back wakes callers that wait for it. It also comes back where a record is let
-//! go of under a lock of the engine. A waker that enters the cache there would wait for the lock
-//! that its own thread holds, for ever; a hole punched there would make all others wait for the
-//! kernel.
+//! A release of memory wakes the callers that wait for it. Memory is also released where a record
+//! is dropped under a lock of the engine. A waker that called the cache there would wait for the
+//! lock that its own thread holds, for ever. A hole punched there would make all other threads wait
+//! for the kernel.
 //!
-//! Called by `sharded_lock` and [`marked`] when a lock is taken and let go of; by `budget`,
+//! Called by `sharded_lock` and [`marked`] when a lock is taken and released; by `budget`,
 //! `completion` and `cache` to wake, and by `slab` to give slabs back.
 //!
-//! Invariant: what is left for later is done when the thread lets go of its last lock. While a
-//! thread holds one, the budget asks nobody to make room for it ([`holds_lock`]): what is let go of
-//! would not come back before the lock does.
+//! Invariant: delayed work is done when the thread releases its last lock. While a thread holds
+//! one, the budget asks nothing to make room for it ([`holds_lock`]): what is dropped then would
+//! not come back before the lock is released.
 //! Cost: a counter of the thread's own for each lock that is taken.
 
 use std::cell::{Cell, RefCell};
@@ -155,13 +155,13 @@ mod tests {
     use std::task::{Context, Wake};
 
     use super::super::budget::{Budget, Class};
-    use super::super::sharded_lock::WideLocks;
+    use super::super::sharded_lock::ShardedLock;
     use super::super::slab::Arena;
     use super::*;
 
     /// Counts how often it is woken while the value is free.
     struct Tries {
-        locks: Arc<WideLocks<u8, 2>>,
+        locks: Arc<ShardedLock<u8, 2>>,
         free: AtomicUsize,
     }
 
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn who_waits_for_memory_is_woken_when_no_shard_is_locked_any_more() {
         let tries = Arc::new(Tries {
-            locks: Arc::new(WideLocks::new([0, 0])),
+            locks: Arc::new(ShardedLock::new([0, 0])),
             free: AtomicUsize::new(0),
         });
         let waker = Waker::from(Arc::clone(&tries));
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn who_waits_for_memory_is_not_woken_under_a_lock_that_is_held_to_read() {
         let tries = Arc::new(Tries {
-            locks: Arc::new(WideLocks::new([0, 0])),
+            locks: Arc::new(ShardedLock::new([0, 0])),
             free: AtomicUsize::new(0),
         });
         let waker = Waker::from(Arc::clone(&tries));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_slab_is_given_back_when_the_thread_holds_no_lock_and_not_before() {
-        let locks = WideLocks::<u8, 2>::new([0, 0]);
+        let locks = ShardedLock::<u8, 2>::new([0, 0]);
         let other = std::sync::Mutex::new(());
         let budget = Budget::new(1 << 20);
         let arena = Arena::new(1).unwrap();
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn under_a_lock_no_hot_object_makes_room() {
-        let locks = WideLocks::<u8, 1>::new([0]);
+        let locks = ShardedLock::<u8, 1>::new([0]);
         let budget = Budget::new(100);
         let hot = Arc::new(std::sync::Mutex::new(budget.reserve(80)));
         budget.reclaim_from(move |_| drop(hot.lock().unwrap().take()));

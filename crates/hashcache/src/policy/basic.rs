@@ -4,7 +4,9 @@
 //! The plainest of all: one read answers, one write stores, and two popular objects of one place
 //! put each other out for ever.
 
-use super::{Epoch, Located, LogPos, Policy, SetId};
+use std::ops::Range;
+
+use super::{Epoch, Located, Occupant, SetId, Slot, TablePolicy};
 use crate::key::KeyHash;
 
 /// The index of a table of sets of one slot, which needs none.
@@ -18,16 +20,67 @@ impl Basic {
     }
 }
 
-impl Policy for Basic {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
+impl TablePolicy for Basic {
+    fn locate(&self, key: KeyHash) -> Located {
         Located::Set(SetId(key.set(self.sets)), Epoch::ANY)
     }
+
+    fn wants_slots(&self, _key: KeyHash) -> bool {
+        false
+    }
+
+    fn claim(&mut self, _key: KeyHash, _slots: &[Option<Occupant>]) -> Slot {
+        Slot(0)
+    }
+
+    // Memory holds nothing: the rest has nothing to do.
+
+    fn notes_look_ups(&self) -> bool {
+        false
+    }
+
+    fn looked_for(&mut self, _key: KeyHash) {}
+
+    fn written(&mut self, _key: KeyHash) {}
+
+    fn surplus(&self, _slots: &[Option<Occupant>]) -> Vec<Slot> {
+        Vec::new()
+    }
+
+    fn vacated(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    fn used(&mut self, _key: KeyHash) {}
+
+    fn forget_all(&mut self, _key: KeyHash) -> bool {
+        false
+    }
+
+    fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
+        None
+    }
+
+    fn learn_set(&mut self, _set: SetId, _epoch: Epoch, _slots: &[Option<Occupant>]) {}
+
+    fn claimed(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    fn unlearn(&mut self, _key: KeyHash) {}
+
+    fn nothing_stored(&mut self) {}
+
+    fn save(&mut self, _rows: Range<u32>, _out: &mut Vec<u8>) {}
+
+    fn restore(&mut self, _first: u32, _bytes: &[u8]) {}
+
+    fn entries(&self) -> u64 {
+        0
+    }
+
+    fn clear(&mut self) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Slot;
     use crate::key::Secret;
 
     #[test]
@@ -35,7 +88,7 @@ mod tests {
         let mut basic = Basic::new(100);
         let key = Secret::from_bytes([1; 32]).name(b"a");
         assert_eq!(
-            basic.locate(key, LogPos(0)),
+            basic.locate(key),
             Located::Set(SetId(key.set(100)), Epoch::ANY)
         );
         assert!(!basic.wants_slots(key));

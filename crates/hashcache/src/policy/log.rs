@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::{Candidates, Located, LogPos, Packed, Policy, WAYS};
+use super::{Candidates, Located, LogPolicy, LogPos, Packed, WAYS};
 use crate::config::Rows;
 use crate::key::KeyHash;
 
@@ -204,7 +204,7 @@ impl Log {
     }
 }
 
-impl Policy for Log {
+impl LogPolicy for Log {
     fn locate(&self, key: KeyHash, head: LogPos) -> Located {
         let candidates = self.candidates(key, head);
         if candidates.as_slice().is_empty() {
@@ -212,6 +212,11 @@ impl Policy for Log {
         } else {
             Located::Log(candidates)
         }
+    }
+
+    // All positions are in memory: `locate` never says that a row must be read.
+    fn resolve(&self, key: KeyHash, _saved: &[u8], head: LogPos) -> Candidates {
+        self.candidates(key, head)
     }
 
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos) {
@@ -338,6 +343,20 @@ impl Policy for Log {
 
     fn clear(&mut self) {
         self.packed.clear();
+    }
+
+    // No position waits for a checkpoint, and memory has all of them at any time.
+
+    fn widen(&mut self) {}
+
+    fn narrow(&mut self) {}
+
+    fn save_begins(&mut self) {}
+
+    fn save_counts(&mut self) {}
+
+    fn unsaved(&self) -> usize {
+        0
     }
 
     fn entries(&self) -> u64 {

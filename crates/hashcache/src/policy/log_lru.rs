@@ -17,13 +17,13 @@
 //! that could be the same name is forgotten.
 //! Cost: 15 bits a slot and 32 a position, grouped 40: 31 with half of them, grouped 35. One read
 //! more for what is displaced. While recovery makes rows anew, all their positions are in memory
-//! ([`Policy::widen`]).
+//! ([`LogPolicy::widen`]).
 
 use std::ops::Range;
 
 use super::packed::{Packed, load, store};
-use super::spill::{Place, Spill};
-use super::{Candidates, Located, LogPos, Policy, WAYS};
+use super::spill::{LogAddress, Spill};
+use super::{Candidates, Located, LogPolicy, LogPos, WAYS};
 use crate::key::KeyHash;
 
 const TAG_BITS: u32 = 8;
@@ -93,13 +93,13 @@ pub(crate) struct LogLru {
     early_evictions: u64,
 }
 
-/// An unpacked entry; tag 0 means empty. Its place is filled in where it is known.
+/// An unpacked entry; tag 0 means empty. Its address is filled in where it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     tag: u16,
     generation: u8,
     rank: u8,
-    place: Place,
+    address: LogAddress,
 }
 
 type Row = [Entry; WAYS];
@@ -119,7 +119,7 @@ impl Entry {
             tag: u16::from(narrow(field(word, 0, TAG_BITS))),
             generation: narrow(field(word, TAG_BITS, GENERATION_BITS)),
             rank: narrow(field(word, TAG_BITS + GENERATION_BITS, RANK_BITS)),
-            place: Place {
+            address: LogAddress {
                 position: field(word, SLOT_BITS, POSITION_BITS),
                 run: saved_run(narrow(field(
                     word,
@@ -130,16 +130,16 @@ impl Entry {
         }
     }
 
-    /// Without its place.
+    /// Without its address.
     fn pack(self) -> u64 {
         let rest = u64::from(self.generation) | u64::from(self.rank) << GENERATION_BITS;
         u64::from(self.tag) | rest << TAG_BITS
     }
 
     fn pack_whole(self) -> u64 {
-        let Place { position, run } = self.place;
-        let place = u64::from(position) | u64::from(run_code(run)) << POSITION_BITS;
-        self.pack() | place << SLOT_BITS
+        let LogAddress { position, run } = self.address;
+        let address = u64::from(position) | u64::from(run_code(run)) << POSITION_BITS;
+        self.pack() | address << SLOT_BITS
     }
 
     /// Empty, in the same place of the order of use.
@@ -165,7 +165,7 @@ fn generation(at: LogPos, capacity: u64) -> u8 {
     narrow(field(at.0 / capacity, 0, GENERATION_BITS))
 }
 
-/// What memory says of the place of an entry.
+/// What memory knows of the address of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// The log's head has passed it.
@@ -240,23 +240,23 @@ impl LogLru {
         }
     }
 
-    fn held_place(&self, row: u32, rank: usize) -> Place {
+    fn held_address(&self, row: u32, rank: usize) -> LogAddress {
         let word = match &self.others {
             Some(others) if rank >= self.held => {
                 others.entry(row as usize * (WAYS - self.held) + rank - self.held)
             }
             _ => self.positions.entry(row as usize * self.held + rank),
         };
-        Place {
+        LogAddress {
             position: field(word, 0, POSITION_BITS),
             run: narrow(field(word, POSITION_BITS, RUN_BITS)),
         }
     }
 
-    fn hold_place(&mut self, row: u32, rank: usize, place: Place) {
+    fn hold_address(&mut self, row: u32, rank: usize, address: LogAddress) {
         let (row, held) = (row as usize, self.held);
-        let run = if self.grouped { place.run } else { 0 };
-        let word = u64::from(place.position) | u64::from(run) << POSITION_BITS;
+        let run = if self.grouped { address.run } else { 0 };
+        let word = u64::from(address.position) | u64::from(run) << POSITION_BITS;
         match &mut self.others {
             Some(others) if rank >= held => {
                 others.store(row * (WAYS - held) + rank - held, word);
@@ -265,21 +265,21 @@ impl LogLru {
         }
     }
 
-    /// The place of an entry, if memory has it.
-    fn place(&self, row: u32, way: usize, entry: Entry) -> Option<Place> {
+    /// The address of an entry, if memory has it.
+    fn address(&self, row: u32, way: usize, entry: Entry) -> Option<LogAddress> {
         let rank = usize::from(entry.rank);
         if rank < self.held_ranks() {
-            Some(self.held_place(row, rank))
+            Some(self.held_address(row, rank))
         } else {
-            self.spill.place(Self::slot(row, way))
+            self.spill.address(Self::slot(row, way))
         }
     }
 
     fn known(&self, row: u32, way: usize, entry: Entry, head: LogPos) -> Known {
         let (lap, generation) = (head.0 / self.capacity, u64::from(entry.generation));
-        match self.place(row, way, entry) {
-            Some(place) => self
-                .log_position(place.position, entry.generation, head)
+        match self.address(row, way, entry) {
+            Some(address) => self
+                .log_position(address.position, entry.generation, head)
                 .map_or(Known::Passed, Known::At),
             None if generation == lap % GENERATIONS => Known::Displaced,
             None if lap > 0 && generation == (lap - 1) % GENERATIONS => Known::Displaced,
@@ -311,8 +311,8 @@ impl LogLru {
         self.spill.remove(Self::slot(row, way));
     }
 
-    /// The entry at `way` is the latest used, at `place`; whatever falls behind is displaced.
-    fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, place: Place) {
+    /// The entry at `way` is the latest used, at `address`; whatever falls behind is displaced.
+    fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, address: LogAddress) {
         let own = usize::from(entries[way].rank);
         self.spill.remove(Self::slot(row, way));
         let held = self.held_ranks();
@@ -320,10 +320,10 @@ impl LogLru {
             self.displace_last(row, entries);
         }
         for rank in (1..=own.min(held - 1)).rev() {
-            let place = self.held_place(row, rank - 1);
-            self.hold_place(row, rank, place);
+            let address = self.held_address(row, rank - 1);
+            self.hold_address(row, rank, address);
         }
-        self.hold_place(row, 0, place);
+        self.hold_address(row, 0, address);
         for entry in entries.iter_mut() {
             entry.rank += u8::from(usize::from(entry.rank) < own);
         }
@@ -340,8 +340,8 @@ impl LogLru {
         if entries[way].tag == 0 {
             return;
         }
-        let place = self.held_place(row, last);
-        if !self.spill.insert(Self::slot(row, way), place) {
+        let address = self.held_address(row, last);
+        if !self.spill.insert(Self::slot(row, way), address) {
             self.early_evictions += 1;
             self.forget_from(row, entries, way);
         }
@@ -382,11 +382,11 @@ impl LogLru {
             if entries[way].tag == 0 {
                 continue;
             }
-            let place = self
-                .place(row, way, entries[way])
-                .or_else(|| self.saved_place(old?, way, entries[way]));
-            match place {
-                Some(place) => entries[way].place = place,
+            let address = self
+                .address(row, way, entries[way])
+                .or_else(|| self.saved_address(old?, way, entries[way]));
+            match address {
+                Some(address) => entries[way].address = address,
                 None => {
                     self.forget_from(row, &mut entries, way);
                     self.store_row(row, &entries);
@@ -415,7 +415,7 @@ impl LogLru {
         rank_unless_ranked(&mut entries);
         for entry in &entries {
             if usize::from(entry.rank) < self.held_ranks() {
-                self.hold_place(row, entry.rank.into(), entry.place);
+                self.hold_address(row, entry.rank.into(), entry.address);
             }
         }
         self.store_row(row, &entries);
@@ -430,14 +430,14 @@ impl LogLru {
         Some(std::array::from_fn(entry))
     }
 
-    /// The place that a row saved last has for the entry at `way`, if it is the same entry.
-    fn saved_place(&self, old: &[u8], way: usize, entry: Entry) -> Option<Place> {
+    /// The address that a row saved last has for the entry at `way`, if it is the same entry.
+    fn saved_address(&self, old: &[u8], way: usize, entry: Entry) -> Option<LogAddress> {
         let saved = self.saved_row(old)?[way];
-        (saved.tag == entry.tag && saved.generation == entry.generation).then_some(saved.place)
+        (saved.tag == entry.tag && saved.generation == entry.generation).then_some(saved.address)
     }
 }
 
-impl Policy for LogLru {
+impl LogPolicy for LogLru {
     fn locate(&self, key: KeyHash, head: LogPos) -> Located {
         let row = self.row_of(key);
         let entries = self.row(row);
@@ -447,8 +447,8 @@ impl Policy for LogLru {
             match self.known(row, way, entry, head) {
                 Known::Passed => {}
                 Known::At(at) => {
-                    let place = self.place(row, way, entry);
-                    candidates.add(at, place.unwrap_or_default().run);
+                    let address = self.address(row, way, entry);
+                    candidates.add(at, address.unwrap_or_default().run);
                 }
                 Known::Displaced => return Located::Displaced(row),
             }
@@ -468,13 +468,13 @@ impl Policy for LogLru {
             if self.known(row, way, entry, head) == Known::Passed {
                 continue;
             }
-            let in_memory = self.place(row, way, entry);
-            let Some(place) = in_memory.or_else(|| self.saved_place(saved, way, entry)) else {
+            let in_memory = self.address(row, way, entry);
+            let Some(address) = in_memory.or_else(|| self.saved_address(saved, way, entry)) else {
                 // It could be the newest version: no older one may answer for it.
                 return Candidates::NONE;
             };
-            if let Some(at) = self.log_position(place.position, entry.generation, head) {
-                candidates.add(at, place.run);
+            if let Some(at) = self.log_position(address.position, entry.generation, head) {
+                candidates.add(at, address.run);
             }
         }
         candidates
@@ -491,11 +491,11 @@ impl Policy for LogLru {
             self.early_evictions += 1;
         }
         self.clear_entry(row, &mut entries, way);
-        let place = Place {
+        let address = LogAddress {
             position: u32::try_from(at.0 % self.capacity).expect("a log has at most 2^32 units"),
             run: 0,
         };
-        self.make_latest(row, &mut entries, way, place);
+        self.make_latest(row, &mut entries, way, address);
         // Not before: older versions that find no room to wait are forgotten by their tag.
         entries[way].tag = key.tag(TAG_BITS);
         entries[way].generation = generation(at, self.capacity);
@@ -512,10 +512,15 @@ impl Policy for LogLru {
                 self.known(row, way, entry, head) == Known::At(at),
             );
             if held && is_it {
-                let place = self.held_place(row, entry.rank.into());
-                self.hold_place(row, entry.rank.into(), Place { run, ..place });
+                let address = self.held_address(row, entry.rank.into());
+                self.hold_address(row, entry.rank.into(), LogAddress { run, ..address });
             }
         }
+    }
+
+    // Readmission goes by the hits that the hot objects have seen, see `writer/readmission`.
+    fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
+        false
     }
 
     // Only of the newest of equal tags, or an older version could outlive it; and what is displaced
@@ -537,9 +542,9 @@ impl Policy for LogLru {
         };
         if is_it {
             // Of what was displaced only who read it knows the run, and sets it.
-            let run = self.place(row, way, entries[way]).unwrap_or_default().run;
+            let run = self.address(row, way, entries[way]).unwrap_or_default().run;
             let position = u32::try_from(at.0 % self.capacity).unwrap_or(0);
-            self.make_latest(row, &mut entries, way, Place { position, run });
+            self.make_latest(row, &mut entries, way, LogAddress { position, run });
             self.store_row(row, &entries);
         }
     }

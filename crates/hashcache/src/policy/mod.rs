@@ -51,6 +51,8 @@ pub(crate) use spill::spill_bytes;
 /// Entries in a row, slots in a set.
 pub(crate) const WAYS: usize = 8;
 
+use std::ops::Range;
+
 use crate::address::{LogPos, SetId, Slot};
 use crate::key::KeyHash;
 use crate::object::Version;
@@ -144,146 +146,269 @@ pub(crate) struct Occupant {
     pub(crate) version: Version,
 }
 
-/// One shard's part of an index. Methods of the other family keep their defaults.
-pub(crate) trait Policy: Send + Sync {
-    /// Where `key` may lie, given how far the log has come. Many ask at the same time.
-    fn locate(&self, key: KeyHash, head: LogPos) -> Located;
+/// One shard's part of an index for the Disk Table.
+///
+/// No method has a default: a policy that forgot one would answer "nothing to do", and the store
+/// would serve what was removed or replaced. A policy that has nothing to do says so itself.
+pub(crate) trait TablePolicy: Send + Sync {
+    /// Where `key` may lie. Many threads ask at the same time.
+    fn locate(&self, key: KeyHash) -> Located;
 
-    /// Whether [`Policy::looked_for`] wants to be told.
-    fn notes_look_ups(&self) -> bool {
-        false
-    }
+    /// Whether [`TablePolicy::looked_for`] must be called for each lookup.
+    fn notes_look_ups(&self) -> bool;
 
-    /// Somebody looks for `key`: from now on its set counts as used last.
-    fn looked_for(&mut self, _key: KeyHash) {}
+    /// A caller looks for `key`: from now on its set counts as used last.
+    fn looked_for(&mut self, key: KeyHash);
 
-    // -- the table family -----------------------------------------------------------------------
-
-    /// Whether [`Policy::claim`] must be told what the slots of `key`'s set hold.
-    fn wants_slots(&self, _key: KeyHash) -> bool {
-        false
-    }
+    /// Whether [`TablePolicy::claim`] must be given what the slots of `key`'s set hold.
+    fn wants_slots(&self, key: KeyHash) -> bool;
 
     /// The slot of its set that `key` goes to. It counts as taken from now on.
-    fn claim(&mut self, _key: KeyHash, _slots: &[Option<Occupant>]) -> Slot {
-        Slot(0)
-    }
+    fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot;
 
     /// The slot that `key` claimed is written.
-    fn written(&mut self, _key: KeyHash) {}
+    fn written(&mut self, key: KeyHash);
 
-    /// Slots of a set that must be cleared before memory can know what it holds.
-    fn surplus(&self, _slots: &[Option<Occupant>]) -> Vec<Slot> {
-        Vec::new()
-    }
+    /// Slots of a set that must be cleared before memory can know what the set holds.
+    fn surplus(&self, slots: &[Option<Occupant>]) -> Vec<Slot>;
 
     /// `slot` of `key`'s set was cleared.
-    fn vacated(&mut self, _key: KeyHash, _slot: Slot) {}
+    fn vacated(&mut self, key: KeyHash, slot: Slot);
 
-    /// `key` was served from the slot that it is known in.
-    fn used(&mut self, _key: KeyHash) {}
+    /// `key` was served from the slot that memory knows it in.
+    fn used(&mut self, key: KeyHash);
 
-    /// In recovery: `key` was put into `slot`.
-    fn claimed(&mut self, _key: KeyHash, _slot: Slot) {}
+    /// `key` is being removed. Returns whether the table may hold it. The tag may stay: until the
+    /// slot is cleared, the stripe hides the key (`Shard::removing`).
+    fn forget_all(&mut self, key: KeyHash) -> bool;
 
-    /// In recovery: what lies in `key`'s set is not known.
-    fn unlearn(&mut self, _key: KeyHash) {}
-
-    /// In recovery: the table is known to be empty.
-    fn nothing_stored(&mut self) {}
-
-    /// The first set at or after row `from` that memory does not know.
-    fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
-        None
-    }
+    /// The first set at or after row `from` that memory should know and does not.
+    fn unknown_set(&self, from: u32) -> Option<(u32, SetId)>;
 
     /// Takes over what the slots of `set` were seen to hold since `epoch`, if memory can tell them
     /// apart.
-    fn learn_set(&mut self, _set: SetId, _epoch: Epoch, _slots: &[Option<Occupant>]) {}
+    fn learn_set(&mut self, set: SetId, epoch: Epoch, slots: &[Option<Occupant>]);
 
-    // -- the log family -------------------------------------------------------------------------
+    /// In recovery: `key` was put into `slot`.
+    fn claimed(&mut self, key: KeyHash, slot: Slot);
+
+    /// In recovery: what lies in `key`'s set is not known.
+    fn unlearn(&mut self, key: KeyHash);
+
+    /// In recovery: the table is known to be empty.
+    fn nothing_stored(&mut self);
+
+    /// Appends the bytes of `rows` to `out`.
+    fn save(&mut self, rows: Range<u32>, out: &mut Vec<u8>);
+
+    /// Takes over the rows from `first` on, as [`TablePolicy::save`] gave them.
+    fn restore(&mut self, first: u32, bytes: &[u8]);
+
+    /// Entries in use.
+    fn entries(&self) -> u64;
+
+    /// Forgets everything.
+    fn clear(&mut self);
+}
+
+/// One shard's part of an index for the log. Without defaults, as [`TablePolicy`].
+///
+/// `head` is how far the log has come: an entry whose place the head has passed does not count.
+pub(crate) trait LogPolicy: Send + Sync {
+    /// Where `key` may lie. Many threads ask at the same time.
+    fn locate(&self, key: KeyHash, head: LogPos) -> Located;
+
+    /// Where `key` may lie, given its row as the last checkpoint that counts has it.
+    fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates;
 
     /// `key` was written at `at`; `replaces` is where an older version of it is known to lie.
-    fn record(&mut self, _key: KeyHash, _at: LogPos, _replaces: Option<LogPos>, _head: LogPos) {}
+    fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos);
 
     /// The run of what lies at `at` goes on for `run` times 4 KiB from there. No effect when the
     /// entry is no longer there, or has no room for it.
-    fn set_run(&mut self, _key: KeyHash, _at: LogPos, _run: u8, _head: LogPos) {}
+    fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos);
 
-    /// Whether what lies at `at` was used late enough to be worth keeping when the log comes round.
-    fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
-        false
-    }
+    /// Whether what lies at `at` was used late enough to be worth keeping when the log wraps.
+    fn is_hot(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool;
 
-    /// `key` was served from `at`, and neither put nor removed since it was looked for. No effect
+    /// `key` was served from `at`, and neither put nor removed since the lookup began. No effect
     /// when the entry is no longer there.
-    fn touch(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}
+    fn touch(&mut self, key: KeyHash, at: LogPos, head: LogPos);
 
-    /// Where `key` may lie, given its row as the last checkpoint that counts has it.
-    fn resolve(&self, _key: KeyHash, _saved: &[u8], _head: LogPos) -> Candidates {
-        Candidates::NONE
-    }
+    /// What lies at `at` must not be found any more. No effect when the entry is no longer there.
+    fn forget(&mut self, key: KeyHash, at: LogPos, head: LogPos);
 
-    /// What lies at `at` is not to be found any more. No effect when the entry is no longer there.
-    fn forget(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}
+    /// Nothing that could be `key` may be found any more, wherever it lies: in recovery that may
+    /// be beyond the head, which is still on its way there. Returns whether any of it lay on this
+    /// side of the head.
+    fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool;
 
-    /// Nothing that could be `key` is to be found any more, wherever it lies: in recovery that may
-    /// be beyond the head, which is still on its way there. Whether there was any this side of it.
-    fn forget_all(&mut self, _key: KeyHash, _head: LogPos) -> bool {
-        false
-    }
-
-    // -- both -----------------------------------------------------------------------------------
-
-    /// Rows of the index, for `sweep`, `save` and `restore`.
-    fn rows(&self) -> u32 {
-        0
-    }
+    /// Rows of the index, for `sweep`.
+    fn rows(&self) -> u32;
 
     /// Drops entries that the head has passed, so that the 4 bits of generation never meet
     /// themselves.
-    fn sweep(&mut self, _rows: std::ops::Range<u32>, _head: LogPos) {}
+    fn sweep(&mut self, rows: Range<u32>, head: LogPos);
 
     /// Appends the bytes of `rows` to `out`. `old`: as the last checkpoint that counts has them,
     /// empty if none does.
-    fn save(&mut self, _rows: std::ops::Range<u32>, _old: &[u8], _out: &mut Vec<u8>) {}
+    fn save(&mut self, rows: Range<u32>, old: &[u8], out: &mut Vec<u8>);
 
-    /// From now on memory has all positions, those too that lie on disk otherwise: rows are
-    /// restored, filled and saved without looking there. Takes `IndexShape::widened_bytes` more.
-    fn widen(&mut self) {}
+    /// Takes over the rows from `first` on, as [`LogPolicy::save`] gave them.
+    fn restore(&mut self, first: u32, bytes: &[u8]);
+
+    /// From now on memory has all positions, also those that otherwise lie on disk: rows are
+    /// restored, filled and saved without a read. Takes `IndexShape::widened_bytes` more.
+    fn widen(&mut self);
 
     /// What only `widen` had in memory has been saved.
-    fn narrow(&mut self) {}
+    fn narrow(&mut self);
 
     /// Rows are going to be saved for a checkpoint, from the first on.
-    fn save_begins(&mut self) {}
+    fn save_begins(&mut self);
 
     /// The checkpoint that all rows were saved for counts from now on.
-    fn save_counts(&mut self) {}
+    fn save_counts(&mut self);
 
     /// How much of the room for what only a checkpoint can take in is used, in 1/100.
-    fn unsaved(&self) -> usize {
-        0
-    }
-
-    /// Takes over the rows from `first` on, as `save` gave them.
-    fn restore(&mut self, _first: u32, _bytes: &[u8]) {}
+    fn unsaved(&self) -> usize;
 
     /// Entries in use.
-    fn entries(&self) -> u64 {
-        0
-    }
+    fn entries(&self) -> u64;
 
-    /// Entries in use of which the head has not passed what they stand for.
-    fn live(&self, _head: LogPos) -> u64 {
-        self.entries()
-    }
+    /// Entries in use whose records the head has not passed.
+    fn live(&self, head: LogPos) -> u64;
 
-    /// Entries put out for want of room in their rows, before the log came round to them.
-    fn early_evictions(&self) -> u64 {
-        0
-    }
+    /// Entries that left their rows for want of room, before the log wrapped to their records.
+    fn early_evictions(&self) -> u64;
 
     /// Forgets everything.
-    fn clear(&mut self) {}
+    fn clear(&mut self);
+}
+
+/// One shard's part of an index, of either family. A device has one family for life, so the same
+/// variant stands in all of its shards.
+pub(crate) enum ShardPolicy {
+    Table(Box<dyn TablePolicy>),
+    Log(Box<dyn LogPolicy>),
+}
+
+impl ShardPolicy {
+    /// The policy of the Disk Table, for what only the table needs.
+    pub(crate) fn table(&self) -> Option<&dyn TablePolicy> {
+        match self {
+            Self::Table(table) => Some(&**table),
+            Self::Log(_) => None,
+        }
+    }
+
+    pub(crate) fn table_mut(&mut self) -> Option<&mut dyn TablePolicy> {
+        match self {
+            Self::Table(table) => Some(&mut **table),
+            Self::Log(_) => None,
+        }
+    }
+
+    /// The policy of the log, for what only the log needs.
+    pub(crate) fn log(&self) -> Option<&dyn LogPolicy> {
+        match self {
+            Self::Table(_) => None,
+            Self::Log(log) => Some(&**log),
+        }
+    }
+
+    pub(crate) fn log_mut(&mut self) -> Option<&mut dyn LogPolicy> {
+        match self {
+            Self::Table(_) => None,
+            Self::Log(log) => Some(&mut **log),
+        }
+    }
+
+    pub(crate) fn locate(&self, key: KeyHash, head: LogPos) -> Located {
+        match self {
+            Self::Table(table) => table.locate(key),
+            Self::Log(log) => log.locate(key, head),
+        }
+    }
+
+    /// Whether each lookup must take the lock that changes a shard, to note the order of use.
+    pub(crate) fn notes_look_ups(&self) -> bool {
+        self.table().is_some_and(TablePolicy::notes_look_ups)
+    }
+
+    pub(crate) fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool {
+        match self {
+            Self::Table(table) => table.forget_all(key),
+            Self::Log(log) => log.forget_all(key, head),
+        }
+    }
+
+    /// See [`LogPolicy::save`]: a table needs no `old` rows.
+    pub(crate) fn save(&mut self, rows: Range<u32>, old: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Self::Table(table) => table.save(rows, out),
+            Self::Log(log) => log.save(rows, old, out),
+        }
+    }
+
+    pub(crate) fn restore(&mut self, first: u32, bytes: &[u8]) {
+        match self {
+            Self::Table(table) => table.restore(first, bytes),
+            Self::Log(log) => log.restore(first, bytes),
+        }
+    }
+
+    pub(crate) fn entries(&self) -> u64 {
+        match self {
+            Self::Table(table) => table.entries(),
+            Self::Log(log) => log.entries(),
+        }
+    }
+
+    /// Entries in use whose records are still there. In a table the head passes nothing.
+    pub(crate) fn live(&self, head: LogPos) -> u64 {
+        match self {
+            Self::Table(table) => table.entries(),
+            Self::Log(log) => log.live(head),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        match self {
+            Self::Table(table) => table.clear(),
+            Self::Log(log) => log.clear(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The methods with a body that `source` declares in the trait `name`.
+    fn defaults(source: &str, name: &str) -> Vec<String> {
+        let (_, from) = source.split_once(&format!("trait {name}:")).unwrap();
+        let (body, _) = from.split_once("\n}\n").unwrap();
+        let methods: Vec<_> = body.split("    fn ").skip(1).collect();
+        assert!(!methods.is_empty());
+        // A declaration ends with a semicolon before any brace.
+        let has_body = |it: &&str| it.find('{').is_some_and(|at| it.find(';') > Some(at));
+        let has_none = |it: &&str| has_body(it) || !it.contains(';');
+        let name = |it: &str| it.split('(').next().unwrap_or(it).to_owned();
+        methods.iter().copied().filter(has_none).map(name).collect()
+    }
+
+    #[test]
+    fn a_policy_that_forgets_a_method_does_not_compile() {
+        let source = include_str!("mod.rs");
+        for name in ["TablePolicy", "LogPolicy"] {
+            assert_eq!(defaults(source, name), [""; 0], "{name}");
+        }
+        // The check itself finds a default, alone and before other methods.
+        for default in [
+            "fn forget_all(&mut self) {}",
+            "fn forget_all(&self) -> bool {\n false;\n    }",
+        ] {
+            let planted = format!("trait Any: Send {{\n    {default}\n    fn other(&self);\n}}\n");
+            assert_eq!(defaults(&planted, "Any"), ["forget_all"]);
+        }
+    }
 }

@@ -4,7 +4,9 @@
 //! A look-up reads the whole set: neighbouring blocks cost little more than one. With no memory for
 //! ranks, a set evicts its oldest version.
 
-use super::{Epoch, Located, LogPos, Occupant, Policy, SetId, Slot};
+use std::ops::Range;
+
+use super::{Epoch, Located, Occupant, SetId, Slot, TablePolicy};
 use crate::key::KeyHash;
 
 /// The index of a Disk Table that has none.
@@ -18,8 +20,8 @@ impl Set {
     }
 }
 
-impl Policy for Set {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
+impl TablePolicy for Set {
+    fn locate(&self, key: KeyHash) -> Located {
         Located::Set(SetId(key.set(self.sets)), Epoch::ANY)
     }
 
@@ -39,6 +41,50 @@ impl Policy for Set {
         };
         Slot(position.or_else(oldest).unwrap_or(0))
     }
+
+    // Memory holds nothing: the rest has nothing to do.
+
+    fn notes_look_ups(&self) -> bool {
+        false
+    }
+
+    fn looked_for(&mut self, _key: KeyHash) {}
+
+    fn written(&mut self, _key: KeyHash) {}
+
+    fn surplus(&self, _slots: &[Option<Occupant>]) -> Vec<Slot> {
+        Vec::new()
+    }
+
+    fn vacated(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    fn used(&mut self, _key: KeyHash) {}
+
+    fn forget_all(&mut self, _key: KeyHash) -> bool {
+        false
+    }
+
+    fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
+        None
+    }
+
+    fn learn_set(&mut self, _set: SetId, _epoch: Epoch, _slots: &[Option<Occupant>]) {}
+
+    fn claimed(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    fn unlearn(&mut self, _key: KeyHash) {}
+
+    fn nothing_stored(&mut self) {}
+
+    fn save(&mut self, _rows: Range<u32>, _out: &mut Vec<u8>) {}
+
+    fn restore(&mut self, _first: u32, _bytes: &[u8]) {}
+
+    fn entries(&self) -> u64 {
+        0
+    }
+
+    fn clear(&mut self) {}
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::ranks::Ranks;
-use super::{Epoch, Located, LogPos, Occupant, Policy, SetId, Slot, WAYS};
+use super::{Epoch, Located, Occupant, SetId, Slot, TablePolicy, WAYS};
 use crate::key::KeyHash;
 
 /// One shard's sets.
@@ -39,8 +39,8 @@ impl SetMem {
     }
 }
 
-impl Policy for SetMem {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
+impl TablePolicy for SetMem {
+    fn locate(&self, key: KeyHash) -> Located {
         let (set, row) = self.row(key);
         if !self.ranks.is_known(row) {
             return Located::Set(set, Epoch::ANY);
@@ -51,6 +51,13 @@ impl Policy for SetMem {
         }
     }
 
+    fn notes_look_ups(&self) -> bool {
+        false
+    }
+
+    // Ranks follow hits alone: memory holds all sets, so lookups need no order of use.
+    fn looked_for(&mut self, _key: KeyHash) {}
+
     fn wants_slots(&self, key: KeyHash) -> bool {
         !self.ranks.is_known(self.row(key).1)
     }
@@ -60,6 +67,9 @@ impl Policy for SetMem {
         self.learn_set(set, Epoch::ANY, slots);
         self.ranks.claim(row, key)
     }
+
+    // `claim` has noted it.
+    fn written(&mut self, _key: KeyHash) {}
 
     fn unknown_set(&self, from: u32) -> Option<(u32, SetId)> {
         let row = (from..self.here).find(|row| !self.ranks.is_known(*row as usize))?;
@@ -102,7 +112,7 @@ impl Policy for SetMem {
 
     // The tag stays as long as the slot holds what it stands for: a slot that only memory takes for
     // empty would give its old version back one day.
-    fn forget_all(&mut self, key: KeyHash, _head: LogPos) -> bool {
+    fn forget_all(&mut self, key: KeyHash) -> bool {
         let (_, row) = self.row(key);
         !self.ranks.is_known(row) || self.ranks.find(row, key).is_some()
     }
@@ -118,11 +128,7 @@ impl Policy for SetMem {
         }
     }
 
-    fn rows(&self) -> u32 {
-        self.here
-    }
-
-    fn save(&mut self, rows: Range<u32>, _old: &[u8], out: &mut Vec<u8>) {
+    fn save(&mut self, rows: Range<u32>, out: &mut Vec<u8>) {
         let entries = rows.start as usize * WAYS..rows.end as usize * WAYS;
         self.ranks.packed().save(entries, out);
     }

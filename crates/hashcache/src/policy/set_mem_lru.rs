@@ -10,9 +10,11 @@
 //! the set may have been held, changed and given away again ([`Epoch`]).
 //! Cost: one read of a set that is not held; 11 bits a slot, and `held_sets`, for each that is.
 
+use std::ops::Range;
+
 use super::held_sets::HeldSets;
 use super::ranks::Ranks;
-use super::{Epoch, Located, LogPos, Occupant, Policy, SetId, Slot, WAYS};
+use super::{Epoch, Located, Occupant, SetId, Slot, TablePolicy, WAYS};
 use crate::key::KeyHash;
 
 /// One shard's sets.
@@ -71,8 +73,8 @@ impl SetMemLru {
     }
 }
 
-impl Policy for SetMemLru {
-    fn locate(&self, key: KeyHash, _head: LogPos) -> Located {
+impl TablePolicy for SetMemLru {
+    fn locate(&self, key: KeyHash) -> Located {
         let (set, number) = self.place(key);
         let Some(row) = self.held.find(number) else {
             return Located::Set(set, Epoch(self.epoch));
@@ -132,7 +134,7 @@ impl Policy for SetMemLru {
     }
 
     // The tag stays as long as the slot holds what it stands for, as in `set_mem`.
-    fn forget_all(&mut self, key: KeyHash, _head: LogPos) -> bool {
+    fn forget_all(&mut self, key: KeyHash) -> bool {
         self.row(key)
             .is_none_or(|row| self.ranks.find(row, key).is_some())
     }
@@ -149,6 +151,23 @@ impl Policy for SetMemLru {
             self.ranks.vacate(row, slot);
         }
     }
+
+    // Memory begins with no set after each opening: nothing is saved, and recovery has nothing to
+    // note. Sets are loaded when they are asked for, not in the background.
+
+    fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
+        None
+    }
+
+    fn claimed(&mut self, _key: KeyHash, _slot: Slot) {}
+
+    fn unlearn(&mut self, _key: KeyHash) {}
+
+    fn nothing_stored(&mut self) {}
+
+    fn save(&mut self, _rows: Range<u32>, _out: &mut Vec<u8>) {}
+
+    fn restore(&mut self, _first: u32, _bytes: &[u8]) {}
 
     fn entries(&self) -> u64 {
         self.ranks.in_use()
@@ -186,14 +205,14 @@ mod tests {
     }
 
     fn epoch(policy: &SetMemLru, key: KeyHash) -> Epoch {
-        match policy.locate(key, LogPos(0)) {
+        match policy.locate(key) {
             Located::Set(_, epoch) => epoch,
             located => panic!("{located:?}"),
         }
     }
 
     fn held(policy: &SetMemLru, key: KeyHash) -> bool {
-        !matches!(policy.locate(key, LogPos(0)), Located::Set(..))
+        !matches!(policy.locate(key), Located::Set(..))
     }
 
     fn put(policy: &mut SetMemLru, key: KeyHash, slots: &[Option<Occupant>]) -> Slot {
@@ -215,7 +234,7 @@ mod tests {
             let set = SetId(key.set(SETS));
             let slots = [None, occupied(*key, 1), None];
             policy.learn_set(set, epoch, &slots);
-            let located = policy.locate(*key, LogPos(0));
+            let located = policy.locate(*key);
             assert_eq!(located, Located::Slot(set, Slot(1)));
         }
         assert!(!held(&policy, keys[0]));

@@ -9,7 +9,7 @@
 /// Where an object lies: its position modulo the log, and how far its run goes on from there, 4 KiB
 /// (0 without one, or when runs are not kept).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LogAddress {
     pub(super) position: u32,
     pub(super) run: u8,
 }
@@ -63,15 +63,16 @@ impl Spill {
         self.len * 100 / self.most.max(1)
     }
 
-    pub(super) fn place(&self, slot: u32) -> Option<Place> {
+    pub(super) fn address(&self, slot: u32) -> Option<LogAddress> {
         let it = self.places[self.find(slot)];
         let Spilled { position, run, .. } = it;
-        (it.slot != 0).then_some(Place { position, run })
+        (it.slot != 0).then_some(LogAddress { position, run })
     }
 
-    /// Takes `place` of `slot` in, instead of another one; false when there is no room for it.
+    /// Takes the `address` of `slot` in, instead of another one; false when there is no room for
+    /// it.
     #[must_use]
-    pub(super) fn insert(&mut self, slot: u32, place: Place) -> bool {
+    pub(super) fn insert(&mut self, slot: u32, address: LogAddress) -> bool {
         let at = self.find(slot);
         let is_new = self.places[at].slot == 0;
         if is_new && self.len >= self.most {
@@ -80,8 +81,8 @@ impl Spill {
         self.len += usize::from(is_new);
         self.places[at] = Spilled {
             slot: slot + 1,
-            position: place.position,
-            run: place.run,
+            position: address.position,
+            run: address.run,
             saved: false,
         };
         true
@@ -179,19 +180,19 @@ mod tests {
         for most in [0, 1, 5, 60] {
             let mut random = fastrand::Rng::with_seed(most as u64);
             let mut spill = Spill::new(most);
-            let mut plain: HashMap<u32, (Place, bool)> = HashMap::new();
+            let mut plain: HashMap<u32, (LogAddress, bool)> = HashMap::new();
             for _ in 0..30_000 {
                 let slot = random.u32(..100);
-                let place = Place {
+                let address = LogAddress {
                     position: random.u32(..),
                     run: random.u8(..),
                 };
                 match random.u32(..1000) {
                     0..500 => {
                         let room = plain.len() < most || plain.contains_key(&slot);
-                        assert_eq!(spill.insert(slot, place), room);
+                        assert_eq!(spill.insert(slot, address), room);
                         if room {
-                            plain.insert(slot, (place, false));
+                            plain.insert(slot, (address, false));
                         }
                     }
                     500..700 => {
@@ -215,10 +216,10 @@ mod tests {
                     }
                 }
                 let expected = plain.get(&slot).map(|it| it.0);
-                assert_eq!(spill.place(slot), expected);
+                assert_eq!(spill.address(slot), expected);
                 assert_eq!(spill.len, plain.len());
             }
-            assert!((0..100).all(|slot| spill.place(slot) == plain.get(&slot).map(|it| it.0)));
+            assert!((0..100).all(|slot| spill.address(slot) == plain.get(&slot).map(|it| it.0)));
         }
     }
 

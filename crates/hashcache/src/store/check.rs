@@ -1,4 +1,4 @@
-//! Looking at a store from outside: every record verified, or just what the superblock says.
+//! Inspects a store from outside: verifies every record, or reads the superblock only.
 
 use crate::address::SetId;
 use crate::config::{Config, PolicyKind, Rows};
@@ -13,7 +13,7 @@ use crate::geometry::IndexPolicy;
 use crate::membership::{DEVICES_MAX, Member};
 use crate::object::PAGE;
 use crate::stats::bits_each;
-use crate::store::device::{self, Opened, Place};
+use crate::store::device::{self, DevicePath, Opened};
 use crate::store::sizing;
 use crate::stripe::Stripe;
 
@@ -128,8 +128,11 @@ pub struct Inspection {
     pub written_at_millis: u64,
 }
 
-fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
-    let opened = [device::existing(place)?];
+fn opened(
+    config: &Config,
+    device_path: &DevicePath,
+) -> Result<(Opened, std::sync::Arc<Stripe>), OpenError> {
+    let opened = [device::existing(device_path)?];
     let [only] = &opened;
     let policy = IndexPolicy::from_code(only.superblock.policy);
     let fits =
@@ -162,8 +165,8 @@ fn opened(config: &Config, place: &Place) -> Result<(Opened, std::sync::Arc<Stri
 /// # Errors
 /// See [`OpenError`].
 pub fn inspect(config: &Config) -> Result<Inspection, OpenError> {
-    let places = config.places();
-    let first = places.first().ok_or(OpenError::Devices {
+    let paths = config.device_paths();
+    let first = paths.first().ok_or(OpenError::Devices {
         count: 0,
         most: DEVICES_MAX,
     })?;
@@ -254,19 +257,19 @@ pub fn check(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<CheckReport, OpenError> {
     let mut report = CheckReport::default();
-    for place in config.places() {
-        check_device(config, &place, &mut report, &mut progress)?;
+    for device_path in config.device_paths() {
+        check_device(config, &device_path, &mut report, &mut progress)?;
     }
     Ok(report)
 }
 
 fn check_device(
     config: &Config,
-    place: &Place,
+    device_path: &DevicePath,
     report: &mut CheckReport,
     progress: &mut impl FnMut(u64, u64),
 ) -> Result<(), OpenError> {
-    let (opened, stripe) = opened(config, place)?;
+    let (opened, stripe) = opened(config, device_path)?;
     check_front(&stripe, &opened, report);
     let geometry = &stripe.medium.geometry;
     let total = geometry.segments + geometry.sets;

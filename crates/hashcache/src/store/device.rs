@@ -1,7 +1,7 @@
 //! One device of a store: what lies on it, whether it fits the settings, and the stripe made of it.
 //!
 //! Called by `store`, which makes a store of devices, and by `check` and `measure`, which only
-//! look.
+//! read.
 
 use std::fs::File;
 use std::io;
@@ -13,14 +13,14 @@ use crate::device::{Device, FileDevice, FileError, Ring, SpaceRequest};
 use crate::disk::circular_log::{Grain, LogWriter};
 use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
-use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::format::{Family, IO_BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
 use crate::geometry::{Geometry, IndexId, IndexPolicy, block_bytes};
 use crate::io::Pool;
 use crate::key::{SHARDS, Secret};
 use crate::members::Members;
 use crate::membership::{DEVICES_MAX, Member};
 use crate::memory::{AlignedBuf, Budget, Hot, Reservation};
-use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
+use crate::policy::{Basic, Log, LogLru, Set, SetMem, SetMemLru, ShardPolicy};
 use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::store::sizing;
@@ -29,23 +29,23 @@ use crate::write_queue::Queue;
 
 impl Config {
     /// Where the store is kept, device by device.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn device_paths(&self) -> Vec<DevicePath> {
         if self.devices.is_empty() {
-            let place = |path: &PathBuf| Place::of_path(path.clone());
-            return self.paths.iter().map(place).collect();
+            let device_path = |path: &PathBuf| DevicePath::of_path(path.clone());
+            return self.paths.iter().map(device_path).collect();
         }
-        let place = |(n, device): (usize, &Arc<dyn Device>)| Place {
+        let device_path = |(n, device): (usize, &Arc<dyn Device>)| DevicePath {
             path: format!("device {n}").into(),
             device: Some(Arc::clone(device)),
             access: Access::Exclusive,
         };
-        self.devices.iter().enumerate().map(place).collect()
+        self.devices.iter().enumerate().map(device_path).collect()
     }
 }
 
-/// One of the places a store is kept in.
+/// One of the files or devices a store is kept on.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct DevicePath {
     /// The path; what the device is called where it was given as one.
     pub(crate) path: PathBuf,
     pub(crate) device: Option<Arc<dyn Device>>,
@@ -61,7 +61,7 @@ pub(crate) enum Access {
     Shared,
 }
 
-impl Place {
+impl DevicePath {
     /// The place at `path`, to be locked.
     pub(crate) fn of_path(path: PathBuf) -> Self {
         Self {
@@ -89,7 +89,7 @@ pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
     /// The layout that its superblock has yet, if it grows.
-    pub(crate) past: Option<Geometry>,
+    pub(crate) pre_growth: Option<Geometry>,
     /// It had been closed in order; known once versions are set aside.
     pub(crate) was_clean: bool,
 }
@@ -101,22 +101,25 @@ impl Opened {
     }
 }
 
-/// Opens the device at `place`, without writing anything but the space that `size` asks for.
-pub(crate) fn device(place: &Place, size: Option<u64>) -> Result<Arc<dyn Device>, OpenError> {
-    device_or_new(place, size).map(|(device, _)| device)
+/// Opens the device at `device_path`, without writing anything but the space that `size` asks for.
+pub(crate) fn device(
+    device_path: &DevicePath,
+    size: Option<u64>,
+) -> Result<Arc<dyn Device>, OpenError> {
+    device_or_new(device_path, size).map(|(device, _)| device)
 }
 
 /// The same, and whether this made its file: another process may have been quicker.
 pub(crate) fn device_or_new(
-    place: &Place,
+    device_path: &DevicePath,
     size: Option<u64>,
 ) -> Result<(Arc<dyn Device>, bool), OpenError> {
-    if let Some(device) = &place.device {
+    if let Some(device) = &device_path.device {
         return Ok((Arc::clone(device), false));
     }
-    let opened = match place.access {
-        Access::Exclusive => FileDevice::open(&place.path, size),
-        Access::Shared => FileDevice::open_shared(&place.path),
+    let opened = match device_path.access {
+        Access::Exclusive => FileDevice::open(&device_path.path, size),
+        Access::Shared => FileDevice::open_shared(&device_path.path),
     };
     match opened {
         Ok(device) => {
@@ -124,14 +127,16 @@ pub(crate) fn device_or_new(
             Ok((Arc::new(device), is_new))
         }
         Err(FileError::Locked) => Err(OpenError::Locked {
-            path: place.path.clone(),
+            path: device_path.path.clone(),
         }),
-        Err(FileError::Io(source)) => Err(refused_by_device(place)(source)),
+        Err(FileError::Io(source)) => Err(refused_by_device(device_path)(source)),
     }
 }
 
-pub(crate) fn refused_by_device(place: &Place) -> impl Fn(io::Error) -> OpenError + use<> {
-    let path = place.path.clone();
+pub(crate) fn refused_by_device(
+    device_path: &DevicePath,
+) -> impl Fn(io::Error) -> OpenError + use<> {
+    let path = device_path.path.clone();
     move |source| OpenError::Device {
         path: path.clone(),
         source,
@@ -202,7 +207,7 @@ pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) 
 /// Whether nothing lies where file systems, volume managers and the like leave their marks: some of
 /// them leave the very first blocks alone. The whole remove journal will lie in what is looked at.
 fn is_blank(device: &dyn Device) -> io::Result<bool> {
-    let length = device.len() / BLOCK as u64 * BLOCK as u64;
+    let length = device.len() / IO_BLOCK as u64 * IO_BLOCK as u64;
     let front = length.min(2 << 20);
     let back = (length - front).min(256 << 10);
     for (at, bytes) in [(0, front), (length - back, back)] {
@@ -216,13 +221,13 @@ fn is_blank(device: &dyn Device) -> io::Result<bool> {
 }
 
 /// Opens what is there; an error when there is nothing of ours.
-pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
-    let device = device(place, None)?;
-    let path = || place.path.clone();
-    let superblock = match front(&*device).map_err(refused_by_device(place))? {
+pub(crate) fn existing(device_path: &DevicePath) -> Result<Opened, OpenError> {
+    let device = device(device_path, None)?;
+    let path = || device_path.path.clone();
+    let superblock = match front(&*device).map_err(refused_by_device(device_path))? {
         Front::Superblock(superblock) => *superblock,
         Front::Blank => return Err(OpenError::Foreign { path: path() }),
-        Front::Not(error) => return Err(refused(place, error)),
+        Front::Not(error) => return Err(refused(device_path, error)),
     };
     let geometry = Geometry::from_superblock(&superblock)
         .ok_or_else(|| OpenError::Damaged { path: path() })?;
@@ -246,13 +251,13 @@ pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
         device,
         superblock,
         geometry,
-        past: None,
+        pre_growth: None,
         was_clean: false,
     })
 }
 
-fn refused(place: &Place, error: SuperblockError) -> OpenError {
-    let path = place.path.clone();
+fn refused(device_path: &DevicePath, error: SuperblockError) -> OpenError {
+    let path = device_path.path.clone();
     match error {
         SuperblockError::Foreign => OpenError::Foreign { path },
         SuperblockError::Damaged => OpenError::Damaged { path },
@@ -264,52 +269,52 @@ fn refused(place: &Place, error: SuperblockError) -> OpenError {
     }
 }
 
-/// What is at `place`, if a store or a part of one is; `None` where one can be made.
-pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, OpenError> {
+/// What is at `device_path`, if a store or a part of one is; `None` where one can be made.
+pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<Opened>, OpenError> {
     // A file that is someone else's must not grow, so it is looked at before it is.
-    if !place.exists() {
+    if !device_path.exists() {
         return Ok(None);
     }
-    let device = device(place, None)?;
-    match front(&*device).map_err(refused_by_device(place))? {
+    let device = device(device_path, None)?;
+    match front(&*device).map_err(refused_by_device(device_path))? {
         Front::Superblock(_) => {
             drop(device);
-            let mut opened = existing(place)?;
-            agrees(config, place, &opened)?;
-            if let Some(grown) = grown(config, place, &opened)? {
-                opened.past = Some(std::mem::replace(&mut opened.geometry, grown));
+            let mut opened = existing(device_path)?;
+            agrees(config, device_path, &opened)?;
+            if let Some(grown) = grown(config, device_path, &opened)? {
+                opened.pre_growth = Some(std::mem::replace(&mut opened.geometry, grown));
             }
             Ok(Some(opened))
         }
-        Front::Not(error) if !device.is_empty() => Err(refused(place, error)),
+        Front::Not(error) if !device.is_empty() => Err(refused(device_path, error)),
         Front::Blank | Front::Not(_) => Ok(None),
     }
 }
 
 /// Has all space of an existing file taken, see [`FileDevice::claim`].
-pub(crate) fn claim(place: &Place) {
-    if place.device.is_none() {
-        FileDevice::claim(&place.path);
+pub(crate) fn claim(device_path: &DevicePath) {
+    if device_path.device.is_none() {
+        FileDevice::claim(&device_path.path);
     }
 }
 
-/// The layout of what is to be made at `place`. Nothing is made yet.
-pub(crate) fn planned(config: &Config, place: &Place) -> Result<Geometry, OpenError> {
+/// The layout of what is to be made at `device_path`. Nothing is made yet.
+pub(crate) fn planned(config: &Config, device_path: &DevicePath) -> Result<Geometry, OpenError> {
     let length = match config.size_bytes {
-        Some(_) if !place.has_its_size() => 0,
-        _ => device(place, None)?.len(),
+        Some(_) if !device_path.has_its_size() => 0,
+        _ => device(device_path, None)?.len(),
     };
     let size = match config.size_bytes {
-        Some(size) if place.has_its_size() => size.min(length),
+        Some(size) if device_path.has_its_size() => size.min(length),
         Some(size) => size,
         None => length,
     };
     Geometry::plan(config, size)
 }
 
-fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenError> {
+fn agrees(config: &Config, device_path: &DevicePath, opened: &Opened) -> Result<(), OpenError> {
     let geometry = &opened.geometry;
-    let path = || place.path.clone();
+    let path = || device_path.path.clone();
     let policy = config.policy;
     if (geometry.family, geometry.ways) != (policy.family(), policy.ways()) {
         let fits =
@@ -345,17 +350,21 @@ fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenErr
 }
 
 /// The layout that `opened` is to have, if the size asked for is another.
-fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geometry>, OpenError> {
+fn grown(
+    config: &Config,
+    device_path: &DevicePath,
+    opened: &Opened,
+) -> Result<Option<Geometry>, OpenError> {
     let Some(asked) = config.size_bytes else {
         return Ok(None);
     };
-    let possible = match place.has_its_size() {
+    let possible = match device_path.has_its_size() {
         true => asked.min(opened.device.len()),
         false => asked,
     };
     let (size_bytes, asked_bytes) = (
         opened.geometry.device_bytes,
-        possible / BLOCK as u64 * BLOCK as u64,
+        possible / IO_BLOCK as u64 * IO_BLOCK as u64,
     );
     let grown = match asked_bytes.cmp(&size_bytes) {
         std::cmp::Ordering::Equal => return Ok(None),
@@ -365,9 +374,9 @@ fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geome
     match grown {
         Ok(grown) => Ok(Some(grown)),
         // Devices of a store may differ in size, but only one size is given.
-        Err(_) if config.places().len() > 1 => Ok(None),
+        Err(_) if config.device_paths().len() > 1 => Ok(None),
         Err(why) => Err(OpenError::Size {
-            path: place.path.clone(),
+            path: device_path.path.clone(),
             size_bytes,
             asked_bytes,
             why,
@@ -376,20 +385,20 @@ fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geome
 }
 
 /// Gives the file of `opened` the space that it grows by. What lies on it is not touched.
-pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenError> {
-    if opened.past.is_none() || place.device.is_some() {
+pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Opened, OpenError> {
+    if opened.pre_growth.is_none() || device_path.device.is_some() {
         return Ok(opened);
     }
     let Opened {
         superblock,
         geometry,
-        past,
+        pre_growth,
         device: old,
         ..
     } = opened;
     drop(old);
-    let device = device(place, Some(geometry.device_bytes))?;
-    let path = || place.path.clone();
+    let device = device(device_path, Some(geometry.device_bytes))?;
+    let path = || device_path.path.clone();
     if device.len() < geometry.device_bytes {
         return Err(OpenError::Short {
             path: path(),
@@ -398,35 +407,35 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
         });
     }
     // For a moment nobody held it.
-    match front(&*device).map_err(refused_by_device(place))? {
+    match front(&*device).map_err(refused_by_device(device_path))? {
         Front::Superblock(now) if *now == superblock => Ok(Opened {
             path: path(),
             device,
             superblock,
             geometry,
-            past,
+            pre_growth,
             was_clean: false,
         }),
         _ => Err(OpenError::Locked { path: path() }),
     }
 }
 
-/// What the system would refuse to a store of `config` at `places`, where `found` lies: space, or
+/// What the system would refuse to a store of `config` at `paths`, where `found` lies: space, or
 /// io_uring. Found out without making anything.
 pub(crate) fn refused_by_system(
     config: &Config,
-    places: &[Place],
+    paths: &[DevicePath],
     found: &[Option<Opened>],
 ) -> Vec<OpenError> {
-    let files = places.iter().zip(found).filter(|it| it.0.device.is_none());
+    let files = paths.iter().zip(found).filter(|it| it.0.device.is_none());
     let requests: Vec<SpaceRequest> = files
-        .map(|(place, found)| SpaceRequest {
-            path: place.path.clone(),
+        .map(|(device_path, found)| SpaceRequest {
+            path: device_path.path.clone(),
             bytes: match found {
-                Some(opened) if opened.past.is_some() => opened.geometry.device_bytes,
+                Some(opened) if opened.pre_growth.is_some() => opened.geometry.device_bytes,
                 // What it has already is filled where there is space, and used where there is not.
                 Some(_) => 0,
-                None if place.has_its_size() => 0,
+                None if device_path.has_its_size() => 0,
                 None => config.size_bytes.unwrap_or(0),
             },
         })
@@ -450,7 +459,7 @@ pub(crate) fn refused_by_system(
 }
 
 /// A device as it was before it grew, to recover from.
-pub(crate) struct Past {
+pub(crate) struct PreGrowth {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) _reservation: Option<Reservation>,
 }
@@ -458,13 +467,13 @@ pub(crate) struct Past {
 /// What a device that has grown is recovered from.
 ///
 /// It shares the queue of `grown`, the device as it is served: when that is closed, recovery ends.
-pub(crate) fn past(
+pub(crate) fn pre_growth(
     config: &Config,
     opened: &Opened,
     grown: &Stripe,
     shared: &Arc<Shared>,
-) -> Result<Option<Past>, OpenError> {
-    let Some(geometry) = &opened.past else {
+) -> Result<Option<PreGrowth>, OpenError> {
+    let Some(geometry) = &opened.pre_growth else {
         return Ok(None);
     };
     let before = Opened {
@@ -472,14 +481,14 @@ pub(crate) fn past(
         device: Arc::clone(&opened.device),
         superblock: opened.superblock.clone(),
         geometry: geometry.clone(),
-        past: None,
+        pre_growth: None,
         was_clean: opened.was_clean,
     };
-    Ok(Some(Past {
+    Ok(Some(PreGrowth {
         stripe: stripe_with(config, &before, shared, 0, Arc::clone(&grown.queue))?,
         _reservation: shared
             .budget
-            .reserve_free(sizing::past_bytes(config, geometry)),
+            .reserve_free(sizing::pre_growth_bytes(config, geometry)),
     }))
 }
 
@@ -494,7 +503,7 @@ pub(crate) fn shared(
     sizing::enough(
         config,
         geometries(),
-        opened.iter().filter_map(|it| it.past.as_ref()),
+        opened.iter().filter_map(|it| it.pre_growth.as_ref()),
     )?;
     let fixed =
         sizing::memory_needed(config, geometries()) - sizing::content_bytes_min(geometries());
@@ -564,30 +573,33 @@ fn stripe_with(
     let index = geometry.index(policy);
     let rows = index.shard_rows;
     let shard = |n| {
-        let policy: Box<dyn Policy> = match policy.kind {
-            PolicyKind::Basic => Box::new(Basic::new(geometry.sets)),
-            PolicyKind::Set => Box::new(Set::new(geometry.sets)),
+        use ShardPolicy::{Log as OfLog, Table};
+        let sets = geometry.sets;
+        let policy = match policy.kind {
+            PolicyKind::Basic => Table(Box::new(Basic::new(sets))),
+            PolicyKind::Set => Table(Box::new(Set::new(sets))),
             PolicyKind::SetMem => {
-                Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
+                let first = n as u64 * u64::from(rows);
+                Table(Box::new(SetMem::new(sets, first, rows)))
             }
             PolicyKind::SetMemLru => {
-                let here = geometry.sets / SHARDS as u64;
+                let here = sets / SHARDS as u64;
                 let held = geometry.held_sets(policy);
-                Box::new(SetMemLru::new(geometry.sets, n as u64 * here, here, held))
+                Table(Box::new(SetMemLru::new(sets, n as u64 * here, here, held)))
             }
-            PolicyKind::LogLru => Box::new(LogLru::new(
+            PolicyKind::LogLru => OfLog(Box::new(LogLru::new(
                 policy.grouped,
                 rows,
                 geometry.capacity(),
                 policy.positions_held(),
                 geometry.spilled(policy),
-            )),
-            PolicyKind::Log => Box::new(Log::new(
+            ))),
+            PolicyKind::Log => OfLog(Box::new(Log::new(
                 policy.rows,
                 policy.grouped,
                 rows,
                 geometry.capacity(),
-            )),
+            ))),
         };
         Shard::new(policy)
     };

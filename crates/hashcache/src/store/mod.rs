@@ -1,11 +1,14 @@
-//! Making a store of its devices: those that are there are looked at, missing ones made, the
-//! history of memberships agreed on, versions set aside on all of them; then threads start.
+//! Makes or opens a store of one or more devices.
+//!
+//! Looks at the devices that exist, makes the missing ones, agrees on the history of memberships,
+//! sets versions aside on all devices, then starts the threads.
 //!
 //! Called by `cache`; calls `device` for each device.
 //!
-//! Invariant: nothing of a device changes before all of them are known to fit, and no version is
-//! given out before every device has on disk who takes part and up to where versions are set aside.
-//! A device that joins learns it before the others do: one that fails to join has changed nothing.
+//! Invariant: nothing on a device changes before all of them are known to fit. No version is given
+//! out before every device has on disk which devices take part and up to where versions are set
+//! aside. A device that joins writes this before the others do: if it fails to join, nothing has
+//! changed.
 
 mod check;
 pub(crate) mod device;
@@ -29,25 +32,25 @@ use crate::format::{Family, Superblock};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
-use crate::memory::{AlignedBuf, Keeper};
+use crate::memory::{AlignedBuf, MemoryPressure};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
-use crate::writer::{Pen, Readmission, Scribe};
-use device::{Access, Opened, Past, Place, member, superblocks_damaged};
+use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
+use device::{Access, DevicePath, Opened, PreGrowth, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
 
-/// A writing thread, with what [`Scribe::run`] returns.
-pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
+/// A writing thread, with what [`DeviceWriter::run`] returns.
+pub(crate) type WriterThread = JoinHandle<Option<Superblock>>;
 
 /// An open store: what its stripes share, its stripes, the threads that write for them, and the one
 /// for its memory.
 pub(crate) struct Running {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
-    pub(crate) scribes: Vec<ScribeThread>,
-    pub(crate) keeper: Keeper,
+    pub(crate) writers: Vec<WriterThread>,
+    pub(crate) memory_pressure: MemoryPressure,
 }
 
 /// Opens or makes the store of `config` and starts its threads.
@@ -63,36 +66,38 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
         .iter()
         .map(|it| device::stripe(config, it, &shared, READ_THREADS))
         .collect::<Result<_, _>>()?;
-    let pasts = opened
+    let pre_growths = opened
         .iter()
         .zip(&stripes)
-        .map(|(it, stripe)| device::past(config, it, stripe, &shared))
+        .map(|(it, stripe)| device::pre_growth(config, it, stripe, &shared))
         .collect::<Result<Vec<_>, _>>()?;
     shared
         .members
         .join(stripes.iter().map(|it| it.peer()).collect());
-    let keeper = shared.keeper().map_err(|source| OpenError::System {
-        what: "a thread",
-        source,
-    })?;
+    let memory_pressure = shared
+        .memory_pressure()
+        .map_err(|source| OpenError::System {
+            what: "a thread",
+            source,
+        })?;
     tell(&mut opened, &shared.members)?;
     made.keep();
-    let opened = opened.into_iter().zip(pasts).collect();
-    let scribes = write(config, opened, &stripes)?;
+    let opened = opened.into_iter().zip(pre_growths).collect();
+    let writers = write(config, opened, &stripes)?;
     Ok(Running {
         shared,
         stripes,
-        scribes,
-        keeper,
+        writers,
+        memory_pressure,
     })
 }
 
 /// A stripe in service and who writes for it, without threads: what models run. Its names are the
 /// same each time.
 #[cfg(all(test, loom))]
-pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), OpenError> {
-    let (mut made, place) = (Made::default(), &config.places()[0]);
-    let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
+pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
+    let (mut made, device_path) = (Made::default(), &config.device_paths()[0]);
+    let mut opened = [make(config, device_path, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
     let stripe = device::stripe(config, &opened[0], &shared, 0)?;
@@ -100,16 +105,16 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), 
     tell(&mut opened, &shared.members)?;
     let [opened] = opened;
     let buffer = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
-    let mut scribe = Scribe::new(
+    let mut writer = DeviceWriter::new(
         Arc::clone(&stripe),
         opened.superblock,
         buffer,
         config.sync_interval,
         false,
     );
-    recover(&mut scribe, None).expect("memory reads and writes");
+    recover(&mut writer, None).expect("memory reads and writes");
     stripe.recovered();
-    Ok((stripe, scribe))
+    Ok((stripe, writer))
 }
 
 /// Files that were made just now; they go again if the store does not come to be.
@@ -133,47 +138,55 @@ impl Drop for Made {
 /// All devices of `config`, in its order, those that were missing with a superblock that was never
 /// written.
 fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
-    let places = config.places();
+    let paths = config.device_paths();
     // Refuse before a file is made, or made to grow.
-    let found = survey(config, &places).map_err(|mut errors| errors.swap_remove(0))?;
-    for (place, _) in places
+    let found = survey(config, &paths).map_err(|mut errors| errors.swap_remove(0))?;
+    for (device_path, _) in paths
         .iter()
         .zip(&found)
         .filter(|(_, found)| found.is_some())
     {
-        device::claim(place);
+        device::claim(device_path);
     }
     let identity = match found.iter().flatten().next() {
         Some(opened) => (opened.superblock.store_id, opened.superblock.secret),
         None => new_identity()?,
     };
-    let device = |(place, found): (&Place, Option<Opened>)| match found {
-        Some(opened) => device::make_space(place, opened),
-        None => make(config, place, identity, made),
+    let device = |(device_path, found): (&DevicePath, Option<Opened>)| match found {
+        Some(opened) => device::make_space(device_path, opened),
+        None => make(config, device_path, identity, made),
     };
-    places.iter().zip(found).map(device).collect()
+    paths.iter().zip(found).map(device).collect()
 }
 
-/// What lies at `places`, in their order; `None` where a device can be made. Nothing is written.
+/// What lies at `paths`, in their order; `None` where a device can be made. Nothing is written.
 ///
 /// # Errors
 /// Every reason for which a store of `config` cannot be opened or made there, at least one.
-fn survey(config: &Config, places: &[Place]) -> Result<Vec<Option<Opened>>, Vec<OpenError>> {
-    if places.is_empty() || places.len() > DEVICES_MAX {
+fn survey(config: &Config, paths: &[DevicePath]) -> Result<Vec<Option<Opened>>, Vec<OpenError>> {
+    if paths.is_empty() || paths.len() > DEVICES_MAX {
         return Err(vec![OpenError::Devices {
-            count: places.len(),
+            count: paths.len(),
             most: DEVICES_MAX,
         }]);
     }
-    let found = all(places.iter().map(|place| device::look(config, place)))?;
+    let found = all(paths
+        .iter()
+        .map(|device_path| device::look(config, device_path)))?;
     belong_together(found.iter().flatten()).map_err(|error| vec![error])?;
-    let geometries = places.iter().zip(&found).map(|(place, found)| match found {
-        Some(opened) => Ok(opened.geometry.clone()),
-        None => device::planned(config, place),
-    });
+    let geometries = paths
+        .iter()
+        .zip(&found)
+        .map(|(device_path, found)| match found {
+            Some(opened) => Ok(opened.geometry.clone()),
+            None => device::planned(config, device_path),
+        });
     let geometries: Vec<Geometry> = all(geometries)?;
-    let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
-    sizing::enough(config, &geometries, past).map_err(|error| vec![error])?;
+    let pre_growth = found
+        .iter()
+        .flatten()
+        .filter_map(|it| it.pre_growth.as_ref());
+    sizing::enough(config, &geometries, pre_growth).map_err(|error| vec![error])?;
     Ok(found)
 }
 
@@ -195,14 +208,14 @@ fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>,
 /// Why a store of `config` could not be opened or made now. Nothing is written, and no device is
 /// locked: a process that serves from one goes on, and that one is in use is no reason here.
 pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
-    let shared = |place| Place {
+    let shared = |device_path| DevicePath {
         access: Access::Shared,
-        ..place
+        ..device_path
     };
-    let places: Vec<Place> = config.places().into_iter().map(shared).collect();
-    match survey(config, &places) {
+    let paths: Vec<DevicePath> = config.device_paths().into_iter().map(shared).collect();
+    match survey(config, &paths) {
         Err(errors) => errors,
-        Ok(found) => device::refused_by_system(config, &places, &found),
+        Ok(found) => device::refused_by_system(config, &paths, &found),
     }
 }
 
@@ -246,13 +259,13 @@ fn random<const N: usize>() -> Result<[u8; N], OpenError> {
 /// A device of the store of `identity`. Who it is, and with whom, is agreed on later.
 fn make(
     config: &Config,
-    place: &Place,
+    device_path: &DevicePath,
     identity: (u128, [u8; 32]),
     made: &mut Made,
 ) -> Result<Opened, OpenError> {
-    let (device, is_new) = device::device_or_new(place, config.size_bytes)?;
+    let (device, is_new) = device::device_or_new(device_path, config.size_bytes)?;
     if is_new {
-        made.0.push(place.path.clone());
+        made.0.push(device_path.path.clone());
     }
     let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
     // A slot is read and written by itself, so it has a sector at the least.
@@ -260,7 +273,7 @@ fn make(
     if let Some(asked) = config.block_bytes.filter(|it| *it < least)
         && config.policy.family() == Family::Table
     {
-        let device = place.path.display();
+        let device = device_path.path.display();
         let made = least;
         tracing::info!(%device, asked, made, "blocks are made as large as the disk's sectors");
     }
@@ -303,11 +316,11 @@ fn make(
         heard: BTreeMap::new(),
     };
     Ok(Opened {
-        path: place.path.clone(),
+        path: device_path.path.clone(),
         device,
         superblock,
         geometry,
-        past: None,
+        pre_growth: None,
         was_clean: false,
     })
 }
@@ -449,13 +462,13 @@ pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
 /// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
 fn write(
     config: &Config,
-    opened: Vec<(Opened, Option<Past>)>,
+    opened: Vec<(Opened, Option<PreGrowth>)>,
     stripes: &[Arc<Stripe>],
-) -> Result<Vec<ScribeThread>, OpenError> {
+) -> Result<Vec<WriterThread>, OpenError> {
     let mut threads = Vec::new();
     let mut recoveries = Vec::new();
-    for ((opened, past), stripe) in opened.into_iter().zip(stripes) {
-        match scribe(config, opened, past, stripe) {
+    for ((opened, pre_growth), stripe) in opened.into_iter().zip(stripes) {
+        match start_writer(config, opened, pre_growth, stripe) {
             Ok((thread, recovered)) => {
                 threads.push(thread);
                 recoveries.push(recovered);
@@ -482,13 +495,13 @@ fn write(
     Ok(threads)
 }
 
-fn scribe(
+fn start_writer(
     config: &Config,
     opened: Opened,
-    past: Option<Past>,
+    pre_growth: Option<PreGrowth>,
     stripe: &Arc<Stripe>,
-) -> io::Result<(ScribeThread, Outcome<bool>)> {
-    let mut scribe = Scribe::new(
+) -> io::Result<(WriterThread, Outcome<bool>)> {
+    let mut writer = DeviceWriter::new(
         Arc::clone(stripe),
         opened.superblock,
         AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry)),
@@ -496,15 +509,15 @@ fn scribe(
         opened.was_clean,
     );
     let readmits = config.readmission && opened.geometry.family == Family::Log;
-    scribe.readmission = readmits.then(Readmission::default);
+    writer.readmission = readmits.then(Readmission::default);
     if sizing::overlaps(config, &opened.geometry) {
         let spare = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
-        let seat = AlignedBuf::zeroed(sizing::seat_bytes(&opened.geometry));
-        scribe.pen = Some(Pen::new(stripe, spare, seat)?);
+        let side_buffer = AlignedBuf::zeroed(sizing::side_buffer_bytes(&opened.geometry));
+        writer.background = Some(BackgroundWrite::new(stripe, spare, side_buffer)?);
     }
     let (promise, recovered) = promise::<bool>();
     let thread = std::thread::Builder::new()
         .name("hc-write".into())
-        .spawn(move || scribe.run(|scribe| recover(scribe, past), promise))?;
+        .spawn(move || writer.run(|writer| recover(writer, pre_growth), promise))?;
     Ok((thread, recovered))
 }

@@ -1,17 +1,19 @@
-//! Recovery: the index and the log's head, from the last checkpoint and the lists written since.
+//! Recovery: rebuilds the index and finds the log's head, from the last checkpoint and the lists
+//! written since.
 //!
-//! Lists (batch headers, footers) say where records were put; whether they arrived, each record
-//! proves itself when it is read. Behind a crash the log goes on in a new segment, under a new
-//! stamp.
+//! Lists (batch headers, footers) say where records were put. Whether a record arrived is not
+//! checked here: each record proves itself when it is read. After a crash the log goes on in a new
+//! segment, under a new stamp.
 //!
 //! Called by the writing thread before it writes anything.
 //!
-//! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it
-//! began are applied to it and to the lists; without one, all removes in the ring are, and no
-//! record older than what the ring has forgotten comes back. Where removes or rules cannot be read,
-//! no record from before this opening comes back, and a rule says so for the openings that follow.
-//! Cost: the checkpoint, plus the lists of at most a few hundred segments. A store that is closed
-//! meanwhile stops recovering after [`AFTER_CLOSE_MAX`]; nothing is written then, and the next
+//! Invariant: what a returned `remove` took away stays away. With a checkpoint, the removes since
+//! it began are applied to it and to the lists. Without one, all removes in the ring are applied,
+//! and no record older than the removes that the ring has forgotten comes back. If removes or bans
+//! cannot be read, no record from before this opening comes back, and a ban says so for later
+//! openings.
+//! Cost: the checkpoint, plus the lists of at most a few hundred segments. If the store is closed
+//! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`]. Nothing is written then, and the next
 //! opening recovers from the same state.
 
 use std::cell::RefCell;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::Slot;
-use crate::bans::Rule;
+use crate::bans::Ban;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::journal::Journalled;
@@ -31,9 +33,9 @@ use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
 use crate::memory::Reservation;
 use crate::object::Version;
-use crate::store::device::Past;
+use crate::store::device::PreGrowth;
 use crate::stripe::Stripe;
-use crate::writer::{RecoverError, Scribe};
+use crate::writer::{DeviceWriter, RecoverError};
 
 /// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
 /// put meanwhile is written, and the next opening finds a store that was closed in order.
@@ -58,18 +60,21 @@ fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
 }
 
 /// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
-pub(crate) fn recover(scribe: &mut Scribe, past: Option<Past>) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
-    if let Some(past) = past {
-        grow(scribe, &past)?;
+pub(crate) fn recover(
+    writer: &mut DeviceWriter,
+    pre_growth: Option<PreGrowth>,
+) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&writer.stripe);
+    if let Some(pre_growth) = pre_growth {
+        grow(writer, &pre_growth)?;
     } else if stripe.index.shape.stays_on_disk() {
-        with_rows_on_disk(scribe)?;
+        with_rows_on_disk(writer)?;
     } else {
-        let basis = Basis::of(scribe, &stripe)?;
-        basis.replay(scribe, &(0..SHARDS));
+        let basis = Basis::of(writer, &stripe)?;
+        basis.replay(writer, &(0..SHARDS));
     }
     go_on(&stripe)?;
-    let cursor = scribe.log.cursor;
+    let cursor = writer.log.cursor;
     stripe.version_was_drawn(cursor.stamp);
     tracing::debug!(segment = cursor.segment, lap = cursor.lap, "log recovered");
     Ok(())
@@ -77,23 +82,23 @@ pub(crate) fn recover(scribe: &mut Scribe, past: Option<Past>) -> Result<(), Rec
 
 /// For a policy that leaves positions on disk. Those that a replay displaces would fill the room
 /// for what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
-fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
-    let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
-    let basis = Basis::of(scribe, &stripe)?;
+fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&writer.stripe);
+    let most = (!writer.was_clean).then(|| Widened::all(&stripe)).flatten();
+    let basis = Basis::of(writer, &stripe)?;
     // Nothing was written since, so nothing is displaced.
-    let is_all = |it: &Restored| scribe.was_clean && it.cursor.stamp != 0;
+    let is_all = |it: &Restored| writer.was_clean && it.cursor.stamp != 0;
     if basis.restored.as_ref().is_some_and(is_all) {
-        basis.replay(scribe, &(0..SHARDS));
+        basis.replay(writer, &(0..SHARDS));
         return Ok(());
     }
     let all_are_loaded = most.is_some();
-    made_anew(scribe, most, |scribe, shards| {
+    made_anew(writer, most, |writer, shards| {
         if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
             let serial = restored.edition.serial;
             if checkpoint::load_shards(
-                &scribe.stripe.medium,
-                &scribe.stripe.index,
+                &writer.stripe.medium,
+                &writer.stripe.index,
                 serial,
                 shards.clone(),
             )
@@ -101,11 +106,11 @@ fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
             {
                 shards
                     .clone()
-                    .for_each(|n| scribe.stripe.shard_at(n).policy.clear());
+                    .for_each(|n| writer.stripe.shard_at(n).policy.clear());
             }
         }
-        basis.replay(scribe, shards);
-        scribe.log.was_written()
+        basis.replay(writer, shards);
+        writer.log.was_written()
     })
 }
 
@@ -140,9 +145,11 @@ impl Widened {
     }
 
     fn of(stripe: &Stripe, shards: Range<usize>, reservation: Option<Reservation>) -> Self {
-        shards
-            .clone()
-            .for_each(|n| stripe.shard_at(n).policy.widen());
+        for n in shards.clone() {
+            if let Some(log) = stripe.shard_at(n).policy.log_mut() {
+                log.widen();
+            }
+        }
         Self {
             shards,
             _reservation: reservation,
@@ -150,18 +157,22 @@ impl Widened {
     }
 
     fn narrow(self, stripe: &Stripe) {
-        self.shards.for_each(|n| stripe.shard_at(n).policy.narrow());
+        for n in self.shards {
+            if let Some(log) = stripe.shard_at(n).policy.log_mut() {
+                log.narrow();
+            }
+        }
     }
 }
 
 /// Has `fill` fill all shards, as many at a time as there is memory for, and saves them in a
 /// checkpoint; not if it says that there is nothing to save.
 fn made_anew(
-    scribe: &mut Scribe,
+    writer: &mut DeviceWriter,
     mut widened: Option<Widened>,
-    mut fill: impl FnMut(&mut Scribe, &Range<usize>) -> bool,
+    mut fill: impl FnMut(&mut DeviceWriter, &Range<usize>) -> bool,
 ) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
+    let stripe = Arc::clone(&writer.stripe);
     let stays_on_disk = stripe.index.shape.stays_on_disk();
     let is_over = || is_over(&stripe);
     let (mut checkpoint, mut first) = (None, 0);
@@ -173,10 +184,10 @@ fn made_anew(
         };
         let shards = some.shards.clone();
         first = shards.end;
-        let any_to_save = fill(scribe, &shards);
+        let any_to_save = fill(writer, &shards);
         go_on(&stripe)?;
         if any_to_save {
-            let checkpoint = checkpoint.get_or_insert_with(|| scribe.new_checkpoint());
+            let checkpoint = checkpoint.get_or_insert_with(|| writer.new_checkpoint());
             // A remove that came before the checkpoint began is taken for known to it.
             stripe.forget_removing(shards.clone());
             if stays_on_disk {
@@ -190,7 +201,7 @@ fn made_anew(
         some.narrow(&stripe);
     }
     match checkpoint {
-        Some(checkpoint) => Ok(scribe.complete_checkpoint(&checkpoint, false)?),
+        Some(checkpoint) => Ok(writer.complete_checkpoint(&checkpoint, false)?),
         None => Ok(()),
     }
 }
@@ -201,24 +212,24 @@ fn made_anew(
 /// only what lies behind the old end is written. Positions in the log stay the same, for laps and
 /// segments do. The index is made anew of what the lists name and the old index knows; so what was
 /// removed or put out stays so, however long ago that was.
-fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
-    let stripe = Arc::clone(&scribe.stripe);
-    scribe.stripe = Arc::clone(&past.stripe);
-    let old = Widened::of(&past.stripe, 0..SHARDS, None);
-    let basis = Basis::of(scribe, &stripe);
+fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&writer.stripe);
+    writer.stripe = Arc::clone(&pre_growth.stripe);
+    let old = Widened::of(&pre_growth.stripe, 0..SHARDS, None);
+    let basis = Basis::of(writer, &stripe);
     if let Ok(basis) = &basis {
-        basis.replay(scribe, &old.shards);
+        basis.replay(writer, &old.shards);
     }
     // In any case: it is the one that others wait for.
-    scribe.stripe = Arc::clone(&stripe);
+    writer.stripe = Arc::clone(&stripe);
     basis?;
     // Before anything follows from what was read of the old log.
     go_on(&stripe)?;
-    let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
-    stripe.medium.geometry.describe_in(&mut scribe.superblock);
-    made_anew(scribe, None, |_, shards| {
+    let (cursor, stamps) = (writer.log.cursor, pre_growth.stripe.log.stamps());
+    stripe.medium.geometry.describe_in(&mut writer.superblock);
+    made_anew(writer, None, |_, shards| {
         let known = Replay {
-            past: Some(&past.stripe),
+            pre_growth: Some(&pre_growth.stripe),
             ..Replay::new(&stripe, shards.clone())
         };
         known.scan();
@@ -226,7 +237,7 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
         true
     })?;
     // Were the only one that says so lost, an opening would look for the log's end in the old ring.
-    scribe.write_superblock(false)?;
+    writer.write_superblock(false)?;
     let bytes = stripe.medium.geometry.device_bytes;
     tracing::info!(
         bytes,
@@ -246,29 +257,29 @@ struct Basis {
 }
 
 impl Basis {
-    /// Reads the journal and loads a checkpoint, if one is whole. The rules in the journal are in
+    /// Reads the journal and loads a checkpoint, if one is whole. The bans in the journal are in
     /// force in `served` then.
     ///
     /// # Errors
     /// When the device refuses to be written to.
-    fn of(scribe: &mut Scribe, served: &Stripe) -> Result<Self, RecoverError> {
-        let stripe = Arc::clone(&scribe.stripe);
-        let serial = scribe.superblock.checkpoint_serial;
-        let forgotten_below = scribe.superblock.removes_forgotten_below;
+    fn of(writer: &mut DeviceWriter, served: &Stripe) -> Result<Self, RecoverError> {
+        let stripe = Arc::clone(&writer.stripe);
+        let serial = writer.superblock.checkpoint_serial;
+        let forgotten_below = writer.superblock.removes_forgotten_below;
         let journalled =
-            scribe
+            writer
                 .journal
-                .read(&stripe.medium, serial, forgotten_below, scribe.was_clean);
+                .read(&stripe.medium, serial, forgotten_below, writer.was_clean);
         let Journalled {
             removed,
-            rules,
+            bans,
             lost,
         } = journalled;
-        for rule in &rules {
-            served.version_was_drawn(rule.version);
+        for ban in &bans {
+            served.version_was_drawn(ban.version);
         }
         // Before anything of what they bar can be found.
-        served.rules.add(&rules, &served.medium.budget);
+        served.bans.add(&bans, &served.medium.budget);
         // Were the index file that of an older checkpoint, the next one would be written over it.
         let older = if stripe.index.shape.stays_on_disk() {
             0
@@ -297,14 +308,14 @@ impl Basis {
         let newest_restored = restored.as_ref().map(|it| it.edition.serial) == Some(serial);
         let held_below = match newest_restored {
             // Nothing was removed behind it.
-            true if scribe.was_clean => u64::MAX,
-            true => scribe.superblock.removes_held_below,
+            true if writer.was_clean => u64::MAX,
+            true => writer.superblock.removes_held_below,
             false => 0,
         };
-        if lost.rules || lost.removes_below > held_below {
-            floor = forget_all(scribe, served)?;
-        } else if scribe.journal.has_one_set_of_rules() {
-            scribe.write_rules(&served.rules.lines())?;
+        if lost.bans || lost.removes_below > held_below {
+            floor = forget_all(writer, served)?;
+        } else if writer.journal.has_one_set_of_bans() {
+            writer.write_bans(&served.bans.lines())?;
         }
         for removed in &removed {
             stripe.version_was_drawn(removed.version.0);
@@ -318,38 +329,38 @@ impl Basis {
     }
 
     /// Applies the lists to `shards` and sets the log's head and cursor.
-    fn replay(&self, scribe: &mut Scribe, shards: &Range<usize>) {
-        let stripe = Arc::clone(&scribe.stripe);
+    fn replay(&self, writer: &mut DeviceWriter, shards: &Range<usize>) {
+        let stripe = Arc::clone(&writer.stripe);
         let replay = Replay {
             removed: Some(&self.newest),
             floor: self.floor,
             ..Replay::new(&stripe, shards.clone())
         };
         match &self.restored {
-            Some(restored) => from_checkpoint(scribe, &replay, restored, &self.removed),
-            None => from_scan(scribe, &replay),
+            Some(restored) => from_checkpoint(writer, &replay, restored, &self.removed),
+            None => from_scan(writer, &replay),
         }
-        if !scribe.was_clean {
+        if !writer.was_clean {
             replay.unlearn_last_batches();
         }
     }
 }
 
-/// Removes or rules cannot be read any more: what they took away is not known, so everything from
+/// Removes or bans cannot be read any more: what they took away is not known, so everything from
 /// before this opening goes, now and for all openings to come. Returns the version below which.
-fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
+fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     let below = served.shared.members.first_version();
-    let device = scribe.stripe.medium.device_id;
+    let device = writer.stripe.medium.device_id;
     tracing::error!(
         device,
         "removes or purges cannot be read: all older content is forgotten"
     );
     served.medium.counters.forgotten.add(1);
     served
-        .rules
-        .add(&[Rule::everything(below)], &served.medium.budget);
+        .bans
+        .add(&[Ban::everything(below)], &served.medium.budget);
     // Before the ring is written over: what cannot be read now may be blank next time.
-    scribe.write_rules(&served.rules.lines())?;
+    writer.write_bans(&served.bans.lines())?;
     Ok(below)
 }
 
@@ -371,7 +382,7 @@ fn newest(removed: &[Removed]) -> KeyMap<Version> {
 }
 
 fn from_checkpoint(
-    scribe: &mut Scribe,
+    writer: &mut DeviceWriter,
     replay: &Replay<'_>,
     restored: &Restored,
     removed: &[Removed],
@@ -391,11 +402,11 @@ fn from_checkpoint(
         stripe.forget(&mut stripe.shard(removed.key), removed.key);
     }
     if cursor.stamp == 0 {
-        return from_scan(scribe, replay);
+        return from_scan(writer, replay);
     }
-    if scribe.was_clean {
+    if writer.was_clean {
         let listed = Segment::walk(&stripe.medium, cursor.segment, Some(cursor.stamp), 0, 0).listed;
-        scribe.log.resume(cursor, listed);
+        writer.log.resume(cursor, listed);
         return;
     }
     let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
@@ -406,7 +417,7 @@ fn from_checkpoint(
         };
         last = replay.segment(next, 0, 0);
     }
-    scribe.log.resume_behind(last);
+    writer.log.resume_behind(last);
 }
 
 /// The segment that was opened after `last`, if one was. Some in between may have been left out
@@ -434,9 +445,9 @@ fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
 }
 
 /// Without a checkpoint.
-fn from_scan(scribe: &mut Scribe, replay: &Replay<'_>) {
+fn from_scan(writer: &mut DeviceWriter, replay: &Replay<'_>) {
     if let Some(last) = replay.scan() {
-        scribe.log.resume_behind(last);
+        writer.log.resume_behind(last);
     }
 }
 
@@ -448,7 +459,7 @@ struct Replay<'a> {
     /// Records of lower versions do not come back.
     floor: Version,
     /// Nothing counts that this does not know, when there is one.
-    past: Option<&'a Stripe>,
+    pre_growth: Option<&'a Stripe>,
     /// Slots that the last two batches list.
     last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
 }
@@ -461,7 +472,7 @@ impl<'a> Replay<'a> {
             shards,
             removed: None,
             floor: Version(0),
-            past: None,
+            pre_growth: None,
             last_batches: RefCell::default(),
         }
     }
@@ -497,9 +508,11 @@ impl<'a> Replay<'a> {
         // From the very beginning on, lists tell all there is.
         let since_made = stripe.index.id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
         if since_made {
-            stripe
-                .shards()
-                .for_each(|mut shard| shard.policy.nothing_stored());
+            for mut shard in stripe.shards() {
+                if let Some(table) = shard.policy.table_mut() {
+                    table.nothing_stored();
+                }
+            }
         }
         let head = found.last().copied()?;
         // What a run that was lost in a power cut left behind does not fit between these.
@@ -543,7 +556,9 @@ impl<'a> Replay<'a> {
     fn slot(&self, listed: &Listed) {
         let mut shard = self.stripe.shard(listed.key);
         let slot = usize::try_from(listed.length).unwrap_or(usize::MAX);
-        shard.policy.claimed(listed.key, Slot(slot));
+        if let Some(table) = shard.policy.table_mut() {
+            table.claimed(listed.key, Slot(slot));
+        }
         drop(shard);
         let mut last = self.last_batches.borrow_mut();
         // Slots of one batch are listed with the place of that batch.
@@ -562,7 +577,9 @@ impl<'a> Replay<'a> {
     /// when all slots of the one before the last are durable.
     fn unlearn_last_batches(&self) {
         for key in self.last_batches.borrow().iter().flat_map(|(_, keys)| keys) {
-            self.stripe.shard(*key).policy.unlearn(*key);
+            if let Some(table) = self.stripe.shard(*key).policy.table_mut() {
+                table.unlearn(*key);
+            }
         }
     }
 
@@ -587,7 +604,7 @@ impl<'a> Replay<'a> {
             stripe.log.position(cursor.lap, cursor.segment, unit)
         };
         if self
-            .past
+            .pre_growth
             .is_some_and(|it| !it.indexes(listed.key, place(it)))
         {
             return;
@@ -595,11 +612,14 @@ impl<'a> Replay<'a> {
         let stripe = self.stripe;
         let at = place(stripe);
         let mut shard = stripe.shard(listed.key);
+        let Some(log) = shard.policy.log_mut() else {
+            return;
+        };
         // Naming the same place as what it replaces makes a replay of what is known change nothing.
         let head = stripe.log.head();
-        shard.policy.record(listed.key, at, Some(at), head);
+        log.record(listed.key, at, Some(at), head);
         if listed.run > 0 {
-            shard.policy.set_run(listed.key, at, listed.run, head);
+            log.set_run(listed.key, at, listed.run, head);
         }
     }
 }

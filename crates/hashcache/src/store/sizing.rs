@@ -1,4 +1,4 @@
-//! What memory a store needs at the least, and how large its buffers are.
+//! The least memory that a store needs, and the sizes of its buffers.
 //!
 //! Called by `device` and `store`, before anything is made or grows.
 
@@ -6,7 +6,7 @@ use crate::config::{Config, PolicyKind};
 use crate::disk::circular_log::LogWriter;
 use crate::disk::table;
 use crate::error::OpenError;
-use crate::format::{BLOCK, FOOTER_TAIL, PART_BYTES, round_up};
+use crate::format::{FOOTER_TAIL, IO_BLOCK, PART_BYTES, round_up};
 use crate::geometry::{Geometry, IndexPolicy};
 use crate::key::SHARDS;
 use crate::writer::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
@@ -25,17 +25,19 @@ const OVERLAP_SHARE: u64 = 16;
 pub(crate) fn enough<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry> + Clone,
-    past: impl IntoIterator<Item = &'a Geometry>,
+    pre_growth: impl IntoIterator<Item = &'a Geometry>,
 ) -> Result<(), OpenError> {
     let memory_bytes = config.memory_bytes;
-    let past = past.into_iter().map(|it| past_bytes(config, it));
-    let past = past.fold(0, u64::saturating_add);
+    let pre_growth = pre_growth
+        .into_iter()
+        .map(|it| pre_growth_bytes(config, it));
+    let pre_growth = pre_growth.fold(0, u64::saturating_add);
     let needed_with = |memory_bytes| {
         let config = Config {
             memory_bytes,
             ..config.clone()
         };
-        memory_needed(&config, geometries.clone()).saturating_add(past)
+        memory_needed(&config, geometries.clone()).saturating_add(pre_growth)
     };
     let mut needed_bytes = needed_with(memory_bytes);
     if memory_bytes >= needed_bytes {
@@ -66,7 +68,7 @@ pub(crate) fn memory_needed<'a>(
     let of = |geometry: &Geometry| {
         let batch = buffer_bytes(config, geometry) as u64;
         let buffer = match overlaps(config, geometry) {
-            true => 2 * batch + seat_bytes(geometry) as u64,
+            true => 2 * batch + side_buffer_bytes(geometry) as u64,
             false => batch,
         };
         let index = geometry.index(IndexPolicy::of(config));
@@ -93,8 +95,8 @@ pub(crate) fn content_bytes_min<'a>(geometries: impl IntoIterator<Item = &'a Geo
 }
 
 /// Memory for the index of the layout that a device had before it grew, with all its positions.
-pub(crate) fn past_bytes(config: &Config, past: &Geometry) -> u64 {
-    let index = past.index(IndexPolicy::of(config));
+pub(crate) fn pre_growth_bytes(config: &Config, pre_growth: &Geometry) -> u64 {
+    let index = pre_growth.index(IndexPolicy::of(config));
     let widened = index.widened_bytes().saturating_mul(SHARDS as u64);
     index.bytes().saturating_add(widened)
 }
@@ -104,7 +106,7 @@ pub(crate) fn past_bytes(config: &Config, past: &Geometry) -> u64 {
 /// of the memory, for what is being written stays there until it is. With 64 MiB and 64 downloads
 /// at once, half of what came was not stored for want of that.
 pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
-    let devices = config.places().len().max(1) as u64;
+    let devices = config.device_paths().len().max(1) as u64;
     let batches = 2 * devices * batch_bytes(config, geometry) as u64;
     let alone = config.policy == PolicyKind::Log && !config.readmission;
     alone && batches <= config.memory_bytes / OVERLAP_SHARE
@@ -116,24 +118,24 @@ pub(crate) fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
 }
 
 /// The buffer for what is written between two batches that overlap: a footer, a checkpoint's part.
-pub(crate) fn seat_bytes(geometry: &Geometry) -> usize {
+pub(crate) fn side_buffer_bytes(geometry: &Geometry) -> usize {
     footer_bytes_max(geometry).max(PART_BYTES)
 }
 
 /// Most bytes in a batch.
 pub(crate) fn batch_bytes(config: &Config, geometry: &Geometry) -> usize {
-    let devices = config.places().len().max(1) as u64;
+    let devices = config.device_paths().len().max(1) as u64;
     let by_memory = usize::try_from(config.memory_bytes / 16 / devices).unwrap_or(usize::MAX);
     let by_segment = geometry.segment_bytes as usize / 2;
     let bytes = by_memory
         .clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX)
         .min(by_segment);
-    bytes / BLOCK * BLOCK
+    bytes / IO_BLOCK * IO_BLOCK
 }
 
 fn footer_bytes_max(geometry: &Geometry) -> usize {
     let lines = usize::try_from(LogWriter::list_bytes_max(geometry)).unwrap_or(usize::MAX);
-    round_up(lines + FOOTER_TAIL, BLOCK)
+    round_up(lines + FOOTER_TAIL, IO_BLOCK)
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! Groups: one read brings what was written side by side with what is asked for (paper, section
-//! 3.6).
+//! Page groups: one read loads all records that were written side by side with the wanted one
+//! (paper, section 3.6).
 //!
-//! Called by `lookup` when a candidate's entry says that its run goes on behind it. The other
-//! members become hot, so that whoever asks for them next asks memory. Where an index leaves
-//! positions on disk (`log-lru`), they count as used: those of a page stay in memory together, so
-//! that next time it is one read.
+//! Called by `lookup` when a candidate's entry says that its run goes on. The other members become
+//! hot, so the next lookups for them are answered from memory. Where an index keeps positions on
+//! disk (`log-lru`), the members count as used: the positions of a page stay in memory together, so
+//! that the page takes one read next time.
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
-//! group of what was asked for and, under its shard's lock, its entry is still the newest that
-//! could be its name, on a device that it counts on and that has not failed. While a run is read,
-//! who asks for another part of it waits for that read instead of making one.
+//! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
+//! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
+//! for another part of it waits for that read instead of making its own.
 //! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each member
-//! whose position is on disk, as many as [`ROWS_MAX`].
+//! whose position is on disk, at most [`ROWS_MAX`].
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +21,12 @@ use bytes::Bytes;
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Medium, Read};
-use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
+use crate::format::{IO_BLOCK, Kind, Prelude, RecordAddress};
 use crate::memory::AlignedBuf;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::record::Record;
-use crate::shard::{Question, Wanted};
+use crate::shard::{ReadRequest, Wanted};
 
 /// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
 /// whether a member is the newest of its name; those beyond are looked for when they are asked for.
@@ -38,7 +38,7 @@ pub(crate) struct RunsUnderWay(Mutex<Vec<UnderWay>>);
 
 struct UnderWay {
     run: Range<LogPos>,
-    waiting: Vec<Question>,
+    waiting: Vec<ReadRequest>,
 }
 
 impl RunsUnderWay {
@@ -49,33 +49,33 @@ impl RunsUnderWay {
 }
 
 /// Entry of a run that is being read. Dropped, it has those who waited look again.
-struct Reading<'a> {
+struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
     first: LogPos,
 }
 
-impl Drop for Reading<'_> {
+impl Drop for RunRead<'_> {
     fn drop(&mut self) {
         let mut runs = self.stripe.runs_under_way.lock();
         let found = runs.iter().position(|it| it.run.start == self.first);
         let waiting = found.map(|n| runs.swap_remove(n).waiting);
         drop(runs);
-        for question in waiting.into_iter().flatten() {
+        for request in waiting.into_iter().flatten() {
             let stripe = Arc::clone(self.stripe);
-            self.stripe.pool.run(move || stripe.answer(question, None));
+            self.stripe.pool.run(move || stripe.answer(request, None));
         }
     }
 }
 
 impl Stripe {
-    /// Leaves `question` with a read that is under way and will bring its answer, if there is one;
+    /// Leaves `request` with a read that is under way and will bring its answer, if there is one;
     /// else it is given back.
-    pub(super) fn join_run(&self, question: Question) -> Option<Question> {
-        if !self.index.id.policy.grouped || question.has_waited {
-            return Some(question);
+    pub(super) fn join_run(&self, request: ReadRequest) -> Option<ReadRequest> {
+        if !self.index.id.policy.grouped || request.has_waited {
+            return Some(request);
         }
-        let Some(at) = question.located.newest_in_log() else {
-            return Some(question);
+        let Some(at) = request.located.newest_in_log() else {
+            return Some(request);
         };
         let mut runs = self.runs_under_way.lock();
         // The first of a run is joined by name, through the shard, if at all.
@@ -84,32 +84,32 @@ impl Stripe {
             .find(|it| it.run.start < at && at < it.run.end);
         match found {
             Some(under_way) => {
-                under_way.waiting.push(Question {
+                under_way.waiting.push(ReadRequest {
                     has_waited: true,
-                    ..question
+                    ..request
                 });
                 None
             }
-            None => Some(question),
+            None => Some(request),
         }
     }
 
-    /// Answers `question` if what it asks for became hot while it waited for its turn to be read;
+    /// Answers `request` if what it asks for became hot while it waited for its turn to be read;
     /// else gives it back.
-    pub(super) fn answer_hot(&self, question: Question) -> Option<Question> {
+    pub(super) fn answer_hot(&self, request: ReadRequest) -> Option<ReadRequest> {
         if !self.index.id.policy.grouped {
-            return Some(question);
+            return Some(request);
         }
-        let key = question.wanted.key;
+        let key = request.wanted.key;
         let mut shard = self.shard(key);
-        let right = |it: &Record| question.wanted.is(it) && !self.rules.judge(it).gone;
+        let right = |it: &Record| request.wanted.is(it) && !self.bans.judge(it).gone;
         let hot = self.shared.hot.hit(key, right);
         let Some(record) = hot else {
-            return Some(question);
+            return Some(request);
         };
-        shard.end_reading(key, &question.reading);
+        shard.end_read(key, &request.in_flight);
         drop(shard);
-        question.promise.set(Some(Kept::Held(record)));
+        request.promise.set(Some(RecordHandle::Pinned(record)));
         None
     }
 
@@ -126,13 +126,13 @@ impl Stripe {
         }
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
-        let whole = (u64::from(run) * BLOCK as u64).min(left);
+        let whole = (u64::from(run) * IO_BLOCK as u64).min(left);
         let bytes = whole.min(self.run_bytes());
         if bytes < whole && bytes < FIRST_READ as u64 {
             return None;
         }
-        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
-        let reading = self.begins(at, bytes)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
+        let run_read = self.begins(at, bytes)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         self.medium.counters.group_reads.add(1);
         let first = self.read_within(at, place, &bytes)?;
@@ -142,12 +142,12 @@ impl Stripe {
         {
             self.keep_siblings(record, (at, place), &bytes);
         }
-        drop(reading);
+        drop(run_read);
         Some(first)
     }
 
     /// Notes that a run is being read; `None` when it is already.
-    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<Reading<'_>> {
+    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<RunRead<'_>> {
         let units = bytes / u64::from(self.medium.geometry.unit_bytes);
         let run = first..LogPos(first.0 + units);
         let mut runs = self.runs_under_way.lock();
@@ -159,7 +159,7 @@ impl Stripe {
             waiting: Vec::new(),
         });
         drop(runs);
-        Some(Reading {
+        Some(RunRead {
             stripe: self,
             first,
         })
@@ -167,7 +167,7 @@ impl Stripe {
 
     /// The record at the start of `bytes`, in memory of its own: it may be held for long, the run
     /// must not. `None` when the run is too short for it or there is no memory.
-    fn read_within(&self, at: LogPos, place: RecordPlace, bytes: &Bytes) -> Option<Read> {
+    fn read_within(&self, at: LogPos, place: RecordAddress, bytes: &Bytes) -> Option<Read> {
         let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
             // Whether it is damaged or the run too short is told by a read of the usual length.
             return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
@@ -180,11 +180,11 @@ impl Stripe {
     }
 
     /// Makes hot what lies behind `first`, for as long as it is of its group.
-    fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordPlace), bytes: &Bytes) {
+    fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordAddress), bytes: &Bytes) {
         let grain = self.log.grain();
         let prelude = |from: usize| {
             let units = grain.units(from);
-            let place = RecordPlace {
+            let place = RecordAddress {
                 place: place.place + units,
                 ..place
             };
@@ -252,7 +252,7 @@ impl Stripe {
             // It may have been put or removed, or have come back into memory, meanwhile.
             located = self.locate(&shard, key);
             if let Located::Displaced(_) = located {
-                located = Located::Log(shard.policy.resolve(key, &saved, self.log.head()));
+                located = self.locate_in_row(&shard, key, &saved);
             }
         }
         let wanted = !self.shared.hot.contains(key)

@@ -1,10 +1,11 @@
-//! Learning what sets hold that memory does not know after a crash: one by one, in the order they
-//! lie in, behind all other reads.
+//! Loads the sets that memory does not know after a crash: one by one, in the order they lie in,
+//! behind all other reads.
 //!
-//! Called when recovery is over. A set that is asked for or written to meanwhile is learned by
+//! Called when recovery is over. A set that is looked up or written to meanwhile is learned by
 //! that.
 //!
-//! Cost: one read a set, and as long a pause, so that others have half of the device.
+//! Cost: one read a set, and a pause as long as the read, so that other reads have half of the
+//! device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How far the learning has come: shard, row in it.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Progress {
     shard: usize,
     row: u32,
 }
@@ -29,19 +30,19 @@ impl Stripe {
     /// Begins to learn all sets that are not known.
     pub(crate) fn learn_sets(self: &Arc<Self>) {
         if self.index.id.policy.kind.keeps_lists() {
-            self.learn_from(Place::default());
+            self.learn_from(Progress::default());
         }
     }
 
     /// One set a job: a pool that is closed drops the next one.
-    fn learn_from(self: &Arc<Self>, place: Place) {
+    fn learn_from(self: &Arc<Self>, progress: Progress) {
         let stripe = Arc::clone(self);
         self.pool.run(move || {
             if stripe.health() != Health::InService {
                 return;
             }
             let begun = stripe.medium.clock.monotone();
-            if let Some(next) = stripe.learn_one(place) {
+            if let Some(next) = stripe.learn_one(progress) {
                 let took = stripe.medium.clock.monotone().saturating_sub(begun);
                 std::thread::sleep(took.min(PAUSE_MAX));
                 stripe.learn_from(next);
@@ -50,20 +51,24 @@ impl Stripe {
     }
 
     /// Learns the first unknown set from `place` on. Returns where to go on, `None` at the end.
-    fn learn_one(&self, mut place: Place) -> Option<Place> {
-        while place.shard < SHARDS {
-            let unknown = self.view_at(place.shard).policy.unknown_set(place.row);
+    fn learn_one(&self, mut progress: Progress) -> Option<Progress> {
+        while progress.shard < SHARDS {
+            let view = self.view_at(progress.shard);
+            let unknown = view.policy.table()?.unknown_set(progress.row);
+            drop(view);
             if let Some((row, set)) = unknown {
                 if let Some(slots) = table::read_set(&self.medium, set) {
                     let occupants = table::occupied(&self.medium, &slots);
-                    let mut shard = self.shard_at(place.shard);
-                    shard.policy.learn_set(set, Epoch::ANY, &occupants);
+                    let mut shard = self.shard_at(progress.shard);
+                    if let Some(table) = shard.policy.table_mut() {
+                        table.learn_set(set, Epoch::ANY, &occupants);
+                    }
                 }
                 let row = row + 1;
-                return Some(Place { row, ..place });
+                return Some(Progress { row, ..progress });
             }
-            place = Place {
-                shard: place.shard + 1,
+            progress = Progress {
+                shard: progress.shard + 1,
                 row: 0,
             };
         }

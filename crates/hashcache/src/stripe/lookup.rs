@@ -1,10 +1,11 @@
-//! Look-ups: hot, then pending, then the policy, then the disk.
+//! Lookups: hot objects, then pending records, then the policy, then the disk.
 //!
-//! Called by `cache`. What memory can answer is answered at once; otherwise whoever blocks for the
-//! answer reads it, the ring or one of the engine's own threads does for whoever does not, and who
-//! asks for the same meanwhile joins that read.
+//! Called by `cache`. If memory has the answer, it is returned at once. Otherwise the disk is read:
+//! by the calling thread if it blocks for the answer, else by the ring or one of the engine's own
+//! threads. Callers that ask for the same object meanwhile join that read.
 //!
-//! Invariant: an answer has the wanted name, and the wanted version if one was named.
+//! Invariant: an answer has the wanted name, and the wanted version if the caller named one.
+//! Cost: see `policy` for reads; one lock of a shard in one lane if memory has the answer.
 
 use std::sync::Arc;
 
@@ -18,28 +19,28 @@ use crate::disk::table;
 use crate::disk::{Medium, Read};
 use crate::format::Kind;
 use crate::key::KeyHash;
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::policy::{Candidates, Epoch, Located};
 use crate::record::Record;
-use crate::shard::{Found, Pending, Question, Reading, Shard, Wanted};
+use crate::shard::{Found, InFlightRead, Pending, ReadRequest, Shard, Wanted};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
-/// How many editions of the index file a look-up goes by before it is a miss.
+/// How many editions of the index file a lookup tries before it is a miss.
 const EDITIONS_MAX: usize = 3;
 
-/// What memory says without changing anything.
+/// Result of a read-only lookup in memory.
 pub(crate) enum Recalled {
     /// It is in memory.
-    Found(Kept),
+    Found(RecordHandle),
     /// It is not stored.
     Nothing,
     /// [`Stripe::lookup`] will say.
     Unsure,
 }
 
-/// What memory knows of a key without reading.
+/// What memory knows of a key without a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// It is stored, or another name with an equal tag is.
@@ -53,42 +54,43 @@ pub(crate) enum Hint {
 /// An answer from memory, or the read that will give one.
 pub(crate) enum Lookup {
     /// It is in memory.
-    Found(Kept),
+    Found(RecordHandle),
     /// Memory knows that it is not stored.
     Nothing,
     /// The disk is being asked.
     Asked(Outcome<Found>),
-    /// The disk is asked as soon as somebody waits for it.
+    /// The disk is read as soon as a caller waits for the answer.
     Deferred(Deferred),
 }
 
-/// A question that nobody waits for yet: who blocks for its answer is to read it, which spares two
-/// changes of thread. Dropped, it is asked for those who come later.
+/// A read request that no caller waits for yet: a caller that blocks for the answer reads it
+/// itself, which spares two changes of thread. If this is dropped, the engine reads it for later
+/// callers.
 pub(crate) struct Deferred {
     stripe: Arc<Stripe>,
-    reading: Arc<Reading>,
+    in_flight: Arc<InFlightRead>,
 }
 
 impl Deferred {
-    /// Has the disk asked, unless somebody has; returns what it will say.
+    /// Begins the read, unless it has begun; returns what it will find.
     pub(crate) fn begin(self) -> Outcome<Found> {
         // By `drop`.
-        self.reading.outcome.clone()
+        self.in_flight.outcome.clone()
     }
 
-    /// Asks the disk on this thread, unless somebody has asked it.
+    /// Reads on this thread, unless another thread does.
     pub(crate) fn wait(self) -> Found {
-        if let Some(question) = self.reading.take_question() {
-            self.stripe.answer(*question, None);
+        if let Some(request) = self.in_flight.take_request() {
+            self.stripe.answer(*request, None);
         }
-        self.reading.outcome.wait()
+        self.in_flight.outcome.wait()
     }
 }
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        if let Some(question) = self.reading.take_question() {
-            self.stripe.read_for(question);
+        if let Some(request) = self.in_flight.take_request() {
+            self.stripe.read_for(request);
         }
     }
 }
@@ -98,51 +100,54 @@ impl Drop for Deferred {
 pub(super) enum Begin {
     /// By the caller, at once.
     Now,
-    /// When somebody waits for it.
+    /// When a caller waits for the answer.
     Deferred,
 }
 
-/// What a look-up comes to without waiting.
+/// Result of a lookup that does not wait.
 pub(super) enum Asked {
     /// Memory knows, or the disk is being asked already.
     Memory(Lookup),
     /// The disk has to be asked.
-    Disk(Box<Question>),
+    Disk(Box<ReadRequest>),
 }
 
 impl Stripe {
-    /// Answers from memory what memory can answer, and has the disk asked otherwise.
+    /// Answers from memory if memory has the answer, else begins a read.
     pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
         match self.ask(wanted, Begin::Deferred) {
             Asked::Memory(lookup) => lookup,
-            Asked::Disk(question) => {
-                let outcome = question.outcome();
-                self.read_for(question);
+            Asked::Disk(request) => {
+                let outcome = request.outcome();
+                self.read_for(request);
                 Lookup::Asked(outcome)
             }
         }
     }
 
-    /// Has `question` answered by the ring, or by one of the engine's own threads.
-    pub(super) fn read_for(self: &Arc<Self>, question: Box<Question>) {
-        if let Err(question) = self.submit(question) {
+    /// Gives `request` to the ring, or to one of the engine's own threads.
+    pub(super) fn read_for(self: &Arc<Self>, request: Box<ReadRequest>) {
+        if let Err(request) = self.submit(request) {
             let stripe = Arc::clone(self);
-            self.pool.run(move || stripe.answer(*question, None));
+            self.pool.run(move || stripe.answer(*request, None));
         }
     }
 
     /// The head of `name`, if it is hot: the shortest way an answer can take.
-    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
-        self.shared.hot.hit(key, self.is_head(name)).map(Kept::Held)
+    pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<RecordHandle> {
+        self.shared
+            .hot
+            .hit(key, self.is_head(name))
+            .map(RecordHandle::Pinned)
     }
 
     /// Whether a record is the head of `name`, and counts.
     fn is_head(&self, name: &[u8]) -> impl Fn(&Record) -> bool {
-        move |it| it.fields.kind == Kind::Head && it.name == name && !self.rules.judge(it).gone
+        move |it| it.fields.kind == Kind::Head && it.name == name && !self.bans.judge(it).gone
     }
 
-    /// What memory says of the head of `name`. Threads that ask this at the same time write to
-    /// nothing that they have in common.
+    /// Looks up the head of `name` in memory. Threads that do this at the same time write to no
+    /// cache line that they share.
     pub(crate) fn recall_head(&self, key: KeyHash, name: &[u8]) -> Recalled {
         if let Some(record) = self.hot_head(key, name) {
             return Recalled::Found(record);
@@ -151,12 +156,14 @@ impl Stripe {
         if let Some(pending) = shard.pending.get(&key) {
             return self.of_pending(pending, self.is_head(name));
         }
-        // Of what became hot since, the index knows, unless it is to say nothing yet or any more.
+        // The record may have moved from pending to hot since the look above. Then the index knows
+        // of it, so "nowhere" is true; but only where the index may speak: not before recovery, not
+        // while removes are masked, and not where the lookup must be noted.
         let tells = self.health() == Health::InService
             && shard.removing.is_empty()
             && !shard.policy.notes_look_ups();
         if tells
-            && !shard.reading.contains_key(&key)
+            && !shard.in_flight.contains_key(&key)
             && self.locate(&shard, key) == Located::Nowhere
         {
             self.medium.counters.misses.add(1);
@@ -165,24 +172,24 @@ impl Stripe {
         Recalled::Unsure
     }
 
-    /// What there is to say of a name of which `pending` is the newest record.
+    /// The answer for a name of which `pending` is the newest record.
     fn of_pending(&self, pending: &Pending, right: impl Fn(&Record) -> bool) -> Recalled {
         if !right(&pending.record) {
-            // What it replaced is older, so it is gone too.
+            // The versions that it replaced are older, so they are gone too.
             return Recalled::Nothing;
         }
         self.medium.counters.pending_hits.add(1);
         Recalled::Found(pending.hit(&self.medium.budget))
     }
 
-    /// What memory says, or a question for the disk that others can join from now on.
+    /// The answer from memory, or a read request that others can join from now on.
     pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, begin: Begin) -> Asked {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
-        let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
+        let right = |it: &Record| wanted.is(it) && !self.bans.judge(it).gone;
         if let Some(record) = self.shared.hot.hit(wanted.key, right) {
-            return Asked::Memory(Lookup::Found(Kept::Held(record)));
+            return Asked::Memory(Lookup::Found(RecordHandle::Pinned(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
             return Asked::Memory(match self.of_pending(pending, right) {
@@ -190,42 +197,44 @@ impl Stripe {
                 Recalled::Nothing | Recalled::Unsure => Lookup::Nothing,
             });
         }
-        if let Some(reading) = shard.reading.get(&wanted.key) {
+        if let Some(in_flight) = shard.in_flight.get(&wanted.key) {
             self.medium.counters.joined_reads.add(1);
-            let (outcome, question) = (reading.outcome.clone(), reading.take_question());
+            let (outcome, request) = (in_flight.outcome.clone(), in_flight.take_request());
             drop(shard);
-            // Two want it: neither may have to wait until the other gets round to it.
-            if let Some(question) = question {
-                self.read_for(question);
+            // Two callers want it now. Neither may depend on when the other one begins to wait.
+            if let Some(request) = request {
+                self.read_for(request);
             }
             return Asked::Memory(Lookup::Asked(outcome));
         }
-        shard.policy.looked_for(wanted.key);
+        if let Some(table) = shard.policy.table_mut() {
+            table.looked_for(wanted.key);
+        }
         let located = self.locate(&shard, wanted.key);
         if located == Located::Nowhere {
             self.medium.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
         }
-        let question = Box::new(Question::new(&mut shard, wanted, located));
+        let request = Box::new(ReadRequest::new(&mut shard, wanted, located));
         if begin == Begin::Now {
-            return Asked::Disk(question);
+            return Asked::Disk(request);
         }
-        let (stripe, reading) = (Arc::clone(self), Arc::clone(&question.reading));
-        // Under the shard's lock: who joins must find it.
-        *reading.lock_question() = Some(question);
-        Asked::Memory(Lookup::Deferred(Deferred { stripe, reading }))
+        let (stripe, in_flight) = (Arc::clone(self), Arc::clone(&request.in_flight));
+        // Under the shard's lock: a caller that joins the read must find the request in it.
+        *in_flight.lock_request() = Some(request);
+        Asked::Memory(Lookup::Deferred(Deferred { stripe, in_flight }))
     }
 
-    /// A question for the disk if the newest candidate for what is wanted lies at `at`, and memory
+    /// A request for the disk if the newest candidate for what is wanted lies at `at`, and memory
     /// has no other answer.
-    pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<Question> {
+    pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<ReadRequest> {
         let mut shard = self.shard(wanted.key);
         let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
-            || shard.reading.contains_key(&wanted.key);
+            || shard.in_flight.contains_key(&wanted.key);
         let located = self.locate(&shard, wanted.key);
         let lies_there = located.newest_in_log() == Some(at);
-        (lies_there && !known).then(|| Question::new(&mut shard, wanted, located))
+        (lies_there && !known).then(|| ReadRequest::new(&mut shard, wanted, located))
     }
 
     /// Where `key` may be found on disk.
@@ -236,8 +245,8 @@ impl Stripe {
         shard.policy.locate(key, self.log.head())
     }
 
-    /// Of what could be `key`, what is newer than what lies `at`; `None` when that is not among it,
-    /// or something newer is about to be written.
+    /// The candidates for `key` that are newer than the one at `at`. `None` if `at` is no
+    /// candidate, or if a newer record is pending.
     pub(crate) fn newer(&self, shard: &Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
         if shard.pending.contains_key(&key) {
             return None;
@@ -268,119 +277,129 @@ impl Stripe {
         }
     }
 
-    /// The end of a look-up on disk: makes the record, `found` where it was `located`, hot if it is
-    /// still the newest.
+    /// Ends a lookup on disk: makes the record, `found` where it was `located`, hot if it is still
+    /// the newest.
     fn found(
         &self,
         wanted: &Wanted,
         found: Option<Record>,
-        reading: &Arc<Reading>,
+        in_flight: &Arc<InFlightRead>,
         located: &Located,
     ) -> Found {
         // Before the lock is taken, for making room may take long.
         let mut copied = match &found {
-            Some(record) if self.may_become_hot(record, reading) => {
+            Some(record) if self.may_become_hot(record, in_flight) => {
                 self.shared.hot.copy(record, record.at)
             }
             _ => None,
         };
         let mut shard = self.shard(wanted.key);
-        shard.end_reading(wanted.key, reading);
+        shard.end_read(wanted.key, in_flight);
         let Some(record) = found else {
             self.medium.counters.misses.add(1);
             return None;
         };
-        // A rule may have come since it was read. One that has been forgotten since had outlived
-        // it.
+        // A ban may have been made since the record was read. It may even have been forgotten
+        // since: then no record older than it was left on disk, so this record's place was
+        // overwritten.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
-        // In the Disk Table a rule is forgotten after a pass that clears what it took away, and
-        // tells the reads of that. A read that a put or a remove has made stale is not told, for it
-        // is not known any more: it must not count where a rule may have gone meanwhile.
-        let missed_pass = || record.at.is_none() && reading.stale.load(Ordering::Acquire);
+        // In the Disk Table a ban is forgotten after a pass that clears the slots it hides. The
+        // pass marks the reads in flight for these slots as gone. A read that a put or a remove has
+        // made stale is not in the shard's map any more, so the pass cannot mark it: it must not
+        // count if there are bans.
+        let missed_pass = || record.at.is_none() && in_flight.stale.load(Ordering::Acquire);
         let is_gone =
-            self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
-        if is_gone || reading.gone.load(Ordering::Acquire) {
+            self.bans.any() && (self.bans.judge(&record).gone || outlived() || missed_pass());
+        if is_gone || in_flight.gone.load(Ordering::Acquire) {
             self.medium.counters.misses.add(1);
             return None;
         }
         self.medium.counters.disk_hits.add(1);
-        // Once the device has failed its names get other owners, who know nothing of this read.
+        // When a device has failed, other devices own its names. They know nothing of this read, so
+        // a newer put or a remove there would not take the record out of the hot objects again.
         if self.health() == Health::OutOfService {
-            return Some(Kept::alone(record));
+            return Some(RecordHandle::alone(record));
         }
-        if !reading.stale.load(Ordering::Acquire) {
+        if !in_flight.stale.load(Ordering::Acquire) {
             match record.at {
                 Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
-                None => shard.policy.used(wanted.key),
+                None => {
+                    if let Some(table) = shard.policy.table_mut() {
+                        table.used(wanted.key);
+                    }
+                }
             }
             if let Some(copied) = copied.take() {
-                // Rules may have been forgotten that said something of it just now.
+                // Bans may have been forgotten that said something of it just now.
                 record.hand_down_judged(copied.record());
                 if let Some(hot) = self.shared.hot.insert(copied) {
-                    return Some(Kept::Held(hot));
+                    return Some(RecordHandle::Pinned(hot));
                 }
             }
         }
-        Some(Kept::alone(record))
+        Some(RecordHandle::alone(record))
     }
 
     /// Whether a record that was read is worth a copy in memory.
-    fn may_become_hot(&self, record: &Record, reading: &Reading) -> bool {
+    fn may_become_hot(&self, record: &Record, in_flight: &InFlightRead) -> bool {
         // A span of a large object is not worth the small ones it would push out.
         let whole = record.fields.total.unwrap_or(u64::MAX);
         whole <= self.medium.budget.limit() / 64
             && self.health() != Health::OutOfService
-            && !reading.stale.load(Ordering::Acquire)
+            && !in_flight.stale.load(Ordering::Acquire)
     }
 
-    /// `key` was served from `at`, from where its run goes on for `run` times 4 KiB. What was
-    /// displaced has its place in memory again, with the run that was on disk beside it.
+    /// Notes that `key` was served from `at`, from where its run goes on for `run` times 4 KiB. A
+    /// displaced position is in memory again after this, with its run.
     pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
         let head = self.log.head();
-        shard.policy.touch(key, at, head);
+        let Some(log) = shard.policy.log_mut() else {
+            return;
+        };
+        log.touch(key, at, head);
         if run > 0 {
-            shard.policy.set_run(key, at, run, head);
+            log.set_run(key, at, run, head);
         }
     }
 
-    /// Answers `question`, with `record` if that is what is wanted, else with what the disk has.
-    pub(super) fn answer(self: &Arc<Self>, question: Question, record: Option<Record>) {
-        let question = match record {
-            Some(_) => Some(question),
+    /// Answers `request` with `record` if it is the wanted one, else from the disk.
+    pub(super) fn answer(self: &Arc<Self>, request: ReadRequest, record: Option<Record>) {
+        let request = match record {
+            Some(_) => Some(request),
             None => self
-                .resolve(question)
+                .resolve(request)
                 .and_then(|it| self.join_run(it))
                 .and_then(|it| self.answer_hot(it)),
         };
-        let Some(question) = question else {
+        let Some(request) = request else {
             return;
         };
-        let Question {
+        let ReadRequest {
             wanted,
             located,
-            reading,
+            in_flight,
             promise,
             ..
-        } = question;
+        } = request;
         let record = record.filter(|record| wanted.is(record));
         let found = record.or_else(|| self.find(&wanted, &located));
-        promise.set(self.found(&wanted, found, &reading, &located));
+        promise.set(self.found(&wanted, found, &in_flight, &located));
     }
 
-    /// Answers `question`, of whose candidates the newest was read.
-    pub(super) fn answer_from(self: &Arc<Self>, question: Question, read: Read) {
-        let wanted = &question.wanted;
-        let found = match &question.located {
+    /// Answers `request`, of whose candidates the newest was read.
+    pub(super) fn answer_from(self: &Arc<Self>, request: ReadRequest, read: Read) {
+        let wanted = &request.wanted;
+        let found = match &request.located {
             Located::Log(candidates) => self.find_in_log(wanted, candidates, Some(read)),
             _ => None,
         };
-        let found = self.found(wanted, found, &question.reading, &question.located);
-        question.promise.set(found);
+        let found = self.found(wanted, found, &request.in_flight, &request.located);
+        request.promise.set(found);
     }
 
     fn find(self: &Arc<Self>, wanted: &Wanted, located: &Located) -> Option<Record> {
         match *located {
-            // What was displaced has been resolved.
+            // `resolve` has replaced displaced positions by log positions.
             Located::Nowhere | Located::Displaced(_) => None,
             Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
@@ -391,7 +410,7 @@ impl Stripe {
         }
     }
 
-    /// `first`: what was read of the newest, if it was.
+    /// `first`: the read of the newest candidate, if it was made already.
     fn find_in_log(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -409,13 +428,12 @@ impl Stripe {
                     }
                     // An older version need not have had the label by which this one went: all that
                     // could be one are forgotten.
-                    if self.rules.judge(&record).gone {
+                    if self.bans.judge(&record).gone {
                         self.forget_candidates(wanted.key, candidates);
                         return None;
                     }
                     // Older ones do not count either, but other names may have an equal tag.
-                    let head = self.log.head();
-                    self.shard(wanted.key).policy.forget(wanted.key, *at, head);
+                    self.forget_candidate(&mut self.shard(wanted.key), wanted.key, *at);
                 }
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.
@@ -438,29 +456,26 @@ impl Stripe {
         None
     }
 
-    /// Has `question` say where in the log to look, if its row lies on disk; `None` when it was
+    /// Has `request` say where in the log to look, if its row lies on disk; `None` when it was
     /// answered by memory meanwhile.
-    fn resolve(&self, question: Question) -> Option<Question> {
-        let Located::Displaced(row) = question.located else {
-            return Some(question);
+    fn resolve(&self, request: ReadRequest) -> Option<ReadRequest> {
+        let Located::Displaced(row) = request.located else {
+            return Some(request);
         };
-        let question = self.answer_hot(question)?;
-        let key = question.wanted.key;
+        let request = self.answer_hot(request)?;
+        let key = request.wanted.key;
         let saved = self.saved_row(key, row, Medium::read_bytes);
         let located = saved.map_or(Located::Nowhere, |(shard, saved)| {
-            Located::Log(shard.policy.resolve(key, &saved, self.log.head()))
+            self.locate_in_row(&shard, key, &saved)
         });
-        Some(Question {
-            located,
-            ..question
-        })
+        Some(ReadRequest { located, ..request })
     }
 
     /// The row of `key` as the edition of the index file has it that counts, read by `read`; empty
     /// when that is not to be had. With the lock of the key's shard, under which it counts.
     ///
-    /// As many times as a new edition comes while a row of the old one is read: that is seldom more
-    /// than once.
+    /// Tries again when a new edition is published while a row of the old one is read, which seldom
+    /// happens more than once.
     pub(super) fn saved_row(
         &self,
         key: KeyHash,
@@ -479,25 +494,41 @@ impl Stripe {
         None
     }
 
+    /// Where `key` may be found on disk, given its row as it was `saved`.
+    pub(super) fn locate_in_row(&self, shard: &Shard, key: KeyHash, saved: &[u8]) -> Located {
+        let log = shard.policy.log();
+        log.map_or(Located::Nowhere, |log| {
+            Located::Log(log.resolve(key, saved, self.log.head()))
+        })
+    }
+
     fn forget_candidates(&self, key: KeyHash, candidates: &Candidates) {
         let mut shard = self.shard(key);
         for at in candidates.as_slice() {
-            shard.policy.forget(key, *at, self.log.head());
+            self.forget_candidate(&mut shard, key, *at);
         }
     }
 
-    /// Whether what was read still counts. A span counts if the head does that leads to it.
+    fn forget_candidate(&self, shard: &mut Shard, key: KeyHash, at: LogPos) {
+        if let Some(log) = shard.policy.log_mut() {
+            log.forget(key, at, self.log.head());
+        }
+    }
+
+    /// Whether a record that was read still counts. A span counts if the head that names it does.
     pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
         fields.kind == Kind::Span
-            || self.counts(fields.key, fields.version) && !self.rules.judge(record).gone
+            || self.counts(fields.key, fields.version) && !self.bans.judge(record).gone
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
         let slots = table::read_set(&self.medium, set)?;
         let occupants = table::occupied(&self.medium, &slots);
         let mut shard = self.shard(wanted.key);
-        shard.policy.learn_set(set, epoch, &occupants);
+        if let Some(table) = shard.policy.table_mut() {
+            table.learn_set(set, epoch, &occupants);
+        }
         drop(shard);
         let own = slots.iter().filter(|slot| slot.occupant.key == wanted.key);
         let slot = own.max_by_key(|slot| slot.occupant.version)?;

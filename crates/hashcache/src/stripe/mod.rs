@@ -1,11 +1,12 @@
-//! A stripe: the table and log of one device with everything in memory that belongs to them.
+//! A stripe: the Disk Table and log of one device, with all state in memory that belongs to them.
 //!
-//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state
-//! changes: records are put and removed. `lookup` answers; `read`, `ring_read`, `read_ahead` and
+//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. This file changes
+//! its state: it puts and removes records. `lookup` answers; `read`, `ring_read`, `read_ahead` and
 //! `group_read` read.
 //!
-//! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
-//! head had not passed them when the read was complete.
+//! Invariant: bytes leave the stripe only after MAC, name, version and page checksums were
+//! verified. The check that the log's head has not passed the record comes after the read: the
+//! writer moves the head before it overwrites, so a record that is still live then was read whole.
 
 mod group_read;
 mod load_sets;
@@ -21,19 +22,19 @@ use group_read::RunsUnderWay;
 pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
 use crate::address::LogPos;
-use crate::bans::Rules;
+use crate::bans::Bans;
 use crate::device::Ring;
 use crate::disk::circular_log::LogMap;
 use crate::disk::{Index, Medium};
 use crate::format::{Family, Removed};
-use crate::geometry::rules_max;
+use crate::geometry::bans_max;
 use crate::io::Pool;
 use crate::key::{KeyHash, SHARDS};
 use crate::members::Peer;
 use crate::memory::{ReadLocked, WriteLocked};
 use crate::object::Version;
 use crate::policy::Located;
-use crate::shard::{Beginnings, Begun, Pending, Shard};
+use crate::shard::{Pending, PutToken, PutsInProgress, Shard};
 use crate::shared::Shared;
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
@@ -45,22 +46,22 @@ pub(crate) struct Stripe {
     pub(crate) index: Index,
     pub(crate) log: LogMap,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) rules: Rules,
+    pub(crate) bans: Bans,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
-    /// Reads what it can, where the kernel lets it.
+    /// Serves simple reads, where the kernel allows a ring.
     pub(crate) ring: Option<Ring>,
-    /// Those of the shards.
-    begun: Box<[Arc<Beginnings>]>,
+    /// Those of the shards, which can be reached without a shard's lock.
+    puts: Box<[Arc<PutsInProgress>]>,
     runs_under_way: RunsUnderWay,
 }
 
-/// What became of a record that is to be put.
+/// Whether a put was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// It is found from now on.
     Yes,
-    /// A newer put, a remove or a rule came first.
+    /// There was a newer put, remove or ban before it.
     Superseded,
     /// An update of metadata met another one, or the put it belongs to, still under way.
     Busy,
@@ -83,8 +84,8 @@ impl Stripe {
         let (medium, index) = (parts.medium, parts.index);
         Self {
             log: LogMap::new(&medium.geometry, medium.device_id),
-            rules: Rules::new(&medium.secret, rules_max(&medium.geometry)),
-            begun: index.views().map(|it| Arc::clone(&it.begun)).collect(),
+            bans: Bans::new(&medium.secret, bans_max(&medium.geometry)),
+            puts: index.views().map(|it| Arc::clone(&it.puts)).collect(),
             medium,
             index,
             shared: parts.shared,
@@ -159,13 +160,14 @@ impl Stripe {
         self.medium.health.get()
     }
 
-    /// The index is known. What was removed while it was not is forgotten now.
+    /// Recovery is over. Applies the removes that were made meanwhile to the recovered index.
     pub(crate) fn recovered(&self) {
         self.forget_removing(0..SHARDS);
         self.medium.health.recovered();
     }
 
-    /// Forgets what is being removed: recovery may have learned of it after that began.
+    /// Forgets the keys that are being removed: recovery may have loaded them after the remove
+    /// began.
     pub(crate) fn forget_removing(&self, shards: Range<usize>) {
         for mut shard in shards.map(|n| self.shard_at(n)) {
             let removing: Vec<KeyHash> = shard.removing.keys().copied().collect();
@@ -183,7 +185,7 @@ impl Stripe {
         }
     }
 
-    /// Takes the device out; what is in memory is still served.
+    /// Takes the device out of service. Objects in memory are still served.
     pub(crate) fn fail(&self, what: &'static str, error: &std::io::Error) {
         self.medium.health.fail(what, error);
     }
@@ -196,7 +198,7 @@ impl Stripe {
         }
     }
 
-    /// Nothing is read or written any more; what is hot is still served.
+    /// Ends all reads and writes. Hot objects are still served.
     pub(crate) fn end(&self) {
         self.medium.health.end();
         self.abandon();
@@ -207,8 +209,8 @@ impl Stripe {
         shard.policy.forget_all(key, self.log.head())
     }
 
-    /// Takes `key` away as of a version that this draws: from now on no older one is found. Also
-    /// says whether anything may have been there.
+    /// Removes `key` with a version that this draws: from now on no older version is found. Also
+    /// returns whether there may have been one.
     pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
         let mut shard = self.shard(key);
         let (version, known, dropped) = self.remove_from(&mut shard, key);
@@ -217,21 +219,24 @@ impl Stripe {
         (version, known)
     }
 
-    /// The same under the lock of the key's shard. What was pending is returned, to be let go of
-    /// without the lock.
+    /// The same under the lock of the key's shard. Returns the pending record, to be dropped
+    /// without the lock: a drop releases memory and may run wakers.
     fn remove_from(
         &self,
         shard: &mut Shard,
         key: KeyHash,
     ) -> (Version, bool, Option<Arc<Pending>>) {
-        // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
+        // The version is drawn and the key forgotten under one lock. Recovery does not apply this
+        // remove to a checkpoint that begins later, so the key must be gone before such a
+        // checkpoint can lock the shard and save it.
         let version = self.draw_version();
         let dropped = shard.supersede(key, version);
         self.shared.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
-        // What the policy cannot forget is masked until the remove is on disk. (The index of the
-        // log family is not known yet during recovery, `recovered` forgets again.)
+        // A table's policy cannot forget a filled slot: lookups skip the key (`removing`) until the
+        // slot is cleared on disk. During recovery the index of a log is not complete: `recovered`
+        // forgets the key again.
         let masked = match self.health() {
             Health::InService => self.medium.geometry.family == Family::Table,
             Health::Recovering => true,
@@ -243,13 +248,13 @@ impl Stripe {
         (version, known || masked, dropped)
     }
 
-    /// Takes away each name whose pending record a rule bars by its label, because an older version
+    /// Takes away each name whose pending record a ban bars by its label, because an older version
     /// on disk need not have that label: were the pending record lost in a crash, the older version
-    /// would answer. To be called behind each new rule, before the rule is made durable. Returns
-    /// the removes that must be durable before the rule is, and whether pending records must be: a
-    /// soft rule must leave what it makes stale.
+    /// would answer. To be called behind each new ban, before the ban is made durable. Returns
+    /// the removes that must be durable before the ban is, and whether pending records must be: a
+    /// soft ban must leave what it makes stale.
     ///
-    /// No record that the rule bars becomes pending meanwhile ([`Stripe::put_head`] asks under the
+    /// No record that the ban bars becomes pending meanwhile ([`Stripe::put_head`] asks under the
     /// same lock), and none that is pending is replaced before this has seen it.
     ///
     /// Memory: a remove is smaller than the pending record that it takes away.
@@ -259,7 +264,7 @@ impl Stripe {
         for n in 0..SHARDS {
             let mut gone = Vec::new();
             for (key, pending) in &self.view_at(n).pending {
-                let judged = self.rules.judge_labels(&pending.record);
+                let judged = self.bans.judge_labels(&pending.record);
                 any_stale |= judged.stale;
                 if judged.gone {
                     gone.push(*key);
@@ -271,7 +276,7 @@ impl Stripe {
             let mut shard = self.shard_at(n);
             let mut dropped = Vec::with_capacity(gone.len());
             for key in gone {
-                // Another remove may have come in between the two locks.
+                // Between the two locks another remove may have taken the record away.
                 if self.has_barred_pending(&shard, key) {
                     let (version, _, pending) = self.remove_from(&mut shard, key);
                     removed.push(Removed { key, version });
@@ -288,59 +293,61 @@ impl Stripe {
     /// its name with it.
     fn has_barred_pending(&self, shard: &Shard, key: KeyHash) -> bool {
         let pending = shard.pending.get(&key);
-        pending.is_some_and(|it| self.rules.judge_labels(&it.record).gone)
+        pending.is_some_and(|it| self.bans.judge_labels(&it.record).gone)
     }
 
-    /// A put of `key` begins, with a version of its own.
-    pub(crate) fn begin(&self, key: KeyHash) -> Arc<Begun> {
-        self.begun[key.shard()].begin(key, false, || self.draw_version())
+    /// Begins a put of `key`, with a version of its own.
+    pub(crate) fn begin(&self, key: KeyHash) -> Arc<PutToken> {
+        self.puts[key.shard()].begin(key, false, || self.draw_version())
     }
 
-    /// An update of `version` of `key` begins.
-    pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<Begun> {
-        self.begun[key.shard()].begin(key, true, || version)
+    /// Begins an update of `version` of `key`.
+    pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<PutToken> {
+        self.puts[key.shard()].begin(key, true, || version)
     }
 
-    /// What began is over.
-    pub(crate) fn end_begun(&self, key: KeyHash, begun: &Arc<Begun>) {
-        self.begun[key.shard()].end(key, begun);
+    /// Ends a put or an update.
+    pub(crate) fn end_put(&self, key: KeyHash, token: &Arc<PutToken>) {
+        self.puts[key.shard()].end(key, token);
     }
 
     /// The lowest version of a put that is under way; the next one when there is none.
     pub(crate) fn oldest_begun(&self) -> Version {
-        // Drawn first: what begins meanwhile is newer.
+        // Drawn first: a put that begins between the two lines has a higher version.
         let next = self.draw_version();
-        let begun = self.begun.iter().filter_map(|it| it.oldest());
-        begun.min().unwrap_or(next)
+        let oldest = self.puts.iter().filter_map(|it| it.oldest());
+        oldest.min().unwrap_or(next)
     }
 
-    /// Takes out of the hot objects what rules bar: they are about to be forgotten.
+    /// Evicts the hot objects that bans bar, because these bans are about to be forgotten.
     pub(crate) fn let_go_of_barred(&self) {
         self.shared
             .hot
-            .remove_all(|record| self.rules.judge(record).is_barred());
+            .remove_all(|record| self.bans.judge(record).is_barred());
     }
 
-    /// Makes `pending` the newest record of its name and has it written, unless something came
-    /// first.
-    pub(crate) fn put_head(&self, pending: &Arc<Pending>, begun: &Arc<Begun>) -> Accepted {
+    /// Makes `pending` the newest record of its name and queues it to be written, unless the put of
+    /// `token` was superseded.
+    pub(crate) fn put_head(&self, pending: &Arc<Pending>, token: &Arc<PutToken>) -> Accepted {
         let fields = &pending.record.fields;
         let mut shard = self.shard(fields.key);
         if self.health() == Health::OutOfService {
             return Accepted::OutOfService;
         }
-        if begun.superseded.load(Ordering::Acquire) {
+        if token.superseded.load(Ordering::Acquire) {
             return Accepted::Superseded;
         }
-        // Asked under the lock, and by look-ups again: a rule that comes now bars what is pending.
-        if self.rules.judge(&pending.record).is_barred() {
+        // Asked under the lock. A ban that is made after this finds the record among the pending
+        // ones, and lookups ask the bans again.
+        if self.bans.judge(&pending.record).is_barred() {
             return Accepted::Superseded;
         }
-        // In its place this would hide from `remove_barred` that older versions must go.
+        // If this replaced a pending record that a ban bars, `remove_barred` would not see that
+        // older versions on disk must be removed too.
         if self.has_barred_pending(&shard, fields.key) {
             return Accepted::Superseded;
         }
-        if begun.is_update && !shard.outruns(fields.key, begun) {
+        if token.is_update && !shard.outruns(fields.key, token) {
             return Accepted::Busy;
         }
         let older = shard.supersede(fields.key, fields.version);
@@ -382,11 +389,13 @@ impl Stripe {
     pub(crate) fn sweep(&self, segment: u64, shards: Range<usize>) {
         let segments = self.medium.geometry.segments;
         for mut shard in shards.map(|n| self.shard_at(n)) {
-            let rows = u64::from(shard.policy.rows());
+            // In the Disk Table the log holds tails only, to which no entry points.
+            let Some(log) = shard.policy.log_mut() else {
+                return;
+            };
+            let rows = u64::from(log.rows());
             let row = |part: u64| u32::try_from(rows * part / segments).unwrap_or(u32::MAX);
-            shard
-                .policy
-                .sweep(row(segment)..row(segment + 1), self.log.head());
+            log.sweep(row(segment)..row(segment + 1), self.log.head());
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Reading a record at a place of the log.
+//! Reads a record at a log position.
 //!
-//! Invariant: a record leaves here only after its MAC and page checksums were verified, and if the
-//! head had not passed it when the read was complete.
-//! Cost: one read, or two that follow on when the record is longer than expected.
+//! Invariant: a record is returned only after its MAC and page checksums were verified, and only if
+//! the head had not passed it when the read was complete.
+//! Cost: one read, or two adjacent reads when the record is longer than expected.
 
 use bytes::Bytes;
 
 use super::Stripe;
 use crate::address::LogPos;
 use crate::disk::{FIRST_READ, Read};
-use crate::format::{BLOCK, Prelude, RecordPlace};
+use crate::format::{IO_BLOCK, Prelude, RecordAddress};
 use crate::key::KeyHash;
 use crate::record::Record;
 
@@ -19,7 +19,7 @@ const PRELUDE_READ: u64 = 8 << 10;
 /// A read of a record whose length is not known.
 pub(super) struct FirstRead {
     /// What the record must prove to lie at.
-    place: RecordPlace,
+    place: RecordAddress,
     pub(super) offset: u64,
     pub(super) length: usize,
     /// To the end of the segment: no record goes on beyond.
@@ -87,7 +87,7 @@ impl Stripe {
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
         let bytes = bytes.min(left);
-        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         let prelude = Prelude::decode(&bytes, &self.medium.secret, place)?;
         match self.record(at, prelude, &bytes) {
@@ -102,7 +102,7 @@ impl Stripe {
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
         let bytes = PRELUDE_READ.min(left);
-        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reservation = self.medium.budget.reserve(bytes + 2 * IO_BLOCK as u64)?;
         let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
         let prelude = Prelude::decode(&bytes, &self.medium.secret, place)?;
         self.log.is_live(at).then_some(prelude.fields.key)

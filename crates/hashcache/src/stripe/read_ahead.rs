@@ -1,10 +1,10 @@
-//! Runs: spans of one object that lie one behind the other in the log are read as one.
+//! Read-ahead: adjacent spans of one object in the log are read in one go.
 //!
-//! Called by `cache` when it reads on; the first span is looked up like any record, further ones
-//! join it for as long as the index says that they follow on and memory allows.
+//! Called by `cache` when a caller reads on. The first span is looked up like any record. Further
+//! spans join its read for as long as the index says that they are adjacent, and memory allows.
 //!
-//! Invariant: memory for a run is set aside without waiting, before anything is promised. Each of
-//! its records is verified by itself; one that does not verify is looked up by itself.
+//! Invariant: memory is reserved without waiting, before any answer is promised. Each record is
+//! verified by itself; a record that does not verify is looked up by itself.
 //! Cost: one read of at most [`RUN_BYTES`] and some, instead of one a span.
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::lookup::{Asked, Begin};
 use super::{Lookup, Stripe};
 use crate::address::LogPos;
 use crate::disk::Read;
-use crate::format::{BLOCK, Prelude, record_bytes};
+use crate::format::{IO_BLOCK, Prelude, record_bytes};
 use crate::memory::Reservation;
 use crate::record::Record;
-use crate::shard::{Question, Wanted};
+use crate::shard::{ReadRequest, Wanted};
 
 /// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
 const RUN_BYTES: u64 = 1 << 20;
@@ -26,7 +26,7 @@ const RUN_SHARE: u64 = 16;
 
 /// Records that follow on, and memory for them.
 struct Run {
-    questions: Vec<Question>,
+    requests: Vec<ReadRequest>,
     places: Vec<LogPos>,
     reservation: Reservation,
 }
@@ -46,19 +46,19 @@ impl Stripe {
         first: Wanted,
         behind: impl Iterator<Item = Wanted>,
     ) -> Vec<Lookup> {
-        let question = match self.ask(first, Begin::Now) {
+        let request = match self.ask(first, Begin::Now) {
             Asked::Memory(lookup) => return vec![lookup],
-            Asked::Disk(question) => question,
+            Asked::Disk(request) => request,
         };
-        let run = match self.run(question, behind) {
+        let run = match self.run(request, behind) {
             Ok(run) => run,
-            Err(question) => {
-                let outcome = question.outcome();
-                self.read_for(question);
+            Err(request) => {
+                let outcome = request.outcome();
+                self.read_for(request);
                 return vec![Lookup::Asked(outcome)];
             }
         };
-        let asked = run.questions.iter();
+        let asked = run.requests.iter();
         let lookups = asked.map(|it| Lookup::Asked(it.outcome())).collect();
         let stripe = Arc::clone(self);
         self.pool.run(move || stripe.answer_run(run));
@@ -68,14 +68,14 @@ impl Stripe {
     /// A run that begins with `first`; `first` again if there is none behind it.
     fn run(
         &self,
-        first: Box<Question>,
+        first: Box<ReadRequest>,
         behind: impl Iterator<Item = Wanted>,
-    ) -> Result<Run, Box<Question>> {
+    ) -> Result<Run, Box<ReadRequest>> {
         let Some(at) = first.located.newest_in_log() else {
             return Err(first);
         };
         let mut size = self.bytes_in_log(&first.wanted);
-        let (mut questions, mut places) = (vec![*first], vec![at]);
+        let (mut requests, mut places) = (vec![*first], vec![at]);
         let mut reserved: Option<Reservation> = None;
         let (_, left) = self.log.device_range(at);
         let mut bytes = size;
@@ -84,17 +84,17 @@ impl Stripe {
             size = self.bytes_in_log(&wanted);
             bytes += size;
             // The first time for the first record too, and for what the device's alignment adds.
-            let more = reserved.as_ref().map_or(bytes + 2 * BLOCK, |_| size);
+            let more = reserved.as_ref().map_or(bytes + 2 * IO_BLOCK, |_| size);
             if bytes as u64 > left {
                 break;
             }
             let Some(more) = self.medium.budget.reserve(more as u64) else {
                 break;
             };
-            let Some(question) = self.ask_at(wanted, next) else {
+            let Some(request) = self.ask_at(wanted, next) else {
                 break;
             };
-            questions.push(question);
+            requests.push(request);
             places.push(next);
             match &mut reserved {
                 Some(all) => all.join(more),
@@ -103,11 +103,11 @@ impl Stripe {
         }
         match reserved {
             Some(reservation) => Ok(Run {
-                questions,
+                requests,
                 places,
                 reservation,
             }),
-            None => Err(Box::new(questions.remove(0))),
+            None => Err(Box::new(requests.remove(0))),
         }
     }
 
@@ -118,11 +118,11 @@ impl Stripe {
     }
 
     fn answer_run(self: &Arc<Self>, run: Run) {
-        let last = run.questions.last();
+        let last = run.requests.last();
         let last = last.map_or(0, |it| self.bytes_in_log(&it.wanted));
         let records = self.read_run(&run.places, last, run.reservation);
-        for (question, record) in run.questions.into_iter().zip(records) {
-            self.answer(question, record);
+        for (request, record) in run.requests.into_iter().zip(records) {
+            self.answer(request, record);
         }
     }
 

@@ -1,12 +1,12 @@
-//! Reads that a ring does: the newest candidate for a look-up, and the rest of it if it is longer
-//! than expected.
+//! Reads by the ring (`device/uring`): the newest candidate of a lookup, and the rest of the record
+//! if it is longer than expected.
 //!
-//! Called by `lookup`. What is simple ends on the ring's own thread: the record verifies and is
-//! what was asked for. Whatever else was found, or has to be waited for, is the threads' business.
+//! Called by `lookup`. The simple case ends on the ring's own thread: the record verifies and is
+//! the wanted one. All other cases go to the engine's threads, because they may wait.
 //!
-//! Invariant: memory for a read is set aside without waiting, before it is submitted, and stays so
-//! until it is done, whoever still wants it.
-//! Cost: verifying a record and copying it where it becomes hot, 2 µs for 16 KiB, between two calls
+//! Invariant: memory for a read is reserved without waiting before the read is submitted, and stays
+//! reserved until the read is done, also if no caller wants it any more.
+//! Cost: to verify a record and to copy it where it becomes hot, 2 µs for 16 KiB, between two calls
 //! to the kernel.
 
 use std::io;
@@ -22,7 +22,7 @@ use crate::disk::Read;
 use crate::format::Prelude;
 use crate::memory::AlignedBuf;
 use crate::policy::Located;
-use crate::shard::Question;
+use crate::shard::ReadRequest;
 
 /// Where the newest candidate lies, and what is read of it first.
 struct Candidate {
@@ -33,23 +33,26 @@ struct Candidate {
 }
 
 impl Stripe {
-    /// Leaves `question` to the ring; gives it back where there is none, where something else than
+    /// Leaves `request` to the ring; gives it back where there is none, where something else than
     /// the log is to be read or more than one record at once, and where memory is short.
-    pub(super) fn submit(self: &Arc<Self>, question: Box<Question>) -> Result<(), Box<Question>> {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        request: Box<ReadRequest>,
+    ) -> Result<(), Box<ReadRequest>> {
         if self.ring.is_none() || self.index.id.policy.grouped {
-            return Err(question);
+            return Err(request);
         }
-        let Located::Log(candidates) = &question.located else {
-            return Err(question);
+        let Located::Log(candidates) = &request.located else {
+            return Err(request);
         };
         let newest = candidates.as_slice().first().copied();
-        let first = newest.and_then(|at| Some((at, self.first_read(at, question.wanted.expect)?)));
+        let first = newest.and_then(|at| Some((at, self.first_read(at, request.wanted.expect)?)));
         let Some((at, first)) = first else {
-            return Err(question);
+            return Err(request);
         };
         let (start, skip, span) = self.medium.widen(first.offset, first.length);
         let Some(buffer) = self.medium.buffer_now(span) else {
-            return Err(question);
+            return Err(request);
         };
         let stripe = Arc::clone(self);
         let candidate = Candidate { at, first, skip };
@@ -57,26 +60,26 @@ impl Stripe {
             offset: start,
             buffer,
             filled: 0,
-            done: Box::new(move |read| stripe.first_came(question, candidate, read)),
+            done: Box::new(move |read| stripe.first_came(request, candidate, read)),
         });
         Ok(())
     }
 
     /// Has the ring read, or a thread when it is closed.
-    fn submit_read(self: &Arc<Self>, request: Request) {
+    fn submit_read(self: &Arc<Self>, ring_request: Request) {
         self.medium
-            .count_read(request.buffer.len() - request.filled);
-        let request = match &self.ring {
-            Some(ring) => ring.read(request),
-            None => Err(request),
+            .count_read(ring_request.buffer.len() - ring_request.filled);
+        let ring_request = match &self.ring {
+            Some(ring) => ring.read(ring_request),
+            None => Err(ring_request),
         };
-        if let Err(mut request) = request {
+        if let Err(mut ring_request) = ring_request {
             let stripe = Arc::clone(self);
             self.pool.run(move || {
-                let at = request.offset + request.filled as u64;
-                let rest = &mut request.buffer[request.filled..];
+                let at = ring_request.offset + ring_request.filled as u64;
+                let rest = &mut ring_request.buffer[ring_request.filled..];
                 let read = stripe.medium.device.read_at(at, rest);
-                (request.done)(read.map(|()| request.buffer));
+                (ring_request.done)(read.map(|()| ring_request.buffer));
             });
         }
     }
@@ -84,27 +87,27 @@ impl Stripe {
     /// What was to be read first of the newest candidate is there.
     fn first_came(
         self: &Arc<Self>,
-        question: Box<Question>,
+        request: Box<ReadRequest>,
         candidate: Candidate,
         read: io::Result<AlignedBuf>,
     ) {
         let Some(bytes) = self.came(&candidate, read) else {
-            return self.conclude(question, Read::Refused);
+            return self.conclude(request, Read::Refused);
         };
         let prelude = match self.prelude(candidate.at, &candidate.first, &bytes) {
             Ok(prelude) => prelude,
-            Err(read) => return self.conclude(question, read),
+            Err(read) => return self.conclude(request, read),
         };
         let whole = prelude.record_bytes();
         if whole <= bytes.len() {
             let read = self.record(candidate.at, prelude, &bytes);
-            return self.conclude(question, read);
+            return self.conclude(request, read);
         }
         let (start, skip, span) = self.medium.widen(candidate.first.offset, whole);
         let Some(mut buffer) = self.medium.buffer_now(span) else {
             // A thread can wait for it.
             let stripe = Arc::clone(self);
-            return self.pool.run(move || stripe.answer(*question, None));
+            return self.pool.run(move || stripe.answer(*request, None));
         };
         // What was read ends on a boundary of the device, so the rest begins on one.
         let filled = skip + bytes.len();
@@ -114,14 +117,14 @@ impl Stripe {
             offset: start,
             buffer,
             filled,
-            done: Box::new(move |read| stripe.rest_came(question, &candidate, prelude, read)),
+            done: Box::new(move |read| stripe.rest_came(request, &candidate, prelude, read)),
         });
     }
 
     /// All of the newest candidate is there.
     fn rest_came(
         self: &Arc<Self>,
-        question: Box<Question>,
+        request: Box<ReadRequest>,
         candidate: &Candidate,
         prelude: Prelude,
         read: io::Result<AlignedBuf>,
@@ -130,7 +133,7 @@ impl Stripe {
             Some(bytes) => self.record(candidate.at, prelude, &bytes),
             None => Read::Refused,
         };
-        self.conclude(question, read);
+        self.conclude(request, read);
     }
 
     fn came(&self, candidate: &Candidate, read: io::Result<AlignedBuf>) -> Option<Bytes> {
@@ -138,17 +141,17 @@ impl Stripe {
         Some(Bytes::from_owner(buffer).slice(candidate.skip..))
     }
 
-    /// Answers `question`, here if that is simple.
-    fn conclude(self: &Arc<Self>, question: Box<Question>, read: Read) {
+    /// Answers `request`, here if that is simple.
+    fn conclude(self: &Arc<Self>, request: Box<ReadRequest>, read: Read) {
         let simple = match &read {
-            Read::Record(record) => question.wanted.is(record) && self.is_in_force(record),
+            Read::Record(record) => request.wanted.is(record) && self.is_in_force(record),
             Read::Failed => true,
             Read::Damaged | Read::Passed | Read::Refused => false,
         };
         if simple {
-            return self.answer_from(*question, read);
+            return self.answer_from(*request, read);
         }
         let stripe = Arc::clone(self);
-        self.pool.run(move || stripe.answer_from(*question, read));
+        self.pool.run(move || stripe.answer_from(*request, read));
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::format::{BLOCK, Kind};
+use crate::format::{IO_BLOCK, Kind};
 use crate::shard::Pending;
 
 /// A group is open for as long as its last member is no older than this: the next may come.
@@ -20,7 +20,7 @@ const OPEN_FOR: Duration = Duration::from_secs(2);
 /// A page that never ends must not keep its first members from the disk.
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// Longest run, bytes: 8 bits of 4 KiB.
-const RUN_BYTES_MAX: usize = u8::MAX as usize * BLOCK;
+const RUN_BYTES_MAX: usize = u8::MAX as usize * IO_BLOCK;
 
 /// The group whose run `pending` belongs to; 0: none.
 pub(crate) fn group_of(pending: &Pending) -> u64 {
@@ -56,9 +56,9 @@ impl Room {
     };
 }
 
-/// What is to be written, in this order: each element lies side by side. And what is not yet.
+/// The next batch: its records in the order of the log, a group an element; and what is held back.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct BatchPlan {
     pub(super) due: Vec<Vec<usize>>,
     pub(super) held_records: usize,
     pub(super) held_bytes: usize,
@@ -74,7 +74,7 @@ struct Group {
 
 /// Puts members of a group side by side, in the place of the first, and leaves out groups that are
 /// still open, as many as there is `room` for.
-pub(super) fn order(waiting: &[Waits], now: Duration, room: Room) -> Order {
+pub(super) fn plan(waiting: &[Waits], now: Duration, room: Room) -> BatchPlan {
     let mut groups: Vec<Group> = Vec::with_capacity(waiting.len());
     let mut at: HashMap<u64, usize> = HashMap::new();
     for (n, waits) in waiting.iter().enumerate() {
@@ -104,24 +104,24 @@ pub(super) fn order(waiting: &[Waits], now: Duration, room: Room) -> Order {
         .collect();
     // Those that stay open longest are held back as long as there is room.
     open.sort_by_key(|n| std::cmp::Reverse(groups[*n].closes));
-    let mut order = Order::default();
+    let mut plan = BatchPlan::default();
     let mut is_held = vec![false; groups.len()];
     for n in open {
         let group = &groups[n];
         let (bytes, records) = (
-            order.held_bytes + group.bytes,
-            order.held_records + group.members.len(),
+            plan.held_bytes + group.bytes,
+            plan.held_records + group.members.len(),
         );
         if bytes > room.bytes || records > room.records {
             break;
         }
-        (order.held_bytes, order.held_records) = (bytes, records);
-        order.held_until = Some(group.closes);
+        (plan.held_bytes, plan.held_records) = (bytes, records);
+        plan.held_until = Some(group.closes);
         is_held[n] = true;
     }
     let due = groups.into_iter().zip(is_held).filter(|(_, held)| !held);
-    order.due = due.map(|(group, _)| group.members).collect();
-    order
+    plan.due = due.map(|(group, _)| group.members).collect();
+    plan
 }
 
 /// For each record of a batch, given its group and its bytes: the distance from its start to the
@@ -140,7 +140,7 @@ pub(crate) fn runs(batch: &[(u64, usize)]) -> Vec<u8> {
         }
         if group != 0 && end - first > 1 {
             for n in first..end {
-                runs[n] = u8::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u8::MAX);
+                runs[n] = u8::try_from(bytes.div_ceil(IO_BLOCK)).unwrap_or(u8::MAX);
                 bytes -= batch[n].1;
             }
         }
@@ -180,40 +180,37 @@ mod tests {
             waits(7, 3),
             waits(9, 4),
         ];
-        let order = order(&waiting, at(5_000), PLENTY);
-        assert_eq!(order.due, [vec![0], vec![1, 4], vec![2, 5], vec![3]]);
-        assert_eq!((order.held_records, order.held_until), (0, None));
+        let plan = plan(&waiting, at(5_000), PLENTY);
+        assert_eq!(plan.due, [vec![0], vec![1, 4], vec![2, 5], vec![3]]);
+        assert_eq!((plan.held_records, plan.held_until), (0, None));
     }
 
     #[test]
     fn a_group_waits_until_two_seconds_after_its_last_member() {
         let waiting = [waits(7, 0), waits(0, 100), waits(7, 1_500)];
-        let early = order(&waiting, at(3_499), PLENTY);
+        let early = plan(&waiting, at(3_499), PLENTY);
         assert_eq!(early.due, [vec![1]]);
         assert_eq!((early.held_records, early.held_bytes), (2, 2_000));
         assert_eq!(early.held_until, Some(at(3_500)));
-        assert_eq!(
-            order(&waiting, at(3_500), PLENTY).due,
-            [vec![0, 2], vec![1]]
-        );
+        assert_eq!(plan(&waiting, at(3_500), PLENTY).due, [vec![0, 2], vec![1]]);
     }
 
     #[test]
     fn a_page_that_never_ends_is_written_after_ten_seconds() {
         let waiting: Vec<Waits> = (0..10).map(|n| waits(7, n * 1_000)).collect();
-        assert_eq!(order(&waiting, at(9_999), PLENTY).held_records, 10);
-        assert_eq!(order(&waiting, at(10_000), PLENTY).held_records, 0);
+        assert_eq!(plan(&waiting, at(9_999), PLENTY).held_records, 10);
+        assert_eq!(plan(&waiting, at(10_000), PLENTY).held_records, 0);
     }
 
     #[test]
     fn without_memory_nothing_waits_and_with_little_the_oldest_go_first() {
         let waiting = [waits(7, 0), waits(9, 10), waits(7, 20), waits(5, 30)];
-        assert_eq!(order(&waiting, at(100), Room::NONE).due.len(), 3);
+        assert_eq!(plan(&waiting, at(100), Room::NONE).due.len(), 3);
         let room = Room {
             bytes: 1_000,
             ..PLENTY
         };
-        let little = order(&waiting, at(100), room);
+        let little = plan(&waiting, at(100), room);
         assert_eq!(little.due, [vec![0, 2], vec![1]]);
         assert_eq!(little.held_until, Some(at(2_030)));
     }
@@ -252,13 +249,13 @@ mod tests {
                 bytes: random.usize(..40_000),
                 records: random.usize(..40),
             };
-            let order = order(&waiting, at(random.u64(..20_000)), room);
-            let mut all: Vec<usize> = order.due.concat();
+            let plan = plan(&waiting, at(random.u64(..20_000)), room);
+            let mut all: Vec<usize> = plan.due.concat();
             all.sort_unstable();
             all.dedup();
-            assert_eq!(all.len() + order.held_records, waiting.len());
-            assert_eq!(order.due.concat().len(), all.len());
-            assert!(order.held_bytes <= room.bytes && order.held_records <= room.records);
+            assert_eq!(all.len() + plan.held_records, waiting.len());
+            assert_eq!(plan.due.concat().len(), all.len());
+            assert!(plan.held_bytes <= room.bytes && plan.held_records <= room.records);
         }
     }
 }

@@ -33,9 +33,9 @@ pub(crate) struct Removal {
 pub(crate) enum Removing {
     /// One name.
     Name(Removed),
-    /// What rules say; they are in force in memory already.
-    Rules {
-        /// Records that are pending now must be durable before the rules are: see
+    /// What bans say; they are in force in memory already.
+    Bans {
+        /// Records that are pending now must be durable before the bans are: see
         /// `Stripe::remove_barred`.
         behind_pending: bool,
     },
@@ -381,10 +381,10 @@ impl Queue {
             Take::All => Room::NONE,
         };
         let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
-        let order = grouping::order(&waits, now, room);
+        let plan = grouping::plan(&waits, now, room);
         let (due, taken) = (
-            order.due.iter().map(Vec::len).sum::<usize>(),
-            self.cut(&waits, &order.due, welcome),
+            plan.due.iter().map(Vec::len).sum::<usize>(),
+            self.cut(&waits, &plan.due, welcome),
         );
         let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
         let batch: Vec<Arc<Pending>> = taken
@@ -398,9 +398,9 @@ impl Queue {
             .records
             .retain(|_| !is_taken.next().unwrap_or(false));
         waiting.bytes -= bytes;
-        waiting.held_bytes = order.held_bytes;
-        waiting.held_records = order.held_records;
-        waiting.held_until = order.held_until;
+        waiting.held_bytes = plan.held_bytes;
+        waiting.held_records = plan.held_records;
+        waiting.held_until = plan.held_until;
         if taken.len() == due {
             waiting.since = None;
         }
@@ -523,7 +523,7 @@ mod tests {
     use crate::format::{Fields, Kind};
     use crate::geometry::Geometry;
     use crate::key::Secret;
-    use crate::memory::Kept;
+    use crate::memory::RecordHandle;
     use crate::object::Version;
 
     const DELAY: Duration = Duration::from_millis(250);
@@ -551,7 +551,7 @@ mod tests {
             useless_after: 0,
             labels: Vec::new(),
         };
-        let record = Kept::alone(crate::record::Record {
+        let record = RecordHandle::alone(crate::record::Record {
             fields,
             name,
             metadata: Bytes::new(),

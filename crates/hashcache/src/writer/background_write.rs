@@ -1,16 +1,16 @@
-//! A write that is under way while the next batch is put together.
+//! Writes one batch on a thread of its own while the writing thread builds the next batch.
 //!
-//! Called by `writer/batch`. Putting a batch together (checksums, copies) takes about as long as a
-//! flash device takes to write it, so one after the other would leave each idle half of the time.
+//! Called by `writer/batch`. To build a batch (checksums, copies) takes about as long as a flash
+//! device takes to write it. Done one after the other, each would be idle half of the time.
 //!
-//! What else is to be written between two batches (a footer, a part of a checkpoint) rides along
-//! with the next one: the writing thread would have to wait for the device to take it, and only
-//! then begin to put together the next batch.
+//! A *side write* is what must be written between two batches: a footer, a part of a checkpoint. It
+//! is queued and written just before the next batch. Written at once, the writing thread would have
+//! to wait for the device before it could begin with the next batch.
 //!
-//! Invariants: at most one write is under way; the writing thread takes its outcome back before it
-//! hands over the next, and before anything else of it that must come later. A rider is written
-//! before the batch it rides with.
-//! Cost: a thread, a buffer as large as a batch, and one as large as a rider can be.
+//! Invariants: at most one write is in flight. The writing thread takes its outcome back before it
+//! hands over the next write, and before any other write that must come later. A side write is
+//! written before the batch that it was queued with.
+//! Cost: a thread, a buffer as large as a batch, and one as large as a side write can be.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::stripe::Stripe;
 
 /// Smaller writes are not worth a change of threads.
 const WRITE_BYTES_MIN: usize = 1 << 20;
-/// In small segments as many writes go through a pen as in large ones, so that tests see it.
+/// Small segments get as many background writes as large ones, so that tests cover them.
 const WRITES_PER_SEGMENT: usize = 16;
 /// Enough for a system call.
 const STACK_BYTES: usize = 128 << 10;
@@ -35,8 +35,8 @@ struct Write {
 }
 
 impl Write {
-    /// How long it took.
-    fn play(&self, stripe: &Stripe) -> io::Result<Duration> {
+    /// Returns how long it took.
+    fn write_to(&self, stripe: &Stripe) -> io::Result<Duration> {
         let begun_at = stripe.medium.clock.monotone();
         stripe
             .medium
@@ -46,40 +46,44 @@ impl Write {
 }
 
 struct Job {
-    rider: Option<Write>,
+    side_write: Option<Write>,
     batch: Write,
 }
 
 impl Job {
-    /// How long the rider took, if there is one.
-    fn play(&self, stripe: &Stripe) -> io::Result<Option<Duration>> {
-        let took = self.rider.as_ref().map(|it| it.play(stripe)).transpose()?;
-        self.batch.play(stripe)?;
+    /// Returns how long the side write took, if there is one.
+    fn write_to(&self, stripe: &Stripe) -> io::Result<Option<Duration>> {
+        let took = self
+            .side_write
+            .as_ref()
+            .map(|it| it.write_to(stripe))
+            .transpose()?;
+        self.batch.write_to(stripe)?;
         Ok(took)
     }
 }
 
 /// See the module's head.
-pub(crate) struct Pen {
+pub(crate) struct BackgroundWrite {
     jobs: Option<SyncSender<Job>>,
     done: Receiver<(Job, io::Result<Option<Duration>>)>,
-    /// The buffer that is not with the writing thread; `None` while a write is under way.
+    /// The buffer that is not with the writing thread; `None` while a write is in flight.
     spare: Option<AlignedBuf>,
-    /// The buffer for riders; `None` while one is under way.
-    seat: Option<AlignedBuf>,
-    /// Where what lies in it goes, and its length: it rides with the next write.
-    rider: Option<(u64, usize)>,
+    /// The buffer for side writes; `None` while one is in flight.
+    side_buffer: Option<AlignedBuf>,
+    /// Offset and length of the side write that is queued in `side_buffer`.
+    side_write: Option<(u64, usize)>,
     bytes_min: usize,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Pen {
-    /// A pen that writes to the device of `stripe` out of buffers like `spare`, and riders out of
-    /// `seat`.
+impl BackgroundWrite {
+    /// Starts the thread. It writes batches to the device of `stripe` out of buffers like `spare`,
+    /// and side writes out of `side_buffer`.
     pub(crate) fn new(
         stripe: &Arc<Stripe>,
         spare: AlignedBuf,
-        seat: AlignedBuf,
+        side_buffer: AlignedBuf,
     ) -> io::Result<Self> {
         let (jobs, to_do) = sync_channel::<Job>(1);
         let (told, done) = sync_channel(1);
@@ -87,11 +91,11 @@ impl Pen {
         let bytes_min = WRITE_BYTES_MIN.min(segment / WRITES_PER_SEGMENT);
         let stripe = Arc::clone(stripe);
         let thread = std::thread::Builder::new()
-            .name("hc-pen".into())
+            .name("hc-background".into())
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 for job in to_do {
-                    let outcome = job.play(&stripe);
+                    let outcome = job.write_to(&stripe);
                     if told.send((job, outcome)).is_err() {
                         return;
                     }
@@ -101,8 +105,8 @@ impl Pen {
             jobs: Some(jobs),
             done,
             spare: Some(spare),
-            seat: Some(seat),
-            rider: None,
+            side_buffer: Some(side_buffer),
+            side_write: None,
             bytes_min,
             thread: Some(thread),
         })
@@ -113,30 +117,33 @@ impl Pen {
         bytes >= self.bytes_min
     }
 
-    /// The buffer for what is to ride with the next write, while no other does.
-    pub(super) fn seat(&mut self) -> Option<&mut AlignedBuf> {
-        self.seat.as_mut().filter(|_| self.rider.is_none())
+    /// The buffer for the next side write; `None` while one is queued or in flight.
+    pub(super) fn side_buffer(&mut self) -> Option<&mut AlignedBuf> {
+        self.side_buffer
+            .as_mut()
+            .filter(|_| self.side_write.is_none())
     }
 
-    /// Has the first `bytes` of the seat written at `offset`, together with the next write.
-    pub(super) fn carry(&mut self, offset: u64, bytes: usize) {
-        self.rider = Some((offset, bytes));
+    /// Queues the first `bytes` of the side buffer to be written at `offset`, just before the next
+    /// batch.
+    pub(super) fn queue_side_write(&mut self, offset: u64, bytes: usize) {
+        self.side_write = Some((offset, bytes));
     }
 
-    /// Writes what would ride with the next write, for something else is written before that. No
-    /// write is under way. How long it took, if there was a rider.
-    pub(super) fn drop_off(&mut self, stripe: &Stripe) -> io::Result<Option<Duration>> {
-        let Some(rider) = self.take_rider() else {
+    /// Writes the queued side write now, because something else is written before the next batch.
+    /// No write is in flight. Returns how long it took, if one was queued.
+    pub(super) fn write_side(&mut self, stripe: &Stripe) -> io::Result<Option<Duration>> {
+        let Some(side_write) = self.take_side_write() else {
             return Ok(None);
         };
-        let outcome = rider.play(stripe);
-        self.seat = Some(rider.buffer);
+        let outcome = side_write.write_to(stripe);
+        self.side_buffer = Some(side_write.buffer);
         outcome.map(Some)
     }
 
-    fn take_rider(&mut self) -> Option<Write> {
-        let (offset, bytes) = self.rider.take()?;
-        let buffer = self.seat.take()?;
+    fn take_side_write(&mut self) -> Option<Write> {
+        let (offset, bytes) = self.side_write.take()?;
+        let buffer = self.side_buffer.take()?;
         Some(Write {
             offset,
             bytes,
@@ -144,41 +151,44 @@ impl Pen {
         })
     }
 
-    /// Has the first `bytes` of `buffer` written at `offset`, and gives another in its place. No
-    /// write is under way.
+    /// Begins to write the first `bytes` of `buffer` at `offset`, and puts another buffer in its
+    /// place. No write is in flight.
     pub(super) fn begin(&mut self, offset: u64, bytes: usize, buffer: &mut AlignedBuf) {
         let spare = self.spare.take().expect("the last write was waited for");
         let buffer = std::mem::replace(buffer, spare);
-        let rider = self.take_rider();
+        let side_write = self.take_side_write();
         let batch = Write {
             offset,
             bytes,
             buffer,
         };
-        let job = Job { rider, batch };
-        let jobs = self.jobs.as_ref().expect("it is there until the pen goes");
-        // A thread that is gone is told by `finish`.
+        let job = Job { side_write, batch };
+        let jobs = self
+            .jobs
+            .as_ref()
+            .expect("the channel is there until the drop");
+        // If the thread is gone, `finish` says so.
         let _ = jobs.send(job);
     }
 
-    /// Waits for the write that is under way. How long its rider took, if there was one.
+    /// Waits for the write in flight. Returns how long its side write took, if there was one.
     pub(super) fn finish(&mut self) -> io::Result<Option<Duration>> {
         let (job, outcome) = self
             .done
             .recv()
             .map_err(|_| io::Error::other("the thread that writes is gone"))?;
         self.spare = Some(job.batch.buffer);
-        if let Some(rider) = job.rider {
-            self.seat = Some(rider.buffer);
+        if let Some(side_write) = job.side_write {
+            self.side_buffer = Some(side_write.buffer);
         }
         outcome
     }
 }
 
-impl Drop for Pen {
+impl Drop for BackgroundWrite {
     fn drop(&mut self) {
         self.jobs = None;
-        // What it holds may be the last handle to the stripe, but not to this pen.
+        // The thread may hold the last handle to the stripe, but no handle to this.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,28 +1,31 @@
-//! Batches: records to the log; slots, and tails to the log, for the Disk Table.
+//! Batches: records to the log; slots, and their tails to the log, for the Disk Table.
 //!
 //! Called by `writer` with what the queue gave; calls `disk/circular_log`, `disk/table` and
 //! `format`.
 //!
-//! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves
-//! the pending ones, after the write returned.
+//! Invariants: the head moves before a batch is written, so a reader never takes half-overwritten
+//! bytes for a record. After the write has returned, the index gets the entries; only then do the
+//! records leave the pending ones, so a lookup finds each of them at every moment.
 //! Cost: see `policy`.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Pen, Scribe};
+use super::{BackgroundWrite, DeviceWriter};
 use crate::address::{LogPos, SetId, Slot};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
 use crate::disk::table;
 use crate::format::{
-    BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
+    Family, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, RecordAddress, TAIL_HEADER, Tail, TailAddress,
     encode_record, kind_number, round_up,
 };
 use crate::key::SHARDS;
 use crate::memory::{AlignedBuf, Copied};
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{group_of, runs};
+
+const TABLE_ONLY: &str = "`write_batch` claims and writes slots in the Disk Table only";
 
 /// Records of a batch, and where they went.
 pub(super) struct Written {
@@ -31,7 +34,7 @@ pub(super) struct Written {
     runs: Vec<u8>,
 }
 
-/// Where a record of the log lies, how far its run goes on, and how far the log has come.
+/// Position of a record in the log, length of its run, and the head of the log.
 #[derive(Clone, Copy)]
 struct Placed {
     at: LogPos,
@@ -39,8 +42,9 @@ struct Placed {
     head: LogPos,
 }
 
-impl Scribe {
-    /// Writes `batch`; large ones of the log are under way when this returns ([`Scribe::settle`]).
+impl DeviceWriter {
+    /// Writes `batch`. A large batch of the log is still being written when this returns
+    /// ([`DeviceWriter::wait_for_write`]).
     pub(super) fn write_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
         match self.stripe.medium.geometry.family {
             Family::Log => self.write_log_batch(batch),
@@ -65,7 +69,7 @@ impl Scribe {
         let mut places = Vec::with_capacity(batch.len());
         for ((pending, size), run) in batch.iter().zip(&sizes).zip(&runs) {
             let place = grain.units(at);
-            let spot = RecordPlace {
+            let spot = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
                 place,
@@ -91,17 +95,18 @@ impl Scribe {
             places,
             runs,
         };
-        // The one before is recorded first: of two that could be one name the later is newer. But
-        // the device is given this one before that, for recording takes half as long as a write.
-        match &mut self.pen {
-            Some(pen) if pen.takes(bytes) => {
-                pen.begin(at, bytes, &mut self.buffer);
+        // The batch before is recorded first, because of two entries that could be one name the
+        // later must be the newer. But this batch is given to the device before that: recording
+        // takes half as long as a write, and the device would be idle.
+        match &mut self.background {
+            Some(background) if background.takes(bytes) => {
+                background.begin(at, bytes, &mut self.buffer);
                 self.under_way = Some(written);
                 self.record(earlier);
             }
             _ => {
                 self.record(earlier);
-                self.write_rider()?;
+                self.write_side()?;
                 self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.record(Some(written));
             }
@@ -109,48 +114,49 @@ impl Scribe {
         Ok(())
     }
 
-    /// Waits for the write that is under way, if there is one, and has its records found; writes
-    /// what would have gone with the next.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    /// Waits for the write in flight, if there is one, and records its batch. Writes the queued
+    /// side write too, so that after this everything handed over is on the device.
+    pub(super) fn wait_for_write(&mut self) -> io::Result<()> {
         let written = self.finish()?;
         self.record(written);
-        self.write_rider()
+        self.write_side()
     }
 
-    /// Writes what would go with the pen's next write. None is under way.
-    fn write_rider(&mut self) -> io::Result<()> {
-        if let Some(pen) = &mut self.pen {
-            let took = pen.drop_off(&self.stripe)?;
-            self.rider_was_written(took);
+    /// Writes the queued side write now. No write is in flight.
+    fn write_side(&mut self) -> io::Result<()> {
+        if let Some(background) = &mut self.background {
+            let took = background.write_side(&self.stripe)?;
+            self.side_was_written(took);
         }
         Ok(())
     }
 
-    /// It may have been a part of the checkpoint.
-    fn rider_was_written(&mut self, took: Option<Duration>) {
+    /// The side write may have been a part of the checkpoint, whose pace depends on the time it
+    /// took.
+    fn side_was_written(&mut self, took: Option<Duration>) {
         if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
             checkpoint.others_wrote(self.stripe.medium.clock.monotone(), took);
         }
     }
 
-    /// Waits for the write that is under way; what it wrote is still to be recorded.
+    /// Waits for the write in flight. The caller has to record its batch.
     fn finish(&mut self) -> io::Result<Option<Written>> {
         let written = self.under_way.take();
-        if let (Some(_), Some(pen)) = (&written, &mut self.pen) {
-            let took = pen.finish()?;
-            self.rider_was_written(took);
+        if let (Some(_), Some(background)) = (&written, &mut self.background) {
+            let took = background.finish()?;
+            self.side_was_written(took);
         }
         Ok(written)
     }
 
-    /// Waits for it too, and has nothing found: the device is gone.
+    /// Waits for the write in flight and drops its batch: the device has failed.
     pub(super) fn drop_under_way(&mut self) {
-        if let (Some(_), Some(pen)) = (self.under_way.take(), &mut self.pen) {
-            let _ = pen.finish();
+        if let (Some(_), Some(background)) = (self.under_way.take(), &mut self.background) {
+            let _ = background.finish();
         }
     }
 
-    /// What was written is found on disk from now on.
+    /// Records a batch in the index: from now on its records are found on disk.
     fn record(&self, written: Option<Written>) {
         let Some(Written {
             batch,
@@ -162,7 +168,8 @@ impl Scribe {
         };
         self.stripe.medium.counters.batches.add(1);
         let head = self.stripe.log.head();
-        // One shard after the other: of those that have the same key the later stays the later.
+        // Sorted by shard, so that each lock is taken once. Within a shard the order of the batch
+        // stays: of two records of one key the later is recorded later.
         let shard_of = |n: usize| batch[n].record.fields.key.shard();
         let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
         order.sort_unstable();
@@ -181,8 +188,8 @@ impl Scribe {
         }
     }
 
-    /// `pending` is found where it is `placed` from now on, if it counts, and what was `copied` of
-    /// it is hot.
+    /// Records `pending` where it is `placed`, unless it was superseded while it was written, and
+    /// makes the copy of it hot if there is one.
     fn record_one(
         &self,
         shard: &mut Shard,
@@ -192,7 +199,7 @@ impl Scribe {
     ) {
         let key = pending.record.fields.key;
         let (replaces, counts) = match pending.copies {
-            // What it is a copy of may have been removed meanwhile.
+            // The original may have been removed or replaced since the copy was made.
             Some(from) => (Some(from), self.stripe.newer(shard, key, from).is_some()),
             None => (pending.replaces, shard.written(pending)),
         };
@@ -200,9 +207,11 @@ impl Scribe {
             return;
         }
         let Placed { at, run, head } = placed;
-        shard.policy.record(key, at, replaces, head);
-        if run > 0 {
-            shard.policy.set_run(key, at, run, head);
+        if let Some(log) = shard.policy.log_mut() {
+            log.record(key, at, replaces, head);
+            if run > 0 {
+                log.set_run(key, at, run, head);
+            }
         }
         if pending.copies.is_some() {
             self.stripe.medium.counters.readmitted.add(1);
@@ -220,8 +229,8 @@ impl Scribe {
         runs(&members)
     }
 
-    /// What was asked for while it was pending, or finds room that nobody uses, stays in memory: a
-    /// copy of it. Called before the lock of the key's shard is taken, for making room may take
+    /// Copies a record for the hot objects if it was asked for while it was pending, or if memory
+    /// is free. Called before the lock of the key's shard is taken, because making room may take
     /// long.
     fn copy_hot(&self, pending: &Pending, at: Option<LogPos>) -> Option<Copied> {
         let budget = &self.stripe.medium.budget;
@@ -246,19 +255,22 @@ impl Scribe {
     /// opens the next one.
     fn open_segment(&mut self) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
-        let seat = self.pen.as_mut().and_then(Pen::seat);
-        let rides = seat.is_some();
-        let out = seat.unwrap_or(&mut self.buffer);
+        let side_buffer = self
+            .background
+            .as_mut()
+            .and_then(BackgroundWrite::side_buffer);
+        let goes_beside = side_buffer.is_some();
+        let out = side_buffer.unwrap_or(&mut self.buffer);
         if let Some((at, bytes)) = self.log.footer(out, &stripe.medium.secret) {
-            // The footer goes over what the last lap left there, so the head moves first here too.
+            // The footer overwrites bytes of the last lap, so the head moves first here too.
             let end = Cursor {
                 used: stripe.medium.geometry.segment_bytes,
                 ..self.log.cursor
             };
             stripe.log.opened(end);
             let at = stripe.medium.geometry.log_offset + at;
-            match &mut self.pen {
-                Some(pen) if rides => pen.carry(at, bytes),
+            match &mut self.background {
+                Some(background) if goes_beside => background.queue_side_write(at, bytes),
                 _ => stripe.medium.write(at, &self.buffer[..bytes])?,
             }
             self.unsynced_bytes += bytes as u64;
@@ -328,7 +340,7 @@ impl Scribe {
 
     /// Slots whose index memory keeps: which slot each record takes is on disk before it is taken.
     /// So after a crash the index knows of every slot that may have been written; the sets of the
-    /// last two batches, of which nobody knows whether they were, are read anew.
+    /// last two batches, which may or may not have been written, are read anew.
     fn write_listed_slots(&mut self, batch: &[Arc<Pending>], order: &[usize]) -> io::Result<()> {
         let mut slots = vec![None; batch.len()];
         for n in order.iter().copied().filter(|n| !batch[*n].is_dead()) {
@@ -349,27 +361,40 @@ impl Scribe {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
         let mut shard = stripe.shard(key);
-        if !shard.policy.wants_slots(key) {
-            // Under one lock: a set that a reader holds anew may take the place of this one.
-            return Ok(shard.policy.claim(key, &[]));
+        let table = shard.policy.table_mut().expect(TABLE_ONLY);
+        if !table.wants_slots(key) {
+            // Asked and claimed under one lock: in between, a reader that loads another set could
+            // take the row of this one.
+            return Ok(table.claim(key, &[]));
         }
         drop(shard);
         let set = SetId(key.set(stripe.medium.geometry.sets));
         let mut slots = table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
-        let surplus = stripe.view(key).policy.surplus(&slots);
+        let surplus = stripe
+            .view(key)
+            .policy
+            .table()
+            .expect(TABLE_ONLY)
+            .surplus(&slots);
         for slot in surplus {
             table::clear_slot(&stripe.medium, &stripe.index, key, set, slot)?;
             slots[slot.0] = None;
         }
-        Ok(stripe.shard(key).policy.claim(key, &slots))
+        let mut shard = stripe.shard(key);
+        Ok(shard
+            .policy
+            .table_mut()
+            .expect(TABLE_ONLY)
+            .claim(key, &slots))
     }
 
-    /// Writes what does not fit into blocks to the log, in one batch, and lists `slots` with it.
+    /// Writes the parts of records that do not fit into slots to the log, in one batch, and lists
+    /// `slots` with it.
     fn write_tails(
         &mut self,
         batch: &[Arc<Pending>],
         slots: &[Option<Slot>],
-    ) -> io::Result<Vec<Option<TailPlace>>> {
+    ) -> io::Result<Vec<Option<TailAddress>>> {
         let block = usize_of(self.stripe.medium.geometry.block_bytes);
         let grain = self.stripe.log.grain();
         let mut tails = vec![None; batch.len()];
@@ -399,8 +424,8 @@ impl Scribe {
             let pending = &batch[n];
             let place = grain.units(at);
             let fields = &pending.record.fields;
-            // What lies beyond the block does not depend on the slot, which is not known yet.
-            let nowhere = RecordPlace {
+            // The bytes beyond the slot do not depend on the slot's place, which is not known yet.
+            let nowhere = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: 0,
                 place: 0,
@@ -420,14 +445,14 @@ impl Scribe {
             };
             let out = &mut self.buffer[in_buffer..in_buffer + size];
             out.fill(0);
-            let spot = RecordPlace {
+            let spot = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
                 place,
             };
             tail.encode(out, &self.stripe.medium.secret, spot, &whole[block..]);
             list.push(listed(pending, place, grain.units(size), KIND_TAIL));
-            tails[n] = Some(TailPlace {
+            tails[n] = Some(TailAddress {
                 position: self
                     .stripe
                     .log
@@ -446,20 +471,20 @@ impl Scribe {
         &mut self,
         pending: &Arc<Pending>,
         slot: Slot,
-        tail: Option<TailPlace>,
+        tail: Option<TailAddress>,
     ) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
         let set = SetId(key.set(stripe.medium.geometry.sets));
         let block = usize_of(stripe.medium.geometry.block_bytes);
-        let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
+        let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), IO_BLOCK));
         let place = table::place(&stripe.medium, set, slot);
         encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
         table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
         let copied = self.copy_hot(pending, None);
         let mut shard = stripe.shard(key);
-        shard.policy.written(key);
+        shard.policy.table_mut().expect(TABLE_ONLY).written(key);
         if shard.written(pending) {
             copied.and_then(|it| stripe.shared.hot.insert(it));
         }
@@ -471,8 +496,8 @@ fn encode(
     secret: &crate::key::Secret,
     out: &mut [u8],
     pending: &Pending,
-    place: RecordPlace,
-    tail: Option<TailPlace>,
+    place: RecordAddress,
+    tail: Option<TailAddress>,
 ) -> usize {
     let record = &pending.record;
     let (name, metadata) = (&record.name, &record.metadata);

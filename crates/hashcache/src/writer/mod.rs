@@ -1,11 +1,11 @@
-//! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
+//! The one thread that writes to a device: batches, slots, removes, checkpoints, superblocks.
 //!
-//! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
-//! Callers put work into the [`Queue`](crate::write_queue::Queue); only callers of `remove` and
-//! `flush` wait for what is done here.
+//! One writer means that no two writes race. Where the order of two writes matters, the code of
+//! this folder says so. Callers put work into the [`Queue`](crate::write_queue::Queue); only
+//! callers of `remove` and `flush` wait for it.
 //!
-//! Invariant: an object becomes findable on disk only after the write that holds it has returned.
-//! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
+//! Invariant: an object is found on disk only after the write that holds it has returned.
+//! Cost: one write a batch (at most 4 MiB, or what has been queued 250 ms after the oldest commit).
 
 mod background_write;
 mod batch;
@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use background_write::Pen;
+pub(crate) use background_write::BackgroundWrite;
 pub(crate) use readmission::Readmission;
 
 use crate::completion::Promise;
@@ -34,7 +34,7 @@ use crate::stats::Health;
 use crate::stripe::Stripe;
 use crate::write_queue::{Removal, Take, Work};
 use batch::Written;
-use removes::RulesPass;
+use removes::BansPass;
 
 /// Most bytes in a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -43,10 +43,10 @@ pub(crate) const BATCH_BYTES_MIN: usize = 512 << 10;
 /// Writes are made durable after this many bytes even before the interval is over.
 const SYNC_BYTES: u64 = 64 << 20;
 
-/// A checkpoint begins when a shard has filled so much of the room for what only that can take in,
-/// in 1/100.
+/// A checkpoint begins when a shard has used so much of its room for positions that only a
+/// checkpoint can save, in 1/100.
 const UNSAVED_BEGIN: usize = 50;
-/// And is completed before anything else when it has filled this much.
+/// It is completed before anything else when a shard has used this much.
 const UNSAVED_MAX: usize = 75;
 
 /// Why the writing thread ends.
@@ -71,8 +71,9 @@ impl From<io::Error> for RecoverError {
     }
 }
 
-/// The device of `stripe` has failed: the others go on without it. That makes `removals` good, and
-/// those that come meanwhile: nothing that lies on this device counts any more.
+/// The device of `stripe` has failed: the other devices go on without it. That makes `removals`
+/// durable, also those queued meanwhile: when the other devices have on disk that this one has
+/// left, nothing on it counts any more.
 fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     stripe.queue.leave();
     let in_force = stripe.shared.members.go_on();
@@ -85,7 +86,7 @@ fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
 }
 
 /// The writing thread's own state.
-pub(crate) struct Scribe {
+pub(crate) struct DeviceWriter {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) log: LogWriter,
     pub(crate) journal: Journal,
@@ -96,7 +97,7 @@ pub(crate) struct Scribe {
     /// Set when records that are in use are to be kept.
     pub(crate) readmission: Option<Readmission>,
     /// Set where batches are put together while the one before is being written.
-    pub(crate) pen: Option<Pen>,
+    pub(crate) background: Option<BackgroundWrite>,
     under_way: Option<Written>,
     checkpoint: Option<Checkpoint>,
     /// Ordinal of the first journal block that was still to be written when the last checkpoint
@@ -112,11 +113,11 @@ pub(crate) struct Scribe {
     next_checkpoint_at: Duration,
     /// Removes wait for a checkpoint, because the journal has no room for them before.
     removals_are_held: bool,
-    /// How far the Disk Table was read for rules, if it is being read.
-    rules_pass: Option<RulesPass>,
+    /// How far the Disk Table was read for bans, if it is being read.
+    bans_pass: Option<BansPass>,
 }
 
-impl Scribe {
+impl DeviceWriter {
     pub(crate) fn new(
         stripe: Arc<Stripe>,
         superblock: Superblock,
@@ -131,7 +132,7 @@ impl Scribe {
             sync_interval,
             was_clean,
             readmission: None,
-            pen: None,
+            background: None,
             under_way: None,
             checkpoint: None,
             removes_before_checkpoint: 0,
@@ -142,7 +143,7 @@ impl Scribe {
             segments_since_checkpoint: 0,
             next_checkpoint_at: Duration::ZERO,
             removals_are_held: false,
-            rules_pass: None,
+            bans_pass: None,
             stripe,
         }
     }
@@ -195,7 +196,7 @@ impl Scribe {
         loop {
             let stripe = Arc::clone(&self.stripe);
             let patience = match self.under_way {
-                // Only to see what there is to do meanwhile.
+                // Do not wait for work: there is a write to finish.
                 Some(_) => Duration::ZERO,
                 None => self.patience(),
             };
@@ -213,7 +214,7 @@ impl Scribe {
             }
             if stripe.health() == Health::OutOfService {
                 self.give_up();
-                // Who else waits for it is told by this, and finds the store as it is now.
+                // Dropping `work` tells the callers of flush and cut that wait for this device.
                 return Ended::Failed(std::mem::take(&mut work.removals));
             }
             if work.closing {
@@ -233,7 +234,7 @@ impl Scribe {
         self.write_superblock(false)
     }
 
-    /// How long there is nothing to do but what comes in.
+    /// How long the thread may wait for work before a checkpoint, a pass or a sync is due.
     fn patience(&self) -> Duration {
         let now = self.stripe.medium.clock.monotone();
         let mut patience = Duration::from_mins(1);
@@ -243,7 +244,7 @@ impl Scribe {
             // They need one more checkpoint than the last.
             patience = patience.min(self.next_checkpoint_at.saturating_sub(now));
         }
-        if let Some(pass) = &self.rules_pass {
+        if let Some(pass) = &self.bans_pass {
             patience = patience.min(pass.due_in(now));
         }
         if self.unsynced_bytes > 0 {
@@ -252,11 +253,12 @@ impl Scribe {
         patience
     }
 
-    /// One round: all removes, one batch (all records that have come, for a flush), one part of a
-    /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
+    /// One round: all removes, one batch (for a flush: all queued records), one part of a
+    /// checkpoint if it is due. Rounds are short, so that under any load no caller waits for more
+    /// than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
         if !work.is_a_batch() {
-            self.settle()?;
+            self.wait_for_write()?;
         }
         let all = work.closing || !work.flushes.is_empty();
         self.write_removals(&mut work.removals, all)?;
@@ -272,16 +274,16 @@ impl Scribe {
             self.sync()?;
         }
         if !(work.flushes.is_empty() && work.cuts.is_empty()) {
-            self.settle()?;
+            self.wait_for_write()?;
         }
         for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
             done.keep();
         }
-        self.outlive_rules()?;
+        self.outlive_bans()?;
         self.pace_checkpoint(wrote)
     }
 
-    /// Writes all records numbered below `come`. Returns whether there were any.
+    /// Writes all records numbered below `come`, which were queued before. Returns whether any was.
     fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
         let mut wrote_any = false;
         loop {
@@ -306,14 +308,14 @@ impl Scribe {
         Ok((any, taken_below))
     }
 
-    /// Writes what is pending, in the place of the thread.
+    /// Writes the pending records, in the place of the thread.
     #[cfg(all(test, loom))]
     pub(crate) fn write_pending(&mut self) {
         let (batch, _) = self.take_batch(Take::All);
         self.write_batch(batch).unwrap();
     }
 
-    /// The next batch: what still fits into the open segment, if anything does.
+    /// Takes the next batch: the records that still fit into the open segment, if any does.
     fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
         let is_log = self.stripe.medium.geometry.family == Family::Log;
         let now = self.stripe.medium.clock.monotone();
@@ -323,14 +325,14 @@ impl Scribe {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         self.stripe.medium.sync()?;
         self.unsynced_bytes = 0;
         self.synced_at = self.stripe.medium.clock.monotone();
         Ok(())
     }
 
-    /// The device is gone: what waits to be written is dropped, nothing is left to be done.
+    /// The device has failed: drops all queued records and other work.
     fn give_up(&mut self) {
         self.drop_under_way();
         self.stripe.abandon();
@@ -341,13 +343,13 @@ impl Scribe {
 
     // -- checkpoints and superblocks -----------------------------------------------------------
 
-    /// Segments after which the index is saved: recovery reads this many footers, and those of what
-    /// is written while it is being saved.
+    /// Segments after which the index is saved. Recovery reads this many footers, and those of the
+    /// segments written while the index is being saved.
     fn checkpoint_segments(&self) -> u64 {
         (self.stripe.medium.geometry.segments / 8).clamp(2, 200)
     }
 
-    /// A part at a time, between batches, so that others have nine tenths of the device.
+    /// Writes a part at a time between batches, so that other work has nine tenths of the device.
     fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
         let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
             || self.unsaved() >= UNSAVED_BEGIN
@@ -355,7 +357,7 @@ impl Scribe {
             || self.journal_wants_checkpoint();
         let now = self.stripe.medium.clock.monotone();
         if self.checkpoint.is_none() && is_time && self.next_checkpoint_at <= now {
-            self.settle()?;
+            self.wait_for_write()?;
             self.begin_checkpoint();
         }
         let is_behind = behind_batch || self.removals_are_held;
@@ -367,18 +369,18 @@ impl Scribe {
         }
     }
 
-    /// Writes the next part, or leaves it to the pen where that is at work. What is under way need
-    /// not be in it: replay begins before that.
+    /// Writes the next part, or queues it as a side write while a batch is in flight. The records
+    /// of that batch need not be in the part: replay begins before them.
     fn step_checkpoint(&mut self) -> io::Result<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        match &mut self.pen {
-            Some(pen) if self.under_way.is_some() => {
-                if let Some(seat) = pen.seat() {
-                    let out = &mut seat[..PART_BYTES];
+        match &mut self.background {
+            Some(background) if self.under_way.is_some() => {
+                if let Some(side_buffer) = background.side_buffer() {
+                    let out = &mut side_buffer[..PART_BYTES];
                     let at = checkpoint.put_part(&self.stripe.medium, &self.stripe.index, out);
-                    pen.carry(at, PART_BYTES);
+                    background.queue_side_write(at, PART_BYTES);
                 }
             }
             _ => checkpoint.write_part(&self.stripe.medium, &self.stripe.index)?,
@@ -391,26 +393,25 @@ impl Scribe {
         }
     }
 
-    /// How full the fullest shard is of what only a checkpoint can take in, in 1/100.
+    /// How much of its room for positions that wait for a checkpoint the fullest shard uses, in
+    /// 1/100.
     fn unsaved(&self) -> usize {
         if !self.stripe.index.shape.stays_on_disk() {
             return 0;
         }
         let shards = self.stripe.views();
-        shards
-            .map(|shard| shard.policy.unsaved())
-            .max()
-            .unwrap_or(0)
+        let unsaved = shards.filter_map(|shard| Some(shard.policy.log()?.unsaved()));
+        unsaved.max().unwrap_or(0)
     }
 
-    /// Makes room before a batch, at whatever pace: what finds none would be forgotten.
+    /// Makes room before a batch, without pauses: a position that finds no room would be forgotten.
     fn save_what_is_full(&mut self) -> io::Result<()> {
-        // The one under way may not have what came last; the one after it has.
+        // The checkpoint in progress may lack the newest positions; the one after it has them.
         for _ in 0..2 {
             if self.unsaved() < UNSAVED_MAX {
                 break;
             }
-            self.settle()?;
+            self.wait_for_write()?;
             if self.checkpoint.is_none() {
                 self.begin_checkpoint();
             }
@@ -426,7 +427,8 @@ impl Scribe {
         let serial = self.superblock.checkpoint_serial + 1;
         self.journal.checkpoint_began(serial);
         self.removes_before_checkpoint = self.journal.next_ordinal();
-        // Drawn before the shards are looked at.
+        // Drawn before the first shard is saved: every remove with a higher version is applied
+        // again by recovery, so it does not matter whether a shard was saved before or after it.
         let next_version = self.stripe.draw_version().0;
         let stripe = &self.stripe;
         Checkpoint::begin(
@@ -442,8 +444,11 @@ impl Scribe {
     fn begin_checkpoint(&mut self) {
         self.segments_since_checkpoint = 0;
         if self.stripe.index.shape.stays_on_disk() {
-            let shards = self.stripe.shards();
-            shards.for_each(|mut shard| shard.policy.save_begins());
+            for mut shard in self.stripe.shards() {
+                if let Some(log) = shard.policy.log_mut() {
+                    log.save_begins();
+                }
+            }
         }
         self.checkpoint = Some(self.new_checkpoint());
     }
@@ -462,17 +467,21 @@ impl Scribe {
         self.write_superblock(clean)?;
         self.let_removals_go_on();
         if self.stripe.index.shape.stays_on_disk() {
-            // Named first: a shard may not drop what readers would look for in the edition before.
+            // Published first: a shard may drop a position only when readers look into the new
+            // edition.
             self.stripe.index.file.publish(Some(checkpoint.edition()));
-            let shards = self.stripe.shards();
-            shards.for_each(|mut shard| shard.policy.save_counts());
+            for mut shard in self.stripe.shards() {
+                if let Some(log) = shard.policy.log_mut() {
+                    log.save_counts();
+                }
+            }
         }
         Ok(())
     }
 
-    /// A whole checkpoint at once: somebody waits for it.
+    /// Writes a whole checkpoint at once, for a caller that waits for it.
     fn run_checkpoint(&mut self) -> io::Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         self.checkpoint = None;
         self.begin_checkpoint();
         while self.checkpoint.is_some() {
@@ -483,7 +492,7 @@ impl Scribe {
 
     /// Everything to disk, the index saved, the superblock marked clean.
     fn close(&mut self) -> io::Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         self.checkpoint = None;
         self.begin_checkpoint();
         let Some(mut checkpoint) = self.checkpoint.take() else {
@@ -493,8 +502,8 @@ impl Scribe {
         self.complete_checkpoint(&checkpoint, true)
     }
 
-    /// Both copies say who takes part: were the only one that does lost, a device that has failed
-    /// would count again.
+    /// Writes to both copies which devices take part. If only one copy had it and were lost, a
+    /// device that has failed would count again.
     fn tell_members(&mut self, asked: &mut Vec<Promise<bool>>) -> io::Result<()> {
         if asked.is_empty() {
             return Ok(());

@@ -1,30 +1,29 @@
-//! Readmission: what is in use is copied to the head of the log before the head comes round to it.
+//! Readmission: records in use are copied to the head of the log before the head overwrites them.
 //!
-//! The log forgets what is oldest, not what is used least. While one segment is being filled, the
-//! next one, whose records are the oldest, is looked through; of those that were used lately,
-//! copies go to the head, so that each lap they are kept for one more.
+//! The log forgets the oldest records, not the least used. While one segment is being filled, the
+//! writer goes through the next one, whose records are the oldest. It copies those that were used
+//! lately to the head, so that they stay for another lap.
 //!
-//! Called by `writer` behind each batch. What lies in memory is copied from there, the rest is
-//! read.
+//! Called by `writer` after each batch. A record in memory is copied from there, others are read.
 //!
-//! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it.
-//! It is written only when nothing newer has its name, and recorded only if the entry still points
-//! to what was copied; batches in between there are none, for one thread writes them all. So a copy
-//! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
-//! always makes room.
-//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
-//! Behind a batch no more is read than the next one has room for.
+//! Invariants: a copy keeps its version and gets a MAC of its own, because the MAC covers the
+//! place. It is written only if no newer version of its name exists, and recorded only if the entry
+//! still points to the original. One thread writes all batches, so no batch falls between the two
+//! checks, and a copy never lies behind a newer version of its name. At most a quarter of a lap is
+//! copied, so the log always makes room.
+//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on. After
+//! a batch no more is read than the next batch has room for.
 
 use std::io;
 use std::sync::Arc;
 
-use super::Scribe;
+use super::DeviceWriter;
 use crate::address::LogPos;
 use crate::disk::Segment;
 use crate::disk::circular_log::Cursor;
 use crate::format::{Kind, Listed, kind_number, record_bytes};
-use crate::memory::Kept;
-use crate::memory::{Held, Reservation};
+use crate::memory::RecordHandle;
+use crate::memory::{Pinned, Reservation};
 use crate::record::Record;
 use crate::shard::Pending;
 
@@ -50,7 +49,7 @@ pub(crate) struct Readmission {
     begun: Option<Cursor>,
 }
 
-impl Scribe {
+impl DeviceWriter {
     /// Copies what is in use of the records that the log comes to next, as many as go with how far
     /// the open segment is filled.
     pub(super) fn readmit(&mut self) -> io::Result<()> {
@@ -152,9 +151,10 @@ impl Scribe {
         let key = listed.key;
         let (newer, hot) = {
             let shard = stripe.view(key);
+            let log = shard.policy.log()?;
             let newer = stripe.newer(&shard, key, at)?;
             let (hot, used) = stripe.shared.hot.peek(key).unzip();
-            let in_use = used == Some(true) || shard.policy.is_hot(key, at, stripe.log.head());
+            let in_use = used == Some(true) || log.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
         };
         // An equal tag further on can be a newer version that nobody said what it replaces.
@@ -162,15 +162,15 @@ impl Scribe {
         if !newer.iter().all(is_other) {
             return None;
         }
-        let is_it = |record: &Held| {
+        let is_it = |record: &Pinned| {
             record.fields.version == listed.version && record.fields.revision == listed.revision
         };
         let record = match hot.filter(is_it) {
-            Some(record) => Kept::Held(record),
+            Some(record) => RecordHandle::Pinned(record),
             None => {
                 // Nobody who writes waits for memory that readers hold.
                 let bytes = u64::from(listed.length) * u64::from(stripe.medium.geometry.unit_bytes);
-                Kept::alone(stripe.read_at_once(at, bytes)?)
+                RecordHandle::alone(stripe.read_at_once(at, bytes)?)
             }
         };
         let right = record.fields.key == key && self.worth_copying(&record);
@@ -183,12 +183,12 @@ impl Scribe {
         let useless = fields.useless_after != 0
             && fields.useless_after <= self.stripe.medium.clock.unix_millis() / 1000;
         let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
-        // What rules have taken away, or made stale, stays behind: they count on it.
-        whole && !useless && !self.stripe.rules.judge(record).is_barred()
+        // What bans have taken away, or made stale, stays behind: they count on it.
+        whole && !useless && !self.stripe.bans.judge(record).is_barred()
     }
 }
 
-fn copied(record: Kept, from: LogPos) -> Arc<Pending> {
+fn copied(record: RecordHandle, from: LogPos) -> Arc<Pending> {
     let record_bytes = record_bytes(
         record.name.len(),
         record.fields.label_words(),

@@ -1,20 +1,20 @@
-//! Removes: of names, and by rules; and when rules have nothing left to do.
+//! Removes: of names, and by bans; and when a ban may be forgotten.
 //!
 //! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
-//! Invariant: whoever waits for a remove is told when it is durable, and not before. A rule is
-//! forgotten when no record older than it is left to be read: in the log by the head's coming
-//! round, in the Disk Table by a pass over all sets that clears what rules have taken away.
-//! Cost: one write and one sync for all removes of names that wait, one write more for all rules.
-//! Then the device belongs to others for nine times as long as that took: any number of removes a
-//! second has a tenth of it, and waits for a second at the most; for longer only where removes of
-//! names come so fast that the journal is full before a checkpoint is complete, which has a tenth
-//! of the device too.
+//! Invariant: a caller that waits for a remove is told when it is durable, and not before. A ban is
+//! forgotten when no record older than it can be read any more: in the log when the head has
+//! wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
+//! Cost: one write and one sync for all queued removes of names, one write more for all bans. Then
+//! the writer leaves the device to other work for nine times as long as that took. So any number of
+//! removes a second takes a tenth of the device, and a remove waits for a second at most. It waits
+//! longer only if removes of names are so fast that the journal is full before a checkpoint is
+//! complete, which takes a tenth of the device too.
 
 use std::io;
 use std::time::Duration;
 
-use super::Scribe;
+use super::DeviceWriter;
 use crate::address::SetId;
 use crate::bans::Effect;
 use crate::disk::table;
@@ -30,22 +30,22 @@ const SHORT: Duration = Duration::from_millis(2);
 /// Most rest: a second is the longest that an invalidation may take to become durable.
 const REST_MAX: Duration = Duration::from_millis(750);
 
-/// A soft rule is left alone for so long, where to forget it what it made stale must go: what
+/// A soft ban is left alone for so long, where to forget it what it made stale must go: what
 /// nobody has asked for in a day is not worth confirming.
 const SOFT_FOR: Duration = Duration::from_hours(24);
 /// Longest pause between two sets of a pass: closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The Disk Table being read for what rules have taken away.
-pub(super) struct RulesPass {
+/// The Disk Table being read for what bans have taken away.
+pub(super) struct BansPass {
     next: SetId,
-    /// Rules up to these versions are done with when all sets are.
+    /// Bans up to these versions are done with when all sets are.
     gone_upto: Version,
     stale_upto: Version,
     due: Duration,
 }
 
-impl RulesPass {
+impl BansPass {
     pub(super) fn due_in(&self, now: Duration) -> Duration {
         self.due.saturating_sub(now)
     }
@@ -83,7 +83,7 @@ impl Names {
     }
 }
 
-impl Scribe {
+impl DeviceWriter {
     /// Makes `removals` durable: `all` of them, or as many as the journal has room for before the
     /// next checkpoint is complete; the others go back to the queue.
     pub(super) fn write_removals(
@@ -95,15 +95,15 @@ impl Scribe {
             return Ok(());
         }
         let begun = self.stripe.medium.clock.monotone();
-        let is_rules = |removal: &Removal| matches!(removal.what, Removing::Rules { .. });
+        let is_bans = |removal: &Removal| matches!(removal.what, Removing::Bans { .. });
         let behind_pending = |removal: &Removal| match removal.what {
             Removing::Name(_) => false,
-            Removing::Rules { behind_pending } => behind_pending,
+            Removing::Bans { behind_pending } => behind_pending,
         };
         if removals.iter().any(behind_pending) {
             let (come, _) = self.stripe.queue.come_and_taken();
             self.write_pending_below(come)?;
-            self.settle()?;
+            self.wait_for_write()?;
         }
         let names = Names::of(removals);
         match self.stripe.medium.geometry.family {
@@ -129,9 +129,9 @@ impl Scribe {
         if removals.is_empty() {
             return Ok(());
         }
-        if removals.iter().any(is_rules) {
-            let lines = self.stripe.rules.lines();
-            self.write_rules(&lines)?;
+        if removals.iter().any(is_bans) {
+            let lines = self.stripe.bans.lines();
+            self.write_bans(&lines)?;
         }
         self.sync()?;
         let now = self.stripe.medium.clock.monotone();
@@ -200,15 +200,15 @@ impl Scribe {
         }
     }
 
-    /// Makes the rules of `lines`, which are all that are in force, durable.
-    pub(crate) fn write_rules(&mut self, lines: &[RuleLine]) -> io::Result<()> {
-        // Where rules go, a store from before there were any may have removes.
+    /// Makes the bans of `lines`, which are all that are in force, durable.
+    pub(crate) fn write_bans(&mut self, lines: &[RuleLine]) -> io::Result<()> {
+        // Where bans go, a store from before there were any may have removes.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
             self.journal_names(&displaced, true)?;
             self.sync()?;
         }
-        self.journal.write_rules(&self.stripe.medium, lines)
+        self.journal.write_bans(&self.stripe.medium, lines)
     }
 
     /// Before the journal's ring comes round to removes below `below`: they must be held by two
@@ -222,18 +222,18 @@ impl Scribe {
         self.write_superblock(false)
     }
 
-    // -- what rules have left to do --------------------------------------------------------------
+    // -- what bans have left to do --------------------------------------------------------------
 
-    /// Takes rules further on their way to be forgotten, if there are any.
-    pub(super) fn outlive_rules(&mut self) -> io::Result<()> {
-        if self.stripe.rules.is_empty() {
-            self.rules_pass = None;
+    /// Takes bans further on their way to be forgotten, if there are any.
+    pub(super) fn outlive_bans(&mut self) -> io::Result<()> {
+        if self.stripe.bans.is_empty() {
+            self.bans_pass = None;
             return Ok(());
         }
-        let unsettled = self.stripe.rules.any_unsettled();
+        let unsettled = self.stripe.bans.any_unsettled();
         if unsettled {
             // What was taken out of the queue is to be written, not under way.
-            self.settle()?;
+            self.wait_for_write()?;
         }
         let stripe = &self.stripe;
         let now = stripe.medium.clock.monotone();
@@ -242,15 +242,15 @@ impl Scribe {
             let begun = stripe.oldest_begun();
             let (come, taken) = stripe.queue.come_and_taken();
             let open = (self.log.cursor.stamp, now);
-            stripe.rules.settle(begun, come, taken, open);
+            stripe.bans.settle(begun, come, taken, open);
         }
         match stripe.medium.geometry.family {
             Family::Log => {
                 if let Some(oldest) = stripe.log.oldest_stamp()
-                    && stripe.rules.any_outlived(oldest)
+                    && stripe.bans.any_outlived(oldest)
                 {
                     stripe.let_go_of_barred();
-                    stripe.rules.forget_outlived(oldest);
+                    stripe.bans.forget_outlived(oldest);
                 }
                 Ok(())
             }
@@ -258,16 +258,16 @@ impl Scribe {
         }
     }
 
-    /// Clears the next set's slots that rules have taken away.
+    /// Clears the next set's slots that bans have taken away.
     fn pass_over_table(&mut self, now: Duration) -> io::Result<()> {
         let stripe = std::sync::Arc::clone(&self.stripe);
-        let mut pass = match self.rules_pass.take() {
+        let mut pass = match self.bans_pass.take() {
             Some(pass) => pass,
-            None => RulesPass {
+            None => BansPass {
                 next: SetId(0),
-                gone_upto: stripe.rules.settled(Effect::Gone, Some(now)),
+                gone_upto: stripe.bans.settled(Effect::Gone, Some(now)),
                 stale_upto: stripe
-                    .rules
+                    .bans
                     .settled(Effect::Stale, now.checked_sub(SOFT_FOR)),
                 due: now,
             },
@@ -276,13 +276,13 @@ impl Scribe {
             return Ok(());
         }
         if pass.due > now {
-            self.rules_pass = Some(pass);
+            self.bans_pass = Some(pass);
             return Ok(());
         }
         let cleared = table::clear_barred(
             &stripe.medium,
             &stripe.index,
-            &stripe.rules,
+            &stripe.bans,
             &mut self.set_buffer,
             pass.next,
             pass.stale_upto,
@@ -292,13 +292,13 @@ impl Scribe {
         if pass.next.0 < stripe.medium.geometry.sets {
             let after = stripe.medium.clock.monotone();
             pass.due = after + after.saturating_sub(now).min(PAUSE_MAX);
-            self.rules_pass = Some(pass);
+            self.bans_pass = Some(pass);
             return Ok(());
         }
-        // On disk before the rules that said so are no longer.
+        // On disk before the bans that said so are no longer.
         self.sync()?;
         stripe.let_go_of_barred();
-        stripe.rules.forget(pass.gone_upto, pass.stale_upto);
+        stripe.bans.forget(pass.gone_upto, pass.stale_upto);
         Ok(())
     }
 }
@@ -318,19 +318,13 @@ mod tests {
             }),
             done: Done::Nobody,
         };
-        let rules = Removal {
-            what: Removing::Rules {
+        let bans = Removal {
+            what: Removing::Bans {
                 behind_pending: false,
             },
             done: Done::Nobody,
         };
-        let removals = [
-            name("a", 1),
-            rules,
-            name("b", 2),
-            name("a", 9),
-            name("c", 4),
-        ];
+        let removals = [name("a", 1), bans, name("b", 2), name("a", 9), name("c", 4)];
         let names = Names::of(&removals);
         let removed = names.removed.iter().map(|it| (it.key, it.version.0));
         let expected = [("a", 9), ("b", 2), ("c", 4)];

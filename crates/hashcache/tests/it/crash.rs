@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashcache::device::{Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, PolicyKind, Put, Rule, Updated, Version};
+use hashcache::{Ban, Cache, PolicyKind, Put, Updated, Version};
 
 use super::support::{
     Call, Form, KIB, LABELS, MIB, Overlay, Recorder, Value, copy, forms, get, label, memory, open,
@@ -165,15 +165,15 @@ fn run(cache: &Cache, steps: &[Step], writes: &dyn Fn() -> usize) -> History {
             }
             Op::PurgeLabel(drawn) => {
                 last.retain(|_, (value, _)| value.label() != Some(*drawn));
-                let rule = Rule::label(label(cache, *drawn));
-                let done = cache.remove_matching(&[rule]).wait().is_ok();
+                let ban = Ban::label(label(cache, *drawn));
+                let done = cache.remove_matching(&[ban]).wait().is_ok();
                 done.then_some(Happened::Purged(*drawn))
             }
             Op::PurgePrefix => {
                 let is_taken = |other: &usize| super::crash::name(*other).starts_with(&name);
                 last.retain(|other, _| !is_taken(other));
-                let rule = Rule::prefix(&name).within(b"http://example.org/");
-                let done = cache.remove_matching(&[rule]).wait().is_ok();
+                let ban = Ban::prefix(&name).within(b"http://example.org/");
+                let done = cache.remove_matching(&[ban]).wait().is_ok();
                 let after = writes();
                 for other in (0..NAMES).filter(|it| done && it != n && is_taken(it)) {
                     history.events.entry(other).or_default().push(Event {

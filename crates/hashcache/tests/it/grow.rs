@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hashcache::device::{Device, Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Config, OpenError, PolicyKind, Put, Resize, Rows, Rule, inspect};
+use hashcache::{Ban, Cache, Config, OpenError, PolicyKind, Put, Resize, Rows, inspect};
 
 use super::support::{Form, MIB, Value, copy, get, memory, open, quiet};
 
@@ -146,14 +146,14 @@ fn rules_survive_growing_and_go_on_to_be_forgotten() {
             };
             (0..600).for_each(|n| put(&cache, n));
             assert!(cache.flush().wait());
-            let doomed = Rule::label(cache.label(b"doomed"));
-            let stale = Rule::prefix(&name(1)).softly();
+            let doomed = Ban::label(cache.label(b"doomed"));
+            let stale = Ban::prefix(&name(1)).softly();
             cache.remove_matching(&[doomed, stale]).wait().unwrap();
             let is_stale = |n: u64| name(n).starts_with(&name(1));
             let mut device = end(cache, &device, killed);
             for mib in [24, 48] {
                 let cache = open(sized(device.clone(), form, mib));
-                assert_eq!(cache.stats().rules, 2, "{form:?}, killed {killed}, {mib}");
+                assert_eq!(cache.stats().bans, 2, "{form:?}, killed {killed}, {mib}");
                 let mut kept = 0;
                 for n in 0..600 {
                     let Some(hit) = cache.get(&name(n)).wait() else {
@@ -167,14 +167,14 @@ fn rules_survive_growing_and_go_on_to_be_forgotten() {
                 device = end(cache, &device, killed);
             }
             let cache = open(sized(device.clone(), form, 48));
-            // What comes later is not older than the rule.
+            // What comes later is not older than the ban.
             put(&cache, 3);
             assert_eq!(get(&cache, &name(3)), Some(value(3)));
             put_all(&cache, 1_000..60_000);
             put_all(&cache, 60_000..120_000);
-            // What outlives rules is done behind what a flush waits for.
+            // What outlives bans is done behind what a flush waits for.
             assert!(cache.flush().wait());
-            assert_eq!(cache.stats().rules, 0, "{form:?}, killed {killed}");
+            assert_eq!(cache.stats().bans, 0, "{form:?}, killed {killed}");
             assert!((0..600).all(|n| get(&cache, &name(n)).is_none()));
         }
     }

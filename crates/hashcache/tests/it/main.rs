@@ -10,6 +10,7 @@
 )]
 
 mod bad_sectors;
+mod bans;
 mod block_device;
 mod budget;
 mod checkpoint;
@@ -37,7 +38,6 @@ mod purges;
 mod readmission;
 mod recovery;
 mod rings;
-mod rules;
 mod sectors;
 mod stalled;
 mod stress;

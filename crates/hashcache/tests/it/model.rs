@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, PutError, Rule, Updated, Version};
+use hashcache::{Ban, Cache, PutError, Updated, Version};
 
 use super::support::{
     Form, KIB, LABELS, MIB, Value, chosen, copy, label, open, quiet, read, rounds, seed,
@@ -89,7 +89,7 @@ impl Model {
             448 => self.purge_label(),
             449 => {
                 // One name in ten or hundred, or none: `name 1` is what a tenth begins with.
-                let removed = self.cache.remove_matching(&[Rule::prefix(&name)]);
+                let removed = self.cache.remove_matching(&[Ban::prefix(&name)]);
                 assert!(self.cache.get(&name).wait().is_none());
                 removed.wait().unwrap();
                 self.known.retain(|other, _| !other.starts_with(&name));
@@ -117,8 +117,8 @@ impl Model {
     /// A purge by a label that puts have, not names: a name goes with its newest version.
     fn purge_label(&mut self) {
         let drawn = self.random.u64(..LABELS);
-        let rule = Rule::label(label(&self.cache, drawn));
-        self.cache.remove_matching(&[rule]).wait().unwrap();
+        let ban = Ban::label(label(&self.cache, drawn));
+        self.cache.remove_matching(&[ban]).wait().unwrap();
         let is_purged = |it: &(Value, Version)| it.0.label() == Some(drawn);
         self.known.retain(|_, known| {
             // Which of several it is nobody knows: each that has the label is gone, and those that

@@ -161,26 +161,46 @@ fn full_table() -> (Vec<u8>, Vec<u64>) {
     }
     assert!(cache.flush().wait());
     cache.close();
-    let cache = open(quiet(copy(device.to_bytes()), PolicyKind::SetMem));
-    let there = |n: &u64| get(&cache, &name(*n)).is_some();
-    let names: Vec<u64> = (0..8_000).filter(there).collect();
+    let names = stored_of(device.to_bytes(), 0..8_000);
     assert!(names.len() > 500, "{}", names.len());
     (device.to_bytes(), names)
 }
 
-/// Puts `NEW` names that a full table does not have, in one batch.
-fn put_new(cache: &Cache, round: u64) {
-    for n in NEW {
-        let value = Value::new(round * 100_000 + n, 300);
-        value.store(cache, &name(n)).unwrap();
-    }
+/// Those of `candidates` whose objects lie in the slots of `image`. The store is opened anew, so
+/// that no object answers from memory.
+fn stored_of(image: Vec<u8>, candidates: std::ops::Range<u64>) -> Vec<u64> {
+    let cache = open(quiet(copy(image), PolicyKind::SetMem));
+    let there = |n: &u64| get(&cache, &name(*n)).is_some();
+    candidates.filter(there).collect()
 }
 
-const NEW: std::ops::Range<u64> = 10_000..10_040;
+/// Names that the full table in `image` does not have, and of which none takes the slot of another
+/// one. `set-mem` lets a put take the slot of an equal tag, and each store places names by a secret
+/// of its own: in one store of thirty, two of 40 names have both a set and a tag in common.
+fn new_names(image: &[u8]) -> Vec<u64> {
+    const CANDIDATES: std::ops::Range<u64> = 10_000..10_050;
+    let device = copy(image.to_vec());
+    let cache = open(quiet(device.clone(), PolicyKind::SetMem));
+    put_new(&cache, &Vec::from_iter(CANDIDATES), 0);
+    cache.close();
+    let mut names = stored_of(device.to_bytes(), CANDIDATES);
+    assert!(names.len() >= 40, "{}", names.len());
+    names.truncate(40);
+    names
+}
+
+/// Puts `names` in one batch.
+fn put_new(cache: &Cache, names: &[u64], round: u64) {
+    for n in names {
+        let value = Value::new(round * 100_000 + n, 300);
+        value.store(cache, &name(*n)).unwrap();
+    }
+}
 
 #[test]
 fn what_a_slot_holds_that_was_about_to_be_written_is_known_after_a_crash() {
     let (image, names) = full_table();
+    let new = new_names(&image);
     let counting = Arc::new(FaultDevice::new(
         MemoryDevice::from_bytes(image.clone()),
         None,
@@ -193,7 +213,7 @@ fn what_a_slot_holds_that_was_about_to_be_written_is_known_after_a_crash() {
     let device = Arc::new(FaultDevice::new(inner, Some((before + 1, Fault::Freeze))));
     let cache = open(quiet(device.clone(), PolicyKind::SetMem));
     assert_eq!(device.writes(), before);
-    put_new(&cache, 1);
+    put_new(&cache, &new, 1);
     assert!(cache.flush().wait());
     let killed = open(quiet(copy(device.media()), PolicyKind::SetMem));
     let lost = names.iter().filter(|n| get(&killed, &name(**n)).is_none());
@@ -215,29 +235,30 @@ fn copies_of(image: &[u8], name: &[u8]) -> usize {
 #[test]
 fn no_slot_is_written_that_memory_would_not_know_of_after_a_power_cut() {
     let (image, names) = full_table();
+    let new = new_names(&image);
     let inner = MemoryDevice::from_bytes(image);
     let device = Arc::new(FaultDevice::with_volatile_cache(inner));
     let cache = open(quiet(device.clone(), PolicyKind::SetMem));
-    put_new(&cache, 1);
+    put_new(&cache, &new, 1);
     assert!(cache.cut_batch().wait());
     // The slots, which were written last, arrive. Nothing does of what was not synced before them.
-    let mut sectors = NEW.count() * 8 * KIB / 512;
+    let mut sectors = new.len() * 8 * KIB / 512;
     device.cut_power(|| {
         let keep = sectors > 0;
         sectors = sectors.saturating_sub(1);
         keep
     });
     let image = device.media();
-    assert!(NEW.clone().all(|n| copies_of(&image, &name(n)) == 1));
+    assert!(new.iter().all(|n| copies_of(&image, &name(*n)) == 1));
     let device = copy(image);
     let cache = open(quiet(device.clone(), PolicyKind::SetMem));
     // Other slots become free: a put that does not know of its older version takes one of them.
     let removes: Vec<_> = names.iter().map(|n| cache.remove(&name(*n))).collect();
     removes.into_iter().for_each(|it| it.wait().unwrap());
-    put_new(&cache, 2);
+    put_new(&cache, &new, 2);
     assert!(cache.flush().wait());
     let image = device.to_bytes();
-    let twice = NEW.filter(|n| copies_of(&image, &name(*n)) > 1);
+    let twice = new.iter().filter(|n| copies_of(&image, &name(**n)) > 1);
     assert_eq!(
         twice.count(),
         0,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashcache::device::{FaultDevice, MemoryDevice};
-use hashcache::{PolicyKind, Rule, Updated, Version};
+use hashcache::{Ban, PolicyKind, Updated, Version};
 
 use super::support::{
     Form, KIB, LABELS, MIB, Value, copy, forms, label, open, quiet, read, rounds,
@@ -70,7 +70,7 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
                 // By a label, which puts have and not names: with the newest version all go.
                 let drawn = random.u64(..LABELS);
                 cache
-                    .remove_matching(&[Rule::label(label(&cache, drawn))])
+                    .remove_matching(&[Ban::label(label(&cache, drawn))])
                     .wait()
                     .unwrap();
                 let is_purged = |it: &(Value, Version)| it.0.label() == Some(drawn);
@@ -82,10 +82,7 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
                 }
             }
             81 => {
-                cache
-                    .remove_matching(&[Rule::prefix(&name)])
-                    .wait()
-                    .unwrap();
+                cache.remove_matching(&[Ban::prefix(&name)]).wait().unwrap();
                 for (other, known) in &mut known {
                     if other.starts_with(&name) {
                         *known = Known::default();

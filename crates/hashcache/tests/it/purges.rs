@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use hashcache::device::{Device, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Config, Health, PolicyKind, Put, Rule};
+use hashcache::{Ban, Cache, Config, Health, PolicyKind, Put};
 
 use super::support::{
     BadBlocks, Form, KIB, MIB, POLICIES, Value, copy, forms, get, memory, open, quiet,
@@ -43,8 +43,8 @@ fn round_of(cache: &Cache, n: u64) -> Option<u64> {
 }
 
 fn purge(cache: &Cache) {
-    let rule = Rule::label(cache.label(b"purged"));
-    cache.remove_matching(&[rule]).wait().unwrap();
+    let ban = Ban::label(cache.label(b"purged"));
+    cache.remove_matching(&[ban]).wait().unwrap();
 }
 
 /// No labelled name answers with anything older than round `oldest`.
@@ -104,8 +104,8 @@ fn a_version_put_between_the_purge_and_its_end_does_not_hide_what_it_took() {
         put_all(&cache, 1, |_| false);
         assert!(cache.flush().wait());
         put_all(&cache, 2, is_labelled);
-        let rule = Rule::label(cache.label(b"purged"));
-        let purged = cache.remove_matching(&[rule]);
+        let ban = Ban::label(cache.label(b"purged"));
+        let purged = cache.remove_matching(&[ban]);
         // Before the writing thread has taken the purge up, as far as this thread can tell.
         put_all(&cache, 3, |_| false);
         purged.wait().unwrap();
@@ -142,8 +142,8 @@ fn a_soft_purge_of_what_was_pending_leaves_nothing_fresh_that_is_older() {
         put_all(&cache, 1, |_| false);
         assert!(cache.flush().wait());
         put_all(&cache, 2, is_labelled);
-        let rule = Rule::label(cache.label(b"purged")).softly();
-        cache.remove_matching(&[rule]).wait().unwrap();
+        let ban = Ban::label(cache.label(b"purged")).softly();
+        cache.remove_matching(&[ban]).wait().unwrap();
         let stale = |cache: &Cache, n| Some(cache.get(&name(n)).wait()?.is_made_stale());
         assert_eq!(stale(&cache, 0), Some(true));
         let killed = open(quiet(copy(device.to_bytes()), form));
@@ -183,10 +183,10 @@ fn a_purge_of_tens_of_thousands_of_pending_names_costs_a_block_for_169_of_them_a
         }
         let before = cache.stats();
         assert_eq!(before.batches, 0, "{form:?}: not all is pending");
-        cache.remove_matching(&[Rule::label(label)]).wait().unwrap();
+        cache.remove_matching(&[Ban::label(label)]).wait().unwrap();
         let after = cache.stats();
         let (writes, syncs) = (after.writes - before.writes, after.syncs - before.syncs);
-        // Two sets of rules, and what the superblock says of removes that the ring goes over.
+        // Two sets of bans, and what the superblock says of removes that the ring goes over.
         assert!(writes <= PENDING.div_ceil(169) + 8, "{form:?}: {writes}");
         assert!(syncs <= 10, "{form:?}: {syncs} syncs");
         assert_eq!(after.checkpoints, before.checkpoints, "{form:?}");
@@ -196,7 +196,7 @@ fn a_purge_of_tens_of_thousands_of_pending_names_costs_a_block_for_169_of_them_a
 
 // -- what cannot be read any more -----------------------------------------------------------------
 
-/// Where the journal of a small store lies, its length, and where its areas for rules begin
+/// Where the journal of a small store lies, its length, and where its areas for bans begin
 /// (`docs/FORMAT.md`).
 const JOURNAL: usize = 64 * KIB;
 const JOURNAL_BYTES: usize = 64 * KIB;
@@ -213,7 +213,7 @@ enum End {
 /// The name that [`purged`] removes last: no older block of the ring says that it is gone.
 const LAST: u64 = 7;
 
-/// Whether a name of [`purged`] was taken away, by its name or by a rule.
+/// Whether a name of [`purged`] was taken away, by its name or by a ban.
 fn is_gone(n: u64) -> bool {
     n.is_multiple_of(2) || n.is_multiple_of(5) || n == LAST
 }
@@ -310,14 +310,14 @@ fn an_unreadable_block_of_the_journal_brings_nothing_back() {
                     let (names, forgotten) = open_with_bad_blocks(&bytes, form, &[block], &what);
                     assert_eq!(names, if forgotten { 0 } else { whole }, "{what}");
                     spared += u64::from(!forgotten);
-                    // Of rules there are two sets, and the table clears slots.
+                    // Of bans there are two sets, and the table clears slots.
                     let is_in_ring = block < AREAS[0];
                     let is_table = !matches!(form.policy, PolicyKind::Log | PolicyKind::LogLru);
                     assert!(!forgotten || (is_in_ring && !is_table), "{what}");
                     // A checkpoint has what was removed before it.
                     assert!(!forgotten || end == End::Killed, "{what}");
                 }
-                // The areas for rules, and what the ring has not come to.
+                // The areas for bans, and what the ring has not come to.
                 assert!(spared >= 8, "{form:?} {end:?} {before}: {spared}");
             }
         }
@@ -388,7 +388,7 @@ fn with_both_sets_of_rules_damaged_everything_older_is_forgotten() {
     }
 }
 
-/// A device that notes what a power cut in each write to the areas for rules would leave: of all
+/// A device that notes what a power cut in each write to the areas for bans would leave: of all
 /// that is not synced only the last sectors.
 struct Torn {
     inner: MemoryDevice,
@@ -446,8 +446,8 @@ fn a_power_cut_while_rules_are_written_leaves_one_set_whole() {
         let cache = open(quiet(device.clone(), form));
         let whole = found(&cache, "whole");
         for n in 0..2_u64 {
-            let rule = Rule::label(cache.label(&n.to_le_bytes()));
-            cache.remove_matching(&[rule]).wait().unwrap();
+            let ban = Ban::label(cache.label(&n.to_le_bytes()));
+            cache.remove_matching(&[ban]).wait().unwrap();
         }
         let images = std::mem::take(&mut device.state.lock().unwrap().images);
         assert!(images.len() >= 4);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashcache::device::MemoryDevice;
-use hashcache::{Cache, Config, PolicyKind, Put, Rule};
+use hashcache::{Ban, Cache, Config, PolicyKind, Put};
 
 use super::groups::Zipf;
 use super::support::{KIB, MIB, Value, copy, get, memory, open, quiet};
@@ -157,9 +157,9 @@ fn what_a_rule_has_made_stale_or_taken_is_not_kept_beyond_it() {
             .unwrap();
     }
     assert!(cache.flush().wait());
-    let [gone, stale] = [0, 1].map(|n| Rule::label(cache.label(&[n])));
-    let rules = cache.remove_matching(&[gone, stale.softly()]);
-    rules.wait().unwrap();
+    let [gone, stale] = [0, 1].map(|n| Ban::label(cache.label(&[n])));
+    let bans = cache.remove_matching(&[gone, stale.softly()]);
+    bans.wait().unwrap();
     for round in 0..40 {
         fill(&cache, 1_000 + round * 800, 800);
         for n in 0..30 {
@@ -172,7 +172,7 @@ fn what_a_rule_has_made_stale_or_taken_is_not_kept_beyond_it() {
             }
         }
     }
-    assert_eq!(cache.stats().rules, 0);
+    assert_eq!(cache.stats().bans, 0);
     let kept = (20..30).filter(|n| get(&cache, &name(*n)).is_some());
     assert!(kept.count() >= 8);
     assert!((0..20).all(|n| get(&cache, &name(n)).is_none()));

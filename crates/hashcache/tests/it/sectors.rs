@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use hashcache::device::{Device, FileDevice};
-use hashcache::{Cache, Config, Health, OpenError, PolicyKind, Rule, check};
+use hashcache::{Ban, Cache, Config, Health, OpenError, PolicyKind, check};
 
 use crate::block_device::Loop;
 use crate::support::{EVERY, MIB, Overlay, Value, forms, get, open, quiet};
@@ -74,8 +74,8 @@ fn is_kept_over_openings(config: &Config) {
     }
     assert!(cache.flush().wait());
     cache.remove(b"name-7").wait().unwrap();
-    let rules = [Rule::prefix(b"name-1")];
-    cache.remove_matching(&rules).wait().unwrap();
+    let bans = [Ban::prefix(b"name-1")];
+    cache.remove_matching(&bans).wait().unwrap();
     cache.close();
     for opening in 0..2 {
         let cache = open(config.clone());

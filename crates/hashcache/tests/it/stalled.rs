@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Config, PolicyKind, Rule};
+use hashcache::{Ban, Config, PolicyKind};
 
 use crate::support::{MIB, Value, copy, get, memory, open, quiet};
 
@@ -89,12 +89,9 @@ fn a_read_that_outlasts_a_put_and_a_purge_does_not_return_what_was_purged() {
             device.wait_for(Stage::Stalls);
             Value::new(2, 500).store(&cache, b"name").unwrap();
             assert!(cache.flush().wait());
-            cache
-                .remove_matching(&[Rule::prefix(b"na")])
-                .wait()
-                .unwrap();
-            // The rule has done its work, and is forgotten.
-            let is_done = || cache.flush().wait() && cache.stats().rules == 0;
+            cache.remove_matching(&[Ban::prefix(b"na")]).wait().unwrap();
+            // The ban has done its work, and is forgotten.
+            let is_done = || cache.flush().wait() && cache.stats().bans == 0;
             assert!((0..100_000).any(|_| is_done()), "{policy:?}");
             device.set(Stage::Flows);
             assert_eq!(reader.join().unwrap(), None, "{policy:?}");

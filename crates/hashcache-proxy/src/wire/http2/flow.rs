@@ -490,4 +490,3 @@ pub(super) const ENTRY_BYTES: u64 = 1 << 10;
 
 /// By how much memory for unread content grows.
 const GRAIN: u64 = 64 << 10;
-

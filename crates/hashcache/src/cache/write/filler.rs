@@ -1,11 +1,12 @@
 //! Objects that begin empty, and writers that fill in what they lack.
 //!
-//! The caller knows an object's length and validators but has only a stretch of it: it begins the
-//! object without content ([`Intent::incomplete`]) and fills stretches in ([`Hit::filler`]), which
-//! others follow like any put.
+//! The caller knows an object's length and validators but has only a part of its content. It makes
+//! the object without content ([`Intent::incomplete`]) and fills in parts ([`Hit::filler`]), which
+//! followers read like any put.
 //!
-//! Invariant: a filler never writes a head. What it writes is found under the version of the hit it
-//! came from, so it can end up in no other object, however late it is. Cost: a record a span.
+//! Invariant: a filler never writes a head. Its records are found under the version of the hit it
+//! was made from, so they can become part of no other object, however late they are written.
+//! Cost: a record a span.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl Intent {
             replaces,
             reservations,
         );
-        match self.stripe.put_head(&head, &self.begun) {
+        match self.stripe.put_head(&head, &self.token) {
             Accepted::Yes => Ok(Hit::new(self.cache.clone(), head.record.clone())),
             Accepted::OutOfService => Err(PutError::OutOfService),
             Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),

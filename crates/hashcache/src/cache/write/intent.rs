@@ -1,9 +1,10 @@
-//! What is to be put, and the intent to put it.
+//! An object's description, and the intent to put it.
 //!
-//! Called by the face before the work for the content begins; a [`Writer`] comes of it.
+//! The caller draws an [`Intent`] before the work for the content begins (a proxy: before it sends
+//! the request upstream). A [`Writer`] is made from it.
 //!
-//! Invariant: the version is drawn under the lock of what has begun in the name's shard, so
-//! whatever is put or removed later is newer and knows of this put.
+//! Invariant: the version is drawn under the lock of the puts in progress in the name's shard. So
+//! any later put or remove has a higher version and finds this put.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::error::PutError;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
 use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
-use crate::shard::Begun;
+use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
 /// What becomes of a put that is not finished.
@@ -82,7 +83,7 @@ pub struct Intent {
     pub(super) stripe: Arc<Stripe>,
     pub(super) name: Bytes,
     pub(super) key: KeyHash,
-    pub(super) begun: Arc<Begun>,
+    pub(super) token: Arc<PutToken>,
     pub(super) replaces: Option<LogPos>,
 }
 
@@ -93,23 +94,23 @@ impl Intent {
         if name.is_empty() || name.len() > stripe.medium.geometry.name_bytes_max() {
             return Err(PutError::Name { length: name.len() });
         }
-        let begun = stripe.begin(key);
-        Ok(Self::begun(cache, stripe, name, key, begun))
+        let token = stripe.begin(key);
+        Ok(Self::with_token(cache, stripe, name, key, token))
     }
 
     pub(super) fn update(cache: &Cache, name: &[u8], version: Version) -> Self {
         let key = cache.secret().name(name);
         let stripe = cache.stripe(key);
-        let begun = stripe.begin_update(key, version);
-        Self::begun(cache, stripe, name, key, begun)
+        let token = stripe.begin_update(key, version);
+        Self::with_token(cache, stripe, name, key, token)
     }
 
-    fn begun(
+    fn with_token(
         cache: &Cache,
         stripe: &Arc<Stripe>,
         name: &[u8],
         key: KeyHash,
-        begun: Arc<Begun>,
+        token: Arc<PutToken>,
     ) -> Self {
         let stripe = Arc::clone(stripe);
         let name = Bytes::copy_from_slice(name);
@@ -118,14 +119,14 @@ impl Intent {
             stripe,
             name,
             key,
-            begun,
+            token,
             replaces: None,
         }
     }
 
     /// The version the put will have.
     pub fn version(&self) -> Version {
-        self.begun.version
+        self.token.version
     }
 
     /// Says that `hit` is what the put replaces, which gives its place in the index back at once.
@@ -179,6 +180,6 @@ impl Intent {
 
 impl Drop for Intent {
     fn drop(&mut self) {
-        self.stripe.end_begun(self.key, &self.begun);
+        self.stripe.end_put(self.key, &self.token);
     }
 }

@@ -1,7 +1,7 @@
-//! Memory for what is written: out of the share for writes and out of the whole budget.
+//! Memory for writes: reserved out of the share for writes and out of the whole budget.
 //!
-//! Invariant: a refusal releases nothing of the whole budget, and names the one budget that
-//! refused: who is refused waits for that one.
+//! Invariant: a refusal releases nothing of the whole budget, and names the budget that refused.
+//! The writer then waits for that budget alone.
 
 use super::super::Cache;
 use crate::memory::{Budget, Class, Reservation, Turn, Waiting};

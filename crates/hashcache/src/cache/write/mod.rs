@@ -1,7 +1,11 @@
-//! Puts: the writer, which takes bytes and makes records of them.
+//! Puts: a [`Writer`] takes bytes and makes records of them.
 //!
-//! Called by the face; calls `stripe` with records that are to be written, and `follow` with what
-//! others read along.
+//! Calls `stripe` with records that are to be written, and `follow` with what followers read along.
+//!
+//! Invariant: the object is found when `commit` has returned, and not before, unless the caller has
+//! asked for an incomplete object to be kept.
+//! Cost: no copy but the one into the chunk; memory is reserved for all bytes of a write or for
+//! none.
 
 mod filler;
 mod intent;
@@ -23,7 +27,7 @@ use crate::address::LogPos;
 use crate::bans::{LABEL_ANY, Label};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
-use crate::memory::Kept;
+use crate::memory::RecordHandle;
 use crate::memory::{Chunk, Class, Reservation};
 use crate::object::{Cut, PAGE, Version};
 use crate::record::Record;
@@ -311,7 +315,7 @@ impl Writer {
             self.intent.replaces.take(),
             reservations,
         );
-        self.intent.stripe.put_head(&head, &self.intent.begun)
+        self.intent.stripe.put_head(&head, &self.intent.token)
     }
 
     /// Ends the put: from now on the object is found.
@@ -405,7 +409,7 @@ fn pending(
         metadata.len(),
         content_bytes,
     );
-    let record = Kept::alone(Record {
+    let record = RecordHandle::alone(Record {
         fields,
         name: name.clone(),
         metadata,

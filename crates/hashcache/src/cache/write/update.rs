@@ -1,4 +1,7 @@
-//! Changes to objects that are there already: a span that was missing, new metadata.
+//! Updates of stored objects: a span that was missing, new metadata.
+//!
+//! An update keeps the object's version and draws a new revision. It gives way to any newer put or
+//! remove of the name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,7 +68,8 @@ pub(in crate::cache) fn update_metadata(
     if name.is_empty() || name.len() > MAX_NAME {
         return Outcome::ready(Updated::Gone);
     }
-    // Begun before the look-up: a newer put that the look-up does not see supersedes this.
+    // The update began before the look-up: a newer put that the look-up does not see supersedes
+    // this.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {
         Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, metadata, confirmed)),
@@ -85,7 +89,7 @@ pub(in crate::cache) fn update_metadata(
 
 fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>) -> Updated {
     let old = &hit.head;
-    if old.fields.version != intent.version() || intent.begun.superseded.load(Ordering::Acquire) {
+    if old.fields.version != intent.version() || intent.token.superseded.load(Ordering::Acquire) {
         return Updated::Gone;
     }
     // The content lies in memory already, held by whoever holds it; only the metadata is new.
@@ -105,9 +109,9 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
-    // A rule that made the old one stale may be forgotten by now.
+    // A ban that made the old one stale may be forgotten by now.
     old.hand_down_judged(&head.record);
-    match intent.stripe.put_head(&head, &intent.begun) {
+    match intent.stripe.put_head(&head, &intent.token) {
         Accepted::Yes => Updated::Done,
         Accepted::Busy => Updated::Refused,
         Accepted::Superseded | Accepted::OutOfService => Updated::Gone,
@@ -118,20 +122,20 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
 mod tests {
     use super::*;
     use crate::device::MemoryDevice;
-    use crate::{Config, PolicyKind, Put, Rule};
+    use crate::{Ban, Config, PolicyKind, Put};
 
-    /// What the writing thread does when a rule has done its work.
-    fn end_of_rules(cache: &Cache) {
+    /// What the writing thread does when a ban has done its work.
+    fn end_of_bans(cache: &Cache) {
         let upto = cache.next_version();
-        for stripe in &cache.hold.inner.stripes {
+        for stripe in &cache.inner.stripes {
             stripe.let_go_of_barred();
-            stripe.rules.forget(upto, upto);
+            stripe.bans.forget(upto, upto);
         }
-        assert_eq!(cache.rules(), 0);
+        assert_eq!(cache.bans(), 0);
     }
 
     #[test]
-    fn what_a_soft_rule_made_stale_is_not_fresh_again_when_the_rule_ends() {
+    fn what_a_soft_ban_made_stale_is_not_fresh_again_when_the_ban_ends() {
         for policy in PolicyKind::ALL {
             for hot_bytes_max in [0, u64::MAX] {
                 let cache = Cache::open(Config {
@@ -146,13 +150,13 @@ mod tests {
                     .put(b"name", Put::metadata("old"), b"content")
                     .unwrap();
                 assert!(cache.flush().wait());
-                let rule = Rule::prefix(b"na").softly();
-                cache.remove_matching(&[rule]).wait().unwrap();
-                // The update is under way when the rule ends.
+                let ban = Ban::prefix(b"na").softly();
+                cache.remove_matching(&[ban]).wait().unwrap();
+                // The update is under way when the ban ends.
                 let intent = Intent::update(&cache, b"name", version);
                 let confirmed = cache.next_version();
                 let hit = cache.get(b"name").wait().unwrap();
-                end_of_rules(&cache);
+                end_of_bans(&cache);
                 assert!(hit.is_made_stale(), "{policy:?}");
                 let unconfirmed = apply(&intent, &hit, "new".into(), None);
                 assert_eq!(unconfirmed, Updated::Gone, "{policy:?}");
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_stale_before_it_became_hot_is_stale_when_the_rule_ends() {
+    fn what_was_made_stale_before_it_became_hot_is_stale_when_the_ban_ends() {
         let cache = Cache::open(Config {
             memory_bytes: 16 << 20,
             ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
@@ -177,12 +181,12 @@ mod tests {
             .put(b"name", Put::metadata("old"), b"content")
             .unwrap();
         assert!(cache.flush().wait());
-        let rule = Rule::prefix(b"na").softly();
-        cache.remove_matching(&[rule]).wait().unwrap();
+        let ban = Ban::prefix(b"na").softly();
+        cache.remove_matching(&[ban]).wait().unwrap();
         cache.hot().remove_all(|_| true);
         let hit = cache.get(b"name").wait().unwrap();
         assert!(cache.hot().bytes() > 0, "not hot");
-        end_of_rules(&cache);
+        end_of_bans(&cache);
         assert!(hit.is_made_stale());
         assert_eq!(cache.hot().bytes(), 0);
     }

@@ -1,4 +1,4 @@
-//! The two areas for rules: each holds the whole set, and one that is whole is enough.
+//! The two areas for bans: each holds the whole set, and one that is whole is enough.
 //!
 //! Called by `journal` with the blocks of both.
 //!
@@ -11,9 +11,9 @@ use crate::format::{RuleLine, RulesBlock};
 
 /// A block of an area, as it was read.
 pub(super) enum AreaBlock {
-    /// Zeros, or removes from before there were rules.
+    /// Zeros, or removes from before there were bans.
     Blank,
-    Rules(RulesBlock),
+    Bans(RulesBlock),
     /// It can be read, and is damaged.
     Damaged,
     /// The device refuses to read it.
@@ -37,8 +37,8 @@ enum Area {
 
 /// What both areas say together.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rules {
-    /// The rules that count; `None` when there were some and they are lost.
+pub(super) struct ChosenSet {
+    /// The bans that count; `None` when there were some and they are lost.
     pub(super) lines: Option<Vec<RuleLine>>,
     /// The highest serial that any block bears, whether its set is whole or not.
     pub(super) serial: u64,
@@ -49,9 +49,9 @@ pub(super) struct Rules {
 }
 
 /// What to go by. After a crash (not `clean`) the first set of all may have been torn.
-pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> Rules {
+pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
     let bears = |block: &AreaBlock| match block {
-        AreaBlock::Rules(block) => block.serial,
+        AreaBlock::Bans(block) => block.serial,
         _ => 0,
     };
     let highest = areas.iter().flatten().map(bears).max().unwrap_or(0);
@@ -70,7 +70,7 @@ pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> Rules {
         }
         _ => (None, 0, false),
     };
-    Rules {
+    ChosenSet {
         lines,
         serial: highest,
         first,
@@ -95,10 +95,10 @@ impl Area {
     }
 }
 
-/// Serial and rules of a set, if all its blocks are there.
+/// Serial and bans of a set, if all its blocks are there.
 fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<RuleLine>)> {
     let mut blocks = blocks.into_iter().map(|it| match it {
-        AreaBlock::Rules(block) => Some(block),
+        AreaBlock::Bans(block) => Some(block),
         AreaBlock::Blank | AreaBlock::Damaged | AreaBlock::Unreadable => None,
     });
     let first = blocks.next()??;
@@ -123,7 +123,7 @@ mod tests {
 
     fn set(serial: u64) -> Vec<AreaBlock> {
         let block = |block| {
-            AreaBlock::Rules(RulesBlock {
+            AreaBlock::Bans(RulesBlock {
                 device: 0,
                 serial,
                 block,
@@ -154,9 +154,9 @@ mod tests {
                 ([gone(), set(7)], 0),
                 ([set(6), blank()], 1),
             ] {
-                let rules = choose(areas, clean);
-                assert!(rules.lines.is_some() && !rules.is_doubled);
-                assert_eq!(rules.first, first);
+                let bans = choose(areas, clean);
+                assert!(bans.lines.is_some() && !bans.is_doubled);
+                assert_eq!(bans.first, first);
             }
         }
         let older = choose([set(8), set(7)], true);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_lost_when_neither_area_is_whole_and_never_otherwise() {
+    fn bans_are_lost_when_neither_area_is_whole_and_never_otherwise() {
         let torn = || with(set(7), 1, AreaBlock::Damaged);
         let gone = || with(blank(), 0, AreaBlock::Unreadable);
         let is_lost = |areas, clean| choose(areas, clean).lines.is_none();

@@ -20,7 +20,9 @@ use crate::Health;
 use crate::config::{Config, PolicyKind};
 use crate::device::{Device, DiskModel, Pace, ThrottleDevice, ThrottleFigures};
 use crate::disk::write_superblock;
-use crate::format::{BLOCK, BatchHeader, Family, Footer, KIND_SLOT, KIND_TAIL, Listed, Superblock};
+use crate::format::{
+    BatchHeader, Family, Footer, IO_BLOCK, KIND_SLOT, KIND_TAIL, Listed, Superblock,
+};
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
@@ -275,9 +277,9 @@ impl Device for Model {
         buffer.fill(0);
         self.read_log(offset, buffer);
         let blocks = self.blocks.lock().unwrap();
-        for (n, part) in buffer.chunks_mut(BLOCK).enumerate() {
-            if let Some(block) = blocks.get(&(offset / BLOCK as u64 + n as u64)) {
-                let within = usize::try_from(offset % BLOCK as u64).unwrap();
+        for (n, part) in buffer.chunks_mut(IO_BLOCK).enumerate() {
+            if let Some(block) = blocks.get(&(offset / IO_BLOCK as u64 + n as u64)) {
+                let within = usize::try_from(offset % IO_BLOCK as u64).unwrap();
                 part.copy_from_slice(&block[within..within + part.len()]);
             }
         }
@@ -285,13 +287,13 @@ impl Device for Model {
     }
 
     fn write_at(&self, offset: u64, buffer: &[u8]) -> io::Result<()> {
-        assert!(offset.is_multiple_of(BLOCK as u64) && buffer.len().is_multiple_of(BLOCK));
+        assert!(offset.is_multiple_of(IO_BLOCK as u64) && buffer.len().is_multiple_of(IO_BLOCK));
         if offset < FRONT_BYTES {
             self.front_calls.fetch_add(1, Ordering::Relaxed);
         }
         let mut blocks = self.blocks.lock().unwrap();
-        for (n, part) in buffer.chunks(BLOCK).enumerate() {
-            blocks.insert(offset / BLOCK as u64 + n as u64, part.to_vec());
+        for (n, part) in buffer.chunks(IO_BLOCK).enumerate() {
+            blocks.insert(offset / IO_BLOCK as u64 + n as u64, part.to_vec());
         }
         Ok(())
     }

@@ -1,23 +1,26 @@
-//! A record and what keeps it in memory.
+//! A handle to a record, which keeps the record in memory.
+//!
+//! Returned by lookups. Invariant: the bytes of the record stay where they are as long as any
+//! handle lives, also when the object is evicted or removed.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::pinned::Held;
+use super::pinned::Pinned;
 use crate::record::Record;
 
-/// A record and what keeps it in memory.
+/// A handle to a record, which keeps the record in memory.
 #[derive(Clone)]
-pub(crate) enum Kept {
-    /// Nothing but who holds it.
+pub(crate) enum RecordHandle {
+    /// The record lies in no slab: its handles alone keep it.
     Alone(Arc<Record>),
-    /// It was hot, or on a stand, when it was found.
-    Held(Held),
+    /// The record was hot, or pinned, when it was found.
+    Pinned(Pinned),
 }
 
-impl Kept {
+impl RecordHandle {
     pub(crate) fn alone(record: Record) -> Self {
         Self::Alone(Arc::new(record))
     }
@@ -26,7 +29,7 @@ impl Kept {
     pub(crate) fn content(&self, n: usize) -> Bytes {
         match self {
             Self::Alone(record) => record.content[n].clone(),
-            Self::Held(held) => held.content(n),
+            Self::Pinned(pinned) => pinned.content(n),
         }
     }
 
@@ -42,13 +45,13 @@ impl Kept {
     }
 }
 
-impl Deref for Kept {
+impl Deref for RecordHandle {
     type Target = Record;
 
     fn deref(&self) -> &Record {
         match self {
             Self::Alone(record) => record,
-            Self::Held(held) => held,
+            Self::Pinned(pinned) => pinned,
         }
     }
 }

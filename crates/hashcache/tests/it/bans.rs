@@ -1,9 +1,9 @@
-//! Rules: what they match is gone, or stale, at once and for good, wherever it lies.
+//! Bans: what they match is gone, or stale, at once and for good, wherever it lies.
 
 use std::sync::Arc;
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Cache, Config, Lookup, PolicyKind, Put, PutError, Rule, Updated};
+use hashcache::{Ban, Cache, Config, Lookup, PolicyKind, Put, PutError, Updated};
 
 use super::support::{
     Form, Gate, KIB, MIB, Recorder, Value, copy, forms, get, memory, open, quiet,
@@ -27,9 +27,9 @@ fn round_of(cache: &Cache, n: u64) -> Option<u64> {
     get(cache, &name(n)).map(|value| value.put / 1_000)
 }
 
-/// What a rule of the tests takes.
-fn matches(rule: usize, n: u64) -> bool {
-    match rule {
+/// What a ban of the tests takes.
+fn matches(ban: usize, n: u64) -> bool {
+    match ban {
         0 => n.is_multiple_of(4),
         1 => n % 3 == 1 && n.is_multiple_of(5),
         2 => n % 3 == 2,
@@ -37,16 +37,16 @@ fn matches(rule: usize, n: u64) -> bool {
     }
 }
 
-fn rule(cache: &Cache, number: usize) -> Rule {
+fn ban(cache: &Cache, number: usize) -> Ban {
     match number {
-        0 => Rule::label(cache.label(b"label 0")),
-        1 => Rule::prefix(b"http\0host1\0/0/").within(b"http\0host1\0"),
-        2 => Rule::prefix(b"http\0host2\0"),
-        _ => Rule::name(&name(7)).within(b"http\0host1\0"),
+        0 => Ban::label(cache.label(b"label 0")),
+        1 => Ban::prefix(b"http\0host1\0/0/").within(b"http\0host1\0"),
+        2 => Ban::prefix(b"http\0host2\0"),
+        _ => Ban::name(&name(7)).within(b"http\0host1\0"),
     }
 }
 
-/// Where an object is when the rule comes.
+/// Where an object is when the ban comes.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Pending,
@@ -91,7 +91,7 @@ fn what_a_rule_matches_is_gone_at_once_and_after_kills_and_what_comes_later_stay
                 let doomed = (0..OBJECTS).filter(|n| matches(number, *n)).count();
                 // (A name that shares the place of another may have been put out by it.)
                 assert!(kept >= OBJECTS as usize * 9 / 10, "{form:?} {kept}");
-                let removed = cache.remove_matching(&[rule(&cache, number)]);
+                let removed = cache.remove_matching(&[ban(&cache, number)]);
                 for n in 0..OBJECTS {
                     let found = round_of(&cache, n);
                     assert!(
@@ -140,7 +140,7 @@ fn an_answer_that_was_on_its_way_does_not_come_back() {
         ..Put::metadata(Value::new(n, 0).metadata())
     };
     let mut writer = intent.writer(put_of(8)).unwrap();
-    cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
+    cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
     writer.write(b"old").unwrap();
     assert_eq!(writer.commit(), Err(PutError::Superseded));
     assert!(cache.get(&name(8)).wait().is_none());
@@ -160,8 +160,8 @@ fn a_purge_takes_what_is_being_written_when_it_comes() {
         gate.shut();
         let cut = cache.cut_batch();
         // A thread of its own, while the one that orders writes waits for it.
-        assert_eq!(gate.wait_for_write(), "hc-pen");
-        let by_rule = cache.remove_matching(&[rule(&cache, number)]);
+        assert_eq!(gate.wait_for_write(), "hc-background");
+        let by_ban = cache.remove_matching(&[ban(&cache, number)]);
         let by_name = cache.remove(&name(13));
         let gone = |n: u64| n == 13 || matches(number, n);
         let holds = |cache: &Cache, when: &str| {
@@ -174,7 +174,7 @@ fn a_purge_takes_what_is_being_written_when_it_comes() {
         gate.open();
         assert!(cut.wait());
         holds(&cache, "once it is written");
-        by_rule.wait().unwrap();
+        by_ban.wait().unwrap();
         by_name.wait().unwrap();
         let killed = open(quiet(copy(gate.inner.to_bytes()), PolicyKind::Log));
         holds(&killed, "after a kill");
@@ -190,12 +190,12 @@ fn what_a_soft_rule_matches_is_stale_until_it_is_confirmed_or_replaced() {
         let cache = filled(policy.into(), Place::Hot, device.clone());
         let asked = cache.next_version();
         cache
-            .remove_matching(&[rule(&cache, 0).softly()])
+            .remove_matching(&[ban(&cache, 0).softly()])
             .wait()
             .unwrap();
         let stale = |cache: &Cache, n| cache.get(&name(n)).wait().unwrap().is_made_stale();
         assert!(stale(&cache, 0) && !stale(&cache, 1));
-        // What was asked before the rule does not know of it.
+        // What was asked before the ban does not know of it.
         let hit = cache.get(&name(0)).wait().unwrap();
         let metadata = Value::parse(hit.metadata()).metadata();
         let confirm = |at| cache.confirm_metadata(&name(0), hit.version(), at, metadata.clone());
@@ -213,7 +213,7 @@ fn what_a_soft_rule_matches_is_stale_until_it_is_confirmed_or_replaced() {
             "{policy:?}"
         );
         // A hard one takes what was confirmed too.
-        cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
+        cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
         assert!(cache.get(&name(0)).wait().is_none());
     }
 }
@@ -234,7 +234,7 @@ fn an_older_version_without_the_label_does_not_come_back() {
             .put(&name(5), labelled, &value.content(&name(5)))
             .unwrap();
         assert!(cache.flush().wait());
-        let other = Rule::label(cache.label(b"other"));
+        let other = Ban::label(cache.label(b"other"));
         cache.remove_matching(&[other]).wait().unwrap();
         assert_eq!(round_of(&cache, 5), None, "{form:?}");
         assert_eq!(round_of(&cache, 5), None, "{form:?}");
@@ -256,11 +256,11 @@ fn an_object_with_more_labels_than_there_is_room_for_goes_with_any() {
             .put(&[1, 2, u8::try_from(count).unwrap()], put, b"content")
             .unwrap();
     }
-    let unrelated = Rule::label(cache.label(b"unrelated"));
+    let unrelated = Ban::label(cache.label(b"unrelated"));
     cache.remove_matching(&[unrelated]).wait().unwrap();
     assert!(cache.get(&[1, 2, 32]).wait().is_some());
     assert!(cache.get(&[1, 2, 33]).wait().is_none());
-    let last = Rule::label(cache.label(&31u32.to_le_bytes()));
+    let last = Ban::label(cache.label(&31u32.to_le_bytes()));
     cache.remove_matching(&[last]).wait().unwrap();
     assert!(cache.get(&[1, 2, 32]).wait().is_none());
 }
@@ -285,9 +285,9 @@ fn a_rule_is_forgotten_when_the_log_has_come_round_and_no_sooner() {
     assert!(cache.flush().wait());
     // A put that has begun may end after the log has come round, and is no less old then.
     let intent = cache.intend(&name(4)).unwrap();
-    cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
+    cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
     fill(&cache, 10_000, 40 * MIB);
-    assert_eq!(cache.stats().rules, 1);
+    assert_eq!(cache.stats().bans, 1);
     let put_of_4 = Put {
         labels: vec![cache.label(b"label 0")],
         ..Put::metadata(&b"m"[..])
@@ -295,7 +295,7 @@ fn a_rule_is_forgotten_when_the_log_has_come_round_and_no_sooner() {
     let late = intent.writer(put_of_4).unwrap().commit();
     assert_eq!(late, Err(PutError::Superseded));
     fill(&cache, 20_000, 40 * MIB);
-    assert_eq!(cache.stats().rules, 0);
+    assert_eq!(cache.stats().bans, 0);
     assert!(cache.get(&name(0)).wait().is_none());
 }
 
@@ -308,13 +308,13 @@ fn a_hot_object_does_not_outlive_the_rule_that_took_it() {
     put(&cache, 0, 0);
     assert!(cache.flush().wait());
     assert!(matches!(cache.get(&name(0)), Lookup::Hit(_)));
-    cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
+    cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
     // Nobody asks for it meanwhile. All of a fill may be written in one go, behind which it is seen
-    // that the rule is settled, and behind the next one that it is outlived.
+    // that the ban is settled, and behind the next one that it is outlived.
     fill(&cache, 10_000, 40 * MIB);
     fill(&cache, 20_000, 40 * MIB);
     assert!(cache.flush().wait());
-    assert_eq!(cache.stats().rules, 0);
+    assert_eq!(cache.stats().bans, 0);
     assert!(cache.get(&name(0)).wait().is_none());
 }
 
@@ -328,13 +328,13 @@ fn a_table_forgets_a_rule_when_it_has_cleared_what_that_took() {
     ] {
         let device = memory(16 * MIB);
         let cache = filled(policy.into(), Place::Disk, device.clone());
-        cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
+        cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
         cache
-            .remove_matching(&[rule(&cache, 2).softly()])
+            .remove_matching(&[ban(&cache, 2).softly()])
             .wait()
             .unwrap();
         // The soft one stays: what it made stale is not to go.
-        let is_done = || cache.flush().wait() && cache.stats().rules == 1;
+        let is_done = || cache.flush().wait() && cache.stats().bans == 1;
         assert!((0..100_000).any(|_| is_done()), "{policy:?}");
         let is_stale = |n| Some(cache.get(&name(n)).wait()?.is_made_stale());
         for n in 0..OBJECTS {
@@ -361,7 +361,7 @@ fn rules_hold_on_every_device_and_after_one_was_away() {
     (0..OBJECTS).for_each(|n| put(&cache, n, 0));
     assert!(cache.flush().wait());
     cache
-        .remove_matching(&[rule(&cache, 0), rule(&cache, 2)])
+        .remove_matching(&[ban(&cache, 0), ban(&cache, 2)])
         .wait()
         .unwrap();
     let copies = devices.each_ref().map(|it| copy(it.to_bytes()));
@@ -393,10 +393,7 @@ fn nobody_joins_a_fetch_that_a_rule_may_have_outdated() {
     };
     let answer = cache
         .get_or_fetch(b"name", || async {
-            cache
-                .remove_matching(&[Rule::prefix(b"na")])
-                .wait()
-                .unwrap();
+            cache.remove_matching(&[Ban::prefix(b"na")]).wait().unwrap();
             let inner = cache.get_or_fetch(b"name", || async {
                 Ok::<_, std::io::Error>(fetched(b"new"))
             });
@@ -421,17 +418,17 @@ fn a_set_of_rules_that_is_cut_anywhere_leaves_the_one_before() {
     (0..OBJECTS).for_each(|n| put(&cache, n, 0));
     assert!(cache.flush().wait());
     // Two blocks' worth that match nothing.
-    let others = (0..200u32).map(|n| Rule::label(cache.label(&n.to_le_bytes())));
+    let others = (0..200u32).map(|n| Ban::label(cache.label(&n.to_le_bytes())));
     let others: Vec<_> = others.collect();
     cache.remove_matching(&others).wait().unwrap();
-    cache.remove_matching(&[rule(&cache, 0)]).wait().unwrap();
-    cache.remove_matching(&[rule(&cache, 2)]).wait().unwrap();
+    cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
+    cache.remove_matching(&[ban(&cache, 2)]).wait().unwrap();
     let written = device.written();
-    // The set of rules, and its copy that is written when the first is durable.
+    // The set of bans, and its copy that is written when the first is durable.
     let [before @ .., last, copied] = &written[..] else {
         panic!("{} writes", written.len());
     };
-    assert_eq!(last.1.len(), 2 * 4 * KIB, "the set of rules");
+    assert_eq!(last.1.len(), 2 * 4 * KIB, "the set of bans");
     assert_eq!(last.1, copied.1, "both areas hold the same");
     let mut image = vec![0; 16 * MIB];
     let mut write = |offset: u64, bytes: &[u8]| {
@@ -446,7 +443,7 @@ fn a_set_of_rules_that_is_cut_anywhere_leaves_the_one_before() {
         let device = copy(write(last.0, &last.1[..sectors * 512]));
         let cache = open(quiet(device.clone(), PolicyKind::Log));
         let whole = (0..OBJECTS).all(|n| !matches(2, n) || round_of(&cache, n).is_none());
-        // The rules end in the thirteenth sector.
+        // The bans end in the thirteenth sector.
         assert_eq!(whole, sectors >= 13, "{sectors}");
         let gone = |cache: &Cache, number| {
             let mut named = (0..OBJECTS).filter(|n| matches(number, *n));
@@ -456,7 +453,7 @@ fn a_set_of_rules_that_is_cut_anywhere_leaves_the_one_before() {
         // The next set must not go over the only one that is whole.
         for number in [1, 3] {
             cache
-                .remove_matching(&[rule(&cache, number)])
+                .remove_matching(&[ban(&cache, number)])
                 .wait()
                 .unwrap();
             let cache = open(quiet(copy(device.to_bytes()), PolicyKind::Log));
@@ -482,7 +479,7 @@ fn removes_of_a_store_from_before_there_were_rules_outlive_the_first_rules() {
     assert_eq!(round_of(&cache, 7), None);
     for number in [0, 2] {
         cache
-            .remove_matching(&[rule(&cache, number)])
+            .remove_matching(&[ban(&cache, number)])
             .wait()
             .unwrap();
         // Whatever is written there by then.
