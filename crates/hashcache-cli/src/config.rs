@@ -1,4 +1,4 @@
-//! `hashcache config check` and `config show`: what would hold, without starting anything.
+//! `hashcache config check`, `show` and `example`: the settings, without starting a proxy.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,15 +7,20 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
+use crate::example;
 use crate::fault::{self, Faults};
 use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
 use crate::{NOT_WELL, tell};
 
-/// Runs either.
+/// Runs one of them.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => check(file.as_deref(), environment),
         ConfigCommand::Show { json, settings } => show(json, &settings, environment),
+        ConfigCommand::Example => {
+            std::io::stdout().write_all(example::text().as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -78,7 +83,8 @@ fn toml_of(effective: &Effective) -> String {
     text
 }
 
-fn toml_value(shown: &Shown) -> Option<toml::Value> {
+/// The value as TOML writes it; `None` where there is none.
+pub fn toml_value(shown: &Shown) -> Option<toml::Value> {
     Some(match shown {
         Shown::Nothing => return None,
         Shown::Text(text) => toml::Value::String(text.clone()),

@@ -32,16 +32,16 @@ const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
 /// What `hashcache plan` is asked.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// Size of the disk, or of the part of it that the cache may have
+    /// Size of the disk, or of the part for the cache
     #[arg(long, value_name = "SIZE")]
     disk: String,
-    /// Memory for the index and for hot content
+    /// Memory for the index and hot objects
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: String,
-    /// Mean size of an object
+    /// Mean object size
     #[arg(long, value_name = "SIZE", default_value = "8KiB")]
     object_size: String,
-    /// Random reads that the disk makes in a second [default: 90, a disk that spins]
+    /// Random reads per second of the disk [default: 90, a hard disk]
     #[arg(long, value_name = "COUNT", conflicts_with = "probe")]
     seeks: Option<f64>,
     /// Measure the disk for ten seconds: a directory on it, or a cache that is not in use

@@ -10,6 +10,7 @@ mod environment;
 mod file;
 mod keys;
 mod mirror;
+mod reference;
 mod suggest;
 mod values;
 
@@ -26,6 +27,9 @@ pub use keys::{
 };
 #[cfg(test)]
 pub use mirror::read_mirror;
+pub use reference::{
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Topic, help,
+};
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
