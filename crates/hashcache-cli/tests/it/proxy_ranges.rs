@@ -1,6 +1,7 @@
 //! Ranges of objects of which only parts are stored, through the real proxy.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::time::Duration;
 
 use hashcache_testkit::content::{self, Content};
 use hashcache_testkit::scenario::Verdict;
@@ -67,12 +68,16 @@ async fn until_stored(proxy: &Proxy, url: &str, range: &str) {
         .await
         .expect("the proxy answers");
     let fields = [("Range", range), ("Cache-Control", "only-if-cached")];
-    let mut status = 504;
-    while status == 504 {
-        let response = client.get(url, &fields).await.expect("the proxy answers");
-        status = response.status;
-    }
-    assert_eq!(status, 206);
+    let stored = async {
+        loop {
+            let response = client.get(url, &fields).await.expect("the proxy answers");
+            if response.status != 504 {
+                return response.status;
+            }
+        }
+    };
+    let status = tokio::time::timeout(Duration::from_secs(60), stored).await;
+    assert_eq!(status.expect("the range is stored within a minute"), 206);
 }
 
 fn assert_part(response: &Response, content: &Content, first: u64, last: u64) {
@@ -233,7 +238,10 @@ async fn a_download_that_was_given_up_is_taken_up_where_it_ended() {
     let mut some = vec![0; 10_000_000];
     socket.read_exact(&mut some).await.unwrap();
     drop(socket);
-    // The origin counts what it meant to send, so the rest is told by what is asked for.
+    // A range request that comes before the proxy has seen the end of the first begins a version
+    // of its own, and the first part is lost: that race is not the subject.
+    until_stored(&proxy, &url, "bytes=0-99").await;
+    // The origin counts the bytes it meant to send, so the rest is measured by the range requested.
     let before = origin.counts().body_bytes;
     let rest = ranged(&proxy, &url, "bytes=9000000-").await;
     assert_part(&rest, &content, 9_000_000, 29_999_999);

@@ -120,6 +120,11 @@ impl Upstream {
         };
         line.note_content(head_size(&head.headers));
         let head_time = begun.elapsed();
+        if head.status.as_u16() >= 400 && !watch.is_ended() {
+            // A client stops sending content once it sees an error (RFC 9112 9.3): the origin may
+            // close with content unread, and the RST that follows drops the rest of its response.
+            watch.hold();
+        }
         let (body, upgrade) = if let Some(stream) = stream {
             line.detach();
             (

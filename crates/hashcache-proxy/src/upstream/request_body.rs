@@ -83,7 +83,8 @@ impl RequestBody {
 }
 
 impl Watch {
-    /// Holds the content back; before the request is sent.
+    /// Holds the content back: before the request is sent until a 100 comes, and for good once the
+    /// origin has answered with an error.
     pub(super) fn hold(&self) {
         self.held.set(true);
     }

@@ -802,6 +802,37 @@ async fn an_early_answer_is_heard_while_content_goes_out_or_can_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_content_goes_out_once_an_error_has_come() {
+    locally(async {
+        let head = Send("HTTP/1.1 413 Large\r\nContent-Length: 2\r\n\r\n");
+        let origin = Origin::start(&[&[Head, head, Pause(5), Send("no"), Hang]]).await;
+        let (pieces, receiver) = tokio::sync::mpsc::channel(1);
+        let request = Request::put("/")
+            .body(RequestBody::streamed(Slow(receiver)))
+            .unwrap();
+        let taken = Rc::new(std::cell::Cell::new(0));
+        let count = Rc::clone(&taken);
+        spawn_local(async move {
+            let piece = Bytes::from_static(&[0; 64]);
+            while pieces.send(Frame::data(piece.clone())).await.is_ok() {
+                count.set(count.get() + 1);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        let sent = upstream()
+            .send(&origin.to, request, SendOptions::default())
+            .await;
+        let mut exchange = sent.unwrap();
+        let before = taken.get();
+        let content = content(exchange.response.body_mut()).await;
+        assert_eq!(content, ("no".into(), None));
+        // The channel holds one, and one was on its way.
+        assert!(taken.get() <= before + 2, "{} after {before}", taken.get());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_stalls_or_breaks_off_is_not_the_origins_fault() {
     locally(async {
         let (pieces, receiver) = tokio::sync::mpsc::channel(1);
