@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::fault::Fault;
 use crate::open_fault::{Purpose, cannot_open};
-use crate::units::{about_size, parse_size, show_size};
+use crate::units::{about_size, brief_size, parse_size, show_size};
 
 /// How long a disk is measured.
 const PROBE_TIME: Duration = Duration::from_secs(10);
@@ -331,26 +331,6 @@ fn flags_of(design: &Design) -> String {
     }
     flags
 }
-
-/// `bytes` exactly if that is short, as it is for what people ask for.
-fn brief_size(bytes: u64) -> String {
-    let exact = show_size(bytes);
-    if exact.len() <= BRIEF {
-        return exact;
-    }
-    let about = about_size(bytes);
-    for zeros in [".00", ".0"] {
-        if let Some((whole, unit)) = about.split_once(zeros)
-            && unit.starts_with(char::is_alphabetic)
-        {
-            return format!("{whole}{unit}");
-        }
-    }
-    about
-}
-
-/// Characters of a brief size.
-const BRIEF: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ use crate::fault::{self, Fault};
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
 use crate::private::Private;
 use crate::settings::{self, Effective, Environment, Source};
-use crate::units::show_size;
+use crate::units::{show_size, show_store_size};
 use crate::{logging, say, tell};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
@@ -340,7 +340,7 @@ fn greeting(
          next: {next}\n",
         addresses.join(" "),
         caches.join(" "),
-        show_size(bytes),
+        show_store_size(bytes),
         values.policy.name(),
         show_size(values.memory),
     )

@@ -68,7 +68,7 @@ fn a_directory_that_was_named_is_not_made() {
     let (what, hint) = told(&outcome);
     assert_eq!(
         what,
-        "hashcache: cannot open disk/cache.img: there is no directory disk"
+        "hashcache: cannot open disk/cache.img: directory disk does not exist"
     );
     assert!(hint.contains("mount"), "{hint}");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
@@ -455,7 +455,7 @@ fn a_cache_that_was_damaged_cut_or_never_made_is_told_apart_by_check() {
     bytes[4096 + 500] ^= 1;
     bytes.truncate(bytes.len() - 12_345);
     fs::write(&path, &bytes).unwrap();
-    let short = "the file is 12345 bytes short of the 32MiB it was made with";
+    let short = "the file was cut: 12345 bytes of 32MiB are missing";
     let cut = check();
     assert_eq!(cut.status, Some(1), "{cut:?}");
     assert!(told(&cut).0.ends_with(short), "{cut:?}");
