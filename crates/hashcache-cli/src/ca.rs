@@ -88,7 +88,7 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
             let directory = default_directory(environment)?;
             // Only what leads to our own default place is made.
             if let Some(parent) = directory.parent() {
-                let fault = || Fault::new(format!("cannot make {}", parent.display()));
+                let fault = || Fault::new(format!("cannot create {}", parent.display()));
                 fs::create_dir_all(parent).with_context(fault)?;
             }
             directory
@@ -105,13 +105,13 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
     let mut text = text_of(&authority, &directory, now);
     if authority.only().is_none() {
         text.push_str(&format!(
-            "\nThe proxy does not need {}: keep it elsewhere, or remove it.\n",
+            "\nThe proxy does not need {}: move it to a safe place, or delete it.\n",
             directory.join("root.key").display()
         ));
     }
     text.push_str(&format!(
         "\nnext: hashcache proxy --intercept-ca {} --intercept-list cacheable\n\
-         Then devices find the certificate at the proxy's page /ca\n",
+         Devices then get the certificate from the proxy's page /ca\n",
         directory.display()
     ));
     say(&text);
@@ -152,7 +152,7 @@ fn text_of(authority: &Authority, directory: &Path, now: SystemTime) -> String {
     let ended = if authority.not_after() > now {
         ""
     } else {
-        " (it has ended)"
+        " (expired)"
     };
     format!(
         "name         {}\nSHA-256      {}\nuntil        {until}{ended}\nfor          {only}\n\
@@ -188,8 +188,8 @@ fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Opti
 /// Beside the configuration file.
 fn default_directory(environment: &Environment) -> Result<PathBuf, Fault> {
     environment.ca_directory().ok_or_else(|| {
-        let fault = Fault::new("no home directory to keep a certificate authority in");
-        fault.hint("name one with `--dir DIR`")
+        let fault = Fault::new("no directory for the CA: HOME is not set");
+        fault.hint("give a directory with `--dir DIR`")
     })
 }
 

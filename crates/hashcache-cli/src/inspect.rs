@@ -94,7 +94,7 @@ fn policy_of(found: &Inspection) -> String {
 
 fn areas_of(found: &Inspection) -> String {
     format!(
-        "{} for removes, two of {} for the index",
+        "remove journal {}, two checkpoints of {}",
         brief_size(found.journal_bytes),
         brief_size(found.checkpoint_bytes)
     )
@@ -104,20 +104,20 @@ fn index_of(found: &Inspection) -> String {
     let size = brief_size(found.index_bytes);
     let bits = found.index_bits_per_slot;
     match found.index_bits_per_object {
-        Some(each) => format!("{size} of memory, {bits:.1} bits a slot, {each:.1} an object"),
-        None => format!("{size} of memory, {bits:.1} bits a slot"),
+        Some(each) => format!("{size} of memory, {bits:.1} bits per slot, {each:.1} per object"),
+        None => format!("{size} of memory, {bits:.1} bits per slot"),
     }
 }
 
 fn text_of(found: &Inspection) -> String {
     let closed = if found.clean {
-        "in order"
+        "cleanly"
     } else {
-        "not in order, or open now"
+        "not cleanly, or open now"
     };
     let checkpoint = match (found.checkpoint_serial, found.checkpoint_whole) {
         (0, _) => "none".to_owned(),
-        (serial, true) => format!("number {serial}, whole"),
+        (serial, true) => format!("number {serial}, complete"),
         (serial, false) => format!("number {serial}, damaged"),
     };
     let segments = format!(

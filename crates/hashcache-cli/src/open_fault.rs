@@ -42,9 +42,10 @@ const MIB: u64 = 1 << 20;
 pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
     let (why, hint) = match error {
         OpenError::Device { source, .. } => return system_refused(path, purpose, source),
-        OpenError::Foreign { .. } if purpose == Purpose::Look && is_empty(path) => {
-            ("the file is empty: no cache was made in it".to_owned(), None)
-        }
+        OpenError::Foreign { .. } if purpose == Purpose::Look && is_empty(path) => (
+            "the file is empty: no cache was made in it".to_owned(),
+            None,
+        ),
         OpenError::Short {
             length,
             device_bytes,
@@ -142,14 +143,17 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
         ),
         OpenError::OtherStore { other, .. } => (
             format!("it belongs to another cache than {}", other.display()),
-            Some("give only devices of one cache; to add this one, remove its content first".to_owned()),
+            Some(
+                "give only files of one cache; to add this one to it, remove the file first"
+                    .to_owned(),
+            ),
         ),
         OpenError::Twins { other, .. } => (
             format!(
                 "it and {} were added to the cache separately, each without the other",
                 other.display()
             ),
-            Some("remove the content of one of them: it is then added again, empty".to_owned()),
+            Some("remove one of the two files: it is then added again, empty".to_owned()),
         ),
         OpenError::System {
             what: what @ "io_uring",
@@ -370,7 +374,11 @@ mod tests {
         }
         assert!(other(Resize::Table).0.contains("`log-lru`"));
         let most_bytes = 2 << 40;
-        assert!(other(Resize::Above { most_bytes }).0.ends_with("to 2TiB"));
+        assert!(
+            other(Resize::Above { most_bytes })
+                .0
+                .ends_with("at most 2TiB")
+        );
         let least_bytes = (66 << 20) + 1;
         let hint = other(Resize::Between { least_bytes }).1.unwrap();
         assert!(hint.contains("`--cache-size 67MiB`"), "{hint}");

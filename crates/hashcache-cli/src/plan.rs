@@ -82,18 +82,15 @@ fn planned(args: &PlanArgs) -> Result<Plan, Fault> {
         .ok()
         .filter(|_| OBJECT_BYTES.contains(&object_bytes))
         .ok_or_else(|| {
-            let what = format!(
-                "--object-size: {} is not the size of an object",
-                args.object_size
-            );
-            Fault::new(what).hint("it is between 512 bytes and 1GiB")
+            let what = format!("--object-size: {} is not an object size", args.object_size);
+            Fault::new(what).hint("use a size from 512 bytes to 1GiB")
         })?;
     let seeks = args.seeks.unwrap_or(SEEKS_PER_S);
     if !(seeks.is_finite() && seeks >= 1.0) {
         return Err(Fault::new(format!(
-            "--seeks: {seeks} is no number of reads in a second"
+            "--seeks: {seeks} is not a number of reads per second"
         ))
-        .hint("old disks make 70, new ones 100 to 200; `--probe` measures"));
+        .hint("hard disks have 70 to 200; `--probe PATH` measures the disk"));
     }
     let probe = match &args.probe {
         Some(path) => Some(measured(path, disk_bytes)?),
@@ -140,9 +137,8 @@ fn measured(path: &Path, disk_bytes: u64) -> Result<Probe, Fault> {
         }
         let fault = Fault::new(what);
         match error {
-            MeasureError::Probe(ProbeError::NothingWritten { .. }) => fault.hint(
-                "name a directory on that disk: a file is made there, and gone when it is done",
-            ),
+            MeasureError::Probe(ProbeError::NothingWritten { .. }) => fault
+                .hint("give a directory on that disk: the measurement uses a temporary file there"),
             _ => fault,
         }
     })

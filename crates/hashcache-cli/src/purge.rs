@@ -71,11 +71,11 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
     let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
     let Some(admin) = effective.values.admin else {
         let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("give it one with --admin").into());
+        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
     };
     let Some(file) = &effective.values.admin_token_file else {
-        let fault = Fault::new("no token to purge with");
-        let hint = "name the proxy's --admin-token-file, or set HASHCACHE_ADMIN_TOKEN_FILE";
+        let fault = Fault::new("no token file is configured");
+        let hint = "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
         return Err(fault.hint(hint).into());
     };
     let token = token(file)?;
@@ -84,9 +84,9 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
     if status != 200 {
         let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
         return Err(match status {
-            401 => fault.hint("is it the same token file?"),
-            403 => fault.hint("start the proxy with --admin-token-file too"),
-            429 => fault.hint("purge URLs, or `--everything`: these need no room"),
+            401 => fault.hint("use the token file that the proxy uses"),
+            403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
+            429 => fault.hint("purge by URL, or use `--everything`: neither needs a ban"),
             _ => fault,
         }
         .into());
@@ -139,7 +139,7 @@ fn token(file: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("cannot read the token in {}", file.display()))?;
     let token = text.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let fault = Fault::new(format!("{} holds no token", file.display()));
+        let fault = Fault::new(format!("{} contains no token", file.display()));
         let hint = "a token is one line of 16 or more letters and digits";
         return Err(fault.hint(hint).into());
     }

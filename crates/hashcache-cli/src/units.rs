@@ -34,7 +34,7 @@ const TIMES: [(&str, u64); 5] = [
 pub fn parse_size(text: &str) -> Result<u64, Fault> {
     let wrong = || {
         Fault::new(format!("`{text}` is not a size"))
-            .hint("write a size as 64MiB, 20GiB, 1GB or plain bytes")
+            .hint("write a size as 64MiB, 20GiB, 1GB or a number of bytes")
     };
     let (number, unit) = split_number(text.trim());
     let unit_bytes = match unit.to_ascii_uppercase().as_str() {
@@ -65,7 +65,7 @@ pub fn parse_size(text: &str) -> Result<u64, Fault> {
         .checked_mul(unit_bytes)
         .and_then(|bytes| bytes.checked_add(fraction * unit_bytes / scale))
         .and_then(|bytes| u64::try_from(bytes).ok());
-    bytes.ok_or_else(|| Fault::new(format!("`{text}` is more than a machine can count")))
+    bytes.ok_or_else(|| Fault::new(format!("`{text}` is too large")))
 }
 
 /// Stores have a whole number of these: the engine rounds a size down.
@@ -85,13 +85,13 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
-/// The size of a store of `bytes` as it is asked for: a store made with `60GB` has 2,048 bytes less,
-/// which no large unit shows.
+/// The configured size of a store of `bytes`: a store made with `60GB` has 2,048 bytes less, which
+/// no large unit shows.
 pub fn show_store_size(bytes: u64) -> String {
     let last = bytes.saturating_add(STORE_UNIT - 1);
     let fitting = SIZES.iter().find_map(|&(_, unit)| {
-        let size = last / unit * unit;
-        (size >= bytes && size > 0).then_some(size)
+        let size = bytes.div_ceil(unit).checked_mul(unit)?;
+        (size <= last).then_some(size)
     });
     show_size(fitting.unwrap_or(bytes))
 }
@@ -143,7 +143,7 @@ pub fn parse_time(text: &str) -> Result<Duration, Fault> {
         return Ok(Duration::ZERO);
     }
     if is_digits(rest) {
-        return Err(Fault::new(format!("`{text}` is a time without a unit"))
+        return Err(Fault::new(format!("the time `{text}` has no unit"))
             .hint(format!("did you mean `{rest}s`?")));
     }
     let mut total_ms: u64 = 0;

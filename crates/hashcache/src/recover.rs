@@ -339,7 +339,7 @@ fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
     let device = scribe.stripe.device_id;
     tracing::error!(
         device,
-        "removes or purges cannot be read: all older content is forgotten"
+        "removes or purges cannot be read: all older objects are forgotten"
     );
     served.counters.forgotten.add(1);
     served.rules.add(&[Rule::everything(below)], &served.budget);

@@ -151,12 +151,12 @@ fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
     let policies = match args.policy.parse::<PolicyKind>() {
         Ok(policy) => vec![policy],
         Err(_) if all => PolicyKind::ALL.to_vec(),
-        Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or take `all`")),
+        Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or use `all`")),
     };
     let groups = |policy: &PolicyKind| matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
     if args.grouped && !policies.iter().any(groups) {
-        let fault = Fault::new("--grouped: only `log` and `log-lru` can");
-        return Err(fault.hint("take `--policy log` or `--policy log-lru`"));
+        let fault = Fault::new("--grouped: works only with `log` and `log-lru`");
+        return Err(fault.hint("use `--policy log` or `--policy log-lru`"));
     }
     let forms = |policy: PolicyKind| match rows {
         _ if !groups(&policy) => vec![(Rows::Two, false)],
@@ -182,8 +182,8 @@ fn sizes(text: &str) -> Result<Sizes, Fault> {
         return Ok(Sizes::Web);
     }
     let Some(size) = text.strip_prefix("fixed:") else {
-        let what = format!("--size-model: there is no `{text}`");
-        return Err(Fault::new(what).hint("take `web`, or `fixed:8KiB`"));
+        let what = format!("--size-model: `{text}` is unknown");
+        return Err(Fault::new(what).hint("use `web`, or `fixed:8KiB`"));
     };
     let bytes = parse_size(size).map_err(|fault| fault.at("--size-model"))?;
     let fits = u32::try_from(bytes)
@@ -191,9 +191,9 @@ fn sizes(text: &str) -> Result<Sizes, Fault> {
         .filter(|bytes| FIXED_BYTES.contains(bytes));
     fits.map(Sizes::Fixed).ok_or_else(|| {
         Fault::new(format!(
-            "--size-model: objects of {size} cannot be measured"
+            "--size-model: {size} is not an object size for this benchmark"
         ))
-        .hint("they have 1 byte to 1MiB here")
+        .hint("use 1 byte to 1MiB")
     })
 }
 
@@ -204,8 +204,8 @@ fn medium(text: &str) -> Result<Medium, Fault> {
         _ => {}
     }
     let Some(disk) = text.strip_prefix("throttle:") else {
-        let what = format!("--device: there is no `{text}`");
-        return Err(Fault::new(what).hint("take `throttle:70`, `memory` or `file`"));
+        let what = format!("--device: `{text}` is unknown");
+        return Err(Fault::new(what).hint("use `throttle:70`, `memory` or `file`"));
     };
     let model: Result<DiskModel, _> = disk.parse();
     model
@@ -230,10 +230,7 @@ fn within(flag: &str, count: u64) -> Result<u64, Fault> {
     if COUNTS.contains(&count) {
         return Ok(count);
     }
-    Err(
-        Fault::new(format!("{flag}: {count} is too few or too many"))
-            .hint("take 1000 to 1000000000"),
-    )
+    Err(Fault::new(format!("{flag}: {count} is out of range")).hint("use 1000 to 1000000000"))
 }
 
 fn headline(args: &EngineArgs, plan: &Plan<'_>) -> String {

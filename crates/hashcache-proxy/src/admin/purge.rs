@@ -61,14 +61,19 @@ impl Admin {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let Some(purges) = &self.purges else {
-            return error(StatusCode::NOT_FOUND, "nothing here; see /");
+            return error(StatusCode::NOT_FOUND, "no such page; see /");
         };
         if let Some(refusal) = purges.refusal(fields) {
             return refusal;
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(_) => return error(StatusCode::PAYLOAD_TOO_LARGE, "at most 256 KiB of JSON"),
+            Err(_) => {
+                return error(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "the JSON is larger than 256 KiB",
+                );
+            }
         };
         let (what, effect) = match purges.asked(&body) {
             Ok(asked) => asked,
@@ -89,11 +94,11 @@ impl Admin {
                  everything",
             ),
             Err(PurgeError::TooLong) => {
-                error(StatusCode::URI_TOO_LONG, "a URL so long is never stored")
+                error(StatusCode::URI_TOO_LONG, "the URL is too long to be stored")
             }
             Err(PurgeError::NotDurable) => error(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "purged, but the store is out of service: it may be back after a restart",
+                "purged, but the cache disk failed: the objects may be back after a restart",
             ),
         }
     }
@@ -102,7 +107,7 @@ impl Admin {
 /// The token in the file at `path`. Where there is none that will do, the log says so.
 pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
     let token = read(path).unwrap_or_else(|error| {
-        tracing::warn!(%error, path = %path.display(), "token not read");
+        tracing::warn!(%error, path = %path.display(), "cannot read the token file");
         None
     });
     let token = token.map(|token| token.trim_ascii().to_vec());
@@ -110,7 +115,7 @@ pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
     if token.is_none() {
         tracing::warn!(
             path = %path.display(),
-            "no token of 16 bytes or more: the admin listener takes no purges"
+            "token file has fewer than 16 bytes: the admin listener refuses purges"
         );
     }
     token
@@ -121,7 +126,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let facts = file.metadata()?;
     // At the start that is refused with the command that mends it; this is what was changed since.
     if facts.mode() & OTHERS != 0 {
-        return Err(io::Error::other("others may write to it or read it"));
+        return Err(io::Error::other("other users can read it or write to it"));
     }
     let mut token = Vec::new();
     file.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
@@ -138,13 +143,13 @@ impl Purges {
         let Some(path) = &self.token_file else {
             return Some(error(
                 StatusCode::FORBIDDEN,
-                "no token is set: name a file that holds one with --admin-token-file",
+                "no token is configured: start the proxy with --admin-token-file FILE",
             ));
         };
         let Some(token) = token(path) else {
             return Some(error(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "the token file cannot be read or holds fewer than 16 bytes",
+                "the token file cannot be read, or has fewer than 16 bytes",
             ));
         };
         let given = fields.get(AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -152,7 +157,7 @@ impl Purges {
         if given.is_some_and(|given| is_equal(given.trim_ascii(), &token)) {
             return None;
         }
-        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token, please");
+        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
         let bearer = HeaderValue::from_static("Bearer");
         refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
         Some(refusal)
@@ -162,7 +167,7 @@ impl Purges {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(mut object) = value else {
-            return Err("a JSON object, please".to_owned());
+            return Err("the content is not a JSON object".to_owned());
         };
         let soft = take_truth(&mut object, "soft")?;
         let mut what = Vec::new();
@@ -189,15 +194,15 @@ impl Purges {
                 let group = |group: String| What::Group(origin.clone(), group.into_bytes());
                 what.extend(groups.into_iter().map(group));
             }
-            _ => return Err("a group is one of an origin: name both".to_owned()),
+            _ => return Err("`group` needs exactly one `origin`".to_owned()),
         }
         if let Some(unknown) = object.keys().next() {
             return Err(format!(
-                "`{unknown}` is none of url, prefix, label, group, origin, everything, soft"
+                "`{unknown}` is not one of url, prefix, label, group, origin, everything, soft"
             ));
         }
         if what.is_empty() || what.len() > MOST {
-            return Err("name 1 to 1000 things to purge".to_owned());
+            return Err("1 to 1000 purges are allowed in a request".to_owned());
         }
         Ok((what, if soft { Effect::Soft } else { Effect::Hard }))
     }

@@ -150,7 +150,7 @@ pub(super) async fn pass(
     *request.method_mut() = method.clone();
     let refused = |_| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
-        reason: "the path cannot be sent on",
+        reason: "the path cannot be forwarded",
     };
     *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
     *request.headers_mut() = fields;
@@ -364,7 +364,7 @@ pub(super) async fn begin(
             note.upstream(failed.peer);
             Err(failed.failure)
         }
-        Err(_) => Err(Failure::Internal("a fetch ended without an answer")),
+        Err(_) => Err(Failure::Internal("a fetch ended without a response")),
     }
 }
 
@@ -505,5 +505,5 @@ const FETCH_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: Failure = Failure::Refused {
     status: StatusCode::SERVICE_UNAVAILABLE,
-    reason: "no memory to ask the origin",
+    reason: "no memory for a request to the origin",
 };

@@ -57,7 +57,7 @@ pub(super) async fn serve(
         Led::Nowhere => not_found("that is no place below this mirror's registry"),
         Led::Refused => Err(Failure::Refused {
             status: StatusCode::BAD_REQUEST,
-            reason: "a path that could lead out of this mirror's registry",
+            reason: "the path could leave this mirror's registry",
         }),
         Led::To(mirror, _, route) if !may_ask(&mirror, request.method(), &route) => {
             Ok(own::not_allowed())
@@ -122,7 +122,7 @@ async fn ask(
         connection.worker.metrics.limit(Limit::Memory);
         Failure::Refused {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            reason: "there is no memory left for one more index",
+            reason: "no memory for another index",
         }
     })?;
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);

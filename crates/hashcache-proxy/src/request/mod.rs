@@ -249,7 +249,7 @@ fn not_admin(connection: &Connection, authority: &Authority) -> Result<(), Failu
     }
     Err(Failure::Refused {
         status: StatusCode::MISDIRECTED_REQUEST,
-        reason: "the admin pages are not to be had through the proxy",
+        reason: "the admin pages cannot be reached through the proxy",
     })
 }
 
@@ -279,7 +279,7 @@ fn parse(
         {
             return Err(Failure::Refused {
                 status: StatusCode::MISDIRECTED_REQUEST,
-                reason: "there is no site of that name here",
+                reason: "this proxy does not serve a site of this name",
             });
         }
         return Ok(match named {
@@ -335,7 +335,7 @@ fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<An
     if left == 0 {
         return Some(match *request.method() {
             Method::OPTIONS => Ok(own::options(note)),
-            _ => Err(Failure::NotImplemented("TRACE that ends at this proxy")),
+            _ => Err(Failure::NotImplemented("TRACE to this proxy")),
         });
     }
     request
@@ -514,5 +514,5 @@ const HEAD_COPIES: usize = 6;
 /// Said when there is no memory for an answer's head.
 const NO_MEMORY: Failure = Failure::Refused {
     status: StatusCode::SERVICE_UNAVAILABLE,
-    reason: "no memory for the head of the answer",
+    reason: "no memory for the response head",
 };

@@ -78,7 +78,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The proxy's name is no token.
-    #[error("the name `{name}` cannot stand in a header field")]
+    #[error("the name `{name}` is not valid in a header field")]
     Name {
         /// The name.
         name: String,
@@ -254,10 +254,10 @@ pub fn run<E: std::fmt::Display>(
     };
     runtime.block_on(control.mind(signals, reload, threads));
     if let Err(error) = clock.persist() {
-        warn!(%error, "time not noted");
+        warn!(%error, "time not saved");
     }
     if let Err(error) = verified.persist() {
-        warn!(%error, "verified hosts not kept");
+        warn!(%error, "verified hosts not saved");
     }
     log.stop();
     Ok(())

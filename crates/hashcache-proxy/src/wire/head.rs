@@ -154,7 +154,7 @@ pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<Checked, Refusal
     }
     let content = fields.content(version, form)?;
     if version == Version::HTTP_11 && fields.hosts == 0 {
-        return Err(malformed("no Host"));
+        return Err(malformed("request has no Host field"));
     }
     Ok(Checked {
         method,

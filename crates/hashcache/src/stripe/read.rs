@@ -268,7 +268,7 @@ impl Stripe {
             }
             Err(error) => {
                 self.counters.read_errors.add(1);
-                tracing::warn!(%error, offset, "read refused by the device");
+                tracing::warn!(%error, offset, "device failed to read");
                 if self.bad_places.refused(offset) {
                     self.fail("reading", &error);
                 }
