@@ -3,11 +3,11 @@
 //! Tests are a command of their own (`README.md` has it, `.ci/run` runs both), so that this one can
 //! run before every commit.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
 
-use crate::{root, tidy};
+use crate::{cargo, tidy};
 
 /// Arguments of `check`.
 #[derive(clap::Args)]
@@ -108,11 +108,4 @@ fn is_installed(tool: &str) -> anyhow::Result<bool> {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     Ok(command.status().context("cannot run cargo")?.success())
-}
-
-/// The cargo that runs us, in the root of the workspace.
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
-    command
 }

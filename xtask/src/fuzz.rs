@@ -6,12 +6,11 @@
 //! Invariant: what was found is named by the file that brings it back.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::report::Report;
-use crate::root;
+use crate::outcomes::Outcomes;
+use crate::{cargo, root};
 
 /// Arguments of `fuzz`.
 #[derive(clap::Args)]
@@ -25,9 +24,6 @@ pub struct Args {
     /// Targets, all by default
     #[arg(long, value_delimiter = ',')]
     target: Vec<String>,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Longest input, bytes: two heads with a few dozen fields.
@@ -54,12 +50,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         args.target.clone()
     };
     let seconds = args.seconds.unwrap_or(args.minutes * 60);
-    let mut report = Report::new("fuzz", args.json);
+    let mut outcomes = Outcomes::default();
     for target in chosen {
-        let outcome = fuzz(&target, seconds);
-        report.outcome(target, outcome);
+        outcomes.push(&target, fuzz(&target, seconds));
     }
-    report.finish()
+    outcomes.finish()
 }
 
 /// The files of `fuzz/fuzz_targets`, by name.
@@ -105,9 +100,3 @@ fn fuzz(target: &str, seconds: u64) -> anyhow::Result<String> {
 
 /// Lines of a failure that are shown: the panic, and where the input was put.
 const LINES_SHOWN: usize = 40;
-
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
-    command
-}

@@ -6,11 +6,9 @@
 //!
 //! Cost: a build of some crates, then some seconds.
 
-use std::process::Command;
-
 use anyhow::{Context as _, bail};
 
-use crate::root;
+use crate::{cargo, root};
 
 /// Arguments of `loom`.
 #[derive(clap::Args)]
@@ -26,9 +24,8 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let target = root().join(target).join("loom");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo();
     command
-        .current_dir(root())
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", target)
         .env("LOOM_MAX_PREEMPTIONS", args.preemptions.to_string())

@@ -14,13 +14,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use tokio::time::Instant;
 
-use crate::report::Report;
-use crate::root;
+use crate::outcomes::Outcomes;
+use crate::{cargo, root};
 use faults::{FAULTS, Fault, Suite};
 
 /// Arguments of `mutants`.
@@ -32,16 +31,20 @@ pub struct Args {
     /// A few faults of each kind: what CI plants
     #[arg(long)]
     short: bool,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// A test that runs for longer than this with a fault has met an endless loop, which counts.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What the build needs of the workspace.
-const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "crates", "xtask", "README.md"];
+const COPIED: [&str; 6] = [
+    "Cargo.toml",
+    "Cargo.lock",
+    "crates",
+    "campaigns",
+    "xtask",
+    "README.md",
+];
 
 /// Plants the faults.
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -57,16 +60,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         planted(fault).with_context(|| format!("{} cannot be planted", fault.name))?;
     }
     let tree = Tree::new()?;
-    let mut report = Report::new("mutants", args.json);
+    let mut outcomes = Outcomes::default();
     let mut known = BTreeSet::new();
     for fault in wanted {
-        let begun = Instant::now();
+        let begun = now();
         let outcome = tree.try_fault(fault, &mut known);
         let took = begun.elapsed().as_secs();
         let outcome = outcome.map(|how| format!("{how} by {} ({took} s)", fault.test));
-        report.outcome(fault.name, outcome);
+        outcomes.push(fault.name, outcome);
     }
-    report.finish()
+    outcomes.finish()
 }
 
 /// The file of `fault` with the fault in it.
@@ -134,7 +137,7 @@ impl Tree {
 
     /// Builds the tests of `suite`; where they are.
     fn build(&self, suite: Suite) -> anyhow::Result<PathBuf> {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = cargo();
         let builds = match suite {
             Suite::Lib | Suite::It => "plain",
             Suite::Loom => "loom",
@@ -175,7 +178,7 @@ impl Tree {
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()?;
-        let begun = Instant::now();
+        let begun = now();
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
@@ -195,6 +198,14 @@ impl Tree {
         let passed = status.success() && text.contains("test result: ok.");
         Ok(if passed { Ran::Passed } else { Ran::Failed })
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test that hangs is found by the clock"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// How a test ended.

@@ -68,7 +68,7 @@ fn toml_of(effective: &Effective) -> String {
             text.push_str(&format!("\n[{table}]\n"));
             open_table = table;
         }
-        let setting = match toml_value(&shown) {
+        let setting = match shown.toml() {
             Some(value) => format!("{name} = {value}"),
             // TOML has no word for what is not set; a comment keeps the key in sight.
             None => format!("# {name} is not set"),
@@ -81,21 +81,6 @@ fn toml_of(effective: &Effective) -> String {
         text.push_str(&format!("\n# {}\n{rules}", path.display()));
     }
     text
-}
-
-/// The value as TOML writes it; `None` where there is none.
-pub fn toml_value(shown: &Shown) -> Option<toml::Value> {
-    Some(match shown {
-        Shown::Nothing => return None,
-        Shown::Text(text) => toml::Value::String(text.clone()),
-        // A count beyond what TOML can hold cannot come from any source: all are read as text, but
-        // no machine has so many; the largest number is as true an answer as any.
-        Shown::Number(number) => toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),
-        Shown::Truth(yes) => toml::Value::Boolean(*yes),
-        Shown::List(items) => {
-            toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect())
-        }
-    })
 }
 
 /// The same for programs: per key its value and its source, tables as objects.

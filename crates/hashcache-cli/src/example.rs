@@ -4,9 +4,9 @@
 //! `settings::reference`. Invariant: the text is a configuration file that changes no setting; with
 //! the `#` before a setting removed, the setting has its default or, where it has none, an example.
 
-use crate::config::toml_value;
 use crate::settings::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Topic,
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Shown,
+    Topic,
 };
 
 /// Columns of a line.
@@ -101,7 +101,7 @@ fn describe(text: &mut String, entry: &Entry) {
             example.to_owned()
         }
         (DefaultValue::Value, shown) => {
-            let value = shown.as_ref().and_then(toml_value);
+            let value = shown.as_ref().and_then(Shown::toml);
             value.map(|value| value.to_string()).unwrap_or_default()
         }
     };

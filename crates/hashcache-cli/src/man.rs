@@ -9,10 +9,10 @@ use anyhow::Context as _;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args;
-use crate::config::toml_value;
 use crate::fault::Fault;
 use crate::settings::{
-    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Topic,
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Shown,
+    Topic,
 };
 
 /// The page of the configuration file.
@@ -98,7 +98,7 @@ fn describe(page: &mut Roff, entry: &Entry) {
         (DefaultValue::Words { words, .. }, _) => words.to_owned(),
         (DefaultValue::Unset { .. }, _) => "not set".to_owned(),
         (DefaultValue::Value, shown) => {
-            let value = shown.as_ref().and_then(toml_value);
+            let value = shown.as_ref().and_then(Shown::toml);
             value.map(|value| value.to_string()).unwrap_or_default()
         }
     };

@@ -10,12 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use hashcache::device::{Probe, ProbeError};
 use hashcache::plan::{
     Candidate, Design, DiskRates, MEMORY_LEFT_MIN, ReadCost, Row, Rows, SizeShare, Tolerance,
     Wanted, Workload, block_bytes, pick, plan, set_bytes,
 };
-use hashcache::{Clock, MeasureError};
+use hashcache::{Clock, MeasureError, Probe, ProbeError};
 use serde_json::{Value, json};
 
 use crate::fault::Fault;

@@ -1,7 +1,7 @@
 //! `cargo bench -p hashcache --bench device -- …`: how fast the engine reads and writes a device.
 //!
-//! For `cargo xtask device-speed`, which compares it with fio. `fill PATH BYTES` makes a store and
-//! fills its log; `read PATH threads|uring DEPTH SECONDS` asks for its objects at random, one of
+//! For `cargo campaign device-speed`, which compares it with fio. `fill PATH BYTES` makes a store
+//! and fills its log; `read PATH threads|uring DEPTH SECONDS` reads its objects at random, one of
 //! them after another in each of DEPTH places at once; `write PATH threads|uring SECONDS` puts
 //! objects one after another. Each prints one line of JSON, with what the engine's own counters
 //! say of the device: nothing is hot, so each answer is one read of [`RECORD_BYTES`].

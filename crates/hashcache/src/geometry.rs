@@ -12,14 +12,16 @@ pub(crate) use index::{
     IndexId, IndexPolicy, IndexShape, POSITIONS_HELD, SETS_HELD, checkpoint_parts, meta_parts,
 };
 
+use crate::bans::MAX_RULES;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
-    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, SECTOR, Superblock, round_up_u64,
+    BLOCK, Family, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, SECTOR, Superblock, round_up_u64,
 };
 use crate::key::SHARDS;
 use crate::object::MAX_NAME;
 use crate::policy::WAYS;
+
 /// What was built: every size and place in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
@@ -208,6 +210,25 @@ impl Geometry {
         geometry.is_sound().then_some(geometry)
     }
 
+    /// Writes this layout into `superblock`.
+    pub(crate) fn describe_in(&self, superblock: &mut Superblock) {
+        superblock.family = self.family;
+        superblock.unit_bytes = self.unit_bytes;
+        superblock.device_bytes = self.device_bytes;
+        superblock.segment_bytes = self.segment_bytes;
+        superblock.block_bytes = self.block_bytes;
+        superblock.ways = self.ways;
+        superblock.object_bytes = self.object_bytes;
+        superblock.journal_offset = self.journal_offset;
+        superblock.journal_bytes = self.journal_bytes;
+        superblock.checkpoint_offset = self.checkpoint_offset;
+        superblock.checkpoint_bytes = self.checkpoint_bytes;
+        superblock.table_offset = self.table_offset;
+        superblock.sets = self.sets;
+        superblock.log_offset = self.log_offset;
+        superblock.segments = self.segments;
+    }
+
     /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so
     /// it tells damage, not a file that somebody made up to crash its reader.
     fn is_sound(&self) -> bool {
@@ -303,6 +324,18 @@ impl Geometry {
     pub(crate) fn journal_blocks(&self) -> u64 {
         self.journal_bytes / BLOCK as u64
     }
+}
+
+/// Blocks of each of the two areas for rules: as many as all rules need, or a quarter of the
+/// journal.
+pub(crate) fn rules_blocks(geometry: &Geometry) -> usize {
+    let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
+    MAX_RULES.div_ceil(RULES_PER_BLOCK).min(quarter)
+}
+
+/// Most rules there is room for.
+pub(crate) fn rules_max(geometry: &Geometry) -> usize {
+    MAX_RULES.min(rules_blocks(geometry) * RULES_PER_BLOCK)
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.

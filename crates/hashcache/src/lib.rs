@@ -35,30 +35,26 @@ pub mod plan;
 mod stats;
 
 // The face.
-mod assemble;
 mod cache;
-mod check;
 mod measure;
-mod needs;
-mod open;
 
 // Names to places.
+mod address;
+mod bans;
 mod key;
 mod members;
+mod membership;
 mod policy;
 mod shard;
+mod shared;
 
 // Places to bytes.
-mod checkpoint;
-mod circular_log;
-mod disk_table;
-mod flush;
-mod index_file;
-mod journal;
+mod disk;
 mod record;
-mod recover;
-mod rules;
+mod store;
 mod stripe;
+mod write_queue;
+mod writer;
 
 // What lies beneath.
 mod completion;
@@ -72,17 +68,17 @@ mod sync;
 #[cfg(all(test, loom))]
 mod models;
 
+pub use bans::{Label, MAX_RULES, Rule};
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
     Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
-pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
 pub use clock::Clock;
 pub use completion::Outcome;
 pub use config::{Config, Io, PolicyKind, Rows};
 pub use error::{OpenError, PutError, ReadError, RemoveError, Resize};
-pub use measure::{MeasureError, measure};
+pub use measure::{MeasureError, Probe, ProbeError, measure, probe_blank, probe_written};
 pub use memory::Reservation;
 pub use object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
-pub use rules::{Label, MAX_RULES, Rule};
 pub use stats::{Health, Stats};
+pub use store::{CheckReport, Inspection, MemberDevice, check, inspect};

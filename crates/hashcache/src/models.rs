@@ -13,20 +13,22 @@ use std::task::{Context, Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use crate::assemble;
+use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, promise};
 use crate::config::{Config, PolicyKind};
 use crate::device::MemoryDevice;
-use crate::flush::Scribe;
 use crate::format::{Fields, Kind, record_bytes};
 use crate::key::KeyHash;
 use crate::lanes;
+use crate::memory::Kept;
 use crate::memory::WideLocks;
 use crate::object::Version;
-use crate::record::{Kept, Record};
-use crate::rules::{Label, Rule};
+use crate::record::Record;
+use crate::shard::Wanted;
 use crate::shard::{Begun, Pending};
-use crate::stripe::{Accepted, Lookup, Recalled, Stripe, Wanted};
+use crate::store;
+use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
+use crate::writer::Scribe;
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
 /// another number): one fault that was made on purpose needs as many as that.
@@ -55,7 +57,7 @@ fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
         segment_bytes: Some(1 << 20),
         ..Config::on_device(Arc::new(MemoryDevice::new(32 << 20)))
     };
-    let (stripe, scribe) = assemble::without_threads(&config).unwrap();
+    let (stripe, scribe) = store::without_threads(&config).unwrap();
     let mut store = Store { stripe, scribe };
     put(&store.stripe, "the first");
     store.scribe.write_pending();
@@ -63,7 +65,7 @@ fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
 }
 
 fn key(stripe: &Stripe, name: &str) -> KeyHash {
-    stripe.secret.name(name.as_bytes())
+    stripe.medium.secret.name(name.as_bytes())
 }
 
 fn begin(stripe: &Stripe, name: &str) -> Arc<Begun> {
@@ -186,7 +188,7 @@ fn a_removed_object_is_never_found_again_although_it_is_being_read() {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
         let version = put(&stripe, "a");
         scribe.write_pending();
-        stripe.hot.remove(key(&stripe, "a"));
+        stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
@@ -264,8 +266,8 @@ fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
         let purged = begin(&stripe, "a");
         let accepted = commit_with(&stripe, "a", &purged, vec![label.0]);
         assert_eq!(accepted, Accepted::Yes);
-        let line = Rule::label(label).line(&stripe.secret, stripe.draw_version());
-        stripe.rules.add(&[line], &stripe.budget);
+        let line = Rule::label(label).line(&stripe.medium.secret, stripe.draw_version());
+        stripe.rules.add(&[line], &stripe.medium.budget);
         let hiding = {
             let stripe = Arc::clone(&stripe);
             beside(move || {
@@ -287,7 +289,7 @@ fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
             let Store { stripe, mut scribe } = store(PolicyKind::Log, hot);
             put(&stripe, "a");
             scribe.write_pending();
-            stripe.hot.remove(key(&stripe, "a"));
+            stripe.shared.hot.remove(key(&stripe, "a"));
             let reader = {
                 let stripe = Arc::clone(&stripe);
                 beside(move || drop(get(&stripe, "a")))
@@ -296,7 +298,7 @@ fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
             // The table of rules is not among what loom watches: this lock tells it that the order
             // of what follows and of the reader's steps matters.
             drop(stripe.shard(key(&stripe, "a")));
-            stripe.rules.add(&[line], &stripe.budget);
+            stripe.rules.add(&[line], &stripe.medium.budget);
             assert_eq!(get(&stripe, "a"), None);
             reader.join().unwrap();
         });
@@ -340,7 +342,7 @@ fn what_was_read_late_does_not_hide_what_was_put_since() {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, HOT);
         let old = put(&stripe, "a");
         scribe.write_pending();
-        stripe.hot.remove(key(&stripe, "a"));
+        stripe.shared.hot.remove(key(&stripe, "a"));
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
@@ -359,15 +361,15 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
         let Store { stripe, mut scribe } = store(PolicyKind::Log, NO_HOT);
         let version = put(&stripe, "a");
         scribe.write_pending();
-        let before = stripe.counters.reads.value();
+        let before = stripe.medium.counters.reads.value();
         let reader = {
             let stripe = Arc::clone(&stripe);
             beside(move || get(&stripe, "a"))
         };
         assert_eq!(get(&stripe, "a"), Some(version));
         assert_eq!(reader.join().unwrap(), Some(version));
-        let reads = stripe.counters.reads.value() - before;
-        let joined = stripe.counters.joined_reads.value();
+        let reads = stripe.medium.counters.reads.value() - before;
+        let joined = stripe.medium.counters.joined_reads.value();
         assert_eq!(reads + joined, 2, "{reads} reads, {joined} joined");
     });
 }
@@ -376,7 +378,7 @@ fn who_asks_for_what_is_being_read_gets_it_too() {
 fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
     try_all(|| {
         let Store { stripe, mut scribe } = store(PolicyKind::SetMemLru, NO_HOT);
-        let set = |name: &str| key(&stripe, name).set(stripe.geometry.sets);
+        let set = |name: &str| key(&stripe, name).set(stripe.medium.geometry.sets);
         let shard = |name: &str| key(&stripe, name).shard();
         let mut names = (0..).map(|n| format!("b{n}"));
         let neighbour = names.find(|name| set(name) == set("a")).unwrap();

@@ -1,14 +1,11 @@
 //! A record in memory: what pending, hot and freshly read objects have in common.
 
-use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
+use crate::address::LogPos;
 use crate::format::Fields;
-use crate::memory::Held;
-use crate::policy::LogPos;
 
 /// A head or a span with its bytes, whoever owns them: a writer, a slab or a read buffer.
 #[derive(Debug)]
@@ -31,7 +28,7 @@ impl Record {
 
     /// Which piece of content lies at `offset` from the start of this record's content, and where
     /// in the piece that is; `None` beyond the end.
-    fn piece_at(&self, offset: usize) -> Option<(usize, usize)> {
+    pub(crate) fn piece_at(&self, offset: usize) -> Option<(usize, usize)> {
         let mut start = 0;
         for (n, piece) in self.content.iter().enumerate() {
             if offset < start + piece.len() {
@@ -40,50 +37,5 @@ impl Record {
             start += piece.len();
         }
         None
-    }
-}
-
-/// A record and what keeps it in memory.
-#[derive(Clone)]
-pub(crate) enum Kept {
-    /// Nothing but who holds it.
-    Alone(Arc<Record>),
-    /// It was hot, or on a stand, when it was found.
-    Held(Held),
-}
-
-impl Kept {
-    pub(crate) fn alone(record: Record) -> Self {
-        Self::Alone(Arc::new(record))
-    }
-
-    /// Piece `n` of the content.
-    pub(crate) fn content(&self, n: usize) -> Bytes {
-        match self {
-            Self::Alone(record) => record.content[n].clone(),
-            Self::Held(held) => held.content(n),
-        }
-    }
-
-    /// The piece of content at `offset` from the start of this record's content, to the end of the
-    /// piece; empty beyond the end.
-    pub(crate) fn piece(&self, offset: usize) -> Bytes {
-        let Some((n, from)) = self.piece_at(offset) else {
-            return Bytes::new();
-        };
-        let mut piece = self.content(n);
-        piece.advance(from);
-        piece
-    }
-}
-
-impl Deref for Kept {
-    type Target = Record;
-
-    fn deref(&self) -> &Record {
-        match self {
-            Self::Alone(record) => record,
-            Self::Held(held) => held,
-        }
     }
 }

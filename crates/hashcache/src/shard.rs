@@ -1,7 +1,7 @@
 //! A shard: one lock around a part of the index, what is pending, and who is at work on which name.
 //!
-//! Called by `stripe` and `flush`. The lock is held for look-ups and updates in memory only. Who
-//! only looks shares it with others who do (`memory/wide_lock`).
+//! Called by `stripe` and `writer`. The lock is held for look-ups and updates in memory only. Who
+//! only looks shares it with others who do (`memory/sharded_lock`).
 //!
 //! Invariants, each kept under the lock: a pending record is the newest of its key; a read that
 //! began before a newer put or a remove never makes its record hot and is never joined by a later
@@ -10,13 +10,17 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::completion::Outcome;
+use bytes::Bytes;
+
+use crate::address::LogPos;
+use crate::completion::{Outcome, Promise, promise};
+use crate::format::Kind;
 use crate::key::{KeyHash, KeyMap};
+use crate::memory::Kept;
 use crate::memory::{Budget, Reservation, Stand};
 use crate::object::Version;
-use crate::policy::{LogPos, Policy};
-use crate::record::Kept;
-use crate::stripe::Question;
+use crate::policy::{Located, Policy};
+use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -125,6 +129,65 @@ impl Reading {
 
     pub(crate) fn lock_question(&self) -> MutexGuard<'_, Option<Box<Question>>> {
         self.question.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// What a look-up wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) key: KeyHash,
+    pub(crate) name: Bytes,
+    /// `None`: the head, whatever its version.
+    pub(crate) span: Option<(Version, u32)>,
+    /// Content expected, bytes; 0 when not known.
+    pub(crate) expect: usize,
+}
+
+impl Wanted {
+    pub(crate) fn is(&self, record: &Record) -> bool {
+        let right_part = match self.span {
+            None => record.fields.kind == Kind::Head,
+            Some((version, span)) => {
+                record.fields.kind == Kind::Span
+                    && record.fields.version == version
+                    && record.fields.span == span
+            }
+        };
+        right_part && record.fields.key == self.key && record.name == self.name
+    }
+}
+
+/// A look-up that the disk has to answer. Others who want the same wait for its outcome.
+pub(crate) struct Question {
+    pub(crate) wanted: Wanted,
+    pub(crate) located: Located,
+    /// It has waited for a run that was being read.
+    pub(crate) has_waited: bool,
+    pub(crate) reading: Arc<Reading>,
+    pub(crate) promise: Promise<Found>,
+}
+
+impl Question {
+    pub(crate) fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
+        let (promise, outcome) = promise();
+        let reading = Arc::new(Reading {
+            outcome,
+            stale: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            question: Mutex::new(None),
+        });
+        shard.reading.insert(wanted.key, Arc::clone(&reading));
+        Self {
+            wanted,
+            located,
+            has_waited: false,
+            reading,
+            promise,
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome<Found> {
+        self.reading.outcome.clone()
     }
 }
 

@@ -37,7 +37,7 @@ macro_rules! engine {
 pub const FAULTS: &[Fault] = &[
     Fault {
         name: "no-version-floor",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "if removed || !is_record || listed.version < self.floor {",
             "if removed || !is_record {",
@@ -50,11 +50,11 @@ pub const FAULTS: &[Fault] = &[
         name: "damaged-gives-way-to-older",
         file: engine!("stripe/lookup.rs"),
         edits: &[(
-            "                    self.counters.damaged.add(1);
+            "                    self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
                     return None;
 ",
-            "                    self.counters.damaged.add(1);
+            "                    self.medium.counters.damaged.add(1);
 ",
         )],
         suite: Suite::It,
@@ -63,7 +63,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "head-moves-behind-the-write",
-        file: engine!("flush/batch.rs"),
+        file: engine!("writer/batch.rs"),
         edits: &[
             (
                 "        let earlier = self.finish()?;
@@ -73,10 +73,10 @@ pub const FAULTS: &[Fault] = &[
 ",
             ),
             (
-                "                self.stripe.write(at, &self.buffer[..bytes])?;
+                "                self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.record(Some(written));
 ",
-                "                self.stripe.write(at, &self.buffer[..bytes])?;
+                "                self.stripe.medium.write(at, &self.buffer[..bytes])?;
                 self.stripe.log.opened(self.log.cursor);
                 self.record(Some(written));
 ",
@@ -107,7 +107,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "log-resumes-in-the-same-segment",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "        last = replay.segment(next, 0, 0);
     }
@@ -115,7 +115,7 @@ pub const FAULTS: &[Fault] = &[
 ",
             "        last = replay.segment(next, 0, 0);
     }
-    let listed = Segment::walk(stripe, last.segment, Some(last.stamp), 0, 0).listed;
+    let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
     scribe.log.resume(last, listed);
 ",
         )],
@@ -125,14 +125,14 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "log-resumes-in-the-same-segment-after-a-scan",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "    if let Some(last) = replay.scan() {
         scribe.log.resume_behind(last);
 ",
             "    if let Some(last) = replay.scan() {
         let stripe = replay.stripe;
-        let listed = Segment::walk(stripe, last.segment, Some(last.stamp), 0, 0).listed;
+        let listed = Segment::walk(&stripe.medium, last.segment, Some(last.stamp), 0, 0).listed;
         scribe.log.resume(last, listed);
 ",
         )],
@@ -142,7 +142,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "last-batches-stay-learned",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[("            replay.unlearn_last_batches();\n", "")],
         suite: Suite::It,
         test: "older::what_a_slot_holds_that_was_about_to_be_written_is_known_after_a_crash",
@@ -150,7 +150,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "no-sync-between-lists-and-slots",
-        file: engine!("flush/batch.rs"),
+        file: engine!("writer/batch.rs"),
         edits: &[(
             "        let tails = self.write_tails(batch, &slots)?;
         self.sync()?;
@@ -164,7 +164,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "checkpoint-parts-unsynced",
-        file: engine!("flush/mod.rs"),
+        file: engine!("writer/mod.rs"),
         edits: &[(
             "        self.sync()?;
         self.superblock.checkpoint_serial",
@@ -189,9 +189,9 @@ pub const FAULTS: &[Fault] = &[
         name: "no-sweep",
         file: engine!("stripe/mod.rs"),
         edits: &[(
-            "        let segments = self.geometry.segments;
+            "        let segments = self.medium.geometry.segments;
         for mut shard in shards.map(",
-            "        let segments = self.geometry.segments;
+            "        let segments = self.medium.geometry.segments;
         for mut shard in shards.take(0).map(",
         )],
         suite: Suite::It,
@@ -276,7 +276,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "unreadable-block-taken-for-blank",
-        file: engine!("journal.rs"),
+        file: engine!("disk/journal.rs"),
         edits: &[("return Block::Unreadable;", "return Block::Blank;")],
         suite: Suite::It,
         test: "purges::an_unreadable_block_of_the_journal_brings_nothing_back",
@@ -284,7 +284,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "lost-removes-ignored",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "if lost.rules || lost.removes_below > held_below {",
             "if lost.rules {",
@@ -295,7 +295,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "lost-rules-ignored",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "if lost.rules || lost.removes_below > held_below {",
             "if lost.removes_below > held_below {",
@@ -306,7 +306,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "what-was-forgotten-not-durable",
-        file: engine!("recover.rs"),
+        file: engine!("store/recover.rs"),
         edits: &[(
             "    scribe.write_rules(&served.rules.lines())?;
     Ok(below)",
@@ -318,18 +318,18 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "newest-block-counts-as-held",
-        file: engine!("journal/lost.rs"),
+        file: engine!("disk/journal/lost.rs"),
         edits: &[(
             "let behind = (2..=places).map(|step| place + step);",
             "let behind = (1..=places).map(|step| place + step);",
         )],
         suite: Suite::Lib,
-        test: "journal::lost::tests",
+        test: "disk::journal::lost::tests",
         short: false,
     },
     Fault {
         name: "one-set-of-rules",
-        file: engine!("journal.rs"),
+        file: engine!("disk/journal.rs"),
         edits: &[(
             "for area in [self.rules_first, 1 - self.rules_first] {",
             "for area in [self.rules_first] {",
@@ -340,10 +340,10 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "both-sets-of-rules-torn-at-once",
-        file: engine!("journal.rs"),
+        file: engine!("disk/journal.rs"),
         edits: &[(
             "            // A power cut must not tear both.
-            stripe.sync()?;
+            medium.sync()?;
 ",
             "",
         )],
@@ -353,7 +353,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "rolled-back-device-not-seen",
-        file: engine!("assemble.rs"),
+        file: engine!("store/mod.rs"),
         edits: &[(
             "let away = rolled_back(opened);",
             "let away = rolled_back(&opened[..0]);",
@@ -366,8 +366,8 @@ pub const FAULTS: &[Fault] = &[
         name: "devices-not-told-of-the-orderly-end",
         file: engine!("cache/mod.rs"),
         edits: &[(
-            "assemble::tell_closed(&self.stripes, closed);",
-            "assemble::tell_closed(&self.stripes[..1], closed);",
+            "store::tell_closed(&self.stripes, closed);",
+            "store::tell_closed(&self.stripes[..1], closed);",
         )],
         suite: Suite::It,
         test: "devices::a_device_rolled_back_within_the_last_run_is_known_by_the_orderly_end",

@@ -5,6 +5,7 @@
 //! document or table that has changed its form does not pass unseen.
 
 mod arrows;
+mod circles;
 mod code_map;
 mod dependencies;
 mod format;
@@ -26,19 +27,20 @@ pub struct Args {}
 /// A rule: all that is wrong with a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     source::heads,
     source::columns,
     source::notes_to_self,
     source::unsafe_places,
     places::machine_paths,
     arrows::arrows,
+    circles::circles,
     dependencies::dependencies,
     code_map::code_map,
     format::format,
 ];
 
-/// Directories that hold no source of ours.
+/// Directories that hold no source of ours. In a linked worktree `.git` is a file.
 const SKIPPED: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
 /// Larger files are data, not text that people read.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
@@ -64,8 +66,11 @@ impl Tree {
                 bail!("{file_name:?} is no UTF-8 name")
             };
             let path = format!("{prefix}{name}");
+            if SKIPPED.contains(&name) {
+                continue;
+            }
             let kind = entry.file_type().with_context(place)?;
-            if kind.is_dir() && !SKIPPED.contains(&name) {
+            if kind.is_dir() {
                 self.read_directory(&entry.path(), &format!("{path}/"))?;
             } else if kind.is_file() && entry.metadata()?.len() <= TEXT_BYTES_MAX {
                 let bytes =

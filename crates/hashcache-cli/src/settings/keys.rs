@@ -45,6 +45,24 @@ pub enum Shown {
     List(Vec<String>),
 }
 
+impl Shown {
+    /// The value as TOML writes it; `None` where there is none.
+    pub fn toml(&self) -> Option<toml::Value> {
+        Some(match self {
+            Self::Nothing => return None,
+            Self::Text(text) => toml::Value::String(text.clone()),
+            // TOML's integers end at 2^63; no machine has that many of anything that is counted.
+            Self::Number(number) => {
+                toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX))
+            }
+            Self::Truth(yes) => toml::Value::Boolean(*yes),
+            Self::List(items) => {
+                toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect())
+            }
+        })
+    }
+}
+
 /// How a key reads what was written into the values.
 #[derive(Clone, Copy)]
 pub enum Form {

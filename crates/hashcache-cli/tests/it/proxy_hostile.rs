@@ -1,5 +1,7 @@
-//! Greedy clients against the real proxy, while another client uses it; `cargo xtask hostile` does
-//! the same in full, also through TLS and with hostile origins in HTTP/2.
+//! Greedy clients against the real proxy, while another client uses it.
+//!
+//! `cargo campaign hostile` does the same in full, also through TLS and with hostile origins in
+//! HTTP/2.
 //!
 //! Large content that is not read in HTTP/2 is attacked in the campaign alone: with the 32 MiB of
 //! memory that these tests give, three runs of eight refused innocent requests with 503.

@@ -1,8 +1,8 @@
 //! Whole stories played against a running proxy: what must hold however it is cut, killed or lied
 //! to.
 //!
-//! `cargo xtask never-wrong`, `followers`, `purges` and `smuggling` play them in full, the tests of
-//! `hashcache-cli` in short form, against the real binary. A scenario gets the address of a proxy
+//! `cargo campaign never-wrong`, `followers`, `purges` and `smuggling` play them in full, the tests
+//! of `hashcache-cli` in short form, against the real binary. A scenario gets a proxy's address
 //! and says what it saw; who starts and kills the process is the caller's business.
 //!
 //! Invariant: every judgement is made by this crate's own readers, which share no code with the

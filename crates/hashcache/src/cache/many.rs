@@ -8,8 +8,8 @@
 //! sort.
 
 use super::{Cache, Lookup};
-use crate::disk_table;
-use crate::index_file;
+use crate::disk::index_rows;
+use crate::disk::table;
 use crate::object::MAX_NAME;
 use crate::policy::Located;
 
@@ -48,7 +48,7 @@ impl Cache {
         }
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
-        if stripe.hot.contains(key) {
+        if stripe.shared.hot.contains(key) {
             return None;
         }
         let located = stripe.view(key).policy.locate(key, stripe.log.head());
@@ -56,11 +56,16 @@ impl Cache {
             Located::Nowhere => return None,
             Located::Log(candidates) => stripe.log.device_range(*candidates.as_slice().first()?).0,
             Located::Displaced(row) => {
-                let row = stripe.index.row_number(key.shard(), row);
-                index_file::row_offset(stripe, stripe.index_file.edition()?, row)
+                let row = stripe.index.shape.row_number(key.shard(), row);
+                index_rows::row_offset(
+                    &stripe.medium,
+                    &stripe.index,
+                    stripe.index.file.edition()?,
+                    row,
+                )
             }
-            Located::Set(set, _) | Located::Slot(set, _) => disk_table::range(stripe, set).0,
+            Located::Set(set, _) | Located::Slot(set, _) => table::range(&stripe.medium, set).0,
         };
-        Some((stripe.device_id, offset))
+        Some((stripe.medium.device_id, offset))
     }
 }

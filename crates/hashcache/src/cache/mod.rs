@@ -27,20 +27,22 @@ pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
 
+use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
-use crate::flush::{Done, Queue, Removal, Removing};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
-use crate::members::Members;
 use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
+use crate::object;
 use crate::object::Version;
-use crate::rules::{Label, Rule};
 use crate::shard::Found;
+use crate::shard::Wanted;
+use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
-use crate::stripe::{self, Deferred, Recalled, Stripe, Wanted};
-use crate::{assemble, object};
+use crate::store;
+use crate::stripe::{self, Deferred, Recalled, Stripe};
+use crate::write_queue::{Done, Queue, Removal, Removing};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
@@ -49,10 +51,10 @@ pub struct Cache {
 }
 
 struct Inner {
-    /// One a device. What all share they have in common: budgets, hot objects, secret, members.
+    /// One a device.
     stripes: Vec<Arc<Stripe>>,
-    members: Arc<Members>,
-    scribes: std::sync::Mutex<Vec<assemble::ScribeThread>>,
+    shared: Arc<Shared>,
+    scribes: std::sync::Mutex<Vec<store::ScribeThread>>,
     flights: fetch_once::Flights,
     /// Held while a rule is put in force.
     rules: std::sync::Mutex<()>,
@@ -65,7 +67,7 @@ impl Inner {
     fn close(&self) {
         self.closed
             .store(true, std::sync::atomic::Ordering::Release);
-        let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.clock.monotone());
+        let close = |stripe: &Arc<Stripe>| stripe.queue.close(stripe.medium.clock.monotone());
         self.stripes.iter().for_each(close);
         let scribes = {
             let mut scribes = self.scribes.lock().expect("no holder of this lock panics");
@@ -74,7 +76,7 @@ impl Inner {
         let own = std::thread::current().id();
         let others = scribes.into_iter().filter(|it| it.thread().id() != own);
         let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
-        assemble::tell_closed(&self.stripes, closed);
+        store::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
             // The ring first: what it has read may be answered by the pool.
             if let Some(ring) = &stripe.ring {
@@ -100,17 +102,17 @@ impl Cache {
     /// # Errors
     /// See [`OpenError`]; nothing on disk is changed then.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let assemble::Running {
+        let store::Running {
+            shared,
             stripes,
             scribes,
             keeper,
-        } = assemble::start(&config)?;
-        let members = Arc::clone(&stripes[0].members);
+        } = store::start(&config)?;
         let scribes = std::sync::Mutex::new(scribes);
         let closed = std::sync::atomic::AtomicBool::new(false);
         let inner = Arc::new(Inner {
             stripes,
-            members,
+            shared,
             scribes,
             flights: fetch_once::Flights::default(),
             rules: std::sync::Mutex::default(),
@@ -138,39 +140,39 @@ impl Cache {
 
     /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
     fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
-        &self.hold.inner.stripes[self.hold.inner.members.owner(key)]
+        &self.hold.inner.stripes[self.shared().members.owner(key)]
     }
 
-    /// Any stripe, for what all of them have in common.
-    fn any_stripe(&self) -> &Stripe {
-        &self.hold.inner.stripes[0]
+    /// What all stripes have in common.
+    fn shared(&self) -> &Shared {
+        &self.hold.inner.shared
     }
 
     fn secret(&self) -> &Secret {
-        &self.any_stripe().secret
+        &self.shared().secret
     }
 
     fn budget(&self) -> &Budget {
-        &self.any_stripe().budget
+        &self.shared().budget
     }
 
     /// The part of it that pending writes may take.
     fn write_budget(&self) -> &Budget {
-        &self.any_stripe().write_budget
+        &self.shared().write_budget
     }
 
     fn hot(&self) -> &Arc<Hot> {
-        &self.any_stripe().hot
+        &self.shared().hot
     }
 
     /// For what happens on no device in particular.
     fn counters(&self) -> &Counters {
-        &self.any_stripe().counters
+        &self.shared().counters
     }
 
     /// A version that is higher than all given out before, in this run or another.
     pub fn next_version(&self) -> Version {
-        self.hold.inner.members.draw_version()
+        self.shared().members.draw_version()
     }
 
     /// Looks for an object. Costs no disk access when memory knows the answer; the disk is asked
@@ -285,11 +287,11 @@ impl Cache {
             .collect();
         self.counters().rules.add(lines.len() as u64);
         // Those of devices that have failed and are left out hold nothing that counts.
-        let live = |(n, _): &(usize, _)| inner.members.is_live(*n);
+        let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
         for stripe in &stripes {
-            stripe.rules.add(&lines, &stripe.budget);
+            stripe.rules.add(&lines, &stripe.medium.budget);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());
@@ -333,7 +335,7 @@ impl Cache {
     fn forget(&self, key: KeyHash) -> (Version, bool) {
         let stripe = self.stripe(key);
         let (version, known) = stripe.remove(key);
-        stripe.counters.removes.add(1);
+        stripe.medium.counters.removes.add(1);
         (version, known)
     }
 
@@ -404,7 +406,7 @@ impl Cache {
     /// The same for what only makes its user faster: `None` as soon as half of the budget is spent
     /// on what hot objects cannot give back.
     pub fn reserve_spare(&self, bytes: u64) -> Option<Reservation> {
-        let roomy = self.any_stripe().available_bytes() > self.budget().limit() / 2;
+        let roomy = self.shared().available_bytes() > self.budget().limit() / 2;
         roomy.then(|| self.reserve_bulk(bytes)).flatten()
     }
 
@@ -427,16 +429,14 @@ impl Cache {
             early_evictions += shard.policy.early_evictions();
         }
         let sum = |of: fn(&Stripe) -> u64| stripes.iter().map(|stripe| of(stripe)).sum::<u64>();
-        let count = |of: fn(&Counters) -> &Counter| {
-            stripes
-                .iter()
-                .map(|it| of(&it.counters).value())
-                .sum::<u64>()
+        let counters = || {
+            let of_stripes = stripes.iter().map(|it| &it.medium.counters);
+            of_stripes.chain([&self.shared().counters])
         };
-        let busy = |of: fn(&Counters) -> &BusyCounter| {
-            let counts = stripes.iter().map(|it| of(&it.counters).value());
-            counts.sum::<u64>()
-        };
+        let count =
+            |of: fn(&Counters) -> &Counter| counters().map(|it| of(it).value()).sum::<u64>();
+        let busy =
+            |of: fn(&Counters) -> &BusyCounter| counters().map(|it| of(it).value()).sum::<u64>();
         Stats {
             health: self.health(),
             devices: stripes.len() as u64,
@@ -444,17 +444,21 @@ impl Cache {
             devices_uring: sum(|it| u64::from(it.ring.is_some())),
             entries,
             live_entries: sum(|it| it.live_entries()),
-            entries_exact: self.any_stripe().geometry.family == Family::Log,
+            entries_exact: stripes
+                .iter()
+                .all(|it| it.medium.geometry.family == Family::Log),
             early_evictions,
-            device_bytes: sum(|it| it.geometry.device_bytes),
+            device_bytes: sum(|it| it.medium.geometry.device_bytes),
             device_bytes_min: stripes
                 .iter()
-                .map(|it| it.geometry.device_bytes)
+                .map(|it| it.medium.geometry.device_bytes)
                 .min()
                 .unwrap_or(0),
-            log_bytes: sum(|it| it.geometry.segments * u64::from(it.geometry.segment_bytes)),
-            index_bytes: sum(|it| it.index.bytes()),
-            index_slots: sum(|it| it.geometry.slots()),
+            log_bytes: sum(|it| {
+                it.medium.geometry.segments * u64::from(it.medium.geometry.segment_bytes)
+            }),
+            index_bytes: sum(|it| it.index.shape.bytes()),
+            index_slots: sum(|it| it.medium.geometry.slots()),
             hot_bytes: self.hot().bytes(),
             pending_bytes: sum(|it| it.queue.bytes() as u64),
             memory_used_bytes: self.budget().used(),

@@ -12,10 +12,11 @@ use super::{Cache, write};
 use crate::completion::Outcome;
 use crate::error::{PutError, ReadError};
 use crate::key::KeyHash;
+use crate::memory::Kept;
 use crate::object::{Cut, Version};
-use crate::record::Kept;
 use crate::shard::Found;
-use crate::stripe::{Hint, Lookup, Wanted};
+use crate::shard::Wanted;
+use crate::stripe::{Hint, Lookup};
 
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]
@@ -368,7 +369,7 @@ impl Spans {
     /// Asks for the next span while this one is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
         let stripe = self.cache.stripe(self.key);
-        let roomy = stripe.available_bytes() > stripe.budget.limit() / 8;
+        let roomy = stripe.shared.available_bytes() > stripe.medium.budget.limit() / 8;
         let asked = self.asked.iter().any(|(asked, _)| *asked == span);
         if roomy && !asked && self.cut.bounds(span).start < end {
             self.ask(span, end);

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::Cache;
+use crate::Config;
+use crate::PolicyKind;
+use crate::Put;
 use crate::device::MemoryDevice;
 use crate::error::PutError;
 use crate::stats::Health;
-use crate::{Config, PolicyKind, Put};
 
 #[test]
 fn a_panic_under_a_shards_lock_takes_the_device_out_and_leaves_nobody_waiting() {

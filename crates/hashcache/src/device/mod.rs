@@ -1,7 +1,7 @@
 //! Where bytes are kept: a file or block device, memory, a device that fails on purpose, or
 //! one that takes its time.
 //!
-//! Calls block; the engine's own threads make them (`io`, `flush`). Offsets and lengths are
+//! Calls block; the engine's own threads make them (`io`, `writer`). Offsets and lengths are
 //! multiples of [`Device::alignment`], buffers are aligned to 4 KiB
 //! (`AlignedBuf`).
 //!
@@ -12,7 +12,6 @@ mod disk_model;
 mod fault;
 mod file;
 mod memory;
-mod probe;
 mod throttle;
 mod uring;
 
@@ -23,8 +22,6 @@ pub use disk_model::{DiskModel, DiskModelError};
 pub use fault::{Fault, FaultDevice};
 pub use file::{FileDevice, FileError};
 pub use memory::MemoryDevice;
-pub(crate) use probe::nameless_file;
-pub use probe::{Probe, ProbeError, probe_blank, probe_written};
 pub use throttle::{Pace, ThrottleDevice, ThrottleFigures};
 pub(crate) use uring::{Request, Ring};
 

@@ -10,6 +10,8 @@ pub(crate) const PART_BODY: usize = PART_BYTES - PART_HEADER;
 
 /// Bytes of a part in front of its body.
 pub(crate) const PART_HEADER: usize = 64;
+/// Bytes of the check behind a row, in a checkpoint whose rows are read one by one.
+pub(crate) const ROW_CHECK: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCcp");
 
 /// The head of a checkpoint part; the body follows.

@@ -1,7 +1,6 @@
 //! Every record on disk: encode, decode, nothing else. `docs/FORMAT.md` is this module in prose.
 //!
-//! Called by `circular_log`, `disk_table`, `journal`, `checkpoint` and `recover`; calls `key` for
-//! MACs.
+//! Called by what lies in `disk` and by `store/recover`; calls `key` for MACs.
 //!
 //! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
 //! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the
@@ -18,7 +17,7 @@ pub(crate) use batch::{
     BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL, LIST_ENTRY,
     Listed,
 };
-pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part};
+pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part, ROW_CHECK};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
     Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Place as RecordPlace, Prelude, TAIL_HEADER, Tail,

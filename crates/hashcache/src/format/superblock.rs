@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
-use crate::geometry::Geometry;
 use crate::key::Secret;
-use crate::members::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
+use crate::membership::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
 /// Size of a superblock, bytes; copy A lies at 0, copy B right behind it.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
@@ -124,25 +123,6 @@ pub(crate) enum SuperblockError {
 }
 
 impl Superblock {
-    /// What was built is from now on `geometry`.
-    pub(crate) fn set_geometry(&mut self, geometry: &Geometry) {
-        self.family = geometry.family;
-        self.unit_bytes = geometry.unit_bytes;
-        self.device_bytes = geometry.device_bytes;
-        self.segment_bytes = geometry.segment_bytes;
-        self.block_bytes = geometry.block_bytes;
-        self.ways = geometry.ways;
-        self.object_bytes = geometry.object_bytes;
-        self.journal_offset = geometry.journal_offset;
-        self.journal_bytes = geometry.journal_bytes;
-        self.checkpoint_offset = geometry.checkpoint_offset;
-        self.checkpoint_bytes = geometry.checkpoint_bytes;
-        self.table_offset = geometry.table_offset;
-        self.sets = geometry.sets;
-        self.log_offset = geometry.log_offset;
-        self.segments = geometry.segments;
-    }
-
     pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut out = [0; SUPERBLOCK_BYTES];
         put(&mut out, 0, &MAGIC);

@@ -2,8 +2,7 @@
 
 use super::Geometry;
 use crate::config::{Config, PolicyKind, Rows};
-use crate::format::{Family, PART_BODY};
-use crate::index_file::ROW_CHECK;
+use crate::format::{Family, PART_BODY, ROW_CHECK};
 use crate::key::SHARDS;
 use crate::policy::{
     SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes, spill_bytes,

@@ -1,15 +1,15 @@
 //! Buffers aligned to 4 KiB, as direct I/O asks for.
 //!
 //! A buffer of some size is a mapping of its own: given back, it is gone, whatever else lies in the
-//! heap. Those of the usual length are used again (`spares`).
+//! heap. Those of the usual length are used again (`buffer_pool`).
 //! Cost: two system calls and a page fault per 4 KiB.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::budget::Reservation;
+use super::buffer_pool::Spares;
 use super::mapping::Mapping;
-use super::spares::Spares;
 
 /// Buffers from this size on are mapped.
 const MAPPED: usize = 16 << 10;

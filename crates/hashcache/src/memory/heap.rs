@@ -1,6 +1,6 @@
 //! The heap: has the allocator give back to the system what was freed.
 //!
-//! Called by `keeper`. Of a burst of pending writes glibc keeps all that is freed, because
+//! Called by `pressure`. Of a burst of pending writes glibc keeps all that is freed, because
 //! something small that still lives lies behind it: 280 of 400 MiB, which no budget knows of.
 //!
 //! Cost: a walk over what is free, some milliseconds; so only after much was freed, and seldom.

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
-use super::shelf::{Held, Shelf, Stored};
+use super::pinned::{Held, Shelf, Stored};
+use super::sharded_lock::{ReadLocked, WideLocks, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
-use super::wide_lock::{ReadLocked, WideLocks, WriteLocked};
+use crate::address::LogPos;
 use crate::key::{KeyHash, KeyMap};
-use crate::policy::LogPos;
 use crate::record::Record;
 use crate::stats::BusyCounter;
 
@@ -369,7 +369,7 @@ impl Hot {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shelf::Stand;
+    use super::super::pinned::Stand;
     use super::*;
     use crate::format::{Fields, Kind};
     use crate::key::Secret;

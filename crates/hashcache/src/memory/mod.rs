@@ -1,32 +1,34 @@
 //! Memory: one budget for everything, aligned buffers for the device, the index, the hot objects.
 //!
-//! Called by `cache`, `io`, `flush` and `policy`.
+//! Called by `cache`, `io`, `writer` and `policy`.
 //!
 //! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget, which is
 //! what the operator was told (`--memory`).
 
 mod budget;
 mod buffer;
+mod buffer_pool;
 mod chunk;
 mod heap;
 mod hot;
 mod index;
-mod keeper;
+mod kept;
 mod mapping;
-mod shelf;
+mod pinned;
+mod pressure;
+mod sharded_lock;
 mod slab;
-mod spares;
-mod surroundings;
+mod system_memory;
 mod wakes;
-mod wide_lock;
 
 pub use budget::Reservation;
 pub(crate) use budget::{Budget, Class, Turn, Waiting};
 pub use buffer::AlignedBuf;
+pub(crate) use buffer_pool::Spares;
 pub(crate) use chunk::Chunk;
 pub(crate) use hot::Hot;
 pub(crate) use index::IndexMemory;
-pub(crate) use keeper::Keeper;
-pub(crate) use shelf::{Held, Stand};
-pub(crate) use spares::Spares;
-pub(crate) use wide_lock::{ReadLocked, WideLocks, WriteLocked};
+pub(crate) use kept::Kept;
+pub(crate) use pinned::{Held, Stand};
+pub(crate) use pressure::Keeper;
+pub(crate) use sharded_lock::{ReadLocked, WideLocks, WriteLocked};

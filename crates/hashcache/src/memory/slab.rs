@@ -21,7 +21,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::budget::{Budget, Reservation};
-use super::shelf;
+use super::pinned;
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
@@ -72,7 +72,7 @@ impl Arena {
     /// An empty slab, if the arena has one and the budget has room for it and the shelf of what
     /// will end in it.
     pub(super) fn open(self: &Arc<Self>, budget: &Budget) -> Option<Open> {
-        let reservation = budget.reserve_free(SLAB_BYTES as u64 + shelf::bytes())?;
+        let reservation = budget.reserve_free(SLAB_BYTES as u64 + pinned::bytes())?;
         self.open_reserved(reservation).ok()
     }
 
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_spent_budget_gives_no_slab() {
-        let budget = Budget::new(SLAB_BYTES as u64 + shelf::bytes());
+        let budget = Budget::new(SLAB_BYTES as u64 + pinned::bytes());
         let arena = Arena::new(8).unwrap();
         let _first = arena.open(&budget).unwrap();
         assert!(arena.open(&budget).is_none());

@@ -4,7 +4,7 @@
 //! go of to make room for another, under the lock of a shard. A waker that enters the cache there
 //! would wait for the lock that its own thread holds, for ever.
 //!
-//! Called by `budget` to wake, and by `wide_lock` when a value is locked and let go of.
+//! Called by `budget` to wake, and by `sharded_lock` when a value is locked and let go of.
 //!
 //! Invariant: what is left to be woken is woken when the thread lets go of the last value it
 //! writes.
@@ -76,7 +76,7 @@ mod tests {
     use std::task::{Context, Wake};
 
     use super::super::budget::{Budget, Class};
-    use super::super::wide_lock::WideLocks;
+    use super::super::sharded_lock::WideLocks;
     use super::*;
 
     /// Counts how often it is woken while the value is free.

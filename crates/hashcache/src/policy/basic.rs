@@ -27,8 +27,8 @@ impl Policy for Basic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Slot;
     use crate::key::Secret;
-    use crate::policy::Slot;
 
     #[test]
     fn a_name_has_one_place_and_asks_nothing_before_it_takes_it() {

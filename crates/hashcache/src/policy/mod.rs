@@ -16,7 +16,7 @@
 //! Each cell has a test that counts device calls (`tests/it/cost.rs`, `tests/it/groups.rs`,
 //! `tests/it/readmission.rs`, and for the bits `log.rs`, `log_lru.rs`, `ranks.rs` and
 //! `held_sets.rs`).
-//! Called by `stripe` and `flush` under the shard's lock, so nothing here may wait, read or
+//! Called by `stripe` and `writer` under the shard's lock, so nothing here may wait, read or
 //! allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
@@ -51,16 +51,9 @@ pub(crate) use spill::spill_bytes;
 /// Entries in a row, slots in a set.
 pub(crate) const WAYS: usize = 8;
 
+use crate::address::{LogPos, SetId, Slot};
 use crate::key::KeyHash;
 use crate::object::Version;
-
-/// Units since the log was made. Never used twice, so a position names one record for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LogPos(pub(crate) u64);
-
-/// A set of the Disk Table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SetId(pub(crate) u64);
 
 /// The state a shard's sets were in when one of them was looked for: what is read of it meanwhile
 /// may be taken over only if none has changed since.
@@ -71,10 +64,6 @@ impl Epoch {
     /// Of policies that learn a set once and keep it, or learn none.
     pub(crate) const ANY: Self = Self(0);
 }
-
-/// A slot within its set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(pub(crate) usize);
 
 /// Most places a look-up can name: two rows of eight.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;

@@ -10,48 +10,24 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Read, Stripe};
-use crate::completion::{Outcome, Promise, promise};
-use crate::disk_table;
+use super::Stripe;
+use crate::address::{LogPos, SetId};
+use crate::completion::Outcome;
+use crate::disk::index_rows;
+use crate::disk::table;
+use crate::disk::{Medium, Read};
 use crate::format::Kind;
-use crate::index_file;
 use crate::key::KeyHash;
+use crate::memory::Kept;
 use crate::memory::WriteLocked;
-use crate::object::Version;
-use crate::policy::{Candidates, Epoch, Located, LogPos, SetId};
-use crate::record::{Kept, Record};
-use crate::shard::{Found, Pending, Reading, Shard};
+use crate::policy::{Candidates, Epoch, Located};
+use crate::record::Record;
+use crate::shard::{Found, Pending, Question, Reading, Shard, Wanted};
 use crate::stats::Health;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 
 /// How many editions of the index file a look-up goes by before it is a miss.
 const EDITIONS_MAX: usize = 3;
-
-/// What a look-up wants.
-#[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) key: KeyHash,
-    pub(crate) name: Bytes,
-    /// `None`: the head, whatever its version.
-    pub(crate) span: Option<(Version, u32)>,
-    /// Content expected, bytes; 0 when not known.
-    pub(crate) expect: usize,
-}
-
-impl Wanted {
-    pub(super) fn is(&self, record: &Record) -> bool {
-        let right_part = match self.span {
-            None => record.fields.kind == Kind::Head,
-            Some((version, span)) => {
-                record.fields.kind == Kind::Span
-                    && record.fields.version == version
-                    && record.fields.span == span
-            }
-        };
-        right_part && record.fields.key == self.key && record.name == self.name
-    }
-}
 
 /// What memory says without changing anything.
 pub(crate) enum Recalled {
@@ -134,40 +110,6 @@ pub(super) enum Asked {
     Disk(Box<Question>),
 }
 
-/// A look-up that the disk has to answer. Others who want the same wait for its outcome.
-pub(crate) struct Question {
-    pub(super) wanted: Wanted,
-    pub(super) located: Located,
-    /// It has waited for a run that was being read.
-    pub(super) has_waited: bool,
-    pub(super) reading: Arc<Reading>,
-    pub(super) promise: Promise<Found>,
-}
-
-impl Question {
-    fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
-        let (promise, outcome) = promise();
-        let reading = Arc::new(Reading {
-            outcome,
-            stale: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-            question: Mutex::new(None),
-        });
-        shard.reading.insert(wanted.key, Arc::clone(&reading));
-        Self {
-            wanted,
-            located,
-            has_waited: false,
-            reading,
-            promise,
-        }
-    }
-
-    pub(super) fn outcome(&self) -> Outcome<Found> {
-        self.reading.outcome.clone()
-    }
-}
-
 impl Stripe {
     /// Answers from memory what memory can answer, and has the disk asked otherwise.
     pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
@@ -191,7 +133,7 @@ impl Stripe {
 
     /// The head of `name`, if it is hot: the shortest way an answer can take.
     pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<Kept> {
-        self.hot.hit(key, self.is_head(name)).map(Kept::Held)
+        self.shared.hot.hit(key, self.is_head(name)).map(Kept::Held)
     }
 
     /// Whether a record is the head of `name`, and counts.
@@ -217,7 +159,7 @@ impl Stripe {
             && !shard.reading.contains_key(&key)
             && self.locate(&shard, key) == Located::Nowhere
         {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return Recalled::Nothing;
         }
         Recalled::Unsure
@@ -229,8 +171,8 @@ impl Stripe {
             // What it replaced is older, so it is gone too.
             return Recalled::Nothing;
         }
-        self.counters.pending_hits.add(1);
-        Recalled::Found(pending.hit(&self.budget))
+        self.medium.counters.pending_hits.add(1);
+        Recalled::Found(pending.hit(&self.medium.budget))
     }
 
     /// What memory says, or a question for the disk that others can join from now on.
@@ -239,7 +181,7 @@ impl Stripe {
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
         let right = |it: &Record| wanted.is(it) && !self.rules.judge(it).gone;
-        if let Some(record) = self.hot.hit(wanted.key, right) {
+        if let Some(record) = self.shared.hot.hit(wanted.key, right) {
             return Asked::Memory(Lookup::Found(Kept::Held(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
@@ -249,7 +191,7 @@ impl Stripe {
             });
         }
         if let Some(reading) = shard.reading.get(&wanted.key) {
-            self.counters.joined_reads.add(1);
+            self.medium.counters.joined_reads.add(1);
             let (outcome, question) = (reading.outcome.clone(), reading.take_question());
             drop(shard);
             // Two want it: neither may have to wait until the other gets round to it.
@@ -261,7 +203,7 @@ impl Stripe {
         shard.policy.looked_for(wanted.key);
         let located = self.locate(&shard, wanted.key);
         if located == Located::Nowhere {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return Asked::Memory(Lookup::Nothing);
         }
         let question = Box::new(Question::new(&mut shard, wanted, located));
@@ -278,7 +220,7 @@ impl Stripe {
     /// has no other answer.
     pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<Question> {
         let mut shard = self.shard(wanted.key);
-        let known = self.hot.contains(wanted.key)
+        let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
             || shard.reading.contains_key(&wanted.key);
         let located = self.locate(&shard, wanted.key);
@@ -338,7 +280,7 @@ impl Stripe {
         let mut shard = self.shard(wanted.key);
         shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return None;
         };
         // A rule may have come since it was read. One that has been forgotten since had outlived
@@ -351,10 +293,10 @@ impl Stripe {
         let is_gone =
             self.rules.any() && (self.rules.judge(&record).gone || outlived() || missed_pass());
         if is_gone || reading.gone.load(Ordering::Acquire) {
-            self.counters.misses.add(1);
+            self.medium.counters.misses.add(1);
             return None;
         }
-        self.counters.disk_hits.add(1);
+        self.medium.counters.disk_hits.add(1);
         // Once the device has failed its names get other owners, who know nothing of this read.
         if self.health() == Health::OutOfService {
             return Some(Kept::alone(record));
@@ -366,8 +308,8 @@ impl Stripe {
             }
             // A span of a large object is not worth the small ones it would push out.
             let whole = record.fields.total.unwrap_or(u64::MAX);
-            if whole <= self.budget.limit() / 64
-                && let Some(hot) = self.hot.insert(&record, record.at)
+            if whole <= self.medium.budget.limit() / 64
+                && let Some(hot) = self.shared.hot.insert(&record, record.at)
             {
                 return Some(Kept::Held(hot));
             }
@@ -427,7 +369,7 @@ impl Stripe {
             Located::Log(ref candidates) => self.find_in_log(wanted, candidates, None),
             Located::Set(set, epoch) => self.find_in_set(wanted, set, epoch),
             Located::Slot(set, slot) => {
-                let slot = disk_table::read_slot(self, set, slot)?;
+                let slot = table::read_slot(&self.medium, set, slot)?;
                 self.find_in_slot(wanted, &slot)
             }
         }
@@ -461,12 +403,12 @@ impl Stripe {
                 }
                 // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
                 // serving it would be a lie.
-                Read::Record(_) => self.counters.false_reads.add(1),
+                Read::Record(_) => self.medium.counters.false_reads.add(1),
                 Read::Passed => {}
                 // It could have been the newest version of this name: an older one must not be
                 // served in its stead, so all that could be one are forgotten.
                 Read::Damaged => {
-                    self.counters.damaged.add(1);
+                    self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
                     return None;
                 }
@@ -488,7 +430,7 @@ impl Stripe {
         };
         let question = self.answer_hot(question)?;
         let key = question.wanted.key;
-        let saved = self.saved_row(key, row, Self::read_bytes);
+        let saved = self.saved_row(key, row, Medium::read_bytes);
         let located = saved.map_or(Located::Nowhere, |(shard, saved)| {
             Located::Log(shard.policy.resolve(key, &saved, self.log.head()))
         });
@@ -507,14 +449,14 @@ impl Stripe {
         &self,
         key: KeyHash,
         row: u32,
-        read: fn(&Self, u64, usize) -> Option<Bytes>,
+        read: fn(&Medium, u64, usize) -> Option<Bytes>,
     ) -> Option<(WriteLocked<'_, Shard>, Vec<u8>)> {
-        let row = self.index.row_number(key.shard(), row);
+        let row = self.index.shape.row_number(key.shard(), row);
         for _ in 0..EDITIONS_MAX {
-            let edition = self.index_file.edition()?;
-            let saved = index_file::read_row(self, edition, row, read);
+            let edition = self.index.file.edition()?;
+            let saved = index_rows::read_row(&self.medium, &self.index, edition, row, read);
             let shard = self.shard(key);
-            if self.index_file.edition() == Some(edition) {
+            if self.index.file.edition() == Some(edition) {
                 return Some((shard, saved.unwrap_or_default()));
             }
         }
@@ -536,8 +478,8 @@ impl Stripe {
     }
 
     fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
-        let slots = disk_table::read_set(self, set)?;
-        let occupants = disk_table::occupied(self, &slots);
+        let slots = table::read_set(&self.medium, set)?;
+        let occupants = table::occupied(&self.medium, &slots);
         let mut shard = self.shard(wanted.key);
         shard.policy.learn_set(set, epoch, &occupants);
         drop(shard);
@@ -546,17 +488,17 @@ impl Stripe {
         self.find_in_slot(wanted, slot)
     }
 
-    fn find_in_slot(&self, wanted: &Wanted, slot: &disk_table::Filled) -> Option<Record> {
+    fn find_in_slot(&self, wanted: &Wanted, slot: &table::Filled) -> Option<Record> {
         if slot.occupant.key != wanted.key {
-            self.counters.false_reads.add(1);
+            self.medium.counters.false_reads.add(1);
             return None;
         }
-        match disk_table::read_record(self, slot) {
+        match table::read_record(&self.medium, &self.log, slot) {
             Read::Record(record) => {
                 Some(*record).filter(|record| wanted.is(record) && self.is_in_force(record))
             }
             Read::Damaged => {
-                self.counters.damaged.add(1);
+                self.medium.counters.damaged.add(1);
                 None
             }
             Read::Passed | Read::Refused | Read::Failed => None,

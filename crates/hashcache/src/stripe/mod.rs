@@ -1,88 +1,58 @@
 //! A stripe: the table and log of one device with everything in memory that belongs to them.
 //!
-//! `cache` asks it for records, `flush` writes for it, `recover` fills it. Here its state changes:
-//! records are put and removed, health is gained and lost. `lookup` answers; `read`, `submit`,
-//! `run` and `group` read.
+//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. Here its state
+//! changes: records are put and removed. `lookup` answers; `read`, `ring_read`, `read_ahead` and
+//! `group_read` read.
 //!
 //! Invariant: bytes leave only after MAC, name, version and page checksums were verified, and the
 //! head had not passed them when the read was complete.
 
-mod bad_places;
-mod group;
-mod learn;
+mod group_read;
+mod load_sets;
 mod lookup;
 mod read;
-mod run;
-mod submit;
+mod read_ahead;
+mod ring_read;
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use bad_places::BadPlaces;
-use group::RunsUnderWay;
-pub(crate) use lookup::{Deferred, Hint, Lookup, Question, Recalled, Wanted};
-pub(crate) use read::Read;
+use group_read::RunsUnderWay;
+pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
 
-use crate::circular_log::LogMap;
-use crate::clock::Clock;
-use crate::device::{Device, Ring};
-use crate::flush::Queue;
+use crate::address::LogPos;
+use crate::bans::Rules;
+use crate::device::Ring;
+use crate::disk::circular_log::LogMap;
+use crate::disk::{Index, Medium};
 use crate::format::{Family, Removed};
-use crate::geometry::{Geometry, IndexId, IndexShape};
-use crate::index_file::IndexFile;
+use crate::geometry::rules_max;
 use crate::io::Pool;
-use crate::journal;
-use crate::key::{KeyHash, SHARDS, Secret};
-use crate::members::Members;
-use crate::memory::{Budget, Hot, ReadLocked, Spares, WideLocks, WriteLocked};
+use crate::key::{KeyHash, SHARDS};
+use crate::members::Peer;
+use crate::memory::{ReadLocked, WriteLocked};
 use crate::object::Version;
-use crate::policy::{Located, LogPos};
-use crate::rules::Rules;
+use crate::policy::Located;
 use crate::shard::{Beginnings, Begun, Pending, Shard};
-use crate::stats::{Counters, Health};
-use crate::sync::atomic::{AtomicU8, Ordering};
-
-const RECOVERING: u8 = 0;
-const IN_SERVICE: u8 = 1;
-const OUT_OF_SERVICE: u8 = 2;
+use crate::shared::Shared;
+use crate::stats::Health;
+use crate::sync::atomic::Ordering;
+use crate::write_queue::Queue;
 
 /// See the module's head.
 pub(crate) struct Stripe {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) device_id: u16,
-    /// What the device is called in the log.
-    path: PathBuf,
-    pub(crate) members: Arc<Members>,
-    pub(crate) geometry: Geometry,
-    pub(crate) index: IndexShape,
-    pub(crate) index_id: IndexId,
-    pub(crate) index_file: IndexFile,
-    pub(crate) secret: Secret,
+    pub(crate) medium: Medium,
+    pub(crate) index: Index,
     pub(crate) log: LogMap,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) rules: Rules,
-    pub(crate) budget: Budget,
-    /// The part of it that pending writes may take.
-    pub(crate) write_budget: Budget,
-    pub(crate) hot: Arc<Hot>,
-    pub(crate) queue: Queue,
-    pub(crate) counters: Counters,
-    pub(crate) clock: Clock,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
     /// Reads what it can, where the kernel lets it.
     pub(crate) ring: Option<Ring>,
-    shards: WideLocks<Shard, SHARDS>,
     /// Those of the shards.
     begun: Box<[Arc<Beginnings>]>,
-    /// Buffers for reads of the usual length.
-    spares: Arc<Spares>,
     runs_under_way: RunsUnderWay,
-    /// Of the footer that recovery read last.
-    pub(crate) footer_bytes: AtomicUsize,
-    health: AtomicU8,
-    /// Where the device refuses to be read.
-    pub(crate) bad_places: BadPlaces,
 }
 
 /// What became of a record that is to be put.
@@ -98,104 +68,65 @@ pub(crate) enum Accepted {
     OutOfService,
 }
 
-/// The parts a stripe is made of. Members, secret, budgets, hot objects and clock are the store's.
+/// The parts a stripe is made of.
 pub(crate) struct Parts {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) device_id: u16,
-    pub(crate) path: PathBuf,
-    pub(crate) members: Arc<Members>,
-    pub(crate) geometry: Geometry,
-    pub(crate) index: IndexShape,
-    pub(crate) index_id: IndexId,
-    pub(crate) secret: Secret,
-    pub(crate) budget: Budget,
-    pub(crate) write_budget: Budget,
-    pub(crate) hot: Arc<Hot>,
-    pub(crate) queue: Queue,
-    pub(crate) clock: Clock,
+    pub(crate) medium: Medium,
+    pub(crate) index: Index,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
     pub(crate) ring: Option<Ring>,
-    pub(crate) shards: Vec<Shard>,
 }
 
 impl Stripe {
     pub(crate) fn new(parts: Parts) -> Self {
+        let (medium, index) = (parts.medium, parts.index);
         Self {
-            log: LogMap::new(&parts.geometry, parts.device_id),
-            spares: read::spares(&*parts.device, &parts.budget),
-            rules: Rules::new(&parts.secret, journal::rules_max(&parts.geometry)),
-            device: parts.device,
-            device_id: parts.device_id,
-            path: parts.path,
-            members: parts.members,
-            geometry: parts.geometry,
-            index: parts.index,
-            index_id: parts.index_id,
-            index_file: IndexFile::default(),
-            secret: parts.secret,
-            write_budget: parts.write_budget,
-            budget: parts.budget,
-            hot: parts.hot,
+            log: LogMap::new(&medium.geometry, medium.device_id),
+            rules: Rules::new(&medium.secret, rules_max(&medium.geometry)),
+            begun: index.views().map(|it| Arc::clone(&it.begun)).collect(),
+            medium,
+            index,
+            shared: parts.shared,
             queue: parts.queue,
-            counters: Counters::default(),
-            clock: parts.clock,
             pool: parts.pool,
             ring: parts.ring,
-            begun: parts
-                .shards
-                .iter()
-                .map(|it| Arc::clone(&it.begun))
-                .collect(),
-            shards: WideLocks::new(parts.shards),
             runs_under_way: RunsUnderWay::default(),
-            footer_bytes: AtomicUsize::new(0),
-            health: AtomicU8::new(RECOVERING),
-            bad_places: BadPlaces::default(),
         }
     }
 
-    /// The shard of `key`, for who changes something. Costs a lock for each lane.
+    /// This device, as the others of the store know it.
+    pub(crate) fn peer(&self) -> Peer {
+        Peer {
+            health: Arc::clone(&self.medium.health),
+            queue: Arc::downgrade(&self.queue),
+        }
+    }
+
+    /// See [`Index::shard`].
     pub(crate) fn shard(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
-        self.shard_at(key.shard())
+        self.index.shard(key)
     }
 
     pub(crate) fn shard_at(&self, n: usize) -> WriteLocked<'_, Shard> {
-        let (shard, is_broken) = self.shards.write_anyway(n);
-        if is_broken {
-            self.fail_broken();
-        }
-        shard
-    }
-
-    /// A thread has panicked while it changed a shard: what that says may be wrong, so the device
-    /// goes out of service, and nobody waits for what would never come.
-    #[cold]
-    fn fail_broken(&self) {
-        self.fail(
-            "a panic",
-            &std::io::Error::other("an index is half changed"),
-        );
+        self.index.shard_at(n)
     }
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = WriteLocked<'_, Shard>> {
-        (0..SHARDS).map(|n| self.shard_at(n))
+        self.index.shards()
     }
 
-    /// The shard of `key`, for who only looks, beside others who do.
+    /// See [`Index::view`].
     pub(crate) fn view(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
-        self.view_at(key.shard())
+        self.index.view(key)
     }
 
     pub(crate) fn view_at(&self, n: usize) -> ReadLocked<'_, Shard> {
-        let (shard, is_broken) = self.shards.read_anyway(n);
-        if is_broken {
-            self.fail_broken();
-        }
-        shard
+        self.index.view_at(n)
     }
 
     pub(crate) fn views(&self) -> impl Iterator<Item = ReadLocked<'_, Shard>> {
-        (0..SHARDS).map(|n| self.view_at(n))
+        self.index.views()
     }
 
     /// Entries of the index whose records are still there. Costs a walk over the index.
@@ -205,38 +136,33 @@ impl Stripe {
     }
 
     pub(crate) fn draw_version(&self) -> Version {
-        self.members.draw_version()
+        self.shared.members.draw_version()
     }
 
     pub(crate) fn next_version(&self) -> u64 {
-        self.members.next_version()
+        self.shared.members.next_version()
     }
 
     /// Recovery found `version` given out.
     pub(crate) fn version_was_drawn(&self, version: u64) {
-        self.members.version_was_drawn(version);
+        self.shared.members.version_was_drawn(version);
     }
 
     /// Whether the record of a head counts here: not if its name belonged to another device since.
     fn counts(&self, key: KeyHash, version: Version) -> bool {
-        self.members.counts(key, version, self.device_id)
+        self.shared
+            .members
+            .counts(key, version, self.medium.device_id)
     }
 
     pub(crate) fn health(&self) -> Health {
-        match self.health.load(Ordering::Acquire) {
-            RECOVERING => Health::Recovering,
-            IN_SERVICE => Health::InService,
-            _ => Health::OutOfService,
-        }
+        self.medium.health.get()
     }
 
     /// The index is known. What was removed while it was not is forgotten now.
     pub(crate) fn recovered(&self) {
         self.forget_removing(0..SHARDS);
-        let from = RECOVERING;
-        let _ = self
-            .health
-            .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
+        self.medium.health.recovered();
     }
 
     /// Forgets what is being removed: recovery may have learned of it after that began.
@@ -259,11 +185,7 @@ impl Stripe {
 
     /// Takes the device out; what is in memory is still served.
     pub(crate) fn fail(&self, what: &'static str, error: &std::io::Error) {
-        if self.health.swap(OUT_OF_SERVICE, Ordering::AcqRel) != OUT_OF_SERVICE {
-            let device = self.path.display();
-            tracing::error!(%error, what, %device, "device taken out of service");
-            self.queue.wake();
-        }
+        self.medium.health.fail(what, error);
     }
 
     /// Drops all pending records.
@@ -276,7 +198,7 @@ impl Stripe {
 
     /// Nothing is read or written any more; what is hot is still served.
     pub(crate) fn end(&self) {
-        self.health.store(OUT_OF_SERVICE, Ordering::Release);
+        self.medium.health.end();
         self.abandon();
     }
 
@@ -305,13 +227,13 @@ impl Stripe {
         // Drawn and forgotten under one lock: a checkpoint that begins later sees it gone.
         let version = self.draw_version();
         let dropped = shard.supersede(key, version);
-        self.hot.remove(key);
+        self.shared.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
         // What the policy cannot forget is masked until the remove is on disk. (The index of the
         // log family is not known yet during recovery, `recovered` forgets again.)
         let masked = match self.health() {
-            Health::InService => self.geometry.family == Family::Table,
+            Health::InService => self.medium.geometry.family == Family::Table,
             Health::Recovering => true,
             Health::OutOfService => false,
         };
@@ -394,7 +316,8 @@ impl Stripe {
 
     /// Takes out of the hot objects what rules bar: they are about to be forgotten.
     pub(crate) fn let_go_of_barred(&self) {
-        self.hot
+        self.shared
+            .hot
             .remove_all(|record| self.rules.judge(record).is_barred());
     }
 
@@ -424,7 +347,7 @@ impl Stripe {
         let Ok(other) = shard.put(Arc::clone(pending)) else {
             return Accepted::Superseded;
         };
-        self.hot.remove(fields.key);
+        self.shared.hot.remove(fields.key);
         drop(shard);
         drop((older, other));
         self.push(pending);
@@ -441,7 +364,7 @@ impl Stripe {
         let Ok(other) = shard.put(Arc::clone(pending)) else {
             return Accepted::Superseded;
         };
-        self.hot.remove(key);
+        self.shared.hot.remove(key);
         drop(shard);
         drop(other);
         self.push(pending);
@@ -449,14 +372,15 @@ impl Stripe {
     }
 
     fn push(&self, pending: &Arc<Pending>) {
-        self.counters.puts.add(1);
-        self.queue.push(Arc::clone(pending), self.clock.monotone());
+        self.medium.counters.puts.add(1);
+        self.queue
+            .push(Arc::clone(pending), self.medium.clock.monotone());
     }
 
     /// Drops entries the head has passed from the rows of `shards` that belong to `segment`: every
     /// row once a lap.
     pub(crate) fn sweep(&self, segment: u64, shards: Range<usize>) {
-        let segments = self.geometry.segments;
+        let segments = self.medium.geometry.segments;
         for mut shard in shards.map(|n| self.shard_at(n)) {
             let rows = u64::from(shard.policy.rows());
             let row = |part: u64| u32::try_from(rows * part / segments).unwrap_or(u32::MAX);

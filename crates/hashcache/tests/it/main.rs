@@ -1,7 +1,7 @@
 //! The public face from outside: one file a theme. `support` holds what they share.
 //!
-//! Campaigns: `HASHCACHE_TEST_ROUNDS=n` makes the random tests n times as long; `cargo xtask
-//! models` and `cargo xtask stress` set more (`support`).
+//! Campaigns: `HASHCACHE_TEST_ROUNDS=n` makes the random tests n times as long; `cargo campaign
+//! models` and `cargo campaign stress` set more (`support`).
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

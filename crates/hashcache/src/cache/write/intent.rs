@@ -13,12 +13,12 @@ use super::super::follow::Stream;
 use super::super::{Cache, Hit};
 use super::Writer;
 use super::memory::{RECORD_OVERHEAD, reserve_head};
+use crate::address::LogPos;
+use crate::bans::Label;
 use crate::error::PutError;
 use crate::key::KeyHash;
 use crate::memory::Chunk;
 use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, Version};
-use crate::policy::LogPos;
-use crate::rules::Label;
 use crate::shard::Begun;
 use crate::stripe::Stripe;
 
@@ -90,7 +90,7 @@ impl Intent {
     pub(in crate::cache) fn new(cache: &Cache, name: &[u8]) -> Result<Self, PutError> {
         let key = cache.secret().name(name);
         let stripe = cache.stripe(key);
-        if name.is_empty() || name.len() > stripe.geometry.name_bytes_max() {
+        if name.is_empty() || name.len() > stripe.medium.geometry.name_bytes_max() {
             return Err(PutError::Name { length: name.len() });
         }
         let begun = stripe.begin(key);

@@ -29,7 +29,7 @@ pub(super) fn reserve_head(
 ) -> Option<Reserved> {
     let mut reserved = reserve(cache, bytes)?;
     let expected = (bytes as u64).saturating_add(content);
-    let missing = stripe.geometry.slot_bytes().saturating_sub(expected);
+    let missing = stripe.medium.geometry.slot_bytes().saturating_sub(expected);
     if missing > 0 {
         let Some(more) = cache.write_budget().reserve(missing) else {
             cache.counters().puts_refused.add(1);

@@ -19,13 +19,14 @@ use memory::{Refusal, Reserved, reserve_as, reserve_window};
 pub(super) use update::{fill, update_metadata};
 
 use super::follow::{End, Follower, Stream};
+use crate::address::LogPos;
+use crate::bans::{LABEL_ANY, Label};
 use crate::error::PutError;
 use crate::format::{Fields, Kind, MAX_LABELS, record_bytes};
+use crate::memory::Kept;
 use crate::memory::{Chunk, Class, Reservation};
 use crate::object::{Cut, PAGE, Version};
-use crate::policy::LogPos;
-use crate::record::{Kept, Record};
-use crate::rules::{LABEL_ANY, Label};
+use crate::record::Record;
 use crate::shard::Pending;
 use crate::stripe::Accepted;
 

@@ -1,0 +1,426 @@
+//! `cargo campaign conformance`: the public suite of HTTP caching tests against the proxy, as a
+//! forward proxy and in front of an origin.
+//!
+//! The suite (github.com/http-tests/cache-tests) is no part of this repository: get a checkout with
+//! its dependencies (`npm install`) and name it. Its origin and client run under Node.js, the proxy
+//! on a port of the system's choice with an empty cache.
+//!
+//! Invariant: a required test may fail only if it is in [`FORBIDDEN`], with the clause that forbids
+//! what it wants, or with `set_cookie = "protect"` in [`PROTECTED`]; what is listed and passes
+//! fails the run too, so that the lists stay true.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::proxy_process::{BinaryArgs, ProxyCommand};
+use crate::report::Report;
+
+/// Required tests that ask for what a clause forbids; docs/CONFORMANCE.md has the exchanges.
+const FORBIDDEN: [(&str, &str); 1] = [(
+    "headers-store-Transfer-Encoding",
+    "RFC 9112 6.1: a transfer coding is taken out of the field only by decoding it",
+)];
+
+/// Tests, one required and one optimal, that want a response with Set-Cookie stored, which the
+/// default setting does only where the origin says that it is for everybody.
+const PROTECTED: [(&str, &str); 2] = [
+    ("headers-store-Set-Cookie", "set_cookie = \"protect\""),
+    ("other-set-cookie", "set_cookie = \"protect\""),
+];
+
+/// Of the optimal tests, so many of a hundred must pass: 64 of the 70 open ones. What is listed in
+/// [`PROTECTED`] does not count where it must fail.
+const OPTIMAL_PERCENT: usize = 91;
+
+/// Arguments of `conformance`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: BinaryArgs,
+    /// Checkout of the suite, with its dependencies installed
+    #[arg(long, value_name = "DIR")]
+    suite: PathBuf,
+    /// Run only the tests whose ids are in this file, one a line, and what they depend on
+    #[arg(long, value_name = "FILE")]
+    only: Option<PathBuf>,
+    /// Node.js, 20 or later
+    #[arg(long, default_value = "node", value_name = "FILE")]
+    node: PathBuf,
+    /// What the proxy is told about responses that set cookies
+    #[arg(long, value_enum, default_value_t = SetCookie::Protect)]
+    set_cookie: SetCookie,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The proxy's `set_cookie`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum SetCookie {
+    #[default]
+    Protect,
+    Rfc,
+}
+
+impl SetCookie {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Protect => "protect",
+            Self::Rfc => "rfc",
+        }
+    }
+
+    /// Why a test must fail, if it must.
+    fn must_fail(self, id: &str) -> Option<&'static str> {
+        let protected = match self {
+            Self::Protect => &PROTECTED[..],
+            Self::Rfc => &[],
+        };
+        let mut listed = FORBIDDEN.iter().chain(protected);
+        listed
+            .find(|(listed, _)| *listed == id)
+            .map(|(_, why)| *why)
+    }
+}
+
+/// How the proxy stands to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Forward,
+    Accelerate,
+}
+
+/// Runs the suite in both modes.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let suite = args.suite.canonicalize();
+    let suite = suite.with_context(|| format!("cannot find {}", args.suite.display()))?;
+    ensure!(
+        suite.join("test-engine/client/runner.mjs").is_file(),
+        "{} is no checkout of the suite",
+        suite.display()
+    );
+    ensure!(
+        suite.join("node_modules").is_dir(),
+        "the suite has no dependencies yet: run `npm install` in {}",
+        suite.display()
+    );
+    let only = args.only.as_ref().map(|only| {
+        let found = only.canonicalize();
+        found.with_context(|| format!("cannot find {}", only.display()))
+    });
+    let only = only.transpose()?;
+    let binary = args.binary.binary()?;
+    let mut report = Report::new("conformance", args.json);
+    for mode in [Mode::Forward, Mode::Accelerate] {
+        let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
+        let scripts = Scripts::write(home.path())?;
+        let port = free_port()?;
+        let _origin = Origin::start(&args.node, &scripts, &suite, port)?;
+        let origin = format!("http://127.0.0.1:{port}");
+        let mut command = ProxyCommand::new(&binary, &home.path().join("cache"))
+            .flag("cache-size", "256MiB")
+            .flag("access-log", "none")
+            .flag("set-cookie", args.set_cookie.word())
+            .flag("allow-destination", "127.0.0.0/8");
+        if mode == Mode::Accelerate {
+            command = command.flag("accelerate", &origin);
+        }
+        let mut proxy = command.start()?;
+        let mut driver = Command::new(&args.node);
+        driver.arg("--no-warnings").env("SUITE", &suite);
+        let base = match mode {
+            Mode::Forward => {
+                driver.arg("--import").arg(&scripts.forward);
+                driver.env("FORWARD_PROXY", proxy.url());
+                origin
+            }
+            Mode::Accelerate => proxy.url(),
+        };
+        driver.arg(&scripts.driver).arg(&suite).arg(base);
+        driver.args(only.as_ref());
+        let mut outcome = outcome(&mut driver)?;
+        outcome.set_cookie = args.set_cookie;
+        outcome.judge(&mut report, mode);
+        let ended = proxy.ended()?;
+        report.check(
+            format!("{}: the proxy still runs", mode.word()),
+            ended.is_none() && !proxy.said().contains("panicked"),
+            ended.map_or_else(String::new, |status| status.to_string()),
+        );
+    }
+    report.finish()
+}
+
+impl Mode {
+    fn word(self) -> &'static str {
+        match self {
+            Mode::Forward => "forward",
+            Mode::Accelerate => "accelerate",
+        }
+    }
+}
+
+/// Our side of the suite, written where Node.js can read it.
+struct Scripts {
+    driver: PathBuf,
+    forward: PathBuf,
+    loopback: PathBuf,
+}
+
+impl Scripts {
+    fn write(directory: &Path) -> anyhow::Result<Self> {
+        let write = |name: &str, text: &str| {
+            let path = directory.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            Ok::<_, anyhow::Error>(path)
+        };
+        Ok(Self {
+            driver: write("driver.mjs", include_str!("driver.mjs"))?,
+            forward: write("forward.mjs", include_str!("forward.mjs"))?,
+            loopback: write("loopback.mjs", include_str!("loopback.mjs"))?,
+        })
+    }
+}
+
+/// The suite's origin, ended by its own id when dropped.
+struct Origin(Child);
+
+impl Origin {
+    fn start(node: &Path, scripts: &Scripts, suite: &Path, port: u16) -> anyhow::Result<Self> {
+        let child = Command::new(node)
+            .arg("--import")
+            .arg(&scripts.loopback)
+            .arg("test-engine/server/server.mjs")
+            .current_dir(suite)
+            .env("npm_config_protocol", "http")
+            .env("npm_config_port", port.to_string())
+            .env("npm_config_pidfile", scripts.driver.with_extension("pid"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", node.display()))?;
+        let mut origin = Self(child);
+        for _ in 0..200 {
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Ok(origin);
+            }
+            if let Some(status) = origin.0.try_wait()? {
+                bail!("the suite's origin ended with {status}");
+            }
+            sleep(Duration::from_millis(100));
+        }
+        bail!("the suite's origin does not listen on port {port}")
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that was free a moment ago; the suite's origin takes no other kind.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// What the driver prints.
+#[derive(Debug, Deserialize)]
+struct Outcome {
+    tests: Vec<Test>,
+    /// `true`, or what went wrong: its kind, then words.
+    results: HashMap<String, Value>,
+    #[serde(skip)]
+    set_cookie: SetCookie,
+}
+
+#[derive(Debug, Deserialize)]
+struct Test {
+    id: String,
+    asked: bool,
+    kind: String,
+    targeted: bool,
+    depends_on: Vec<String>,
+}
+
+fn outcome(driver: &mut Command) -> anyhow::Result<Outcome> {
+    let output = driver.output().context("cannot run the suite")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "the suite ended with {}: {said}",
+        output.status
+    );
+    let text = String::from_utf8(output.stdout).context("the suite printed no text")?;
+    let line = text.lines().last().context("the suite printed nothing")?;
+    serde_json::from_str(line).context("the suite printed something else than its results")
+}
+
+impl Outcome {
+    /// Whether a test passed, and all that it depends on.
+    fn passed(&self, id: &str, depth: u32) -> bool {
+        // What it depends on is run along, whether or not it was asked for.
+        let test = self.tests.iter().find(|test| test.id == id);
+        self.results.get(id) == Some(&Value::Bool(true))
+            && depth < 16
+            && test.is_some_and(|test| {
+                let mut others = test.depends_on.iter();
+                others.all(|other| self.passed(other, depth + 1))
+            })
+    }
+
+    fn judge(&self, report: &mut Report, mode: Mode) {
+        for (kind, targeted) in [
+            ("required", false),
+            ("optimal", false),
+            ("check", false),
+            ("required", true),
+            ("optimal", true),
+            ("check", true),
+        ] {
+            let of_kind =
+                |test: &&Test| test.asked && test.kind == kind && test.targeted == targeted;
+            let tests: Vec<&str> = self
+                .tests
+                .iter()
+                .filter(of_kind)
+                .map(|test| &*test.id)
+                .collect();
+            let (passed, failed): (Vec<&str>, Vec<&str>) =
+                tests.iter().partition(|id| self.passed(id, 0));
+            let must_fail = |id: &&&str| self.set_cookie.must_fail(id).is_some();
+            let as_listed = failed.iter().filter(must_fail).count();
+            let against_list = passed.iter().any(|id| must_fail(&id));
+            // Only who stands in front of an origin is spoken to by it.
+            let has_bar = (kind != "check" || targeted) && (!targeted || mode == Mode::Accelerate);
+            let held = match (kind, targeted) {
+                ("required", false) => as_listed == failed.len() && !against_list,
+                ("optimal", false) => {
+                    let counted = tests.len() - as_listed;
+                    passed.len() * 100 >= counted * OPTIMAL_PERCENT && !against_list
+                }
+                _ => failed.is_empty(),
+            };
+            let name = if targeted { "CDN-Cache-Control " } else { "" };
+            let what = format!("{}: {name}{kind}", mode.word());
+            let detail = self.detail(&passed, &failed, has_bar);
+            let figures = json!({ "passed": passed.len(), "of": tests.len(), "failed": failed });
+            let verdict = match has_bar {
+                true => held.into(),
+                false => crate::report::Verdict::Told,
+            };
+            report.figures(what, verdict, detail, figures);
+        }
+    }
+
+    /// How many passed; where there is a bar, also what did not and why.
+    fn detail(&self, passed: &[&str], failed: &[&str], has_bar: bool) -> String {
+        let mut lines = vec![format!(
+            "{} of {}",
+            passed.len(),
+            passed.len() + failed.len()
+        )];
+        for id in failed.iter().filter(|_| has_bar) {
+            let why = match (self.set_cookie.must_fail(id), self.results.get(*id)) {
+                (Some(listed), _) => format!("must fail: {listed}"),
+                (None, Some(Value::Array(words))) => words
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(": "),
+                (None, Some(_)) => "it passed, but not what it depends on".to_owned(),
+                (None, None) => "it was not run".to_owned(),
+            };
+            lines.push(format!("{id}: {why}"));
+        }
+        lines.join("\n        ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(kinds: &[(&str, &str, Value)]) -> Outcome {
+        let test = |(id, kind, _): &(&str, &str, Value)| Test {
+            id: (*id).to_owned(),
+            asked: true,
+            kind: (*kind).to_owned(),
+            targeted: false,
+            depends_on: vec![],
+        };
+        let results = kinds
+            .iter()
+            .map(|(id, _, result)| ((*id).to_owned(), result.clone()));
+        Outcome {
+            tests: kinds.iter().map(test).collect(),
+            results: results.collect(),
+            set_cookie: SetCookie::Protect,
+        }
+    }
+
+    fn holds(outcome: &Outcome) -> bool {
+        let mut report = Report::new("test", false);
+        outcome.judge(&mut report, Mode::Accelerate);
+        report.finish().is_ok()
+    }
+
+    #[test]
+    fn a_required_test_fails_only_where_a_clause_forbids_what_it_wants() {
+        let (forbidden, _) = FORBIDDEN[0];
+        let failed = json!(["Assertion", "why"]);
+        assert!(holds(&outcome(&[("a", "required", json!(true))])));
+        assert!(!holds(&outcome(&[("a", "required", failed.clone())])));
+        assert!(holds(&outcome(&[(forbidden, "required", failed.clone())])));
+        assert!(!holds(&outcome(&[(forbidden, "required", json!(true))])));
+        assert!(holds(&outcome(&[("a", "check", failed.clone())])));
+        for (cookie, kind) in PROTECTED.iter().zip(["required", "optimal"]) {
+            for (result, set_cookie, held) in [
+                (failed.clone(), SetCookie::Protect, true),
+                (json!(true), SetCookie::Protect, false),
+                (failed.clone(), SetCookie::Rfc, false),
+                (json!(true), SetCookie::Rfc, true),
+            ] {
+                let mut outcome = outcome(&[(cookie.0, kind, result)]);
+                outcome.set_cookie = set_cookie;
+                assert_eq!(holds(&outcome), held, "{} {set_cookie:?}", cookie.0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_depends_on_a_failure_has_failed() {
+        let mut outcome = outcome(&[
+            ("a", "check", json!(["Setup"])),
+            ("b", "required", json!(true)),
+        ]);
+        assert!(holds(&outcome));
+        outcome.tests[1].depends_on = vec!["a".to_owned()];
+        assert!(!holds(&outcome));
+    }
+
+    #[test]
+    fn six_optimal_tests_of_seventy_may_fail() {
+        let names: Vec<String> = (0..70).map(|number| number.to_string()).collect();
+        for (failing, held) in [(6, true), (7, false)] {
+            let tests = names.iter().enumerate();
+            let tests: Vec<_> = tests
+                .map(|(at, id)| (&id[..], "optimal", json!(at >= failing)))
+                .collect();
+            assert_eq!(holds(&outcome(&tests)), held, "{failing}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `cargo campaign followers`: many clients and one fetch, against the real proxy.
+//!
+//! Plays `hashcache_testkit::scenario::followers`: an origin that breaks off, takes its time or
+//! offers nothing to resume by; clients that leave or hardly read.
+//!
+//! Invariant: the bars are the testkit's; this file starts the process, with the limits everybody
+//! has, and tells what came out.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hashcache_testkit::scenario::followers::{Part, Play};
+
+use crate::proxy_process::{BinaryArgs, ProxyCommand};
+use crate::report::Report;
+use crate::verdicts;
+
+/// Arguments of `followers`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: BinaryArgs,
+    /// Play against this forward proxy instead of starting ours
+    #[arg(long, value_name = "ADDRESS")]
+    proxy: Option<SocketAddr>,
+    /// Clients at once
+    #[arg(long, default_value_t = 100)]
+    clients: usize,
+    /// Size of the large object, megabytes
+    #[arg(long, default_value_t = 50)]
+    megabytes: u64,
+    /// Play only the parts with this word in their name: Cut, Chunks, Leave, Slow, …
+    #[arg(long, value_name = "WORD")]
+    only: Option<String>,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plays all parts.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
+    let process = match args.proxy {
+        Some(_) => None,
+        None => {
+            let binary = args.binary.binary()?;
+            let command = ProxyCommand::new(&binary, &home.path().join("cache"))
+                .flag("cache-size", "8GiB")
+                .flag("memory", format!("{MEMORY_MIB}MiB"))
+                .flag("policy", "log")
+                .flag("allow-destination", "127.0.0.0/8")
+                .flag("access-log", "none");
+            Some(command.start()?)
+        }
+    };
+    let proxy = process
+        .as_ref()
+        .map(|process| process.address())
+        .or(args.proxy);
+    let play = Play {
+        proxy: proxy.context("no proxy")?,
+        pid: process.as_ref().map(|process| process.pid()),
+        memory_bytes: MEMORY_MIB << 20,
+        clients: args.clients,
+        object_bytes: args.megabytes * 1_000_000,
+        cut_clients: CUT_CLIENTS,
+        cut_bytes: CUT_BYTES,
+        first_answer: Duration::ZERO,
+    };
+    let mut report = Report::new("followers", args.json);
+    let wanted = |part: &&Part| match &args.only {
+        Some(word) => format!("{part:?}").contains(word.as_str()),
+        None => true,
+    };
+    for part in Part::all(&play).iter().filter(wanted) {
+        verdicts::tell(&mut report, "", &runtime.block_on(part.play(&play)));
+    }
+    if let Some(mut process) = process {
+        let ended = process.ended()?;
+        report.check(
+            "the proxy still runs",
+            ended.is_none() && !process.said().contains("panicked"),
+            ended.map_or_else(String::new, |status| status.to_string()),
+        );
+    }
+    report.finish()
+}
+
+const MEMORY_MIB: u64 = 64;
+const CUT_CLIENTS: usize = 10;
+const CUT_BYTES: u64 = 3_000_000;

@@ -1,0 +1,258 @@
+//! `cargo campaign memory-pressure`: does a proxy give memory back before anyone is killed for it?
+//!
+//! A proxy with all the hot objects it may have shares a cgroup with a competitor, which takes
+//! memory at a given rate, or as fast as it can, holds it, and goes. Clients ask for hot objects
+//! all the while and check what comes.
+//!
+//! The bars: what is hot takes at most 70 % of the limit, nobody is killed, and half a minute after
+//! the competitor has gone as much is hot as before.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use hashcache_testkit::{Client, ContentOptions, ContentOrigin};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::memory_limit::{fetch, mib};
+use crate::proxy_process::{BinaryArgs, MemoryCgroup, ProxyCommand, ProxyProcess};
+use crate::report::Report;
+
+/// Arguments of `memory-pressure`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: BinaryArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Limit of the group, MiB
+    #[arg(long, default_value_t = 512)]
+    limit: u64,
+    /// What the proxy is told, MiB
+    #[arg(long, default_value_t = 400)]
+    memory: u64,
+    /// What the competitor takes, MiB
+    #[arg(long, default_value_t = 300)]
+    take: u64,
+    /// How fast it does, MB/s; 0 is as fast as it can
+    #[arg(long, value_delimiter = ',', default_values_t = [30, 100, 1000, 0])]
+    rates: Vec<u64>,
+    /// How often at each rate
+    #[arg(long, default_value_t = 20)]
+    rounds: u64,
+    /// Be the competitor: take memory in this group at the one rate, then go
+    #[arg(long, hide = true)]
+    compete: bool,
+}
+
+/// Runs all rounds at all rates.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.compete {
+        compete(args.take << 20, args.rates.first().copied().unwrap_or(0));
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(run_rounds(args))
+}
+
+/// Takes memory, page by page, holds it, and lets go of it.
+fn compete(bytes: u64, rate: u64) {
+    let mut taken: Vec<Vec<u8>> = Vec::new();
+    let begun = Instant::now();
+    for step in 1..=bytes / STEP {
+        taken.push(vec![1; usize::try_from(STEP).unwrap_or(0)]);
+        // A byte a microsecond is a megabyte a second.
+        if let Some(due) = (step * STEP).checked_div(rate) {
+            std::thread::sleep(Duration::from_micros(due).saturating_sub(begun.elapsed()));
+        }
+    }
+    std::thread::sleep(HOLD_TIME);
+    std::hint::black_box(&taken);
+}
+
+async fn run_rounds(args: &Args) -> anyhow::Result<()> {
+    let binary = args.binary.binary()?;
+    let origin = ContentOrigin::start_thread(ContentOptions {
+        max_age: 86_400,
+        ..ContentOptions::default()
+    })?;
+    let mut report = Report::new("memory-pressure", args.json);
+    let group = MemoryCgroup::make()?;
+    group.limit(args.limit << 20)?;
+    let directory = tempfile::tempdir()?;
+    let mut proxy = ProxyCommand::new(&binary, &directory.path().join("cache.img"))
+        .flag("cache-size", "2GiB")
+        .flag("memory", format!("{}MiB", args.memory))
+        .flag("allow-destination", "127.0.0.1/32")
+        .flag("access-log", "none")
+        .cgroup(group.directory())
+        .start()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let answers = Arc::new(AtomicU64::new(0));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let load = Load {
+            proxy: proxy.address(),
+            origin: origin.address(),
+            objects: (args.memory << 20) / OBJECT_BYTES,
+            stop: Arc::clone(&stop),
+            answers: Arc::clone(&answers),
+        };
+        clients.spawn(async move { load.run(number).await });
+    }
+    let full = steady(&proxy, Duration::from_mins(3)).await?;
+    report.tell("hot before the first round", mib(full));
+    let mut most = full;
+    for rate in &args.rates {
+        let outcome = at_rate(args, *rate, &group, &mut proxy, (full, &mut most)).await;
+        let shown = match rate {
+            0 => "as fast as can be".to_owned(),
+            rate => format!("at {rate} MB/s"),
+        };
+        report.outcome(format!("{} rounds {shown}", args.rounds), outcome);
+    }
+    stop.store(true, Relaxed);
+    let mut wrong = None;
+    while let Some(done) = clients.join_next().await {
+        wrong = wrong.or(done?.err());
+    }
+    report.outcome(
+        "hits all the while",
+        match wrong {
+            Some(error) => Err(error),
+            None => Ok(format!("{} right", answers.load(Relaxed))),
+        },
+    );
+    let bar = (args.limit << 20) / 100 * 70;
+    report.figures(
+        "hot at most",
+        (most <= bar).into(),
+        format!("{}, bar {} (70 % of the limit)", mib(most), mib(bar)),
+        json!({ "most": most, "bar": bar }),
+    );
+    let status = proxy.terminate()?;
+    report.check("a clean end", status.success(), status.to_string());
+    report.finish()
+}
+
+/// The rounds at one rate; tells what was hot in between.
+async fn at_rate(
+    args: &Args,
+    rate: u64,
+    group: &MemoryCgroup,
+    proxy: &mut ProxyProcess,
+    (full, most): (u64, &mut u64),
+) -> anyhow::Result<String> {
+    let (mut least, mut longest) = (u64::MAX, Duration::ZERO);
+    for round in 1..=args.rounds {
+        let told = || format!("round {round}");
+        let mut competitor = competitor(args, rate, group.directory())?;
+        let status = loop {
+            if let Some(status) = competitor.try_wait()? {
+                break status;
+            }
+            ensure!(proxy.ended()?.is_none(), "round {round}: the proxy is gone");
+            let hot = hot(proxy)?;
+            (least, *most) = (least.min(hot), hot.max(*most));
+            tokio::time::sleep(LOOK_TIME).await;
+        };
+        let killed = group.count("memory.oom_control", "oom_kill ")?;
+        ensure!(
+            status.success() && killed == 0,
+            "round {round}: the competitor ended with {status}, {killed} were killed"
+        );
+        let gone = Instant::now();
+        while hot(proxy).with_context(told)? < full / 10 * 9 {
+            ensure!(
+                gone.elapsed() < GROW_TIME,
+                "round {round}: {} hot after {GROW_TIME:?}, {} before",
+                mib(hot(proxy)?),
+                mib(full)
+            );
+            tokio::time::sleep(LOOK_TIME).await;
+        }
+        longest = longest.max(gone.elapsed());
+    }
+    Ok(format!(
+        "none killed; hot down to {} and back within {:.1} s",
+        mib(least),
+        longest.as_secs_f64()
+    ))
+}
+
+/// Waits until what is hot grows no more.
+async fn steady(proxy: &ProxyProcess, patience: Duration) -> anyhow::Result<u64> {
+    let begun = Instant::now();
+    let mut before = 0;
+    loop {
+        tokio::time::sleep(STEADY_TIME).await;
+        let now = hot(proxy)?;
+        if now > 0 && now <= before + before / 50 {
+            return Ok(now);
+        }
+        ensure!(begun.elapsed() < patience, "still growing at {}", mib(now));
+        before = now;
+    }
+}
+
+fn hot(proxy: &ProxyProcess) -> anyhow::Result<u64> {
+    let stats = proxy.stats()?;
+    stats["hot_bytes"].as_u64().context("no `hot_bytes`")
+}
+
+/// Another process in the group.
+fn competitor(args: &Args, rate: u64, group: &Path) -> anyhow::Result<std::process::Child> {
+    // The shell joins the group before it becomes the competitor.
+    Command::new("sh")
+        .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
+        .arg(group)
+        .arg(std::env::current_exe()?)
+        .args(["memory-pressure", "--compete"])
+        .args(["--rates", &rate.to_string()])
+        .args(["--take", &args.take.to_string()])
+        .spawn()
+        .context("cannot start a competitor")
+}
+
+/// One client that asks for one object after the other, over and over.
+struct Load {
+    proxy: std::net::SocketAddr,
+    origin: std::net::SocketAddr,
+    objects: u64,
+    stop: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+}
+
+impl Load {
+    async fn run(&self, number: u64) -> anyhow::Result<()> {
+        let mut client = Client::connect(self.proxy).await?;
+        let mut at = number * self.objects / CLIENTS;
+        while !self.stop.load(Relaxed) {
+            let target = format!("/hot/{}?size={OBJECT_BYTES}", at % self.objects);
+            let url = format!("http://{}{target}", self.origin);
+            fetch(&mut client, &url, &target)
+                .await
+                .with_context(|| target.clone())?;
+            self.answers.fetch_add(1, Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+}
+
+const STEP: u64 = 1 << 20;
+const HOLD_TIME: Duration = Duration::from_millis(500);
+const LOOK_TIME: Duration = Duration::from_millis(20);
+const STEADY_TIME: Duration = Duration::from_secs(3);
+const GROW_TIME: Duration = Duration::from_secs(30);
+const CLIENTS: u64 = 4;
+/// One record and a page: many lie in memory as they were written.
+const OBJECT_BYTES: u64 = 60_000;

@@ -1,0 +1,155 @@
+//! `cargo campaign models` and `cargo campaign stress`: the engine's random tests, with any number
+//! of operations.
+//!
+//! They are the tests of `crates/hashcache/tests/it`, built for release: `model` compares random
+//! operations with a map, `stress` has many threads do everything at once with contents checked to
+//! the byte.
+//!
+//! Invariant: a failure says with which seed it comes again.
+
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use crate::report::Report;
+use crate::root;
+
+/// Arguments of `models`.
+#[derive(clap::Args)]
+pub struct ModelArgs {
+    /// Operations on each policy
+    #[arg(long, default_value_t = 10_000_000)]
+    operations: u64,
+    /// Where they come from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Policies, all by default
+    #[arg(long, value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `stress`.
+#[derive(clap::Args)]
+pub struct StressArgs {
+    /// How long, for each policy
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// The same in seconds, for a try
+    #[arg(long, conflicts_with = "minutes")]
+    seconds: Option<u64>,
+    /// Threads that do everything at once
+    #[arg(long, default_value_t = 64)]
+    threads: u64,
+    /// Where what they do comes from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Policies, all by default
+    #[arg(long, value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Operations that the tests do by themselves, and those of them between kills.
+const OPERATIONS: u64 = 100_000;
+const KILL_OPERATIONS: u64 = 4 * 3_000;
+
+/// Random operations against a map, then as many again with kills between them.
+pub fn models(args: &ModelArgs) -> anyhow::Result<()> {
+    let mut report = Report::new("models", args.json);
+    for (name, policy) in policies(&args.policy) {
+        for (test, each) in [
+            (
+                "model::a_look_up_yields_the_last_put_or_nothing",
+                OPERATIONS,
+            ),
+            (
+                "model::after_kills_a_look_up_yields_what_was_put_once_and_not_removed_since",
+                // What a kill costs is looking at all names again: a tenth of the operations.
+                10 * KILL_OPERATIONS,
+            ),
+        ] {
+            let rounds = args.operations.div_ceil(each);
+            let mut variables = vec![
+                ("HASHCACHE_TEST_ROUNDS", rounds.to_string()),
+                ("HASHCACHE_TEST_SEED", args.seed.to_string()),
+            ];
+            variables.extend(policy.clone());
+            let what = if each == OPERATIONS {
+                "a map"
+            } else {
+                "a map, kills"
+            };
+            report.outcome(format!("{name}: {what}"), play(test, &variables));
+        }
+    }
+    report.finish()
+}
+
+/// Many threads at once.
+pub fn stress(args: &StressArgs) -> anyhow::Result<()> {
+    let mut report = Report::new("stress", args.json);
+    let seconds = args.seconds.unwrap_or(args.minutes * 60);
+    for (name, policy) in policies(&args.policy) {
+        let mut variables = vec![
+            ("HASHCACHE_TEST_SECONDS", seconds.to_string()),
+            ("HASHCACHE_TEST_THREADS", args.threads.to_string()),
+            ("HASHCACHE_TEST_SEED", args.seed.to_string()),
+        ];
+        variables.extend(policy);
+        let test = "stress::never_a_wrong_byte_however_many_do_everything_at_once";
+        report.outcome(name, play(test, &variables));
+    }
+    report.finish()
+}
+
+/// Runs one test of the engine; what it took, or what it said.
+fn play(test: &str, variables: &[(&str, String)]) -> anyhow::Result<String> {
+    let output = cargo()
+        .args([
+            "test",
+            "--release",
+            "-p",
+            "hashcache",
+            "--test",
+            "it",
+            "--",
+            "--exact",
+            test,
+        ])
+        .args(["--nocapture"])
+        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .output()
+        .context("cannot run cargo")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let result = said.lines().find(|line| line.starts_with("test result:"));
+    let passed = result.is_some_and(|line| line.contains("1 passed"));
+    if output.status.success() && passed {
+        return Ok(result.unwrap_or_default().to_owned());
+    }
+    let told = variables
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    let told: Vec<String> = told.collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    bail!("{} {test}\n{said}{errors}", told.join(" "))
+}
+
+/// What to call a run, and what it sets: a run for each policy that was named, or one for all.
+fn policies(named: &[String]) -> Vec<(String, Option<(&'static str, String)>)> {
+    let one = |name: &String| (name.clone(), Some(("HASHCACHE_TEST_POLICY", name.clone())));
+    if named.is_empty() {
+        return vec![("every policy".to_owned(), None)];
+    }
+    named.iter().map(one).collect()
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}

@@ -1,0 +1,195 @@
+//! `cargo campaign real-clients`: the tools people have, through our proxy, with nothing but its
+//! address in their environment.
+//!
+//! Package tools use the sources this machine is configured with; which these are is read from the
+//! tools' own configuration, and theirs only: no host is named here. Their own state is left alone:
+//! lists, caches and homes are in a directory that is thrown away. Downloads go to origins of ours,
+//! whose content is known.
+//!
+//! The bar: what comes is right, and what came once comes from the cache the second time.
+
+mod access_log;
+mod apt;
+mod conditional;
+mod downloads;
+mod git;
+mod intercept;
+mod mirrors;
+mod tool;
+mod tunnels;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use hashcache_testkit::{ContentOptions, ContentOrigin};
+use tempfile::TempDir;
+
+use crate::proxy_process::{BinaryArgs, ProxyCommand, ProxyProcess};
+use crate::report::Report;
+use access_log::{AccessLog, Line};
+use tool::Tool;
+
+/// Arguments of `real-clients`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    binary: BinaryArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Try these alone
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Try those alone whose TLS the proxy ends
+    #[arg(long, conflicts_with = "only")]
+    intercept: bool,
+    /// Destinations to allow: package sources with private addresses need it
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    allow_destination: Vec<String>,
+    /// Leave the access log and what tools wrote in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    keep: Option<PathBuf>,
+}
+
+/// What can be tried alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// apt-get, twice
+    Apt,
+    /// Package tools through CONNECT
+    Tunnels,
+    /// git over HTTP
+    Git,
+    /// Package tools through mirrors
+    Mirrors,
+    /// curl and wget
+    Downloads,
+    /// Tools and a browser through a proxy that ends their TLS
+    Intercept,
+}
+
+/// Tries all tools and tells what became of each.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(try_all(args))
+}
+
+async fn try_all(args: &Args) -> anyhow::Result<()> {
+    let binary = args.binary.binary()?;
+    let content = ContentOrigin::start_thread(ContentOptions::default())?;
+    let directory = match &args.keep {
+        Some(path) => Place::Kept(path.clone()),
+        None => Place::Temporary(tempfile::tempdir()?),
+    };
+    std::fs::create_dir_all(directory.path())?;
+    let directory_path = directory.path().canonicalize()?;
+    let log_path = directory_path.join("access.log");
+    let mut command = ProxyCommand::new(&binary, &directory_path.join("cache.img"))
+        .flag("cache-size", "8GiB")
+        .flag("access-log", log_path.display())
+        .flag("log-format", "json")
+        .flag("allow-destination", "127.0.0.1/32")
+        .flag("allow-connect-port", "443")
+        .flag("allow-connect-port", content.address().port());
+    for prefix in &args.allow_destination {
+        command = command.flag("allow-destination", prefix);
+    }
+    let mut bench = Bench {
+        proxy: command.start()?,
+        log: AccessLog::new(log_path),
+        directory: directory_path,
+        report: Report::new("real-clients", args.json),
+    };
+    let wanted = |part| match args.intercept {
+        true => part == Part::Intercept,
+        false => args.only.is_empty() || args.only.contains(&part),
+    };
+    if wanted(Part::Downloads) {
+        downloads::run(&mut bench, &content).await?;
+    }
+    if wanted(Part::Git) {
+        git::run(&mut bench).await?;
+    }
+    if wanted(Part::Tunnels) {
+        tunnels::run(&mut bench, &content).await?;
+    }
+    if wanted(Part::Mirrors) {
+        mirrors::run(&mut bench, &binary).await?;
+    }
+    if wanted(Part::Intercept) {
+        intercept::run(&mut bench, &binary).await?;
+    }
+    if wanted(Part::Apt) {
+        apt::run(&mut bench).await?;
+    }
+    let stats = bench.proxy.stats().map(|stats| stats.to_string());
+    bench.report.outcome("the proxy tells its figures", stats);
+    let ended = bench.proxy.ended()?;
+    let alive = match ended {
+        None => "it still runs".to_owned(),
+        Some(status) => format!("it ended with {status}; it said: {}", bench.proxy.said()),
+    };
+    bench
+        .report
+        .check("the proxy outlives its clients", ended.is_none(), alive);
+    bench.report.finish()
+}
+
+/// Where a run keeps its files.
+#[derive(Debug)]
+enum Place {
+    Temporary(TempDir),
+    Kept(PathBuf),
+}
+
+impl Place {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(directory) => directory.path(),
+            Self::Kept(path) => path,
+        }
+    }
+}
+
+/// What every part works with.
+#[derive(Debug)]
+struct Bench {
+    proxy: ProxyProcess,
+    log: AccessLog,
+    directory: PathBuf,
+    report: Report,
+}
+
+impl Bench {
+    /// A program that is told of the proxy by its environment alone.
+    fn tool(&self, program: &str) -> Tool {
+        let url = self.proxy.url();
+        let names = ["http_proxy", "https_proxy", "HTTPS_PROXY"];
+        let tool = Tool::new(program)
+            .without("no_proxy")
+            .without("NO_PROXY")
+            .without("ALL_PROXY")
+            .without("all_proxy");
+        names
+            .into_iter()
+            .fold(tool, |tool, name| tool.variable(name, &url))
+    }
+
+    /// An empty directory of this name; what was there before is gone.
+    fn empty(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.directory.join(name);
+        if path.exists() {
+            std::fs::remove_dir_all(&path)?;
+        }
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Lines logged since this was asked last.
+    async fn logged(&mut self) -> anyhow::Result<Vec<Line>> {
+        self.log.next().await
+    }
+}

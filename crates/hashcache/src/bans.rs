@@ -1,0 +1,635 @@
+//! Rules: what was taken away, or made stale, without naming each object.
+//!
+//! A rule says: what has this label, or a name that begins so, and is older than this version, is
+//! gone (or, softly, stale). It is in force at once, because whoever answers asks for it: nothing
+//! is searched for or written over. `cache` makes rules, `stripe` asks, `writer` has
+//! `disk/journal` write them and says when one has nothing left to say.
+//!
+//! ```text
+//! made ─▶ in force ─▶ drained ──────▶ settled ──────────▶ outlived ─▶ forgotten
+//!                     puts that had   what was pending    nothing     in memory; on disk when
+//!                     begun are over  then is on disk     older left  the next rule is written
+//! ```
+//!
+//! A rule is *outlived* when no object older than it can be read any more. In a log that is when
+//! the head has come once round to where it stood when the rule was settled; the Disk Table never
+//! comes round, so `writer` reads it set by set and clears what rules have taken away.
+//!
+//! Too many rules become fewer and wider: those within one prefix become that prefix, as their
+//! makers said, and when no two are within the same, all become one that takes everything.
+//!
+//! Invariants: rules are added in the order of their versions, so what is older than a rule is not
+//! spared by a later one; a rule is forgotten only when it could bar nothing.
+//! Cost: for what is newer than all rules, one load; else once for each record that stays in
+//! memory, one lock that readers share, a look for each label, and a pass over the name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use crate::format::{Fields, Kind, Prefix, RuleLine, Select};
+use crate::key::{PrefixHasher, Secret};
+use crate::memory::{Budget, Reservation};
+use crate::object::Version;
+use crate::record::Record;
+
+/// Most rules in force.
+pub const MAX_RULES: usize = 4096;
+/// What a rule takes in memory, rounded up.
+const RULE_BYTES: u64 = 256;
+/// The label of an object that had more than there is room for: every label could be one of them.
+pub(crate) const LABEL_ANY: u64 = 0;
+
+/// What groups objects that are removed together. Opaque: keyed with the store's secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Label(pub(crate) u64);
+
+/// What [`crate::Cache::remove_matching`] takes away: objects with a label, or names that begin in
+/// one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    select: Selected,
+    within: Vec<u8>,
+    soft: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Selected {
+    Label(Label),
+    Prefix(Vec<u8>),
+}
+
+impl Rule {
+    /// Objects put with this label.
+    pub fn label(label: Label) -> Self {
+        Self::new(Selected::Label(label))
+    }
+
+    /// Objects whose names begin with `prefix`; all of them if it is empty. At most
+    /// [`crate::MAX_NAME`] bytes count: no name is longer.
+    pub fn prefix(prefix: &[u8]) -> Self {
+        let prefix = &prefix[..prefix.len().min(crate::object::MAX_NAME)];
+        Self::new(Selected::Prefix(prefix.to_vec()))
+    }
+
+    /// The object of this name, and those whose names go on behind it with a zero byte.
+    pub fn name(name: &[u8]) -> Self {
+        let mut prefix = name[..name.len().min(crate::object::MAX_NAME)].to_vec();
+        prefix.push(0);
+        Self::new(Selected::Prefix(prefix))
+    }
+
+    fn new(select: Selected) -> Self {
+        Self {
+            select,
+            within: Vec::new(),
+            soft: false,
+        }
+    }
+
+    /// When there are too many rules, this one may become one for all names that begin with
+    /// `prefix`, which must be those of all that it selects; without it, one for everything.
+    #[must_use]
+    pub fn within(mut self, prefix: &[u8]) -> Self {
+        self.within = prefix[..prefix.len().min(crate::object::MAX_NAME)].to_vec();
+        self
+    }
+
+    /// What matches becomes stale ([`crate::Hit::is_made_stale`]) instead of gone.
+    #[must_use]
+    pub fn softly(mut self) -> Self {
+        self.soft = true;
+        self
+    }
+
+    /// All that is older than `version` is gone.
+    pub(crate) fn everything(version: u64) -> RuleLine {
+        RuleLine {
+            select: Select::Prefix(EVERYTHING),
+            within: EVERYTHING,
+            soft: false,
+            version,
+        }
+    }
+
+    pub(crate) fn line(&self, secret: &Secret, version: Version) -> RuleLine {
+        let (select, within) = match &self.select {
+            Selected::Label(label) => (Select::Label(label.0), &self.within[..]),
+            // A rule that is looked for where its names are not would never be found.
+            Selected::Prefix(prefix) => (
+                Select::Prefix(hashed(secret, prefix)),
+                if prefix.starts_with(&self.within) {
+                    &self.within[..]
+                } else {
+                    &[]
+                },
+            ),
+        };
+        RuleLine {
+            select,
+            within: hashed(secret, within),
+            soft: self.soft,
+            version: version.0,
+        }
+    }
+}
+
+fn hashed(secret: &Secret, bytes: &[u8]) -> Prefix {
+    let mut hasher = secret.prefix_hasher();
+    hasher.write(bytes);
+    let length = u16::try_from(bytes.len()).expect("cut to the longest name and one");
+    prefix(length, hasher.finish())
+}
+
+/// What a rule does to what it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Gone,
+    Stale,
+}
+
+/// What rules say of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub(crate) gone: bool,
+    /// Made stale, and not confirmed since.
+    pub(crate) stale: bool,
+}
+
+impl Judged {
+    pub(crate) fn is_barred(self) -> bool {
+        self.gone || self.stale
+    }
+}
+
+/// Versions below these are gone, or stale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Limits {
+    gone: u64,
+    stale: u64,
+}
+
+impl Limits {
+    fn raise(&mut self, other: Self) {
+        self.gone = self.gone.max(other.gone);
+        self.stale = self.stale.max(other.stale);
+    }
+}
+
+/// How far a rule has come on its way to be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    InForce,
+    /// Puts that had begun before it have ended. So many records had come to the queue by then: the
+    /// older ones among them are still to be written.
+    Drained(u64),
+    /// They are written, as of this time; the segment of this stamp was open.
+    Settled(u64, Duration),
+}
+
+struct State {
+    version: u64,
+    within: Prefix,
+    stage: Stage,
+    _reservation: Option<Reservation>,
+}
+
+type LineKey = (Select, bool);
+
+#[derive(Default)]
+struct Table {
+    lines: HashMap<LineKey, State>,
+    /// For each prefix that rules are within, or are themselves: how long those rules are.
+    inner: HashMap<Prefix, BTreeSet<u16>>,
+    /// How long the keys of `inner` are, and how many are so long.
+    lengths: BTreeMap<u16, usize>,
+    /// Of all labels together.
+    any_label: Limits,
+}
+
+/// The rules in force on one device.
+pub(crate) struct Rules {
+    /// The highest version of a rule there ever was. What is not older needs no look.
+    newest: AtomicU64,
+    table: RwLock<Table>,
+    most: usize,
+    secret: Secret,
+}
+
+impl Rules {
+    /// At most `most` rules.
+    pub(crate) fn new(secret: &Secret, most: usize) -> Self {
+        Self {
+            newest: AtomicU64::new(0),
+            table: RwLock::default(),
+            // Room for the widest and some beside.
+            most: most.max(8),
+            secret: secret.clone(),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().expect("no holder of this lock panics")
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().expect("no holder of this lock panics")
+    }
+
+    /// Most rules before they become wider.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any() || self.read().lines.is_empty()
+    }
+
+    /// Rules in force.
+    pub(crate) fn count(&self) -> usize {
+        self.read().lines.len()
+    }
+
+    /// Whether there was ever any.
+    pub(crate) fn any(&self) -> bool {
+        self.newest.load(Ordering::Acquire) > 0
+    }
+
+    // -- judging -------------------------------------------------------------------------------
+
+    /// What rules say of `record`; where that is nothing it is not asked again.
+    pub(crate) fn judge(&self, record: &Record) -> Judged {
+        let newest = self.newest.load(Ordering::Acquire);
+        let fields = &record.fields;
+        if fields.version.0 >= newest || record.judged.load(Ordering::Relaxed) >= newest {
+            return Judged::default();
+        }
+        let judged = self.judge_fields(fields, &record.name);
+        if !judged.is_barred() {
+            record.judged.store(newest, Ordering::Relaxed);
+        }
+        judged
+    }
+
+    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> Judged {
+        let limits = self.limits(fields, name);
+        Judged {
+            gone: fields.version.0 < limits.gone,
+            stale: fields.confirmed.0 < limits.stale,
+        }
+    }
+
+    fn limits(&self, fields: &Fields, name: &[u8]) -> Limits {
+        // Spans count when the head does that leads to them.
+        if fields.kind == Kind::Span {
+            return Limits::default();
+        }
+        let table = self.read();
+        let mut limits = table.of_name(&self.secret, name);
+        for label in &fields.labels {
+            limits.raise(table.of_label(*label));
+        }
+        limits
+    }
+
+    /// What rules say of the labels of `record` alone. Where a rule says it of the name, all older
+    /// versions of that name are barred with it; they need not have had the label.
+    pub(crate) fn judge_labels(&self, record: &Record) -> Judged {
+        let fields = &record.fields;
+        if fields.labels.is_empty() || fields.version.0 >= self.newest.load(Ordering::Acquire) {
+            return Judged::default();
+        }
+        let table = self.read();
+        let of_name = table.of_name(&self.secret, &record.name);
+        let mut of_labels = Limits::default();
+        for label in &fields.labels {
+            of_labels.raise(table.of_label(*label));
+        }
+        let between = |version: Version, name: u64, label: u64| (name..label).contains(&version.0);
+        Judged {
+            gone: between(fields.version, of_name.gone, of_labels.gone),
+            stale: between(fields.confirmed, of_name.stale, of_labels.stale),
+        }
+    }
+
+    /// Whether what begins under `name` as of `version`, with labels that nobody knows yet, may
+    /// turn out to be barred.
+    pub(crate) fn may_bar(&self, name: &[u8], version: Version) -> bool {
+        if version.0 >= self.newest.load(Ordering::Acquire) {
+            return false;
+        }
+        let table = self.read();
+        let mut limits = table.of_name(&self.secret, name);
+        limits.raise(table.any_label);
+        version.0 < limits.gone.max(limits.stale)
+    }
+
+    // -- changing ------------------------------------------------------------------------------
+
+    /// Puts `lines` in force.
+    pub(crate) fn add(&self, lines: &[RuleLine], budget: &Budget) {
+        let mut table = self.write();
+        for line in lines {
+            table.add(*line, budget.reserve(RULE_BYTES));
+        }
+        while table.lines.len() > self.most {
+            table.widen();
+        }
+        let newest = lines.iter().map(|line| line.version).max().unwrap_or(0);
+        self.newest.fetch_max(newest, Ordering::AcqRel);
+    }
+
+    /// Puts that have not ended are not older than `begun`, `come` records have come to the queue,
+    /// all records numbered below `taken` are written, and the segment of `stamp` is open.
+    pub(crate) fn settle(
+        &self,
+        begun: Version,
+        come: u64,
+        taken: u64,
+        (stamp, now): (u64, Duration),
+    ) {
+        let next = |state: &State| match state.stage {
+            Stage::InForce if state.version > begun.0 => None,
+            Stage::InForce if come > taken => Some(Stage::Drained(come)),
+            Stage::InForce => Some(Stage::Settled(stamp, now)),
+            Stage::Drained(come) if come <= taken => Some(Stage::Settled(stamp, now)),
+            _ => None,
+        };
+        if !self.read().lines.values().any(|it| next(it).is_some()) {
+            return;
+        }
+        for state in self.write().lines.values_mut() {
+            state.stage = next(state).unwrap_or(state.stage);
+        }
+    }
+
+    /// Whether there is any that is not settled, so that it is worth finding out what `settle` is
+    /// to be told.
+    pub(crate) fn any_unsettled(&self) -> bool {
+        let is_settled = |it: &State| matches!(it.stage, Stage::Settled(..));
+        !self.read().lines.values().all(is_settled)
+    }
+
+    /// Whether a log whose oldest segment has the stamp `oldest` has outlived any.
+    pub(crate) fn any_outlived(&self, oldest: u64) -> bool {
+        self.read().lines.values().any(|it| is_outlived(it, oldest))
+    }
+
+    /// Forgets those that a log whose oldest segment has the stamp `oldest` has outlived.
+    pub(crate) fn forget_outlived(&self, oldest: u64) {
+        let mut table = self.write();
+        table.lines.retain(|_, state| !is_outlived(state, oldest));
+        table.index();
+    }
+
+    /// The version up to which all rules are settled, since `before` or earlier; 0 when none is.
+    pub(crate) fn settled(&self, effect: Effect, before: Option<Duration>) -> Version {
+        let soft = effect == Effect::Stale;
+        let is_settled = |it: &State| {
+            let Stage::Settled(_, at) = it.stage else {
+                return false;
+            };
+            before.is_some_and(|before| at <= before)
+        };
+        let table = self.read();
+        let lines = || {
+            table
+                .lines
+                .iter()
+                .filter(|((_, it), _)| *it == soft)
+                .map(|it| it.1)
+        };
+        let unsettled = lines()
+            .filter(|it| !is_settled(it))
+            .map(|it| it.version)
+            .min();
+        let below = unsettled.unwrap_or(u64::MAX);
+        let settled = lines()
+            .map(|it| it.version)
+            .filter(|version| *version < below);
+        Version(settled.max().unwrap_or(0))
+    }
+
+    /// Whether a record is gone, or was made stale by a rule up to `stale_upto`.
+    pub(crate) fn clears(&self, fields: &Fields, name: &[u8], stale_upto: Version) -> bool {
+        let limits = self.limits(fields, name);
+        let stale = fields.confirmed.0 < limits.stale && limits.stale <= stale_upto.0;
+        fields.version.0 < limits.gone || stale
+    }
+
+    /// Forgets rules up to these versions: what they bar is nowhere any more.
+    pub(crate) fn forget(&self, gone_upto: Version, stale_upto: Version) {
+        let upto = |soft: bool| if soft { stale_upto.0 } else { gone_upto.0 };
+        let mut table = self.write();
+        table
+            .lines
+            .retain(|(_, soft), state| state.version > upto(*soft));
+        table.index();
+    }
+
+    /// All rules in force, in one order.
+    pub(crate) fn lines(&self) -> Vec<RuleLine> {
+        let table = self.read();
+        let line = |((select, soft), state): (&LineKey, &State)| RuleLine {
+            select: *select,
+            within: state.within,
+            soft: *soft,
+            version: state.version,
+        };
+        let mut lines: Vec<_> = table.lines.iter().map(line).collect();
+        lines.sort_unstable_by_key(|line| (line.version, *line));
+        lines
+    }
+}
+
+fn is_outlived(state: &State, oldest: u64) -> bool {
+    matches!(state.stage, Stage::Settled(stamp, _) if oldest > stamp)
+}
+
+impl Table {
+    fn of(&self, select: Select) -> Limits {
+        let version = |soft| self.lines.get(&(select, soft)).map_or(0, |it| it.version);
+        Limits {
+            gone: version(false),
+            stale: version(true),
+        }
+    }
+
+    fn of_label(&self, label: u64) -> Limits {
+        if label == LABEL_ANY {
+            self.any_label
+        } else {
+            self.of(Select::Label(label))
+        }
+    }
+
+    fn of_name(&self, secret: &Secret, name: &[u8]) -> Limits {
+        let mut limits = Limits::default();
+        let mut outer = Walk::new(secret, name);
+        for length in self.lengths.keys() {
+            let Some(prefix) = outer.to(*length) else {
+                break;
+            };
+            let Some(inner) = self.inner.get(&prefix) else {
+                continue;
+            };
+            let mut walk = outer.clone();
+            for length in inner {
+                let Some(prefix) = walk.to(*length) else {
+                    break;
+                };
+                limits.raise(self.of(Select::Prefix(prefix)));
+            }
+        }
+        limits
+    }
+
+    fn add(&mut self, line: RuleLine, reservation: Option<Reservation>) {
+        if let Select::Prefix(all) = line.select
+            && (all.length == 0 || self.inner.contains_key(&all))
+        {
+            // Those that it says too, and more.
+            let says = |(select, soft): &LineKey, state: &State| {
+                let is_within = all.length == 0 || state.within == all || *select == line.select;
+                is_within && (!line.soft || *soft) && state.version <= line.version
+            };
+            self.lines.retain(|key, state| !says(key, state));
+            self.index();
+        }
+        let state = State {
+            version: line.version,
+            within: line.within,
+            stage: Stage::InForce,
+            _reservation: reservation,
+        };
+        let key = (line.select, line.soft);
+        let old = self.lines.get(&key).map_or(0, |old| old.version);
+        if old < line.version {
+            self.lines.insert(key, state);
+            self.note(line.select, line.within, line.soft, line.version);
+        }
+    }
+
+    /// Takes a rule into what is derived from them.
+    fn note(&mut self, select: Select, within: Prefix, soft: bool, version: u64) {
+        match select {
+            Select::Label(_) if soft => self.any_label.stale = self.any_label.stale.max(version),
+            Select::Label(_) => self.any_label.gone = self.any_label.gone.max(version),
+            Select::Prefix(prefix) => {
+                let outer = outer(prefix, within);
+                if !self.inner.contains_key(&outer) {
+                    *self.lengths.entry(outer.length).or_default() += 1;
+                }
+                self.inner.entry(outer).or_default().insert(prefix.length);
+            }
+        }
+    }
+
+    fn index(&mut self) {
+        self.inner.clear();
+        self.lengths.clear();
+        self.any_label = Limits::default();
+        let all: Vec<_> = self
+            .lines
+            .iter()
+            .map(|((select, soft), state)| (*select, state.within, *soft, state.version))
+            .collect();
+        for (select, within, soft, version) in all {
+            self.note(select, within, soft, version);
+        }
+    }
+
+    /// Makes some rules one that takes at least what they took.
+    fn widen(&mut self) {
+        let mut counts: HashMap<(Prefix, bool), usize> = HashMap::new();
+        for ((_, soft), state) in self.lines.iter().filter(|(_, it)| it.within.length > 0) {
+            *counts.entry((state.within, *soft)).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(key, count)| (*count, *key));
+        let (wide, soft) = match most {
+            Some((key, 2..)) => key,
+            // Soft ones first: what they make stale is only asked about.
+            _ => {
+                let everything = Select::Prefix(EVERYTHING);
+                let soft = |key: &&LineKey| key.1 && key.0 != everything;
+                (EVERYTHING, self.lines.keys().filter(soft).count() > 1)
+            }
+        };
+        let belongs = |key: &LineKey, state: &State| {
+            key.1 == soft && (wide.length == 0 || state.within == wide)
+        };
+        let joined = self.lines.iter().filter(|(key, it)| belongs(key, it));
+        let version = joined.map(|(_, it)| it.version).max().unwrap_or(0);
+        self.lines.retain(|key, state| !belongs(key, state));
+        self.index();
+        self.add(
+            RuleLine {
+                select: Select::Prefix(wide),
+                within: EVERYTHING,
+                soft,
+                version,
+            },
+            None,
+        );
+    }
+}
+
+/// What all names begin with.
+const EVERYTHING: Prefix = Prefix { length: 0, hash: 0 };
+
+/// Under which prefix a rule for `prefix` is looked for.
+fn outer(prefix: Prefix, within: Prefix) -> Prefix {
+    if within.length < prefix.length {
+        within
+    } else {
+        prefix
+    }
+}
+
+/// Prefixes of a name, from short to long, in one pass.
+#[derive(Clone)]
+struct Walk<'a> {
+    hasher: PrefixHasher,
+    name: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(secret: &Secret, name: &'a [u8]) -> Self {
+        Self {
+            hasher: secret.prefix_hasher(),
+            name,
+            at: 0,
+        }
+    }
+
+    /// The first `length` bytes, no fewer than last time; `None` beyond the zero byte that ends the
+    /// name.
+    fn to(&mut self, length: u16) -> Option<Prefix> {
+        let end = usize::from(length);
+        let in_name = end.min(self.name.len());
+        if end > self.name.len() + 1 {
+            return None;
+        }
+        self.hasher
+            .write(self.name.get(self.at..in_name).unwrap_or_default());
+        if end > self.name.len() && self.at <= self.name.len() {
+            self.hasher.write(&[0]);
+        }
+        self.at = end;
+        Some(prefix(length, self.hasher.finish()))
+    }
+}
+
+/// That of no bytes is the same in all stores.
+fn prefix(length: u16, hash: u64) -> Prefix {
+    match length {
+        0 => EVERYTHING,
+        _ => Prefix { length, hash },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,441 @@
+//! Checkpoints: the index and the state of the log, saved a part at a time while the cache is at
+//! work.
+//!
+//! A checkpoint is fuzzy: rows are saved as they are when their part is written. So recovery
+//! replays the log from the position noted *before* the first part; replaying what is there already
+//! changes nothing.
+//!
+//! Two areas are written in turn. The order that makes one count: parts, sync, superblock with its
+//! serial, sync. A disk that lies about syncs is found out by the MACs.
+//!
+//! Cost: 256 KiB a step, 6 bytes a slot in all with `log`, 7 where it is grouped or `log-lru`; at
+//! most a tenth of the device's time.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use super::index::Edition;
+use super::index_rows::{self, Piece, area, pieces};
+use crate::disk::circular_log::{Cursor, LogMap};
+use crate::disk::{Index, Medium};
+use crate::format::{
+    BLOCK, COUNT_MAX, Fieldreader, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
+};
+use crate::geometry::{checkpoint_parts, meta_parts};
+use crate::key::SHARDS;
+use crate::memory::AlignedBuf;
+
+/// Words in front of the stamps: segment, lap, stamp, used, ordinal, next version, policy, since.
+const META_WORDS: usize = 8;
+
+/// After a part, others have the device for this many times as long as the part took.
+const REST: u32 = 9;
+/// Least rest while nothing else is written: a write that a cache has taken says little about how
+/// long the device is busy with it.
+const REST_MIN: Duration = Duration::from_millis(20);
+/// Most rest. What takes that long has met a device that hung, which says nothing about its pace.
+const REST_MAX: Duration = Duration::from_mins(1);
+
+/// A checkpoint that is being written.
+pub(crate) struct Checkpoint {
+    serial: u64,
+    begun: u64,
+    next: u64,
+    parts: u64,
+    meta: Vec<u8>,
+    buffer: AlignedBuf,
+    /// Rows of the next part, where whole shards are written one after another.
+    begun_part: Vec<u8>,
+    /// For the rows saved last, where policies leave some of the index there.
+    old: Option<AlignedBuf>,
+    /// When the last part was written, and how long others have the device from then on.
+    written_at: Duration,
+    rest: Duration,
+    /// The last part was left to others, who have not written it yet.
+    is_away: bool,
+}
+
+/// Where a checkpoint says that replay begins, and what it knew of the log.
+pub(crate) struct Restored {
+    pub(crate) cursor: Cursor,
+    pub(crate) stamps: Vec<u64>,
+    /// Versions below this had been drawn when it began.
+    pub(crate) next_version: u64,
+    pub(crate) edition: Edition,
+}
+
+impl Checkpoint {
+    /// Notes where the log stands.
+    ///
+    /// `next_version` was drawn before this call: a remove draws its own under the lock of its
+    /// shard and forgets before it lets go, so one that is older than this is seen by every part
+    /// saved below.
+    pub(crate) fn begin(
+        medium: &Medium,
+        index: &Index,
+        log: &LogMap,
+        serial: u64,
+        next_version: u64,
+        cursor: Cursor,
+    ) -> Self {
+        let stamps = log.stamps();
+        let words = [
+            cursor.segment,
+            cursor.lap,
+            cursor.stamp,
+            u64::from(cursor.used),
+            u64::from(cursor.ordinal),
+            next_version,
+            u64::from(index.id.policy.code()),
+            index.id.since,
+        ];
+        let meta = words
+            .iter()
+            .chain(&stamps)
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        Self {
+            serial,
+            begun: next_version,
+            next: 0,
+            parts: checkpoint_parts(medium.geometry.segments, &index.shape),
+            meta,
+            buffer: AlignedBuf::zeroed(PART_BYTES),
+            begun_part: Vec::new(),
+            old: index
+                .shape
+                .stays_on_disk()
+                .then(|| AlignedBuf::zeroed(PART_BYTES)),
+            written_at: Duration::ZERO,
+            rest: Duration::ZERO,
+            is_away: false,
+        }
+    }
+
+    pub(crate) fn edition(&self) -> Edition {
+        Edition {
+            serial: self.serial,
+            begun: self.begun,
+        }
+    }
+
+    pub(crate) fn parts(&self) -> u64 {
+        self.parts
+    }
+
+    /// How long the next part has to wait at `now`: behind a batch, or while nothing else is
+    /// written.
+    pub(crate) fn due_in(&self, now: Duration, behind_batch: bool) -> Duration {
+        let rest = if behind_batch {
+            self.rest
+        } else {
+            self.rest.max(REST_MIN)
+        };
+        (self.written_at + rest).saturating_sub(now)
+    }
+
+    /// Writes the next part.
+    pub(crate) fn write_part(&mut self, medium: &Medium, index: &Index) -> io::Result<()> {
+        let begun_at = medium.clock.monotone();
+        let body = self.next_body(medium, index);
+        self.write_body(medium, &body)?;
+        let now = medium.clock.monotone();
+        self.rest_from(now, now.saturating_sub(begun_at));
+        Ok(())
+    }
+
+    /// A part was written by `now`, and it `took` so long.
+    fn rest_from(&mut self, now: Duration, took: Duration) {
+        self.written_at = now;
+        self.rest = took.saturating_mul(REST).min(REST_MAX);
+    }
+
+    /// Writes all that are left.
+    pub(crate) fn write_parts(&mut self, medium: &Medium, index: &Index) -> io::Result<()> {
+        while !self.is_whole() {
+            self.write_part(medium, index)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]): where it goes.
+    pub(crate) fn put_part(&mut self, medium: &Medium, index: &Index, out: &mut [u8]) -> u64 {
+        let body = self.next_body(medium, index);
+        let (part, at) = self.part(medium, &body);
+        part.encode(out, &medium.secret);
+        self.next += 1;
+        self.is_away = true;
+        at
+    }
+
+    /// What was left to others was written by `now`, and it `took` so long; a part, if one was.
+    pub(crate) fn others_wrote(&mut self, now: Duration, took: Duration) {
+        if std::mem::take(&mut self.is_away) {
+            self.rest_from(now, took);
+        }
+    }
+
+    /// Whether there is no part left to write.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.next >= self.parts
+    }
+
+    fn next_body(&mut self, medium: &Medium, index: &Index) -> Vec<u8> {
+        let meta_parts = meta_parts(medium.geometry.segments);
+        if self.next < meta_parts {
+            let from = usize::try_from(self.next).unwrap_or(0) * PART_BODY;
+            self.meta[from..self.meta.len().min(from + PART_BODY)].to_vec()
+        } else {
+            self.rows_body(medium, index, self.next - meta_parts)
+        }
+    }
+
+    /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
+    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]).
+    ///
+    /// [`Policy::widen`]: crate::policy::Policy::widen
+    pub(crate) fn write_shards(
+        &mut self,
+        medium: &Medium,
+        index: &Index,
+        shards: Range<usize>,
+    ) -> io::Result<()> {
+        while self.next < meta_parts(medium.geometry.segments) {
+            self.write_part(medium, index)?;
+        }
+        let rows_per_part = usize::try_from(index.shape.rows_per_part()).unwrap_or(usize::MAX);
+        let full = rows_per_part.saturating_mul(index.shape.saved_row_bytes());
+        let mut body = std::mem::take(&mut self.begun_part);
+        for shard in shards.clone() {
+            for row in 0..index.shape.shard_rows {
+                index_rows::save_row(medium, index, shard, row, self.edition(), &[], &mut body);
+                if body.len() == full {
+                    self.write_body(medium, &body)?;
+                    body.clear();
+                }
+            }
+        }
+        if shards.end == SHARDS && !body.is_empty() {
+            self.write_body(medium, &body)?;
+        } else {
+            self.begun_part = body;
+        }
+        Ok(())
+    }
+
+    fn write_body(&mut self, medium: &Medium, body: &[u8]) -> io::Result<()> {
+        let (part, at) = self.part(medium, body);
+        part.encode(&mut self.buffer, &medium.secret);
+        medium.write(at, &self.buffer)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// The next part, and where it goes.
+    fn part<'a>(&self, medium: &Medium, body: &'a [u8]) -> (Part<'a>, u64) {
+        let part = Part {
+            device: medium.device_id,
+            serial: self.serial,
+            number: self.next,
+            begun: self.begun,
+            body,
+        };
+        let at = area(&medium.geometry, self.serial) + self.next * PART_BYTES as u64;
+        (part, at)
+    }
+
+    fn rows_body(&mut self, medium: &Medium, index: &Index, part: u64) -> Vec<u8> {
+        let edition = self.edition();
+        let Some(buffer) = &mut self.old else {
+            return rows_body(index, part);
+        };
+        let meta_parts = meta_parts(medium.geometry.segments);
+        let old = index.file.edition().and_then(|old| {
+            let saved = read_part(medium, old.serial, meta_parts + part, buffer)?;
+            (saved.begun == old.begun).then_some(saved.body)
+        });
+        let pieces = pieces(&index.shape, part);
+        index_rows::rows_body(medium, index, pieces, edition, old.unwrap_or_default())
+    }
+}
+
+fn rows_body(index: &Index, part: u64) -> Vec<u8> {
+    let mut body = Vec::with_capacity(PART_BODY);
+    for Piece { shard, first, last } in pieces(&index.shape, part) {
+        let mut shard = index.shard_at(shard);
+        shard.policy.save(first..last, &[], &mut body);
+    }
+    body
+}
+
+/// Loads checkpoint `serial` into the shards; `None`, and nothing loaded, when it is not whole or
+/// `is_over` says so meanwhile.
+///
+/// One part less would not do: a newer version of a name could lie in it and an older one in
+/// another.
+pub(crate) fn load(
+    medium: &Medium,
+    index: &Index,
+    serial: u64,
+    is_over: impl Fn() -> bool,
+) -> Option<Restored> {
+    let mut any = false;
+    let restored = read(medium, index, serial, is_over, |part, body| {
+        any = true;
+        restore_rows(index, part, body, 0..SHARDS)
+    });
+    match &restored {
+        Some(restored) => index.file.publish(Some(restored.edition)),
+        None if any => forget(index),
+        None => {}
+    }
+    restored
+}
+
+/// Takes the rows of `shards` from checkpoint `serial`, which was found whole before.
+pub(crate) fn load_shards(
+    medium: &Medium,
+    index: &Index,
+    serial: u64,
+    shards: Range<usize>,
+) -> Option<()> {
+    let metas = meta_parts(medium.geometry.segments);
+    let mut buffer = AlignedBuf::zeroed(PART_BYTES);
+    let parts = checkpoint_parts(medium.geometry.segments, &index.shape);
+    let wanted =
+        |part: &u64| pieces(&index.shape, *part).any(|piece| shards.contains(&piece.shard));
+    for part in (0..parts - metas).filter(wanted) {
+        let saved = read_part(medium, serial, metas + part, &mut buffer)?;
+        restore_rows(index, part, saved.body, shards.clone())?;
+    }
+    Some(())
+}
+
+/// Nothing is known, neither in memory nor on disk.
+pub(crate) fn forget(index: &Index) {
+    index.file.publish(None);
+    index.shards().for_each(|mut shard| shard.policy.clear());
+}
+
+/// Whether checkpoint `serial` is whole.
+pub(crate) fn is_whole(medium: &Medium, index: &Index, serial: u64) -> bool {
+    read(medium, index, serial, || false, |_, _| Some(())).is_some()
+}
+
+/// Parts of the last checkpoint that do not verify, whichever policy wrote it.
+pub(crate) fn parts_damaged(medium: &Medium, superblock: &Superblock) -> u64 {
+    let serial = superblock.checkpoint_serial;
+    let room = medium.geometry.checkpoint_bytes / PART_BYTES as u64;
+    let parts = match serial {
+        0 => 0,
+        _ => superblock.checkpoint_parts.min(room),
+    };
+    let mut buffer = AlignedBuf::zeroed(PART_BYTES);
+    let damaged = |number: &u64| read_part(medium, serial, *number, &mut buffer).is_none();
+    (0..parts).filter(damaged).count() as u64
+}
+
+/// Reads checkpoint `serial` and passes its parts of rows on.
+fn read(
+    medium: &Medium,
+    index: &Index,
+    serial: u64,
+    is_over: impl Fn() -> bool,
+    mut rows: impl FnMut(u64, &[u8]) -> Option<()>,
+) -> Option<Restored> {
+    if serial == 0 {
+        return None;
+    }
+    let geometry = &medium.geometry;
+    let (metas, parts) = (
+        meta_parts(geometry.segments),
+        checkpoint_parts(geometry.segments, &index.shape),
+    );
+    let mut buffer = AlignedBuf::zeroed(PART_BYTES);
+    let mut meta = Vec::new();
+    let mut begun = None;
+    for number in 0..parts {
+        if is_over() {
+            return None;
+        }
+        let part = read_part(medium, serial, number, &mut buffer)?;
+        // A part that was left by another checkpoint of this serial, begun and given up, does not
+        // fit.
+        if *begun.get_or_insert(part.begun) != part.begun {
+            return None;
+        }
+        if number < metas {
+            meta.extend_from_slice(part.body);
+        } else {
+            rows(number - metas, part.body)?;
+        }
+    }
+    let segments = usize::try_from(geometry.segments).ok()?;
+    if meta.len() != (META_WORDS + segments) * 8 {
+        return None;
+    }
+    let field = Fieldreader(&meta);
+    let word = |n: usize| field.u64(8 * n);
+    let cursor = Cursor {
+        segment: word(0),
+        lap: word(1),
+        stamp: word(2),
+        used: u32::try_from(word(3)).ok()?,
+        ordinal: u32::try_from(word(4)).ok()?,
+    };
+    // Of another policy, or from before another policy had the store and wrote no lists.
+    let own = word(6) == u64::from(index.id.policy.code()) && word(7) == index.id.since;
+    let sound = own
+        && cursor.segment < geometry.segments
+        && cursor.used <= geometry.segment_bytes
+        && u64::from(cursor.used).is_multiple_of(u64::from(geometry.unit_bytes).max(BLOCK as u64))
+        && cursor.ordinal < ORDINAL_MAX
+        && cursor.stamp < COUNT_MAX
+        && cursor.lap < LAP_MAX
+        && word(5) < COUNT_MAX;
+    sound.then(|| Restored {
+        cursor,
+        stamps: (META_WORDS..META_WORDS + segments).map(word).collect(),
+        next_version: word(5),
+        edition: Edition {
+            serial,
+            begun: begun.unwrap_or(0),
+        },
+    })
+}
+
+/// Takes the rows of `shards` that a part has.
+fn restore_rows(index: &Index, part: u64, mut body: &[u8], shards: Range<usize>) -> Option<()> {
+    let (row_bytes, stored) = (index.shape.row_bytes, index.shape.saved_row_bytes());
+    for Piece { shard, first, last } in pieces(&index.shape, part) {
+        let bytes = (last - first) as usize * stored;
+        let (rows, rest) = body.split_at_checked(bytes)?;
+        body = rest;
+        if !shards.contains(&shard) {
+            continue;
+        }
+        let mut shard = index.shard_at(shard);
+        if stored == row_bytes {
+            shard.policy.restore(first, rows);
+        } else {
+            for (row, bytes) in (first..last).zip(rows.chunks_exact(stored)) {
+                shard.policy.restore(row, &bytes[..row_bytes]);
+            }
+        }
+    }
+    Some(())
+}
+
+fn read_part<'a>(
+    medium: &Medium,
+    serial: u64,
+    number: u64,
+    buffer: &'a mut AlignedBuf,
+) -> Option<Part<'a>> {
+    let at = area(&medium.geometry, serial) + number * PART_BYTES as u64;
+    medium.fill(at, buffer)?;
+    let part = Part::decode(buffer, &medium.secret)?;
+    let right = part.serial == serial && part.number == number && part.device == medium.device_id;
+    right.then_some(part)
+}

@@ -1,0 +1,112 @@
+//! The index of one device: its shards, the shape of their rows, and which edition of them counts
+//! on disk.
+//!
+//! Called by `stripe` for every look-up and put, by `checkpoint` to save the rows and to load them.
+//!
+//! Invariant: a shard that a thread panicked in is not trusted any more: the device goes out of
+//! service.
+//! Cost: a lock in one lane to read a shard, a lock in every lane to change it.
+
+use std::sync::{Arc, RwLock};
+
+use super::DeviceHealth;
+use crate::geometry::{IndexId, IndexShape};
+use crate::key::{KeyHash, SHARDS};
+use crate::memory::{ReadLocked, WideLocks, WriteLocked};
+use crate::shard::Shard;
+
+/// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
+/// began, which no other one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edition {
+    pub(crate) serial: u64,
+    pub(crate) begun: u64,
+}
+
+/// Which edition counts.
+#[derive(Default)]
+pub(crate) struct IndexFile {
+    edition: RwLock<Option<Edition>>,
+}
+
+impl IndexFile {
+    pub(crate) fn edition(&self) -> Option<Edition> {
+        *self.edition.read().expect("no holder of this lock panics")
+    }
+
+    /// `edition` counts from now on; `None`: nothing is on disk.
+    pub(crate) fn publish(&self, edition: Option<Edition>) {
+        *self.edition.write().expect("no holder of this lock panics") = edition;
+    }
+}
+
+/// See the module's head.
+pub(crate) struct Index {
+    pub(crate) shape: IndexShape,
+    pub(crate) id: IndexId,
+    /// Which edition of the rows counts on disk.
+    pub(crate) file: IndexFile,
+    shards: WideLocks<Shard, SHARDS>,
+    health: Arc<DeviceHealth>,
+}
+
+impl Index {
+    pub(crate) fn new(
+        shape: IndexShape,
+        id: IndexId,
+        shards: Vec<Shard>,
+        health: Arc<DeviceHealth>,
+    ) -> Self {
+        Self {
+            shape,
+            id,
+            file: IndexFile::default(),
+            shards: WideLocks::new(shards),
+            health,
+        }
+    }
+
+    /// The shard of `key`, for a caller that changes something. Costs a lock for each lane.
+    pub(crate) fn shard(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
+        self.shard_at(key.shard())
+    }
+
+    pub(crate) fn shard_at(&self, n: usize) -> WriteLocked<'_, Shard> {
+        let (shard, is_broken) = self.shards.write_anyway(n);
+        if is_broken {
+            self.fail_broken();
+        }
+        shard
+    }
+
+    /// A thread has panicked while it changed a shard: what that says may be wrong, so the device
+    /// goes out of service, and nobody waits for what would never come.
+    #[cold]
+    fn fail_broken(&self) {
+        self.health.fail(
+            "a panic",
+            &std::io::Error::other("an index is half changed"),
+        );
+    }
+
+    pub(crate) fn shards(&self) -> impl Iterator<Item = WriteLocked<'_, Shard>> {
+        (0..SHARDS).map(|n| self.shard_at(n))
+    }
+
+    /// The shard of `key`, for a caller that only reads it, beside others that do.
+    pub(crate) fn view(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
+        self.view_at(key.shard())
+    }
+
+    pub(crate) fn view_at(&self, n: usize) -> ReadLocked<'_, Shard> {
+        let (shard, is_broken) = self.shards.read_anyway(n);
+        if is_broken {
+            self.fail_broken();
+        }
+        shard
+    }
+
+    pub(crate) fn views(&self) -> impl Iterator<Item = ReadLocked<'_, Shard>> {
+        (0..SHARDS).map(|n| self.view_at(n))
+    }
+}

@@ -1,0 +1,416 @@
+//! The remove journal: a ring of blocks, so that what a returned `remove` took away stays away.
+//!
+//! A remove says "nothing of this key below this version", which stays true for ever, so old blocks
+//! in the ring do no harm, and none needs to be cleared.
+//!
+//! Behind the ring lie two areas for rules (`areas`). Each set of rules is written whole to one of
+//! them, and when that is durable to the other.
+//!
+//! Called by `writer` to write and by `store/recover` to read.
+//!
+//! A block that is not full takes the removes that come next, but is not written over for it: the
+//! longer block goes to the place beside it, and the one after that to the first place again. So
+//! removes that come one by one fill the ring two blocks at 169 removes, and at every moment each
+//! lies in a block that is not being written.
+//!
+//! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of
+//! the two an opening finds whole, it holds the removes that are gone from the ring. Where removes
+//! or rules cannot be read any more, the reader says so ([`Lost`]), and everything older goes.
+//! Cost: one write and one sync for all removes that wait; two of each for all rules.
+
+mod areas;
+mod lost;
+
+use std::io;
+
+use areas::AreaBlock;
+use lost::Seen;
+
+use crate::disk::Medium;
+use crate::format::{
+    BLOCK, Family, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
+    RuleLine, RulesBlock,
+};
+use crate::geometry::{Geometry, rules_blocks};
+use crate::memory::AlignedBuf;
+
+/// What the writer knows of a block in the ring.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    /// Highest version removed in it.
+    version_max: u64,
+    /// Serial of the last checkpoint begun before it was written.
+    checkpoint: u64,
+}
+
+/// A block grows by one remove at a time, so this many ordinals are more than the blocks of any
+/// ring can have had since the newest one that can be read.
+const ORDINALS_SKIPPED: u64 = 1 << 24;
+
+/// What the journal of a device says.
+pub(crate) struct Journalled {
+    pub(crate) removed: Vec<Removed>,
+    pub(crate) rules: Vec<RuleLine>,
+    pub(crate) lost: Lost,
+}
+
+/// What of a journal may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Rules: both of their areas are damaged.
+    pub(crate) rules: bool,
+    /// Removes in blocks of ordinals below this.
+    pub(crate) removes_below: u64,
+}
+
+/// A block of the journal, as it was read.
+enum Block {
+    Blank,
+    Removes(JournalBlock),
+    Rules(RulesBlock),
+    Damaged,
+    Unreadable,
+}
+
+/// Blocks of the journal that were written and do not verify; one that cannot be read counts. Where
+/// nothing was written there are zeros: the ring lies within what is looked at before a store is
+/// made.
+pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
+    let geometry = &medium.geometry;
+    let mut block = AlignedBuf::zeroed(JOURNAL_BLOCK);
+    let damaged = |n: &u64| {
+        let read = medium.fill(geometry.journal_offset + n * BLOCK as u64, &mut block);
+        let blank = block.iter().all(|byte| *byte == 0);
+        let is_ours = JournalBlock::decode(&block, &medium.secret).is_some()
+            || RulesBlock::decode(&block, &medium.secret).is_some();
+        read.is_none() || (!blank && !is_ours)
+    };
+    (0..geometry.journal_blocks()).filter(damaged).count() as u64
+}
+
+/// The writer's side of the ring.
+pub(crate) struct Journal {
+    offset: u64,
+    device: u16,
+    /// Ordinal of the next block.
+    next: u64,
+    /// First place of the last block, and whether its longer copies took the place behind it too.
+    base: usize,
+    doubled: bool,
+    /// Place of its longest copy.
+    last: usize,
+    /// The removes in it, while more may be added.
+    growing: Vec<Removed>,
+    ring: Vec<Held>,
+    /// Serial of the last checkpoint that was begun.
+    begun: u64,
+    /// What the superblock says of removes that may be gone.
+    forgotten_below: u64,
+    /// Blocks of each area for rules; they lie behind the ring.
+    rules_blocks: usize,
+    /// Serial of the last set of rules.
+    rules_serial: u64,
+    /// The area to write first, and whether both hold the last set.
+    rules_first: usize,
+    rules_doubled: bool,
+    /// Removes that lie where rules go.
+    displaced: Vec<Removed>,
+}
+
+impl Journal {
+    pub(crate) fn new(geometry: &Geometry, device: u16) -> Self {
+        let blocks = usize::try_from(geometry.journal_blocks())
+            .unwrap_or(usize::MAX)
+            .min(1 << 16);
+        let rules_blocks = rules_blocks(geometry);
+        let blocks = blocks - 2 * rules_blocks;
+        Self {
+            offset: geometry.journal_offset,
+            device,
+            next: 0,
+            base: blocks.saturating_sub(1),
+            doubled: false,
+            last: blocks.saturating_sub(1),
+            growing: Vec::new(),
+            ring: vec![Held::default(); blocks],
+            begun: 0,
+            forgotten_below: 0,
+            rules_blocks,
+            rules_serial: 0,
+            rules_first: 0,
+            rules_doubled: true,
+            displaced: Vec::new(),
+        }
+    }
+
+    /// Reads the journal, block by block where the device does not give it whole. The writer goes
+    /// on behind the newest block. The store was closed in order if it is `clean`.
+    pub(crate) fn read(
+        &mut self,
+        medium: &Medium,
+        checkpoint: u64,
+        forgotten_below: u64,
+        clean: bool,
+    ) -> Journalled {
+        self.begun = checkpoint;
+        self.forgotten_below = forgotten_below;
+        let mut blocks = self.read_blocks(medium);
+        let areas = blocks.split_off(self.ring.len());
+        let mut removed = Vec::new();
+        let mut seen = Vec::with_capacity(blocks.len());
+        for (place, block) in blocks.into_iter().enumerate() {
+            seen.push(match block {
+                // Sets of rules are never where the ring is.
+                Block::Blank | Block::Rules(_) => Seen::Blank,
+                Block::Damaged => Seen::Damaged,
+                Block::Unreadable => Seen::Unreadable,
+                Block::Removes(block) => {
+                    let ordinal = block.ordinal;
+                    self.take_block(place, block, &mut removed);
+                    Seen::Block(ordinal)
+                }
+            });
+        }
+        // What is written at once, and the places of the block that grows.
+        let torn = self.quarter() + 3;
+        let removes_below = match medium.geometry.family {
+            Family::Log => lost::lost_below(&seen, clean, torn).unwrap_or(0),
+            // It clears slots and leaves the ring alone.
+            Family::Table => 0,
+        };
+        if removes_below > 0 {
+            // An ordinal that a lost block may have is not used again.
+            self.next = self.next.saturating_add(ORDINALS_SKIPPED);
+        }
+        let (rules, rules_lost) = self.read_rules(areas, clean, &mut removed);
+        let lost = Lost {
+            rules: rules_lost,
+            removes_below,
+        };
+        Journalled {
+            removed,
+            rules,
+            lost,
+        }
+    }
+
+    fn read_blocks(&self, medium: &Medium) -> Vec<Block> {
+        let count = self.ring.len() + 2 * self.rules_blocks;
+        let mut bytes = AlignedBuf::zeroed(count * BLOCK);
+        let is_whole = medium.fill(self.offset, &mut bytes).is_some();
+        let mut block = |(n, bytes): (usize, &mut [u8])| {
+            let at = self.offset + (n * BLOCK) as u64;
+            if !is_whole && medium.fill(at, bytes).is_none() {
+                return Block::Unreadable;
+            }
+            self.decode(medium, bytes)
+        };
+        let blocks = bytes.chunks_mut(BLOCK).enumerate();
+        blocks.map(&mut block).collect()
+    }
+
+    fn decode(&self, medium: &Medium, bytes: &[u8]) -> Block {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Block::Blank;
+        }
+        let removes = JournalBlock::decode(bytes, &medium.secret);
+        if let Some(block) = removes.filter(|it| it.device == self.device) {
+            return Block::Removes(block);
+        }
+        let rules = RulesBlock::decode(bytes, &medium.secret);
+        let rules = rules.filter(|it| it.device == self.device);
+        rules.map_or(Block::Damaged, Block::Rules)
+    }
+
+    fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
+        let versions = block.removed.iter().map(|it| it.version.0);
+        // Written under this checkpoint at the latest: the next two must begin before it goes.
+        self.ring[place] = Held {
+            version_max: versions.max().unwrap_or(0),
+            checkpoint: self.begun,
+        };
+        if block.ordinal >= self.next {
+            self.next = block.ordinal.saturating_add(1);
+            // A copy may lie in front of it or behind: neither is written over soon.
+            (self.base, self.last, self.doubled) = (place, place, true);
+        }
+        removed.extend(block.removed);
+    }
+
+    /// The rules that count, and whether there were some that are lost. Adds removes that lie where
+    /// rules go.
+    fn read_rules(
+        &mut self,
+        blocks: Vec<Block>,
+        clean: bool,
+        removed: &mut Vec<Removed>,
+    ) -> (Vec<RuleLine>, bool) {
+        let mut areas = [Vec::new(), Vec::new()];
+        for (n, block) in blocks.into_iter().enumerate() {
+            areas[n / self.rules_blocks].push(match block {
+                Block::Blank => AreaBlock::Blank,
+                Block::Rules(block) => AreaBlock::Rules(block),
+                Block::Damaged => AreaBlock::Damaged,
+                Block::Unreadable => AreaBlock::Unreadable,
+                Block::Removes(block) => {
+                    // From before there were rules: written anew before rules go there.
+                    self.next = self.next.max(block.ordinal.saturating_add(1));
+                    self.displaced.extend_from_slice(&block.removed);
+                    removed.extend(block.removed);
+                    AreaBlock::Blank
+                }
+            });
+        }
+        let rules = areas::choose(areas, clean);
+        // Serials are never used twice, whether their set is whole or not.
+        self.rules_serial = rules.serial;
+        self.rules_first = rules.first;
+        self.rules_doubled = rules.is_doubled;
+        let is_lost = rules.lines.is_none();
+        (rules.lines.unwrap_or_default(), is_lost)
+    }
+
+    /// Whether rules should be written anew although they are the same: only one area holds them.
+    pub(crate) fn has_one_set_of_rules(&self) -> bool {
+        // Removes that lie there go to the ring first, which an opening has no time for.
+        !self.rules_doubled && self.displaced.is_empty()
+    }
+
+    /// Ordinal of the next block of removes.
+    pub(crate) fn next_ordinal(&self) -> u64 {
+        self.next
+    }
+
+    /// Removes that lie where rules go, once: they must be written anew first.
+    pub(crate) fn take_displaced(&mut self) -> Vec<Removed> {
+        std::mem::take(&mut self.displaced)
+    }
+
+    /// Writes the rules in force, to one area and then to the other. Durable when this returns.
+    pub(crate) fn write_rules(&mut self, medium: &Medium, lines: &[RuleLine]) -> io::Result<()> {
+        let blocks = lines.len().div_ceil(RULES_PER_BLOCK).max(1);
+        assert!(
+            blocks <= self.rules_blocks,
+            "there are no more rules than have room"
+        );
+        self.rules_serial += 1;
+        let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+        let narrow = |n: usize| u16::try_from(n).expect("at most 33 blocks");
+        for (n, out) in bytes.chunks_mut(BLOCK).enumerate() {
+            let lines = lines.iter().skip(n * RULES_PER_BLOCK);
+            let block = RulesBlock {
+                device: self.device,
+                serial: self.rules_serial,
+                block: narrow(n),
+                blocks: narrow(blocks),
+                lines: lines.take(RULES_PER_BLOCK).copied().collect(),
+            };
+            block.encode(out, &medium.secret);
+        }
+        self.rules_doubled = false;
+        for area in [self.rules_first, 1 - self.rules_first] {
+            let place = self.ring.len() + area * self.rules_blocks;
+            medium.write(self.offset + (place * BLOCK) as u64, &bytes)?;
+            // A power cut must not tear both.
+            medium.sync()?;
+            // Should the write that follows fail, this area is the only one that is whole.
+            self.rules_first = 1 - area;
+        }
+        self.rules_doubled = true;
+        Ok(())
+    }
+
+    /// A quarter of the ring: what is given up at once.
+    fn quarter(&self) -> usize {
+        (self.ring.len() / 4).max(2)
+    }
+
+    /// Removes that may be written without asking `forgets` again.
+    pub(crate) fn removes_at_once(&self) -> usize {
+        (self.quarter() - 1) * REMOVES_PER_BLOCK
+    }
+
+    pub(crate) fn checkpoint_began(&mut self, serial: u64) {
+        self.begun = serial;
+    }
+
+    /// If writing `removes` more would lose removes that the superblock does not declare forgotten
+    /// yet: the version below which it must. Declares a quarter of the ring at once.
+    pub(crate) fn forgets(&self, removes: usize) -> Option<u64> {
+        // One more than they fill: the block that is growing may take its second place.
+        let lost = self.lost(removes.div_ceil(REMOVES_PER_BLOCK) + 1);
+        (lost >= self.forgotten_below && lost > 0).then(|| self.lost(self.quarter()) + 1)
+    }
+
+    /// The next `n` places that hold nothing of the last block.
+    fn ahead(&self, n: usize) -> impl Iterator<Item = Held> {
+        let first = self.base + 1 + usize::from(self.doubled);
+        (first..first + n).map(|place| self.ring[place % self.ring.len()])
+    }
+
+    /// Highest version in the next `places` places.
+    fn lost(&self, places: usize) -> u64 {
+        self.ahead(places)
+            .map(|held| held.version_max)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether what is about to be lost is not yet held by two checkpoints.
+    pub(crate) fn needs_checkpoint(&self, completed: u64) -> bool {
+        let young = |held: Held| held.version_max > 0 && held.checkpoint + 2 > completed;
+        self.ahead(self.quarter()).any(young)
+    }
+
+    /// Writes `removed`. Durable after the caller's sync.
+    pub(crate) fn write(&mut self, medium: &Medium, removed: &[Removed]) -> io::Result<()> {
+        let room = match self.growing.len() {
+            0 => 0,
+            length => REMOVES_PER_BLOCK - length,
+        };
+        let (now, later) = removed.split_at(removed.len().min(room));
+        if !now.is_empty() {
+            // The other of its two places: the copy there is shorter, and the one beside it stays.
+            let behind = (self.base + 1) % self.ring.len();
+            self.last = if self.last == self.base {
+                behind
+            } else {
+                self.base
+            };
+            self.doubled = true;
+            self.growing.extend_from_slice(now);
+            self.write_block(medium)?;
+        }
+        for block in later.chunks(REMOVES_PER_BLOCK) {
+            self.base = (self.base + 1 + usize::from(self.doubled)) % self.ring.len();
+            self.last = self.base;
+            self.doubled = false;
+            self.growing = block.to_vec();
+            self.write_block(medium)?;
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, medium: &Medium) -> io::Result<()> {
+        let mut bytes = AlignedBuf::zeroed(JOURNAL_BLOCK);
+        let removed = self.growing.clone();
+        let version_max = removed.iter().map(|it| it.version.0).max().unwrap_or(0);
+        let block = JournalBlock {
+            device: self.device,
+            ordinal: self.next,
+            removed,
+        };
+        block.encode(&mut bytes, &medium.secret);
+        self.next += 1;
+        self.ring[self.last] = Held {
+            version_max,
+            checkpoint: self.begun,
+        };
+        medium.write(self.offset + (self.last * BLOCK) as u64, &bytes)
+    }
+
+    /// The superblock declares removes below `below` forgotten.
+    pub(crate) fn forgot(&mut self, below: u64) {
+        self.forgotten_below = below;
+    }
+}

@@ -1,0 +1,22 @@
+//! One device: how it is read and written ([`Medium`]), whether it is in service
+//! ([`DeviceHealth`]), its index ([`Index`]), and the areas that lie on it.
+//!
+//! Called by `stripe`, `writer` and `store`. Knows neither of them.
+
+mod bad_places;
+pub(crate) mod checkpoint;
+pub(crate) mod circular_log;
+mod health;
+mod index;
+pub(crate) mod index_rows;
+pub(crate) mod journal;
+mod medium;
+mod segment;
+mod superblock;
+pub(crate) mod table;
+
+pub(crate) use health::DeviceHealth;
+pub(crate) use index::Index;
+pub(crate) use medium::{FIRST_READ, Medium, Read};
+pub(crate) use segment::{Segment, first_header};
+pub(crate) use superblock::write_superblock;

@@ -1,0 +1,21 @@
+//! Writing the superblock: two copies in turn, so that one is always whole.
+//!
+//! Called when a store is opened and closed, and by the writing thread.
+//!
+//! Invariant: the newer copy is never written over.
+//! Cost: one write and one sync.
+
+use std::io;
+
+use crate::device::Device;
+use crate::format::{SUPERBLOCK_BYTES, Superblock};
+use crate::memory::AlignedBuf;
+
+/// Writes the superblock with the next serial to the older copy's place, and makes it durable.
+pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock) -> io::Result<()> {
+    superblock.serial += 1;
+    let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
+    bytes.copy_from_slice(&superblock.encode());
+    device.write_at(superblock.serial % 2 * SUPERBLOCK_BYTES as u64, &bytes)?;
+    device.sync()
+}

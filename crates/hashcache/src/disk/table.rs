@@ -1,0 +1,286 @@
+//! The Disk Table: sets of slots at fixed places on a device (paper, section 3.2).
+//!
+//! A look-up reads a set whole: 64 KiB costs little more than the seek to it. A put writes one
+//! slot. What does not fit into the slot lies in the log, as one tail that names its record. No
+//! order between the two writes is needed: a tail of another version is a miss.
+//!
+//! Called by `stripe` to look up and by `writer` to put and to clear.
+//!
+//! Invariant: a filled slot lies in the set its object's name hashes to.
+//! Cost: one read to look up, two beyond a block; one write to store, and one read where memory
+//! does not know the set.
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::address::{LogPos, SetId, Slot};
+use crate::bans::Rules;
+use crate::disk::circular_log::LogMap;
+use crate::disk::{Index, Medium, Read};
+use crate::format::{Family, Prelude, RecordPlace, Removed, Tail, TailPlace};
+use crate::geometry::Geometry;
+use crate::key::KeyHash;
+use crate::memory::{AlignedBuf, Reservation};
+use crate::object::Version;
+use crate::policy::Occupant;
+use crate::record::Record;
+
+/// A slot that holds a record of ours.
+pub(crate) struct Filled {
+    pub(crate) slot: Slot,
+    pub(crate) occupant: Occupant,
+    prelude: Prelude,
+    block: Bytes,
+}
+
+impl Filled {
+    fn decode(medium: &Medium, set: SetId, slot: Slot, block: Bytes) -> Option<Self> {
+        let prelude = Prelude::decode(&block, &medium.secret, place(medium, set, slot))?;
+        Some(Self {
+            slot,
+            occupant: occupant(&prelude),
+            prelude,
+            block,
+        })
+    }
+}
+
+fn offset(medium: &Medium, set: SetId) -> u64 {
+    debug_assert!(set.0 < medium.geometry.sets);
+    medium.geometry.table_offset + set.0 * medium.geometry.set_bytes()
+}
+
+/// Where a set lies and how many bytes it has.
+pub(crate) fn range(medium: &Medium, set: SetId) -> (u64, usize) {
+    (
+        offset(medium, set),
+        usize::try_from(medium.geometry.set_bytes()).unwrap_or(usize::MAX),
+    )
+}
+
+/// What the record in a slot must say of its place.
+pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordPlace {
+    let place = set.0 * u64::from(medium.geometry.ways) + slot.0 as u64;
+    RecordPlace {
+        device: medium.device_id,
+        stamp: 0,
+        place,
+    }
+}
+
+/// The filled slots of a set; what does not verify counts as empty. `None` when it cannot be read.
+pub(crate) fn read_set(medium: &Medium, set: SetId) -> Option<Vec<Filled>> {
+    let bytes = usize::try_from(medium.geometry.set_bytes()).ok()?;
+    let block = medium.geometry.block_bytes as usize;
+    let whole = medium.read_bytes(offset(medium, set), bytes)?;
+    let filled = (0..medium.geometry.ways as usize).filter_map(|n| {
+        let block = whole.slice(n * block..(n + 1) * block);
+        Filled::decode(medium, set, Slot(n), block)
+    });
+    Some(filled.collect())
+}
+
+/// One slot of a set; `None` when it is empty, does not verify or cannot be read.
+pub(crate) fn read_slot(medium: &Medium, set: SetId, slot: Slot) -> Option<Filled> {
+    let bytes = medium.geometry.block_bytes as usize;
+    let at = offset(medium, set) + (slot.0 * bytes) as u64;
+    let block = medium.read_bytes(at, bytes)?.slice(..bytes);
+    Filled::decode(medium, set, slot, block)
+}
+
+/// What the slots of a set hold, given those that are filled.
+pub(crate) fn occupied(medium: &Medium, filled: &[Filled]) -> Vec<Option<Occupant>> {
+    let mut slots = vec![None; medium.geometry.ways as usize];
+    for filled in filled {
+        slots[filled.slot.0] = Some(filled.occupant);
+    }
+    slots
+}
+
+/// The record of a filled slot, with its tail if it has one.
+pub(crate) fn read_record(medium: &Medium, log: &LogMap, filled: &Filled) -> Read {
+    let prelude = &filled.prelude;
+    let (whole, at) = match prelude.tail {
+        None => (filled.block.clone(), None),
+        Some(tail) => match read_tail(medium, log, filled, tail) {
+            Ok(whole) => (whole, Some(LogPos(tail.position))),
+            Err(read) => return read,
+        },
+    };
+    let Some((metadata, content)) = prelude.body(&whole) else {
+        return Read::Damaged;
+    };
+    if at.is_some_and(|at| !log.is_live(at)) {
+        return Read::Passed;
+    }
+    Read::Record(Box::new(Record {
+        fields: prelude.fields.clone(),
+        name: prelude.name.clone(),
+        metadata,
+        content: if content.is_empty() {
+            Vec::new()
+        } else {
+            vec![content]
+        },
+        at: None,
+        judged: std::sync::atomic::AtomicU64::default(),
+    }))
+}
+
+fn read_tail(
+    medium: &Medium,
+    log: &LogMap,
+    filled: &Filled,
+    tail: TailPlace,
+) -> Result<Bytes, Read> {
+    let at = LogPos(tail.position);
+    let length = usize::try_from(tail.length).map_err(|_| Read::Damaged)?;
+    let place = log.place(at).ok_or(Read::Passed)?;
+    let (offset, left) = log.device_range(at);
+    let wanted = crate::format::TAIL_HEADER + length;
+    if wanted as u64 > left || length > crate::object::PAGE * 8 {
+        return Err(Read::Damaged);
+    }
+    let bytes = medium.try_read_bytes(offset, wanted)?;
+    let fields = &filled.prelude.fields;
+    let expected = Tail {
+        key: fields.key,
+        version: fields.version,
+        revision: fields.revision,
+    };
+    let Some(rest) = expected.decode(&bytes, &medium.secret, place, length) else {
+        return Err(if log.is_live(at) {
+            Read::Damaged
+        } else {
+            Read::Passed
+        });
+    };
+    let whole = filled.block.len() + rest.len();
+    let reservation = medium.budget.reserve(whole as u64).ok_or(Read::Failed)?;
+    Ok(joined(&filled.block, rest, reservation))
+}
+
+fn joined(block: &[u8], tail: &[u8], reservation: Reservation) -> Bytes {
+    let mut whole = AlignedBuf::reserved(block.len() + tail.len(), reservation);
+    whole[..block.len()].copy_from_slice(block);
+    whole[block.len()..].copy_from_slice(tail);
+    Bytes::from_owner(whole)
+}
+
+/// Writes the block of one slot.
+pub(crate) fn write_slot(medium: &Medium, set: SetId, slot: Slot, block: &[u8]) -> io::Result<()> {
+    debug_assert_eq!(block.len(), medium.geometry.block_bytes as usize);
+    medium.write(
+        offset(medium, set) + slot.0 as u64 * block.len() as u64,
+        block,
+    )
+}
+
+/// Clears the slots that hold versions of the removed key from before. Durable after the caller's
+/// sync.
+pub(crate) fn clear(
+    medium: &Medium,
+    index: &Index,
+    buffer: &mut AlignedBuf,
+    removed: &Removed,
+    set: SetId,
+) -> io::Result<()> {
+    for (slot, occupant) in occupants(medium, buffer, set)?.into_iter().enumerate() {
+        let old = |it: Occupant| it.key == removed.key && it.version < removed.version;
+        if occupant.is_some_and(old) {
+            clear_slot(medium, index, removed.key, set, Slot(slot))?;
+        }
+    }
+    Ok(())
+}
+
+/// Clears a slot of `key`'s set.
+pub(crate) fn clear_slot(
+    medium: &Medium,
+    index: &Index,
+    key: KeyHash,
+    set: SetId,
+    slot: Slot,
+) -> io::Result<()> {
+    let empty = AlignedBuf::zeroed(medium.geometry.block_bytes as usize);
+    write_slot(medium, set, slot, &empty)?;
+    index.shard(key).policy.vacated(key, slot);
+    Ok(())
+}
+
+/// Clears the slots of `set` whose record rules have taken away, or made stale up to `stale_upto`,
+/// and those of older versions beside it. Returns how many bytes were written. Durable after the
+/// caller's sync.
+pub(crate) fn clear_barred(
+    medium: &Medium,
+    index: &Index,
+    rules: &Rules,
+    buffer: &mut AlignedBuf,
+    set: SetId,
+    stale_upto: Version,
+) -> io::Result<u64> {
+    let preludes = preludes(medium, buffer, set)?;
+    let clears = |it: &&Prelude| rules.clears(&it.fields, &it.name, stale_upto);
+    let gone: Vec<_> = preludes.iter().flatten().filter(clears).collect();
+    let is_gone = |it: &Prelude| {
+        let (key, version) = (it.fields.key, it.fields.version);
+        gone.iter()
+            .any(|gone| gone.fields.key == key && version <= gone.fields.version)
+    };
+    let mut cleared = 0;
+    for (slot, prelude) in preludes.iter().enumerate() {
+        if let Some(prelude) = prelude.as_ref().filter(|it| is_gone(it)) {
+            clear_slot(medium, index, prelude.fields.key, set, Slot(slot))?;
+            index.shard(prelude.fields.key).cleared(prelude.fields.key);
+            cleared += u64::from(medium.geometry.block_bytes);
+        }
+    }
+    Ok(cleared)
+}
+
+/// What the slots of a set hold, for who is about to write to it. A set that cannot be read is
+/// cleared whole: it could hold an older version of what is written or removed now, and be readable
+/// later.
+pub(crate) fn occupants(
+    medium: &Medium,
+    buffer: &mut AlignedBuf,
+    set: SetId,
+) -> io::Result<Vec<Option<Occupant>>> {
+    let preludes = preludes(medium, buffer, set)?;
+    Ok(preludes
+        .iter()
+        .map(|it| it.as_ref().map(occupant))
+        .collect())
+}
+
+fn preludes(
+    medium: &Medium,
+    buffer: &mut AlignedBuf,
+    set: SetId,
+) -> io::Result<Vec<Option<Prelude>>> {
+    if medium.fill(offset(medium, set), buffer).is_none() {
+        buffer.fill(0);
+        medium.write(offset(medium, set), buffer)?;
+    }
+    let blocks = buffer
+        .chunks(medium.geometry.block_bytes as usize)
+        .enumerate();
+    let prelude = |(n, block)| Prelude::decode(block, &medium.secret, place(medium, set, Slot(n)));
+    Ok(blocks.map(prelude).collect())
+}
+
+fn occupant(prelude: &Prelude) -> Occupant {
+    Occupant {
+        key: prelude.fields.key,
+        version: prelude.fields.version,
+    }
+}
+
+/// Size of the buffer [`occupants`] needs, bytes.
+pub(crate) fn set_buffer_bytes(geometry: &Geometry) -> usize {
+    match geometry.family {
+        Family::Log => 0,
+        Family::Table => usize::try_from(geometry.set_bytes()).unwrap_or(usize::MAX),
+    }
+}

@@ -1,0 +1,60 @@
+//! What all devices of a store share: secret, memory, hot objects, clock, and who takes part.
+//!
+//! Made when a store is opened; held by `cache` and by each stripe.
+//!
+//! Invariant: a reservation of any device comes out of the one budget.
+//! Cost: nothing of its own.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::key::Secret;
+use crate::members::Members;
+use crate::memory::{Budget, Hot, Keeper};
+use crate::stats::Counters;
+
+/// See the module's head.
+pub(crate) struct Shared {
+    pub(crate) secret: Secret,
+    pub(crate) budget: Budget,
+    /// The part of the budget that pending writes may take.
+    pub(crate) write_budget: Budget,
+    pub(crate) hot: Arc<Hot>,
+    pub(crate) members: Members,
+    pub(crate) clock: Clock,
+    /// For what happens on no device in particular.
+    pub(crate) counters: Counters,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        secret: Secret,
+        budget: Budget,
+        hot: Arc<Hot>,
+        members: Members,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            secret,
+            // Of which bulk may take three quarters: half of the whole.
+            write_budget: Budget::new(budget.limit() / 3 * 2),
+            budget,
+            hot,
+            members,
+            clock,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Starts the thread that gives the memory of hot objects back to other processes.
+    pub(crate) fn keeper(&self) -> io::Result<Keeper> {
+        Keeper::start(&self.hot, self.budget.limit(), &self.clock)
+    }
+
+    /// Bytes of memory that are free or would be made so by hot objects.
+    pub(crate) fn available_bytes(&self) -> u64 {
+        let held = self.budget.used().saturating_sub(self.hot.bytes());
+        self.budget.limit().saturating_sub(held)
+    }
+}

@@ -1,0 +1,575 @@
+//! One device of a store: what lies on it, whether it fits the settings, and the stripe made of it.
+//!
+//! Called by `store`, which makes a store of devices, and by `check` and `measure`, which only
+//! look.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{Config, Io, PolicyKind};
+use crate::device::{Device, FileDevice, FileError, Ring};
+use crate::disk::circular_log::{Grain, LogWriter};
+use crate::disk::{DeviceHealth, Index, Medium};
+use crate::error::{OpenError, Resize};
+use crate::format::{BLOCK, Family, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
+use crate::geometry::{Geometry, IndexId, IndexPolicy, block_bytes};
+use crate::io::Pool;
+use crate::key::{SHARDS, Secret};
+use crate::members::Members;
+use crate::membership::{DEVICES_MAX, Member};
+use crate::memory::{AlignedBuf, Budget, Hot, Reservation};
+use crate::policy::{Basic, Log, LogLru, Policy, Set, SetMem, SetMemLru};
+use crate::shard::Shard;
+use crate::shared::Shared;
+use crate::store::sizing;
+use crate::stripe::{Parts, Stripe};
+use crate::write_queue::Queue;
+
+impl Config {
+    /// Where the store is kept, device by device.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        if self.devices.is_empty() {
+            let place = |path: &PathBuf| Place {
+                path: path.clone(),
+                device: None,
+            };
+            return self.paths.iter().map(place).collect();
+        }
+        let place = |(n, device): (usize, &Arc<dyn Device>)| Place {
+            path: format!("device {n}").into(),
+            device: Some(Arc::clone(device)),
+        };
+        self.devices.iter().enumerate().map(place).collect()
+    }
+}
+
+/// One of the places a store is kept in.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// The path; what the device is called where it was given as one.
+    pub(crate) path: PathBuf,
+    pub(crate) device: Option<Arc<dyn Device>>,
+}
+
+impl Place {
+    /// Whether there is something already.
+    pub(crate) fn exists(&self) -> bool {
+        self.device.is_some() || self.path.exists()
+    }
+
+    /// Whether it is as large as it is: a device of the caller's own, or a block device.
+    fn has_its_size(&self) -> bool {
+        self.device.is_some() || FileDevice::is_block_device(&self.path)
+    }
+}
+
+/// A device with the superblock that lies on it, or will.
+pub(crate) struct Opened {
+    pub(crate) path: PathBuf,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) superblock: Superblock,
+    pub(crate) geometry: Geometry,
+    /// The layout that its superblock has yet, if it grows.
+    pub(crate) past: Option<Geometry>,
+    /// It had been closed in order; known once versions are set aside.
+    pub(crate) was_clean: bool,
+}
+
+impl Opened {
+    /// Whether its superblock was never written.
+    pub(crate) fn is_new(&self) -> bool {
+        self.superblock.serial == 0
+    }
+}
+
+/// Opens the device at `place`, without writing anything but the space that `size` asks for.
+pub(crate) fn device(place: &Place, size: Option<u64>) -> Result<Arc<dyn Device>, OpenError> {
+    device_or_new(place, size).map(|(device, _)| device)
+}
+
+/// The same, and whether this made its file: another process may have been quicker.
+pub(crate) fn device_or_new(
+    place: &Place,
+    size: Option<u64>,
+) -> Result<(Arc<dyn Device>, bool), OpenError> {
+    if let Some(device) = &place.device {
+        return Ok((Arc::clone(device), false));
+    }
+    match FileDevice::open(&place.path, size) {
+        Ok(device) => {
+            let is_new = device.is_new();
+            Ok((Arc::new(device), is_new))
+        }
+        Err(FileError::Locked) => Err(OpenError::Locked {
+            path: place.path.clone(),
+        }),
+        Err(FileError::Io(source)) => Err(refused_by_device(place)(source)),
+    }
+}
+
+pub(crate) fn refused_by_device(place: &Place) -> impl Fn(io::Error) -> OpenError + use<> {
+    let path = place.path.clone();
+    move |source| OpenError::Device {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// What lies where the superblocks should.
+pub(crate) enum Front {
+    /// The newer of the valid ones.
+    Superblock(Box<Superblock>),
+    /// Zeros: a file that was just made.
+    Blank,
+    /// Nothing of ours, or nothing whole.
+    Not(SuperblockError),
+}
+
+/// Reads both superblocks.
+pub(crate) fn front(device: &dyn Device) -> io::Result<Front> {
+    if device.len() < 2 * SUPERBLOCK_BYTES as u64 {
+        return Ok(Front::Not(SuperblockError::Foreign));
+    }
+    let mut bytes = AlignedBuf::zeroed(2 * SUPERBLOCK_BYTES);
+    // One copy is enough, also where the other cannot be read.
+    let mut readable = [true; 2];
+    if let Err(error) = device.read_at(0, &mut bytes) {
+        for (n, copy) in bytes.chunks_mut(SUPERBLOCK_BYTES).enumerate() {
+            readable[n] = device.read_at((n * SUPERBLOCK_BYTES) as u64, copy).is_ok();
+        }
+        if readable == [false; 2] {
+            return Err(error);
+        }
+    }
+    let decode = |n: usize| {
+        if !readable[n] {
+            return Err(SuperblockError::Damaged);
+        }
+        let mut copy = [0; SUPERBLOCK_BYTES];
+        copy.copy_from_slice(&bytes[n * SUPERBLOCK_BYTES..(n + 1) * SUPERBLOCK_BYTES]);
+        Superblock::decode(&copy)
+    };
+    Ok(match (decode(0), decode(1)) {
+        (Ok(a), Ok(b)) => Front::Superblock(Box::new(if a.serial > b.serial { a } else { b })),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Front::Superblock(Box::new(one)),
+        _ if is_blank(device)? => Front::Blank,
+        (Err(SuperblockError::Foreign), Err(other)) => Front::Not(other),
+        (Err(other), Err(_)) => Front::Not(other),
+    })
+}
+
+/// Which copies of `superblock` do not verify. One that was never written is no damage: the first
+/// is written alone when a store is made.
+pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) -> [bool; 2] {
+    [0, 1].map(|n: u64| {
+        let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
+        if device
+            .read_at(n * SUPERBLOCK_BYTES as u64, &mut bytes)
+            .is_err()
+        {
+            return true;
+        }
+        let unwritten = superblock.serial <= 1 && bytes.iter().all(|byte| *byte == 0);
+        let mut copy = [0; SUPERBLOCK_BYTES];
+        copy.copy_from_slice(&bytes);
+        !unwritten && Superblock::decode(&copy).is_err()
+    })
+}
+
+/// Whether nothing lies where file systems, volume managers and the like leave their marks: some of
+/// them leave the very first blocks alone. The whole remove journal will lie in what is looked at.
+fn is_blank(device: &dyn Device) -> io::Result<bool> {
+    let length = device.len() / BLOCK as u64 * BLOCK as u64;
+    let front = length.min(2 << 20);
+    let back = (length - front).min(256 << 10);
+    for (at, bytes) in [(0, front), (length - back, back)] {
+        let mut buffer = AlignedBuf::zeroed(usize::try_from(bytes).unwrap_or(0));
+        device.read_at(at, &mut buffer)?;
+        if buffer.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Opens what is there; an error when there is nothing of ours.
+pub(crate) fn existing(place: &Place) -> Result<Opened, OpenError> {
+    let device = device(place, None)?;
+    let path = || place.path.clone();
+    let superblock = match front(&*device).map_err(refused_by_device(place))? {
+        Front::Superblock(superblock) => *superblock,
+        Front::Blank => return Err(OpenError::Foreign { path: path() }),
+        Front::Not(error) => return Err(refused(place, error)),
+    };
+    let geometry = Geometry::from_superblock(&superblock)
+        .ok_or_else(|| OpenError::Damaged { path: path() })?;
+    if device.len() < geometry.device_bytes {
+        return Err(OpenError::Short {
+            path: path(),
+            length: device.len(),
+            device_bytes: geometry.device_bytes,
+        });
+    }
+    let least = device.alignment();
+    if geometry.family == Family::Table && (geometry.block_bytes as usize) < least {
+        return Err(OpenError::Sectors {
+            path: path(),
+            block_bytes: geometry.block_bytes,
+            sector_bytes: least,
+        });
+    }
+    Ok(Opened {
+        path: path(),
+        device,
+        superblock,
+        geometry,
+        past: None,
+        was_clean: false,
+    })
+}
+
+fn refused(place: &Place, error: SuperblockError) -> OpenError {
+    let path = place.path.clone();
+    match error {
+        SuperblockError::Foreign => OpenError::Foreign { path },
+        SuperblockError::Damaged => OpenError::Damaged { path },
+        SuperblockError::Version(found) => OpenError::Version {
+            path,
+            found,
+            supported: VERSION,
+        },
+    }
+}
+
+/// What is at `place`, if a store or a part of one is; `None` where one can be made.
+pub(crate) fn look(config: &Config, place: &Place) -> Result<Option<Opened>, OpenError> {
+    // A file that is someone else's must not grow, so it is looked at before it is.
+    if !place.exists() {
+        return Ok(None);
+    }
+    let device = device(place, None)?;
+    match front(&*device).map_err(refused_by_device(place))? {
+        Front::Superblock(_) => {
+            drop(device);
+            let mut opened = existing(place)?;
+            agrees(config, place, &opened)?;
+            if let Some(grown) = grown(config, place, &opened)? {
+                opened.past = Some(std::mem::replace(&mut opened.geometry, grown));
+            }
+            Ok(Some(opened))
+        }
+        Front::Not(error) if !device.is_empty() => Err(refused(place, error)),
+        Front::Blank | Front::Not(_) => Ok(None),
+    }
+}
+
+/// Has all space of an existing file taken, see [`FileDevice::claim`].
+pub(crate) fn claim(place: &Place) {
+    if place.device.is_none() {
+        FileDevice::claim(&place.path);
+    }
+}
+
+/// The layout of what is to be made at `place`. Nothing is made yet.
+pub(crate) fn planned(config: &Config, place: &Place) -> Result<Geometry, OpenError> {
+    let length = match config.size_bytes {
+        Some(_) if !place.has_its_size() => 0,
+        _ => device(place, None)?.len(),
+    };
+    let size = match config.size_bytes {
+        Some(size) if place.has_its_size() => size.min(length),
+        Some(size) => size,
+        None => length,
+    };
+    Geometry::plan(config, size)
+}
+
+fn agrees(config: &Config, place: &Place, opened: &Opened) -> Result<(), OpenError> {
+    let geometry = &opened.geometry;
+    let path = || place.path.clone();
+    let policy = config.policy;
+    if (geometry.family, geometry.ways) != (policy.family(), policy.ways()) {
+        let fits =
+            |kind: &PolicyKind| (geometry.family, geometry.ways) == (kind.family(), kind.ways());
+        let fitting: Vec<_> = PolicyKind::ALL
+            .into_iter()
+            .filter(fits)
+            .map(PolicyKind::name)
+            .collect();
+        return Err(OpenError::Geometry {
+            path: path(),
+            field: "policy",
+            found: fitting.join(" or "),
+            asked: policy.name().into(),
+        });
+    }
+    if let Some(asked) = config.block_bytes
+        && geometry.family == Family::Table
+    {
+        // As it would be made here.
+        let least = u32::try_from(opened.device.alignment()).unwrap_or(u32::MAX);
+        let asked = block_bytes(asked.max(least));
+        if asked != geometry.block_bytes {
+            return Err(OpenError::Geometry {
+                path: path(),
+                field: "blocks of",
+                found: geometry.block_bytes.to_string(),
+                asked: asked.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The layout that `opened` is to have, if the size asked for is another.
+fn grown(config: &Config, place: &Place, opened: &Opened) -> Result<Option<Geometry>, OpenError> {
+    let Some(asked) = config.size_bytes else {
+        return Ok(None);
+    };
+    let possible = match place.has_its_size() {
+        true => asked.min(opened.device.len()),
+        false => asked,
+    };
+    let (size_bytes, asked_bytes) = (
+        opened.geometry.device_bytes,
+        possible / BLOCK as u64 * BLOCK as u64,
+    );
+    let grown = match asked_bytes.cmp(&size_bytes) {
+        std::cmp::Ordering::Equal => return Ok(None),
+        std::cmp::Ordering::Less => Err(Resize::Smaller),
+        std::cmp::Ordering::Greater => opened.geometry.grown(asked_bytes),
+    };
+    match grown {
+        Ok(grown) => Ok(Some(grown)),
+        // Devices of a store may differ in size, but only one size is given.
+        Err(_) if config.places().len() > 1 => Ok(None),
+        Err(why) => Err(OpenError::Size {
+            path: place.path.clone(),
+            size_bytes,
+            asked_bytes,
+            why,
+        }),
+    }
+}
+
+/// Gives the file of `opened` the space that it grows by. What lies on it is not touched.
+pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenError> {
+    if opened.past.is_none() || place.device.is_some() {
+        return Ok(opened);
+    }
+    let Opened {
+        superblock,
+        geometry,
+        past,
+        device: old,
+        ..
+    } = opened;
+    drop(old);
+    let device = device(place, Some(geometry.device_bytes))?;
+    let path = || place.path.clone();
+    if device.len() < geometry.device_bytes {
+        return Err(OpenError::Short {
+            path: path(),
+            length: device.len(),
+            device_bytes: geometry.device_bytes,
+        });
+    }
+    // For a moment nobody held it.
+    match front(&*device).map_err(refused_by_device(place))? {
+        Front::Superblock(now) if *now == superblock => Ok(Opened {
+            path: path(),
+            device,
+            superblock,
+            geometry,
+            past,
+            was_clean: false,
+        }),
+        _ => Err(OpenError::Locked { path: path() }),
+    }
+}
+
+/// A device as it was before it grew, to recover from.
+pub(crate) struct Past {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) _reservation: Option<Reservation>,
+}
+
+/// What a device that has grown is recovered from.
+pub(crate) fn past(
+    config: &Config,
+    opened: &Opened,
+    shared: &Arc<Shared>,
+) -> Result<Option<Past>, OpenError> {
+    let Some(geometry) = &opened.past else {
+        return Ok(None);
+    };
+    let before = Opened {
+        path: opened.path.clone(),
+        device: Arc::clone(&opened.device),
+        superblock: opened.superblock.clone(),
+        geometry: geometry.clone(),
+        past: None,
+        was_clean: opened.was_clean,
+    };
+    Ok(Some(Past {
+        stripe: stripe(config, &before, shared, 0)?,
+        _reservation: shared
+            .budget
+            .reserve_free(sizing::past_bytes(config, geometry)),
+    }))
+}
+
+/// What the stripes share of a store on `opened`, all of which take part as the history of each
+/// says.
+pub(crate) fn shared(
+    config: &Config,
+    opened: &[Opened],
+    next_version: u64,
+) -> Result<Shared, OpenError> {
+    let geometries = || opened.iter().map(|it| &it.geometry);
+    sizing::enough(
+        config,
+        geometries(),
+        opened.iter().filter_map(|it| it.past.as_ref()),
+    )?;
+    let fixed =
+        sizing::memory_needed(config, geometries()) - sizing::content_bytes_min(geometries());
+    let budget = Budget::new(config.memory_bytes - fixed);
+    let hot = Hot::new(&budget, config.hot_bytes_max).map_err(|source| OpenError::System {
+        what: "memory for hot objects",
+        source,
+    })?;
+    let [first, ..] = opened else {
+        return Err(OpenError::Devices {
+            count: 0,
+            most: DEVICES_MAX,
+        });
+    };
+    let history = first.superblock.history.clone();
+    let members = Members::new(opened.iter().map(member).collect(), history, next_version);
+    for superblock in opened.iter().map(|it| &it.superblock) {
+        members.superblock_is_durable(superblock.device, superblock.serial);
+        for (device, serial) in &superblock.heard {
+            members.superblock_is_durable(*device, *serial);
+        }
+    }
+    let secret = Secret::from_bytes(first.superblock.secret);
+    let clock = config.clock.clone();
+    Ok(Shared::new(secret, budget, hot, members, clock))
+}
+
+/// A device as the others know it.
+pub(crate) fn member(opened: &Opened) -> Member {
+    Member {
+        id: opened.superblock.device,
+        weight: opened.geometry.device_bytes,
+    }
+}
+
+/// The parts of an opened device, without its threads: for `check` too.
+pub(crate) fn stripe(
+    config: &Config,
+    opened: &Opened,
+    shared: &Arc<Shared>,
+    threads: usize,
+) -> Result<Arc<Stripe>, OpenError> {
+    let system = |what| move |source| OpenError::System { what, source };
+    let geometry = &opened.geometry;
+    // A slot and its tail are listed one by one.
+    let lines = if config.policy.keeps_lists() { 2 } else { 1 };
+    let batch_records = LogWriter::list_entries_max(geometry) / lines;
+    let policy = IndexPolicy::of(config);
+    let index = geometry.index(policy);
+    let rows = index.shard_rows;
+    let shard = |n| {
+        let policy: Box<dyn Policy> = match policy.kind {
+            PolicyKind::Basic => Box::new(Basic::new(geometry.sets)),
+            PolicyKind::Set => Box::new(Set::new(geometry.sets)),
+            PolicyKind::SetMem => {
+                Box::new(SetMem::new(geometry.sets, n as u64 * u64::from(rows), rows))
+            }
+            PolicyKind::SetMemLru => {
+                let here = geometry.sets / SHARDS as u64;
+                let held = geometry.held_sets(policy);
+                Box::new(SetMemLru::new(geometry.sets, n as u64 * here, here, held))
+            }
+            PolicyKind::LogLru => Box::new(LogLru::new(
+                policy.grouped,
+                rows,
+                geometry.capacity(),
+                policy.positions_held(),
+                geometry.spilled(policy),
+            )),
+            PolicyKind::Log => Box::new(Log::new(
+                policy.rows,
+                policy.grouped,
+                rows,
+                geometry.capacity(),
+            )),
+        };
+        Shard::new(policy)
+    };
+    let queue = Arc::new(Queue::new(
+        sizing::batch_bytes(config, geometry),
+        usize::try_from(batch_records).unwrap_or(usize::MAX),
+        config.batch_delay,
+        Grain::new(geometry),
+        policy.grouped,
+    ));
+    let wakes = Arc::clone(&queue);
+    let health = DeviceHealth::recovering(opened.path.clone(), move || wakes.wake());
+    let health = Arc::new(health);
+    let id = IndexId {
+        policy,
+        since: opened.superblock.policy_since,
+    };
+    let shards = (0..SHARDS).map(shard).collect();
+    let stripe = Stripe::new(Parts {
+        medium: Medium::new(
+            Arc::clone(&opened.device),
+            opened.superblock.device,
+            geometry.clone(),
+            shared.secret.clone(),
+            shared.budget.clone(),
+            shared.clock.clone(),
+            Arc::clone(&health),
+        ),
+        index: Index::new(index, id, shards, health),
+        shared: Arc::clone(shared),
+        queue,
+        pool: Pool::new(threads).map_err(system("threads"))?,
+        ring: ring(config, opened, threads)?,
+    });
+    Ok(Arc::new(stripe))
+}
+
+/// The ring that reads `opened` where one can be had and is asked for, and a line that says so.
+/// None for who only looks, without threads, and for a device that is no file.
+fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>, OpenError> {
+    let Some(file) = opened.device.file().filter(|_| threads > 0) else {
+        return Ok(None);
+    };
+    let device = opened.path.display();
+    let started = match config.io {
+        Io::Threads => {
+            tracing::info!(%device, "reading by threads, as configured");
+            return Ok(None);
+        }
+        Io::Auto | Io::Uring => Ring::start(file),
+    };
+    match started {
+        Ok(ring) => {
+            tracing::debug!(%device, "reading by io_uring");
+            Ok(Some(ring))
+        }
+        Err(source) if config.io == Io::Uring => Err(OpenError::System {
+            what: "io_uring",
+            source,
+        }),
+        Err(error) => {
+            tracing::info!(%device, %error, "reading by threads: the kernel refused io_uring");
+            Ok(None)
+        }
+    }
+}

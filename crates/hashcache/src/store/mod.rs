@@ -1,0 +1,477 @@
+//! Making a store of its devices: those that are there are looked at, missing ones made, the
+//! history of memberships agreed on, versions set aside on all of them; then threads start.
+//!
+//! Called by `cache`; calls `device` for each device.
+//!
+//! Invariant: nothing of a device changes before all of them are known to fit, and no version is
+//! given out before every device has on disk who takes part and up to where versions are set aside.
+//! A device that joins learns it before the others do: one that fails to join has changed nothing.
+
+mod check;
+pub(crate) mod device;
+mod recover;
+mod sizing;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+pub use check::{CheckReport, Inspection, MemberDevice, check, inspect};
+use recover::recover;
+
+use crate::completion::{Outcome, promise};
+use crate::config::Config;
+use crate::disk::write_superblock;
+use crate::error::OpenError;
+use crate::format::{Family, Superblock};
+use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
+use crate::members::{Members, VERSIONS_RESERVED};
+use crate::membership::{Chosen, DEVICES_MAX, History, Member};
+use crate::memory::{AlignedBuf, Keeper};
+use crate::shared::Shared;
+use crate::stripe::Stripe;
+use crate::writer::{Pen, Readmission, Scribe};
+use device::{Opened, Past, Place, member, superblocks_damaged};
+
+/// Reads of a device that can be under way at once.
+const READ_THREADS: usize = 16;
+
+/// A writing thread, with what [`Scribe::run`] returns.
+pub(crate) type ScribeThread = JoinHandle<Option<Superblock>>;
+
+/// An open store: what its stripes share, its stripes, the threads that write for them, and the one
+/// for its memory.
+pub(crate) struct Running {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stripes: Vec<Arc<Stripe>>,
+    pub(crate) scribes: Vec<ScribeThread>,
+    pub(crate) keeper: Keeper,
+}
+
+/// Opens or makes the store of `config` and starts its threads.
+pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
+    let mut made = Made::default();
+    let mut opened = devices(config, &mut made)?;
+    let next_version = agree(&mut opened)?;
+    let shared = Arc::new(device::shared(config, &opened, next_version)?);
+    for opened in &mut opened {
+        set_aside(config, opened, next_version);
+    }
+    let stripes: Vec<_> = opened
+        .iter()
+        .map(|it| device::stripe(config, it, &shared, READ_THREADS))
+        .collect::<Result<_, _>>()?;
+    let pasts = opened
+        .iter()
+        .map(|it| device::past(config, it, &shared))
+        .collect::<Result<Vec<_>, _>>()?;
+    shared
+        .members
+        .join(stripes.iter().map(|it| it.peer()).collect());
+    let keeper = shared.keeper().map_err(|source| OpenError::System {
+        what: "a thread",
+        source,
+    })?;
+    tell(&mut opened, &shared.members)?;
+    made.keep();
+    let opened = opened.into_iter().zip(pasts).collect();
+    let scribes = write(config, opened, &stripes)?;
+    Ok(Running {
+        shared,
+        stripes,
+        scribes,
+        keeper,
+    })
+}
+
+/// A stripe in service and who writes for it, without threads: what models run. Its names are the
+/// same each time.
+#[cfg(all(test, loom))]
+pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, Scribe), OpenError> {
+    let (mut made, place) = (Made::default(), &config.places()[0]);
+    let mut opened = [make(config, place, (1, [1; 32]), &mut made)?];
+    let next_version = agree(&mut opened)?;
+    let shared = Arc::new(device::shared(config, &opened, next_version)?);
+    let stripe = device::stripe(config, &opened[0], &shared, 0)?;
+    shared.members.join(vec![stripe.peer()]);
+    tell(&mut opened, &shared.members)?;
+    let [opened] = opened;
+    let buffer = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
+    let mut scribe = Scribe::new(
+        Arc::clone(&stripe),
+        opened.superblock,
+        buffer,
+        config.sync_interval,
+        false,
+    );
+    recover(&mut scribe, None).expect("memory reads and writes");
+    stripe.recovered();
+    Ok((stripe, scribe))
+}
+
+/// Files that were made just now; they go again if the store does not come to be.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// All devices of `config`, in its order, those that were missing with a superblock that was never
+/// written.
+fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
+    let places = config.places();
+    if places.is_empty() || places.len() > DEVICES_MAX {
+        return Err(OpenError::Devices {
+            count: places.len(),
+            most: DEVICES_MAX,
+        });
+    }
+    let found: Vec<Option<Opened>> = places
+        .iter()
+        .map(|place| device::look(config, place))
+        .collect::<Result<_, _>>()?;
+    belong_together(found.iter().flatten())?;
+    // Refuse before a file is made, or made to grow.
+    let geometries: Vec<Geometry> = places
+        .iter()
+        .zip(&found)
+        .map(|(place, found)| match found {
+            Some(opened) => Ok(opened.geometry.clone()),
+            None => device::planned(config, place),
+        })
+        .collect::<Result<_, _>>()?;
+    let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
+    sizing::enough(config, &geometries, past)?;
+    for (place, _) in places
+        .iter()
+        .zip(&found)
+        .filter(|(_, found)| found.is_some())
+    {
+        device::claim(place);
+    }
+    let identity = match found.iter().flatten().next() {
+        Some(opened) => (opened.superblock.store_id, opened.superblock.secret),
+        None => new_identity()?,
+    };
+    let device = |(place, found): (&Place, Option<Opened>)| match found {
+        Some(opened) => device::make_space(place, opened),
+        None => make(config, place, identity, made),
+    };
+    places.iter().zip(found).map(device).collect()
+}
+
+/// Whether `found` are devices of one store, each another one.
+fn belong_together<'a>(found: impl Iterator<Item = &'a Opened>) -> Result<(), OpenError> {
+    let mut before: Vec<&Opened> = Vec::new();
+    for opened in found {
+        let path = || opened.path.clone();
+        let identity = |it: &Opened| (it.superblock.store_id, it.superblock.secret);
+        if let Some(other) = before.iter().find(|it| identity(it) != identity(opened)) {
+            return Err(OpenError::OtherStore {
+                path: path(),
+                other: other.path.clone(),
+            });
+        }
+        let device = opened.superblock.device;
+        if let Some(other) = before.iter().find(|it| it.superblock.device == device) {
+            return Err(OpenError::Twins {
+                path: path(),
+                other: other.path.clone(),
+            });
+        }
+        before.push(opened);
+    }
+    Ok(())
+}
+
+fn new_identity() -> Result<(u128, [u8; 32]), OpenError> {
+    Ok((u128::from_le_bytes(random()?), random()?))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], OpenError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|source| OpenError::System {
+        what: "random numbers",
+        source: io::Error::other(source.to_string()),
+    })?;
+    Ok(bytes)
+}
+
+/// A device of the store of `identity`. Who it is, and with whom, is agreed on later.
+fn make(
+    config: &Config,
+    place: &Place,
+    identity: (u128, [u8; 32]),
+    made: &mut Made,
+) -> Result<Opened, OpenError> {
+    let (device, is_new) = device::device_or_new(place, config.size_bytes)?;
+    if is_new {
+        made.0.push(place.path.clone());
+    }
+    let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
+    // A slot is read and written by itself, so it has a sector at the least.
+    let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
+    if let Some(asked) = config.block_bytes.filter(|it| *it < least)
+        && config.policy.family() == Family::Table
+    {
+        let device = place.path.display();
+        let made = least;
+        tracing::info!(%device, asked, made, "slot size raised to the disk's sector size");
+    }
+    let raised = Config {
+        block_bytes: Some(config.block_bytes.unwrap_or(BLOCK_BYTES).max(least)),
+        ..config.clone()
+    };
+    let geometry = Geometry::plan(&raised, size)?;
+    let superblock = Superblock {
+        serial: 0,
+        store_id: identity.0,
+        secret: identity.1,
+        device: 0,
+        family: geometry.family,
+        clean: false,
+        unit_bytes: geometry.unit_bytes,
+        device_bytes: geometry.device_bytes,
+        segment_bytes: geometry.segment_bytes,
+        block_bytes: geometry.block_bytes,
+        ways: geometry.ways,
+        object_bytes: geometry.object_bytes,
+        journal_offset: geometry.journal_offset,
+        journal_bytes: geometry.journal_bytes,
+        checkpoint_offset: geometry.checkpoint_offset,
+        checkpoint_bytes: geometry.checkpoint_bytes,
+        table_offset: geometry.table_offset,
+        sets: geometry.sets,
+        log_offset: geometry.log_offset,
+        segments: geometry.segments,
+        next_version: 1,
+        checkpoint_serial: 0,
+        checkpoint_parts: 0,
+        wall_clock: config.clock.unix_millis(),
+        removes_forgotten_below: 0,
+        removes_held_below: 0,
+        policy: IndexPolicy::of(config).code(),
+        policy_since: 0,
+        // Nobody yet.
+        history: History::default(),
+        heard: BTreeMap::new(),
+    };
+    Ok(Opened {
+        path: place.path.clone(),
+        device,
+        superblock,
+        geometry,
+        past: None,
+        was_clean: false,
+    })
+}
+
+fn opened_before(opened: &[Opened]) -> impl Iterator<Item = &Opened> {
+    opened.iter().filter(|it| !it.is_new())
+}
+
+/// Devices that come as they were before something that others have heard of them: an image was put
+/// back, or a disk has lost what it had acknowledged. What was removed since lies on them still.
+///
+/// Not seen: all devices rolled back together, and one rolled back to a moment behind its last
+/// superblock that another device has heard of.
+fn rolled_back(opened: &[Opened]) -> Vec<u16> {
+    let old = || opened_before(opened);
+    let is_rolled_back = |one: &&Opened| {
+        let (device, serial) = (one.superblock.device, one.superblock.serial);
+        let others = old().filter(|it| it.superblock.device != device);
+        let heard = others.filter_map(|it| it.superblock.heard.get(&device).copied());
+        let heard = heard.max().unwrap_or(0);
+        // Where the newer copy is damaged, the one before it is no older state of the device.
+        let is_damaged = || superblocks_damaged(&*one.device, &one.superblock).contains(&true);
+        heard > serial && !(heard == serial + 1 && is_damaged())
+    };
+    let devices = old().filter(is_rolled_back);
+    devices.map(|it| it.superblock.device).collect()
+}
+
+/// Gives new devices their numbers and all of them the history that holds from now on. Returns the
+/// version that is given out next.
+fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
+    let old = || opened_before(opened).map(|it| &it.superblock);
+    let next_version = old().map(|it| it.next_version).max().unwrap_or(1);
+    let carried: Vec<_> = old().map(|it| (it.device, it.history.clone())).collect();
+    let mut present: Vec<u16> = carried.iter().map(|it| it.0).collect();
+    let chosen = History::choose(&carried);
+    for (n, opened) in opened.iter_mut().enumerate().filter(|(_, it)| it.is_new()) {
+        opened.superblock.device = match &chosen {
+            Some(Chosen::Whole(history) | Chosen::Apart(history)) => {
+                history.new_id(&present, u16::from_le_bytes(random()?))
+            }
+            None => u16::try_from(n).unwrap_or(u16::MAX),
+        };
+        present.push(opened.superblock.device);
+    }
+    let members: Vec<_> = opened.iter().map(member).collect();
+    let away = rolled_back(opened);
+    let mut next_version = next_version;
+    let history = match chosen {
+        None => History::new(members),
+        Some(Chosen::Whole(mut history)) => {
+            let is_here = |it: &Member| members.iter().any(|member| member.id == it.id);
+            let missing = history.members().iter().filter(|it| !is_here(it));
+            let missing: Vec<u16> = missing.map(|it| it.id).collect();
+            if !missing.is_empty() {
+                tracing::warn!(?missing, "devices missing: their objects are forgotten");
+            }
+            if !away.is_empty() {
+                tracing::error!(
+                    ?away,
+                    "devices were rolled back to an older state: their objects are forgotten"
+                );
+            }
+            next_version = history.change_without(next_version, &away, members);
+            history
+        }
+        Some(Chosen::Apart(mut history)) => {
+            tracing::warn!("devices were used separately: all their objects are forgotten");
+            history.begin_anew(next_version, members);
+            history
+        }
+    };
+    for opened in opened {
+        opened.superblock.history = history.clone();
+    }
+    Ok(next_version)
+}
+
+/// What the superblock says while the store is open.
+fn set_aside(config: &Config, opened: &mut Opened, next_version: u64) {
+    let superblock = &mut opened.superblock;
+    let policy = IndexPolicy::of(config).code();
+    if superblock.policy != policy {
+        // What checkpoints say is not continued by the lists of another policy, and never again.
+        superblock.policy = policy;
+        superblock.policy_since = next_version;
+    }
+    opened.was_clean = std::mem::take(&mut superblock.clean);
+    superblock.next_version = next_version.saturating_add(VERSIONS_RESERVED);
+}
+
+/// Writes all superblocks.
+fn tell(opened: &mut [Opened], members: &Members) -> Result<(), OpenError> {
+    let once = |it: &mut Opened| {
+        it.superblock.heard = members.heard();
+        let write = write_superblock(&*it.device, &mut it.superblock);
+        write.map_err(|source| OpenError::Device {
+            path: it.path.clone(),
+            source,
+        })?;
+        members.superblock_is_durable(it.superblock.device, it.superblock.serial);
+        Ok(())
+    };
+    let mut new = opened.iter_mut().filter(|it| it.is_new());
+    new.try_for_each(once)?;
+    // Both copies: were the only one that says this lost, an opening after a crash would go by one
+    // that says "closed in order" and gives the versions of this run out again. The second copies
+    // come behind all of the first: they tell each device of this opening what the others have on
+    // disk, so that one that is rolled back to before it is known by that.
+    for _ in 0..2 {
+        opened.iter_mut().try_for_each(once)?;
+    }
+    Ok(())
+}
+
+/// The store was closed in order, and these are the superblocks that say so. Where there are
+/// several, each is told of all others: a device that comes back as it was before is known by that.
+pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
+    if stripes.len() == 1 || closed.len() < stripes.len() {
+        return;
+    }
+    for mut superblock in closed {
+        let of_device = |it: &&Arc<Stripe>| it.medium.device_id == superblock.device;
+        let Some(stripe) = stripes.iter().find(of_device) else {
+            continue;
+        };
+        superblock.heard = stripe.shared.members.heard();
+        match write_superblock(&*stripe.medium.device, &mut superblock) {
+            Ok(()) => stripe
+                .shared
+                .members
+                .superblock_is_durable(superblock.device, superblock.serial),
+            // All that matters is on disk already.
+            Err(error) => tracing::warn!(%error, "superblock not written at close"),
+        }
+    }
+}
+
+/// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
+fn write(
+    config: &Config,
+    opened: Vec<(Opened, Option<Past>)>,
+    stripes: &[Arc<Stripe>],
+) -> Result<Vec<ScribeThread>, OpenError> {
+    let mut threads = Vec::new();
+    let mut recoveries = Vec::new();
+    for ((opened, past), stripe) in opened.into_iter().zip(stripes) {
+        match scribe(config, opened, past, stripe) {
+            Ok((thread, recovered)) => {
+                threads.push(thread);
+                recoveries.push(recovered);
+            }
+            Err(source) => {
+                let now = config.clock.monotone();
+                stripes.iter().for_each(|stripe| stripe.queue.close(now));
+                for thread in threads {
+                    let _ = thread.join();
+                }
+                let what = "a thread";
+                return Err(OpenError::System { what, source });
+            }
+        }
+    }
+    let until = config.clock.monotone().saturating_add(config.open_patience);
+    for recovered in recoveries {
+        let patience = until.saturating_sub(config.clock.monotone());
+        if recovered.wait_for(patience).is_none() {
+            tracing::info!("serving before the index is complete");
+            break;
+        }
+    }
+    Ok(threads)
+}
+
+fn scribe(
+    config: &Config,
+    opened: Opened,
+    past: Option<Past>,
+    stripe: &Arc<Stripe>,
+) -> io::Result<(ScribeThread, Outcome<bool>)> {
+    let mut scribe = Scribe::new(
+        Arc::clone(stripe),
+        opened.superblock,
+        AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry)),
+        config.sync_interval,
+        opened.was_clean,
+    );
+    let readmits = config.readmission && opened.geometry.family == Family::Log;
+    scribe.readmission = readmits.then(Readmission::default);
+    if sizing::overlaps(config, &opened.geometry) {
+        let spare = AlignedBuf::zeroed(sizing::buffer_bytes(config, &opened.geometry));
+        let seat = AlignedBuf::zeroed(sizing::seat_bytes(&opened.geometry));
+        scribe.pen = Some(Pen::new(stripe, spare, seat)?);
+    }
+    let (promise, recovered) = promise::<bool>();
+    let thread = std::thread::Builder::new()
+        .name("hc-write".into())
+        .spawn(move || scribe.run(|scribe| recover(scribe, past), promise))?;
+    Ok((thread, recovered))
+}

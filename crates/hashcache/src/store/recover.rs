@@ -1,0 +1,599 @@
+//! Recovery: the index and the log's head, from the last checkpoint and the lists written since.
+//!
+//! Lists (batch headers, footers) say where records were put; whether they arrived, each record
+//! proves itself when it is read. Behind a crash the log goes on in a new segment, under a new
+//! stamp.
+//!
+//! Called by the writing thread before it writes anything.
+//!
+//! Invariant: what a returned `remove` took away stays away. With a checkpoint, removes since it
+//! began are applied to it and to the lists; without one, all removes in the ring are, and no
+//! record older than what the ring has forgotten comes back. Where removes or rules cannot be read,
+//! no record from before this opening comes back, and a rule says so for the openings that follow.
+//! Cost: the checkpoint, plus the lists of at most a few hundred segments. A store that is closed
+//! meanwhile stops recovering after [`AFTER_CLOSE_MAX`]; nothing is written then, and the next
+//! opening recovers from the same state.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::address::Slot;
+use crate::bans::Rule;
+use crate::disk::checkpoint::{self, Restored};
+use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::journal::Journalled;
+use crate::disk::{Segment, first_header};
+use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
+use crate::key::{KeyHash, KeyMap, SHARDS};
+use crate::memory::Reservation;
+use crate::object::Version;
+use crate::store::device::Past;
+use crate::stripe::Stripe;
+use crate::writer::{RecoverError, Scribe};
+
+/// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
+/// put meanwhile is written, and the next opening finds a store that was closed in order.
+const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Whether recovery is to stop because the store was closed. Every loop over segments or parts asks
+/// this. What was recovered by then is a part of the truth, so nothing may be written that follows
+/// from it: see [`go_on`].
+fn is_over(stripe: &Stripe) -> bool {
+    let since = stripe.queue.closing_since();
+    since.is_some_and(|since| {
+        stripe.medium.clock.monotone().saturating_sub(since) >= AFTER_CLOSE_MAX
+    })
+}
+
+/// An error if a loop over segments or parts may have stopped early.
+fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
+    match is_over(stripe) {
+        true => Err(RecoverError::Closed),
+        false => Ok(()),
+    }
+}
+
+/// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
+pub(crate) fn recover(scribe: &mut Scribe, past: Option<Past>) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&scribe.stripe);
+    if let Some(past) = past {
+        grow(scribe, &past)?;
+    } else if stripe.index.shape.stays_on_disk() {
+        with_rows_on_disk(scribe)?;
+    } else {
+        let basis = Basis::of(scribe, &stripe)?;
+        basis.replay(scribe, &(0..SHARDS));
+    }
+    go_on(&stripe)?;
+    let cursor = scribe.log.cursor;
+    stripe.version_was_drawn(cursor.stamp);
+    tracing::debug!(segment = cursor.segment, lap = cursor.lap, "log recovered");
+    Ok(())
+}
+
+/// For a policy that leaves positions on disk. Those that a replay displaces would fill the room
+/// for what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
+fn with_rows_on_disk(scribe: &mut Scribe) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&scribe.stripe);
+    let most = (!scribe.was_clean).then(|| Widened::all(&stripe)).flatten();
+    let basis = Basis::of(scribe, &stripe)?;
+    // Nothing was written since, so nothing is displaced.
+    let is_all = |it: &Restored| scribe.was_clean && it.cursor.stamp != 0;
+    if basis.restored.as_ref().is_some_and(is_all) {
+        basis.replay(scribe, &(0..SHARDS));
+        return Ok(());
+    }
+    let all_are_loaded = most.is_some();
+    made_anew(scribe, most, |scribe, shards| {
+        if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
+            let serial = restored.edition.serial;
+            if checkpoint::load_shards(
+                &scribe.stripe.medium,
+                &scribe.stripe.index,
+                serial,
+                shards.clone(),
+            )
+            .is_none()
+            {
+                shards
+                    .clone()
+                    .for_each(|n| scribe.stripe.shard_at(n).policy.clear());
+            }
+        }
+        basis.replay(scribe, shards);
+        scribe.log.was_written()
+    })
+}
+
+/// Shards that have all positions in memory.
+struct Widened {
+    shards: Range<usize>,
+    _reservation: Option<Reservation>,
+}
+
+impl Widened {
+    fn all(stripe: &Stripe) -> Option<Self> {
+        let bytes = stripe.index.shape.widened_bytes() * SHARDS as u64;
+        let reservation = stripe.medium.budget.reserve_free(bytes)?;
+        Some(Self::of(stripe, 0..SHARDS, Some(reservation)))
+    }
+
+    /// As many as there is memory for, from `first` on, and one in any case.
+    fn from(stripe: &Stripe, first: usize) -> Self {
+        let mut count = SHARDS - first;
+        while count > 1 {
+            let bytes = stripe.index.shape.widened_bytes() * count as u64;
+            if let Some(reservation) = stripe.medium.budget.reserve_free(bytes) {
+                return Self::of(stripe, first..first + count, Some(reservation));
+            }
+            count = count.div_ceil(2);
+        }
+        let reservation = stripe
+            .medium
+            .budget
+            .reserve_free(stripe.index.shape.widened_bytes());
+        Self::of(stripe, first..first + 1, reservation)
+    }
+
+    fn of(stripe: &Stripe, shards: Range<usize>, reservation: Option<Reservation>) -> Self {
+        shards
+            .clone()
+            .for_each(|n| stripe.shard_at(n).policy.widen());
+        Self {
+            shards,
+            _reservation: reservation,
+        }
+    }
+
+    fn narrow(self, stripe: &Stripe) {
+        self.shards.for_each(|n| stripe.shard_at(n).policy.narrow());
+    }
+}
+
+/// Has `fill` fill all shards, as many at a time as there is memory for, and saves them in a
+/// checkpoint; not if it says that there is nothing to save.
+fn made_anew(
+    scribe: &mut Scribe,
+    mut widened: Option<Widened>,
+    mut fill: impl FnMut(&mut Scribe, &Range<usize>) -> bool,
+) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&scribe.stripe);
+    let stays_on_disk = stripe.index.shape.stays_on_disk();
+    let (mut checkpoint, mut first) = (None, 0);
+    while first < SHARDS {
+        let some = match widened.take() {
+            Some(all) => all,
+            None if stays_on_disk => Widened::from(&stripe, first),
+            None => Widened::of(&stripe, 0..SHARDS, None),
+        };
+        let shards = some.shards.clone();
+        first = shards.end;
+        let any_to_save = fill(scribe, &shards);
+        go_on(&stripe)?;
+        if any_to_save {
+            let checkpoint = checkpoint.get_or_insert_with(|| scribe.new_checkpoint());
+            // A remove that came before the checkpoint began is taken for known to it.
+            stripe.forget_removing(shards.clone());
+            if stays_on_disk {
+                checkpoint.write_shards(&stripe.medium, &stripe.index, shards)?;
+            } else {
+                checkpoint.write_parts(&stripe.medium, &stripe.index)?;
+            }
+        }
+        some.narrow(&stripe);
+    }
+    match checkpoint {
+        Some(checkpoint) => Ok(scribe.complete_checkpoint(&checkpoint, false)?),
+        None => Ok(()),
+    }
+}
+
+/// Appends segments to the log and makes an index of the new size.
+///
+/// What lies on the device stays as it is until one superblock says all that is new: up to then
+/// only what lies behind the old end is written. Positions in the log stay the same, for laps and
+/// segments do. The index is made anew of what the lists name and the old index knows; so what was
+/// removed or put out stays so, however long ago that was.
+fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
+    let stripe = Arc::clone(&scribe.stripe);
+    scribe.stripe = Arc::clone(&past.stripe);
+    let old = Widened::of(&past.stripe, 0..SHARDS, None);
+    let basis = Basis::of(scribe, &stripe)?;
+    basis.replay(scribe, &old.shards);
+    scribe.stripe = Arc::clone(&stripe);
+    let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
+    stripe.medium.geometry.describe_in(&mut scribe.superblock);
+    made_anew(scribe, None, |_, shards| {
+        let known = Replay {
+            past: Some(&past.stripe),
+            ..Replay::new(&stripe, shards.clone())
+        };
+        known.scan();
+        stripe.log.restore(stamps.clone(), cursor);
+        true
+    })?;
+    // Were the only one that says so lost, an opening would look for the log's end in the old ring.
+    scribe.write_superblock(false)?;
+    let bytes = stripe.medium.geometry.device_bytes;
+    tracing::info!(
+        bytes,
+        segments = stripe.medium.geometry.segments,
+        "store has grown"
+    );
+    Ok(())
+}
+
+/// What the lists are applied to, and which of them count.
+struct Basis {
+    restored: Option<Restored>,
+    removed: Vec<Removed>,
+    newest: KeyMap<Version>,
+    /// Records of lower versions do not come back.
+    floor: Version,
+}
+
+impl Basis {
+    /// Reads the journal and loads a checkpoint, if one is whole. The rules in the journal are in
+    /// force in `served` then.
+    ///
+    /// # Errors
+    /// When the device refuses to be written to.
+    fn of(scribe: &mut Scribe, served: &Stripe) -> Result<Self, RecoverError> {
+        let stripe = Arc::clone(&scribe.stripe);
+        let serial = scribe.superblock.checkpoint_serial;
+        let forgotten_below = scribe.superblock.removes_forgotten_below;
+        let journalled =
+            scribe
+                .journal
+                .read(&stripe.medium, serial, forgotten_below, scribe.was_clean);
+        let Journalled {
+            removed,
+            rules,
+            lost,
+        } = journalled;
+        for rule in &rules {
+            served.version_was_drawn(rule.version);
+        }
+        // Before anything of what they bar can be found.
+        served.rules.add(&rules, &served.medium.budget);
+        // Were the index file that of an older checkpoint, the next one would be written over it.
+        let older = if stripe.index.shape.stays_on_disk() {
+            0
+        } else {
+            serial.saturating_sub(1)
+        };
+        let usable = |serial| {
+            let restored =
+                checkpoint::load(&stripe.medium, &stripe.index, serial, || is_over(&stripe))?;
+            if !still_there(&stripe, &restored) {
+                checkpoint::forget(&stripe.index);
+                return None;
+            }
+            Some(restored)
+        };
+        let restored = usable(serial).or_else(|| usable(older));
+        // Before anything follows from a checkpoint that is missing.
+        go_on(&stripe)?;
+        // What it holds from before it came, or came back, belongs to others now.
+        let since = stripe.shared.members.since(stripe.medium.device_id);
+        let mut floor = since.max(if restored.is_some() {
+            0
+        } else {
+            forgotten_below
+        });
+        let newest_restored = restored.as_ref().map(|it| it.edition.serial) == Some(serial);
+        let held_below = match newest_restored {
+            // Nothing was removed behind it.
+            true if scribe.was_clean => u64::MAX,
+            true => scribe.superblock.removes_held_below,
+            false => 0,
+        };
+        if lost.rules || lost.removes_below > held_below {
+            floor = forget_all(scribe, served)?;
+        } else if scribe.journal.has_one_set_of_rules() {
+            scribe.write_rules(&served.rules.lines())?;
+        }
+        for removed in &removed {
+            stripe.version_was_drawn(removed.version.0);
+        }
+        Ok(Self {
+            restored,
+            newest: newest(&removed),
+            removed,
+            floor: Version(floor),
+        })
+    }
+
+    /// Applies the lists to `shards` and sets the log's head and cursor.
+    fn replay(&self, scribe: &mut Scribe, shards: &Range<usize>) {
+        let stripe = Arc::clone(&scribe.stripe);
+        let replay = Replay {
+            removed: Some(&self.newest),
+            floor: self.floor,
+            ..Replay::new(&stripe, shards.clone())
+        };
+        match &self.restored {
+            Some(restored) => from_checkpoint(scribe, &replay, restored, &self.removed),
+            None => from_scan(scribe, &replay),
+        }
+        if !scribe.was_clean {
+            replay.unlearn_last_batches();
+        }
+    }
+}
+
+/// Removes or rules cannot be read any more: what they took away is not known, so everything from
+/// before this opening goes, now and for all openings to come. Returns the version below which.
+fn forget_all(scribe: &mut Scribe, served: &Stripe) -> io::Result<u64> {
+    let below = served.shared.members.first_version();
+    let device = scribe.stripe.medium.device_id;
+    tracing::error!(
+        device,
+        "removes or purges cannot be read: all older objects are forgotten"
+    );
+    served.medium.counters.forgotten.add(1);
+    served
+        .rules
+        .add(&[Rule::everything(below)], &served.medium.budget);
+    // Before the ring is written over: what cannot be read now may be blank next time.
+    scribe.write_rules(&served.rules.lines())?;
+    Ok(below)
+}
+
+/// Whether the log still has the segment where a checkpoint says that replay begins. If not it has
+/// come all the way round since, and only a scan knows where it stands.
+fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
+    let cursor = restored.cursor;
+    let is_open = |header: BatchHeader| header.stamp == cursor.stamp;
+    cursor.used == 0 || first_header(&stripe.medium, cursor.segment).is_some_and(is_open)
+}
+
+fn newest(removed: &[Removed]) -> KeyMap<Version> {
+    let mut map = KeyMap::default();
+    for removed in removed {
+        let version = map.entry(removed.key).or_insert(removed.version);
+        *version = removed.version.max(*version);
+    }
+    map
+}
+
+fn from_checkpoint(
+    scribe: &mut Scribe,
+    replay: &Replay<'_>,
+    restored: &Restored,
+    removed: &[Removed],
+) {
+    let stripe = replay.stripe;
+    let cursor = restored.cursor;
+    stripe.log.restore(restored.stamps.clone(), cursor);
+    stripe.version_was_drawn(restored.next_version);
+    if restored.next_version <= replay.floor.0 {
+        let shards = replay.shards.clone();
+        shards.for_each(|n| stripe.shard_at(n).policy.clear());
+    }
+    let is_later = |it: &&Removed| {
+        it.version.0 >= restored.next_version && replay.shards.contains(&it.key.shard())
+    };
+    for removed in removed.iter().filter(is_later) {
+        stripe.forget(&mut stripe.shard(removed.key), removed.key);
+    }
+    if cursor.stamp == 0 {
+        return from_scan(scribe, replay);
+    }
+    if scribe.was_clean {
+        let listed = Segment::walk(&stripe.medium, cursor.segment, Some(cursor.stamp), 0, 0).listed;
+        scribe.log.resume(cursor, listed);
+        return;
+    }
+    let mut last = replay.segment(cursor, cursor.used, cursor.ordinal);
+    // At most one lap: a log that is newer all the way round has passed the checkpoint.
+    for _ in 0..stripe.medium.geometry.segments {
+        let Some(next) = following(stripe, last).filter(|_| !is_over(stripe)) else {
+            break;
+        };
+        last = replay.segment(next, 0, 0);
+    }
+    scribe.log.resume_behind(last);
+}
+
+/// The segment that was opened after `last`, if one was. Some in between may have been left out
+/// because reads of them fail.
+fn following(stripe: &Stripe, last: Cursor) -> Option<Cursor> {
+    let (segments, mut lap) = (stripe.medium.geometry.segments, last.lap);
+    for step in 1..=(LEFT_OUT_IN_A_ROW_MAX + 1).min(segments - 1) {
+        let segment = (last.segment + step) % segments;
+        lap += u64::from(segment == 0);
+        let Some(first) = first_header(&stripe.medium, segment) else {
+            continue;
+        };
+        // Older ones are what the last lap left there.
+        if first.stamp > last.stamp && first.lap == lap {
+            return Some(Cursor {
+                segment,
+                lap,
+                stamp: first.stamp,
+                used: 0,
+                ordinal: 0,
+            });
+        }
+    }
+    None
+}
+
+/// Without a checkpoint.
+fn from_scan(scribe: &mut Scribe, replay: &Replay<'_>) {
+    if let Some(last) = replay.scan() {
+        scribe.log.resume_behind(last);
+    }
+}
+
+struct Replay<'a> {
+    stripe: &'a Stripe,
+    /// Of what belongs to others nothing is changed.
+    shards: Range<usize>,
+    removed: Option<&'a KeyMap<Version>>,
+    /// Records of lower versions do not come back.
+    floor: Version,
+    /// Nothing counts that this does not know, when there is one.
+    past: Option<&'a Stripe>,
+    /// Slots that the last two batches list.
+    last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
+}
+
+impl<'a> Replay<'a> {
+    /// Of all that the lists of `stripe` name.
+    fn new(stripe: &'a Stripe, shards: Range<usize>) -> Self {
+        Self {
+            stripe,
+            shards,
+            removed: None,
+            floor: Version(0),
+            past: None,
+            last_batches: RefCell::default(),
+        }
+    }
+
+    /// Takes the records of all segments, in the order in which they were written: each segment
+    /// says itself when that was. Returns where the log ends, if there is any.
+    fn scan(&self) -> Option<Cursor> {
+        let stripe = self.stripe;
+        let mut found: Vec<Cursor> = Vec::new();
+        for segment in 0..stripe.medium.geometry.segments {
+            if is_over(stripe) {
+                return None;
+            }
+            let Some(first) = first_header(&stripe.medium, segment) else {
+                // In its first lap the log has not come further than this, some that were left out
+                // excepted.
+                let last = found.last().map_or(0, |it| it.segment);
+                let is_far = segment > last + LEFT_OUT_IN_A_ROW_MAX;
+                if is_far && found.iter().all(|cursor| cursor.lap == 0) {
+                    break;
+                }
+                continue;
+            };
+            found.push(Cursor {
+                segment,
+                lap: first.lap,
+                stamp: first.stamp,
+                used: 0,
+                ordinal: 0,
+            });
+        }
+        found.sort_unstable_by_key(|cursor| cursor.stamp);
+        // From the very beginning on, lists tell all there is.
+        let since_made = stripe.index.id.since == 0 && found.iter().all(|cursor| cursor.lap == 0);
+        if since_made {
+            stripe
+                .shards()
+                .for_each(|mut shard| shard.policy.nothing_stored());
+        }
+        let head = found.last().copied()?;
+        // What a run that was lost in a power cut left behind does not fit between these.
+        let fits = |cursor: &Cursor| {
+            let lap = if cursor.segment <= head.segment {
+                Some(head.lap)
+            } else {
+                head.lap.checked_sub(1)
+            };
+            Some(cursor.lap) == lap
+        };
+        let mut last = head;
+        for cursor in found.into_iter().filter(fits) {
+            if is_over(stripe) {
+                return None;
+            }
+            last = self.segment(cursor, 0, 0);
+        }
+        Some(last)
+    }
+
+    /// Takes the records of a segment into the index, from `used` on. Returns where it ends.
+    fn segment(&self, cursor: Cursor, used: u32, ordinal: u32) -> Cursor {
+        let stripe = self.stripe;
+        let segment = Segment::read(&stripe.medium, cursor, used, ordinal);
+        let end = Cursor {
+            used: segment.used,
+            ordinal: segment.ordinal,
+            ..cursor
+        };
+        stripe.log.opened(end);
+        stripe.sweep(cursor.segment, self.shards.clone());
+        let from = used / stripe.medium.geometry.unit_bytes;
+        for listed in segment.listed.iter().filter(|listed| listed.offset >= from) {
+            self.record(cursor, listed);
+        }
+        end
+    }
+
+    /// Notes a slot that `listed` says was about to be written, and of which batch.
+    fn slot(&self, listed: &Listed) {
+        let mut shard = self.stripe.shard(listed.key);
+        let slot = usize::try_from(listed.length).unwrap_or(usize::MAX);
+        shard.policy.claimed(listed.key, Slot(slot));
+        drop(shard);
+        let mut last = self.last_batches.borrow_mut();
+        // Slots of one batch are listed with the place of that batch.
+        if last.back().is_none_or(|(place, _)| *place != listed.offset) {
+            last.push_back((listed.offset, Vec::new()));
+            if last.len() > 2 {
+                last.pop_front();
+            }
+        }
+        if let Some((_, keys)) = last.back_mut() {
+            keys.push(listed.key);
+        }
+    }
+
+    /// The slots of the last two batches may or may not have been written: a batch is only listed
+    /// when all slots of the one before the last are durable.
+    fn unlearn_last_batches(&self) {
+        for key in self.last_batches.borrow().iter().flat_map(|(_, keys)| keys) {
+            self.stripe.shard(*key).policy.unlearn(*key);
+        }
+    }
+
+    fn record(&self, cursor: Cursor, listed: &Listed) {
+        self.stripe.version_was_drawn(listed.version.0);
+        if !self.shards.contains(&listed.key.shard()) {
+            return;
+        }
+        let removed = self
+            .removed
+            .and_then(|removed| removed.get(&listed.key))
+            .is_some_and(|below| listed.version < *below);
+        if listed.kind == KIND_SLOT {
+            self.slot(listed);
+        }
+        let is_record = listed.kind == 1 || listed.kind == 2;
+        if removed || !is_record || listed.version < self.floor {
+            return;
+        }
+        let place = |stripe: &Stripe| {
+            let unit = u64::from(listed.offset);
+            stripe.log.position(cursor.lap, cursor.segment, unit)
+        };
+        if self
+            .past
+            .is_some_and(|it| !it.indexes(listed.key, place(it)))
+        {
+            return;
+        }
+        let stripe = self.stripe;
+        let at = place(stripe);
+        let mut shard = stripe.shard(listed.key);
+        // Naming the same place as what it replaces makes a replay of what is known change nothing.
+        let head = stripe.log.head();
+        shard.policy.record(listed.key, at, Some(at), head);
+        if listed.run > 0 {
+            shard.policy.set_run(listed.key, at, listed.run, head);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

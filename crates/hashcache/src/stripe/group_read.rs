@@ -1,0 +1,246 @@
+//! Groups: one read brings what was written side by side with what is asked for (paper, section
+//! 3.6).
+//!
+//! Called by `lookup` when a candidate's entry says that its run goes on behind it. The other
+//! members become hot, so that whoever asks for them next asks memory. Where an index leaves
+//! positions on disk (`log-lru`), they count as used: those of a page stay in memory together, so
+//! that next time it is one read.
+//!
+//! Invariants: each member is verified by itself. It becomes hot only if its own header names the
+//! group of what was asked for and, under its shard's lock, its entry is still the newest that
+//! could be its name, on a device that it counts on and that has not failed. While a run is read,
+//! who asks for another part of it waits for that read instead of making one.
+//! Cost: one read of at most 1 MiB, a MAC and a copy a member; a read of its row for each member
+//! whose position is on disk, as many as [`ROWS_MAX`].
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::Stripe;
+use crate::address::LogPos;
+use crate::disk::{FIRST_READ, Medium, Read};
+use crate::format::{BLOCK, Kind, Prelude, RecordPlace};
+use crate::memory::AlignedBuf;
+use crate::memory::Kept;
+use crate::policy::Located;
+use crate::record::Record;
+use crate::shard::{Question, Wanted};
+
+/// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
+/// whether a member is the newest of its name; those beyond are looked for when they are asked for.
+const ROWS_MAX: usize = 16;
+
+/// Runs that are being read, and who waits for them.
+#[derive(Default)]
+pub(crate) struct RunsUnderWay(Mutex<Vec<UnderWay>>);
+
+struct UnderWay {
+    run: Range<LogPos>,
+    waiting: Vec<Question>,
+}
+
+impl RunsUnderWay {
+    fn lock(&self) -> MutexGuard<'_, Vec<UnderWay>> {
+        // What is in there is whole at any time, and those who wait must be let go.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Entry of a run that is being read. Dropped, it has those who waited look again.
+struct Reading<'a> {
+    stripe: &'a Arc<Stripe>,
+    first: LogPos,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut runs = self.stripe.runs_under_way.lock();
+        let found = runs.iter().position(|it| it.run.start == self.first);
+        let waiting = found.map(|n| runs.swap_remove(n).waiting);
+        drop(runs);
+        for question in waiting.into_iter().flatten() {
+            let stripe = Arc::clone(self.stripe);
+            self.stripe.pool.run(move || stripe.answer(question, None));
+        }
+    }
+}
+
+impl Stripe {
+    /// Leaves `question` with a read that is under way and will bring its answer, if there is one;
+    /// else it is given back.
+    pub(super) fn join_run(&self, question: Question) -> Option<Question> {
+        if !self.index.id.policy.grouped || question.has_waited {
+            return Some(question);
+        }
+        let Some(at) = question.located.newest_in_log() else {
+            return Some(question);
+        };
+        let mut runs = self.runs_under_way.lock();
+        // The first of a run is joined by name, through the shard, if at all.
+        let found = runs
+            .iter_mut()
+            .find(|it| it.run.start < at && at < it.run.end);
+        match found {
+            Some(under_way) => {
+                under_way.waiting.push(Question {
+                    has_waited: true,
+                    ..question
+                });
+                None
+            }
+            None => Some(question),
+        }
+    }
+
+    /// Answers `question` if what it asks for became hot while it waited for its turn to be read;
+    /// else gives it back.
+    pub(super) fn answer_hot(&self, question: Question) -> Option<Question> {
+        if !self.index.id.policy.grouped {
+            return Some(question);
+        }
+        let key = question.wanted.key;
+        let mut shard = self.shard(key);
+        let right = |it: &Record| question.wanted.is(it) && !self.rules.judge(it).gone;
+        let hot = self.shared.hot.hit(key, right);
+        let Some(record) = hot else {
+            return Some(question);
+        };
+        shard.end_reading(key, &question.reading);
+        drop(shard);
+        question.promise.set(Some(Kept::Held(record)));
+        None
+    }
+
+    /// The record at `at`, read with the rest of its run, `run` times 4 KiB; `None` when it has
+    /// none, or when memory is too short to read more than what was asked for.
+    pub(super) fn read_with_run(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        at: LogPos,
+        run: u8,
+    ) -> Option<Read> {
+        if run == 0 || wanted.span.is_some() {
+            return None;
+        }
+        let place = self.log.place(at)?;
+        let (offset, left) = self.log.device_range(at);
+        let whole = (u64::from(run) * BLOCK as u64).min(left);
+        let bytes = whole.min(self.run_bytes());
+        if bytes < whole && bytes < FIRST_READ as u64 {
+            return None;
+        }
+        let reservation = self.medium.budget.reserve(bytes + 2 * BLOCK as u64)?;
+        let reading = self.begins(at, bytes)?;
+        let bytes = self.medium.read_reserved(offset, bytes, reservation)?;
+        self.medium.counters.group_reads.add(1);
+        let first = self.read_within(at, place, &bytes)?;
+        if let Read::Record(record) = &first
+            && record.fields.group != 0
+            && wanted.is(record)
+        {
+            self.keep_siblings(record, (at, place), &bytes);
+        }
+        drop(reading);
+        Some(first)
+    }
+
+    /// Notes that a run is being read; `None` when it is already.
+    fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<Reading<'_>> {
+        let units = bytes / u64::from(self.medium.geometry.unit_bytes);
+        let run = first..LogPos(first.0 + units);
+        let mut runs = self.runs_under_way.lock();
+        if runs.iter().any(|it| it.run.start == first) {
+            return None;
+        }
+        runs.push(UnderWay {
+            run,
+            waiting: Vec::new(),
+        });
+        drop(runs);
+        Some(Reading {
+            stripe: self,
+            first,
+        })
+    }
+
+    /// The record at the start of `bytes`, in memory of its own: it may be held for long, the run
+    /// must not. `None` when the run is too short for it or there is no memory.
+    fn read_within(&self, at: LogPos, place: RecordPlace, bytes: &Bytes) -> Option<Read> {
+        let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
+            // Whether it is damaged or the run too short is told by a read of the usual length.
+            return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
+        };
+        let whole = bytes.get(..prelude.record_bytes())?;
+        let reservation = self.medium.budget.reserve(whole.len() as u64)?;
+        let mut own = AlignedBuf::reserved(whole.len(), reservation);
+        own.copy_from_slice(whole);
+        Some(self.record(at, prelude, &Bytes::from_owner(own)))
+    }
+
+    /// Makes hot what lies behind `first`, for as long as it is of its group.
+    fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordPlace), bytes: &Bytes) {
+        let grain = self.log.grain();
+        let prelude = |from: usize| {
+            let units = grain.units(from);
+            let place = RecordPlace {
+                place: place.place + units,
+                ..place
+            };
+            let prelude = Prelude::decode(bytes.get(from..)?, &self.medium.secret, place)?;
+            Some((LogPos(at.0 + units), prelude))
+        };
+        let step = |prelude: &Prelude| grain.record(prelude.record_bytes());
+        let Some((_, own)) = prelude(0) else {
+            return;
+        };
+        let (mut from, mut rows) = (step(&own), ROWS_MAX);
+        while let Some((at, prelude)) = prelude(from) {
+            let fields = &prelude.fields;
+            if fields.group != first.fields.group || fields.kind != Kind::Head {
+                return;
+            }
+            let next = from + step(&prelude);
+            if let Read::Record(sibling) = self.record(at, prelude, &bytes.slice(from..)) {
+                self.keep_sibling(&sibling, at, &mut rows);
+            }
+            from = next;
+        }
+    }
+
+    /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
+    /// many may still be read to know that.
+    fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) {
+        let key = record.fields.key;
+        let mut shard = self.shard(key);
+        let mut located = self.locate(&shard, key);
+        if let Located::Displaced(row) = located
+            && *rows > 0
+            && !self.shared.hot.contains(key)
+        {
+            *rows -= 1;
+            drop(shard);
+            // The run that is being read has memory: nobody may wait for more.
+            let Some((locked, saved)) = self.saved_row(key, row, Medium::read_bytes_now) else {
+                return;
+            };
+            shard = locked;
+            // It may have been put or removed, or have come back into memory, meanwhile.
+            located = self.locate(&shard, key);
+            if let Located::Displaced(_) = located {
+                located = Located::Log(shard.policy.resolve(key, &saved, self.log.head()));
+            }
+        }
+        let wanted = !self.shared.hot.contains(key)
+            && !shard.pending.contains_key(&key)
+            && located.newest_in_log() == Some(at)
+            && self.is_in_force(record);
+        if wanted && self.shared.hot.insert(record, Some(at)).is_some() {
+            self.medium.counters.prefetched.add(1);
+            if self.index.shape.stays_on_disk() {
+                self.touch(&mut shard, key, at, located.run(at));
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Runs: spans of one object that lie one behind the other in the log are read as one.
+//!
+//! Called by `cache` when it reads on; the first span is looked up like any record, further ones
+//! join it for as long as the index says that they follow on and memory allows.
+//!
+//! Invariant: memory for a run is set aside without waiting, before anything is promised. Each of
+//! its records is verified by itself; one that does not verify is looked up by itself.
+//! Cost: one read of at most [`RUN_BYTES`] and some, instead of one a span.
+
+use std::sync::Arc;
+
+use super::lookup::{Asked, Begin};
+use super::{Lookup, Stripe};
+use crate::address::LogPos;
+use crate::disk::Read;
+use crate::format::{BLOCK, Prelude, record_bytes};
+use crate::memory::Reservation;
+use crate::record::Record;
+use crate::shard::{Question, Wanted};
+
+/// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
+const RUN_BYTES: u64 = 1 << 20;
+/// A run takes at most this share of the memory that nobody but hot objects has: with many readers
+/// all of them read less at once.
+const RUN_SHARE: u64 = 16;
+
+/// Records that follow on, and memory for them.
+struct Run {
+    questions: Vec<Question>,
+    places: Vec<LogPos>,
+    reservation: Reservation,
+}
+
+impl Stripe {
+    /// Most content, bytes, that is to be read at once as things are.
+    pub(crate) fn run_bytes(&self) -> u64 {
+        RUN_BYTES.min(self.shared.available_bytes() / RUN_SHARE)
+    }
+
+    /// Looks for `first`, and for as many of those `behind` it as can be read along: so many
+    /// answers, in order, one at least.
+    ///
+    /// All are spans, in their order, each with the length of its content.
+    pub(crate) fn lookup_run(
+        self: &Arc<Self>,
+        first: Wanted,
+        behind: impl Iterator<Item = Wanted>,
+    ) -> Vec<Lookup> {
+        let question = match self.ask(first, Begin::Now) {
+            Asked::Memory(lookup) => return vec![lookup],
+            Asked::Disk(question) => question,
+        };
+        let run = match self.run(question, behind) {
+            Ok(run) => run,
+            Err(question) => {
+                let outcome = question.outcome();
+                self.read_for(question);
+                return vec![Lookup::Asked(outcome)];
+            }
+        };
+        let asked = run.questions.iter();
+        let lookups = asked.map(|it| Lookup::Asked(it.outcome())).collect();
+        let stripe = Arc::clone(self);
+        self.pool.run(move || stripe.answer_run(run));
+        lookups
+    }
+
+    /// A run that begins with `first`; `first` again if there is none behind it.
+    fn run(
+        &self,
+        first: Box<Question>,
+        behind: impl Iterator<Item = Wanted>,
+    ) -> Result<Run, Box<Question>> {
+        let Some(at) = first.located.newest_in_log() else {
+            return Err(first);
+        };
+        let mut size = self.bytes_in_log(&first.wanted);
+        let (mut questions, mut places) = (vec![*first], vec![at]);
+        let mut reserved: Option<Reservation> = None;
+        let (_, left) = self.log.device_range(at);
+        let mut bytes = size;
+        for wanted in behind {
+            let next = LogPos(places[places.len() - 1].0 + self.log.grain().units(size));
+            size = self.bytes_in_log(&wanted);
+            bytes += size;
+            // The first time for the first record too, and for what the device's alignment adds.
+            let more = reserved.as_ref().map_or(bytes + 2 * BLOCK, |_| size);
+            if bytes as u64 > left {
+                break;
+            }
+            let Some(more) = self.medium.budget.reserve(more as u64) else {
+                break;
+            };
+            let Some(question) = self.ask_at(wanted, next) else {
+                break;
+            };
+            questions.push(question);
+            places.push(next);
+            match &mut reserved {
+                Some(all) => all.join(more),
+                None => reserved = Some(more),
+            }
+        }
+        match reserved {
+            Some(reservation) => Ok(Run {
+                questions,
+                places,
+                reservation,
+            }),
+            None => Err(Box::new(questions.remove(0))),
+        }
+    }
+
+    /// What a span takes in the log, bytes, if it is as long as expected.
+    fn bytes_in_log(&self, wanted: &Wanted) -> usize {
+        let record = record_bytes(wanted.name.len(), 0, 0, wanted.expect);
+        self.log.grain().record(record)
+    }
+
+    fn answer_run(self: &Arc<Self>, run: Run) {
+        let last = run.questions.last();
+        let last = last.map_or(0, |it| self.bytes_in_log(&it.wanted));
+        let records = self.read_run(&run.places, last, run.reservation);
+        for (question, record) in run.questions.into_iter().zip(records) {
+            self.answer(question, record);
+        }
+    }
+
+    /// The records at `places`, which lie one behind the other, read at once; the last takes `last`
+    /// bytes. `None` for what could not be read or does not verify.
+    fn read_run(
+        &self,
+        places: &[LogPos],
+        last: usize,
+        reservation: Reservation,
+    ) -> Vec<Option<Record>> {
+        let offset = |at: &LogPos| self.log.device_range(*at).0;
+        let (begin, end) = match places {
+            [begin, .., end] => (offset(begin), offset(end) + last as u64),
+            _ => return Vec::new(),
+        };
+        // Before they are read: the stamps that they must have by then.
+        let stamps: Vec<_> = places.iter().map(|at| self.log.place(*at)).collect();
+        let bytes = self.medium.read_reserved(begin, end - begin, reservation);
+        let record = |(at, stamp): (&LogPos, _)| {
+            let from = usize::try_from(offset(at) - begin).ok()?;
+            let bytes = bytes.as_ref()?.slice(from..);
+            let prelude = Prelude::decode(&bytes, &self.medium.secret, stamp?)?;
+            match self.record(*at, prelude, &bytes) {
+                Read::Record(record) => Some(*record),
+                Read::Damaged | Read::Passed | Read::Refused | Read::Failed => None,
+            }
+        };
+        places.iter().zip(stamps).map(record).collect()
+    }
+}

@@ -1,0 +1,647 @@
+//! Work for the writing thread: records, removes and flushes that wait for it.
+//!
+//! Called by `stripe` and `cache` to put work in, by `writer` to take it out.
+//!
+//! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or
+//! comes after the end, is dropped, which answers it. Nothing is dropped under the lock.
+//! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
+//! group is held back for the next.
+
+mod grouping;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+pub(crate) use grouping::{group_of, runs};
+
+use crate::completion::{Part, Promise};
+use crate::disk::circular_log::Grain;
+use crate::format::Removed;
+use crate::shard::Pending;
+
+use grouping::{Room, Waits};
+
+/// A remove that waits to be made durable.
+pub(crate) struct Removal {
+    pub(crate) what: Removing,
+    pub(crate) done: Done,
+}
+
+/// What a remove takes away.
+#[derive(Clone, Copy)]
+pub(crate) enum Removing {
+    /// One name.
+    Name(Removed),
+    /// What rules say; they are in force in memory already.
+    Rules {
+        /// Records that are pending now must be durable before the rules are: see
+        /// `Stripe::remove_barred`.
+        behind_pending: bool,
+    },
+}
+
+/// Who waits for a remove: for one device, or for several. Dropped, it was in vain.
+pub(crate) enum Done {
+    Promise(Promise<bool>),
+    Part(Part),
+    /// No caller waits for this one, but for one that is queued behind it.
+    Nobody,
+}
+
+impl Done {
+    pub(crate) fn tell(self) {
+        match self {
+            Self::Promise(promise) => promise.set(true),
+            Self::Part(part) => part.keep(),
+            Self::Nobody => {}
+        }
+    }
+}
+
+/// A record, how many came before it, and when it did.
+struct Record {
+    number: u64,
+    since: Duration,
+    pending: Arc<Pending>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    records: VecDeque<Record>,
+    /// Bytes of `records` on disk.
+    bytes: usize,
+    /// When the oldest of `records` came that is not held back.
+    since: Option<Duration>,
+    /// What of `records` was held back when the last batch was taken, and when that ends.
+    held_records: usize,
+    held_bytes: usize,
+    held_until: Option<Duration>,
+    /// Records that ever came.
+    come: u64,
+    removals: Vec<Removal>,
+    /// Before that removes wait for more of them.
+    removals_due: Duration,
+    flushes: Vec<Part>,
+    /// Those who wait until what is due was written, whatever the delay.
+    cuts: Vec<Part>,
+    superblocks: Vec<Promise<bool>>,
+    /// When the store was closed.
+    closing_since: Option<Duration>,
+    /// Nothing is taken out any more but removes, which others will make good.
+    leaving: bool,
+    /// Nothing is taken out any more.
+    ended: bool,
+    /// The device has failed: look again.
+    woken: bool,
+}
+
+/// See the module's head.
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    come: Condvar,
+    batch_bytes: usize,
+    batch_records: usize,
+    delay: Duration,
+    grain: Grain,
+    grouped: bool,
+}
+
+/// What to take out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// What need not wait for others of its group.
+    Due,
+    /// Everything.
+    All,
+}
+
+/// What there is to do now.
+pub(crate) struct Work {
+    pub(crate) removals: Vec<Removal>,
+    pub(crate) flushes: Vec<Part>,
+    pub(crate) cuts: Vec<Part>,
+    /// Those who wait for the superblock to say what holds now.
+    pub(crate) superblocks: Vec<Promise<bool>>,
+    pub(crate) batch_due: bool,
+    pub(crate) closing: bool,
+    /// Records that had come when this was taken out.
+    pub(crate) come: u64,
+}
+
+impl Work {
+    /// Whether there is a batch to be put together and nothing else to be done.
+    pub(crate) fn is_a_batch(&self) -> bool {
+        self.batch_due
+            && !self.closing
+            && self.removals.is_empty()
+            && self.flushes.is_empty()
+            && self.cuts.is_empty()
+            && self.superblocks.is_empty()
+    }
+}
+
+impl Queue {
+    /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
+    /// first of their records came; `grouped`, with what is asked for together side by side.
+    pub(crate) fn new(
+        batch_bytes: usize,
+        batch_records: usize,
+        delay: Duration,
+        grain: Grain,
+        grouped: bool,
+    ) -> Self {
+        let (waiting, come) = (Mutex::default(), Condvar::new());
+        Self {
+            waiting,
+            come,
+            batch_bytes,
+            batch_records,
+            delay,
+            grain,
+            grouped,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    /// Has `pending` written; after the end it is dropped.
+    pub(crate) fn push(&self, pending: Arc<Pending>, now: Duration) {
+        let mut waiting = self.lock();
+        if waiting.leaving || waiting.ended {
+            drop(waiting);
+            return;
+        }
+        waiting.bytes += self.grain.record(pending.record_bytes);
+        let (number, since) = (waiting.come, now);
+        waiting.records.push_back(Record {
+            number,
+            since,
+            pending,
+        });
+        waiting.come += 1;
+        let first = waiting.since.is_none();
+        waiting.since.get_or_insert(now);
+        let full = self.is_full(&waiting);
+        drop(waiting);
+        // In between, the writer sleeps until the delay is over: it need not be woken per record.
+        if first || full {
+            self.come.notify_one();
+        }
+    }
+
+    pub(crate) fn push_removal(&self, removal: Removal) {
+        let mut waiting = self.lock();
+        if waiting.ended {
+            drop(waiting);
+            return;
+        }
+        waiting.removals.push(removal);
+        drop(waiting);
+        self.come.notify_one();
+    }
+
+    pub(crate) fn push_flush(&self, done: Part) {
+        self.push_request(|waiting| waiting.flushes.push(done));
+    }
+
+    /// Has a batch cut now, of all but what waits for others of its group.
+    pub(crate) fn push_cut(&self, done: Part) {
+        self.push_request(|waiting| waiting.cuts.push(done));
+    }
+
+    /// Has the superblock written as it is now, and made durable.
+    pub(crate) fn push_superblock(&self, done: Promise<bool>) {
+        self.push_request(|waiting| waiting.superblocks.push(done));
+    }
+
+    fn push_request(&self, push: impl FnOnce(&mut Waiting)) {
+        let mut waiting = self.lock();
+        if waiting.leaving || waiting.ended {
+            // The promise goes with `push`, which outlives the lock.
+            drop(waiting);
+            return;
+        }
+        push(&mut waiting);
+        drop(waiting);
+        self.come.notify_one();
+    }
+
+    /// Asks the writing thread to write what is there and to end.
+    pub(crate) fn close(&self, now: Duration) {
+        self.lock().closing_since.get_or_insert(now);
+        self.come.notify_one();
+    }
+
+    /// When the store was closed, if it was.
+    pub(crate) fn closing_since(&self) -> Option<Duration> {
+        self.lock().closing_since
+    }
+
+    pub(crate) fn wake(&self) {
+        self.lock().woken = true;
+        self.come.notify_one();
+    }
+
+    /// The next removes are to wait until `due`.
+    pub(crate) fn rest_from_removals(&self, due: Duration) {
+        self.lock().removals_due = due;
+    }
+
+    /// How many records have come, and below which number all were taken.
+    pub(crate) fn come_and_taken(&self) -> (u64, u64) {
+        let waiting = self.lock();
+        let oldest = waiting.records.iter().map(|record| record.number).min();
+        (waiting.come, oldest.unwrap_or(waiting.come))
+    }
+
+    /// Drops what waits and whatever comes from now on, but keeps removes.
+    pub(crate) fn leave(&self) {
+        let leaving = Waiting {
+            leaving: true,
+            ..Waiting::default()
+        };
+        let left = {
+            let mut waiting = self.lock();
+            let mut left = std::mem::replace(&mut *waiting, leaving);
+            waiting.removals = std::mem::take(&mut left.removals);
+            waiting.closing_since = left.closing_since;
+            left
+        };
+        drop(left);
+    }
+
+    /// Drops what waits and whatever comes from now on. Returns the removes that were waiting.
+    pub(crate) fn end(&self) -> Vec<Removal> {
+        let ended = Waiting {
+            ended: true,
+            ..Waiting::default()
+        };
+        let mut left = {
+            let mut waiting = self.lock();
+            std::mem::replace(&mut *waiting, ended)
+        };
+        std::mem::take(&mut left.removals)
+    }
+
+    /// Bytes on disk of the records that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    fn is_full(&self, waiting: &Waiting) -> bool {
+        waiting.bytes - waiting.held_bytes >= self.batch_bytes
+            || waiting.records.len() - waiting.held_records >= self.batch_records
+    }
+
+    /// Waits for work, at most for `patience`.
+    pub(crate) fn next(&self, now: impl Fn() -> Duration, patience: Duration) -> Work {
+        let mut waiting = self.lock();
+        let mut waited = false;
+        loop {
+            let due_at = [
+                waiting.since.map(|since| since + self.delay),
+                waiting.held_until,
+            ];
+            let due_at = due_at.into_iter().flatten().min();
+            let due_in = due_at.map(|due| due.saturating_sub(now()));
+            let batch_due = due_in.is_some_and(|due| due.is_zero()) || self.is_full(&waiting);
+            let removals_in =
+                (!waiting.removals.is_empty()).then(|| waiting.removals_due.saturating_sub(now()));
+            let removals_due = removals_in.is_some_and(|due| due.is_zero())
+                || waiting.closing_since.is_some()
+                || !waiting.flushes.is_empty();
+            let any = batch_due
+                || removals_due
+                || !waiting.flushes.is_empty()
+                || !waiting.cuts.is_empty()
+                || !waiting.superblocks.is_empty()
+                || waiting.closing_since.is_some()
+                || std::mem::take(&mut waiting.woken);
+            if any || waited {
+                return Work {
+                    removals: match removals_due {
+                        true => std::mem::take(&mut waiting.removals),
+                        false => Vec::new(),
+                    },
+                    flushes: std::mem::take(&mut waiting.flushes),
+                    cuts: std::mem::take(&mut waiting.cuts),
+                    superblocks: std::mem::take(&mut waiting.superblocks),
+                    batch_due,
+                    closing: waiting.closing_since.is_some(),
+                    come: waiting.come,
+                };
+            }
+            let due_in = due_in.into_iter().chain(removals_in).min();
+            let wait = due_in.map_or(patience, |due| due.min(patience));
+            let (guard, timeout) = self
+                .come
+                .wait_timeout(waiting, wait)
+                .expect("no holder of this lock panics");
+            waiting = guard;
+            waited = timeout.timed_out() && wait == patience;
+        }
+    }
+
+    /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and
+    /// the number below which all were taken. Dead ones are dropped. The first is always taken.
+    pub(crate) fn take_batch(
+        &self,
+        take: Take,
+        now: Duration,
+        welcome: impl Fn(usize, usize) -> bool,
+    ) -> (Vec<Arc<Pending>>, u64) {
+        if !self.grouped {
+            return self.take_oldest(welcome);
+        }
+        let mut waiting = self.lock();
+        let mut dead = Vec::new();
+        self.bury(&mut waiting, &mut dead);
+        let room = match take {
+            Take::Due => Room {
+                bytes: self.batch_bytes,
+                records: self.batch_records,
+            },
+            Take::All => Room::NONE,
+        };
+        let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
+        let order = grouping::order(&waits, now, room);
+        let (due, taken) = (
+            order.due.iter().map(Vec::len).sum::<usize>(),
+            self.cut(&waits, &order.due, welcome),
+        );
+        let bytes: usize = taken.iter().map(|n| waits[*n].bytes).sum();
+        let batch: Vec<Arc<Pending>> = taken
+            .iter()
+            .map(|n| Arc::clone(&waiting.records[*n].pending))
+            .collect();
+        let mut is_taken = vec![false; waits.len()];
+        taken.iter().for_each(|n| is_taken[*n] = true);
+        let mut is_taken = is_taken.into_iter();
+        waiting
+            .records
+            .retain(|_| !is_taken.next().unwrap_or(false));
+        waiting.bytes -= bytes;
+        waiting.held_bytes = order.held_bytes;
+        waiting.held_records = order.held_records;
+        waiting.held_until = order.held_until;
+        if taken.len() == due {
+            waiting.since = None;
+        }
+        let oldest = waiting.records.front().map(|record| record.number);
+        let done = oldest.unwrap_or(waiting.come);
+        drop(waiting);
+        drop(dead);
+        (batch, done)
+    }
+
+    /// The same where nothing waits for others of its group: looks at no more than it takes,
+    /// however much waits while the disk is behind.
+    fn take_oldest(&self, welcome: impl Fn(usize, usize) -> bool) -> (Vec<Arc<Pending>>, u64) {
+        let mut waiting = self.lock();
+        let (mut batch, mut dead, mut bytes) = (Vec::new(), Vec::new(), 0);
+        // Not even one: where the batch goes there is room for all.
+        let mut any = false;
+        while let Some(record) = waiting.records.pop_front() {
+            let size = self.grain.record(record.pending.record_bytes);
+            let is_dead = record.pending.is_dead();
+            if !is_dead {
+                let (count, sum) = (batch.len() + 1, bytes + size);
+                let welcome = welcome(count, sum);
+                if batch.is_empty() {
+                    any = welcome;
+                } else if !self.fits(count, sum) || (any && !welcome) {
+                    waiting.records.push_front(record);
+                    break;
+                }
+                bytes = sum;
+            }
+            waiting.bytes -= size;
+            match is_dead {
+                true => dead.push(record.pending),
+                false => batch.push(record.pending),
+            }
+        }
+        let oldest = waiting.records.front().map(|record| record.number);
+        if oldest.is_none() {
+            waiting.since = None;
+        }
+        let done = oldest.unwrap_or(waiting.come);
+        drop(waiting);
+        drop(dead);
+        (batch, done)
+    }
+
+    fn fits(&self, records: usize, bytes: usize) -> bool {
+        self.grain.batch(records, bytes) <= self.batch_bytes && records <= self.batch_records
+    }
+
+    /// Moves what need not be written any more to `dead`.
+    fn bury(&self, waiting: &mut Waiting, dead: &mut Vec<Arc<Pending>>) {
+        let mut bytes = 0;
+        waiting.records.retain(|record| {
+            let is_dead = record.pending.is_dead();
+            if is_dead {
+                bytes += self.grain.record(record.pending.record_bytes);
+                dead.push(Arc::clone(&record.pending));
+            }
+            !is_dead
+        });
+        waiting.bytes -= bytes;
+    }
+
+    fn waits(&self, record: &Record) -> Waits {
+        Waits {
+            group: group_of(&record.pending),
+            since: record.since,
+            bytes: self.grain.record(record.pending.record_bytes),
+        }
+    }
+
+    /// How far the records of `due` fill a batch. A group is not cut if it fits into the next batch
+    /// whole, unless it is so large that too much of a segment could stay empty for its sake.
+    fn cut(
+        &self,
+        waits: &[Waits],
+        due: &[Vec<usize>],
+        welcome: impl Fn(usize, usize) -> bool,
+    ) -> Vec<usize> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        // Not even one: where the batch goes there is room for all.
+        let mut any = false;
+        for members in due {
+            let whole: usize = members.iter().map(|n| waits[*n].bytes).sum();
+            let small = whole <= self.batch_bytes / GROUP_SHARE
+                && members.len() <= self.batch_records / GROUP_SHARE;
+            let pieces = if small {
+                members.chunks(members.len())
+            } else {
+                members.chunks(1)
+            };
+            for piece in pieces {
+                let count = taken.len() + piece.len();
+                let sum = bytes + piece.iter().map(|n| waits[*n].bytes).sum::<usize>();
+                let welcome = welcome(count, sum);
+                if taken.is_empty() {
+                    any = welcome;
+                } else if !self.fits(count, sum) || (any && !welcome) {
+                    return taken;
+                }
+                taken.extend_from_slice(piece);
+                bytes = sum;
+            }
+        }
+        taken
+    }
+}
+
+/// A group larger than this share of a batch may be cut.
+const GROUP_SHARE: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::format::{Fields, Kind};
+    use crate::geometry::Geometry;
+    use crate::key::Secret;
+    use crate::memory::Kept;
+    use crate::object::Version;
+
+    const DELAY: Duration = Duration::from_millis(250);
+
+    fn queue(batch_bytes: usize, grouped: bool) -> Queue {
+        let geometry = Geometry::plan(&Config::new("x"), 64 << 20).unwrap();
+        Queue::new(batch_bytes, 1_000, DELAY, Grain::new(&geometry), grouped)
+    }
+
+    /// A record of `number`, 1,024 bytes on disk.
+    fn pending(number: u64, group: u64) -> Arc<Pending> {
+        let name = Bytes::copy_from_slice(&number.to_le_bytes());
+        let fields = Fields {
+            kind: Kind::Head,
+            key: Secret::from_bytes([1; 32]).name(&name),
+            version: Version(number),
+            revision: 0,
+            confirmed: Version(number),
+            span: 0,
+            incomplete: false,
+            total: Some(0),
+            span_pages: 4,
+            mark: 0,
+            group,
+            useless_after: 0,
+            labels: Vec::new(),
+        };
+        let record = Kept::alone(crate::record::Record {
+            fields,
+            name,
+            metadata: Bytes::new(),
+            content: Vec::new(),
+            at: None,
+            judged: std::sync::atomic::AtomicU64::default(),
+        });
+        Arc::new(Pending::put(record, 1_000, None, Arc::default()))
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn push(queue: &Queue, groups: &[u64], now: Duration) {
+        for group in groups {
+            let number = queue.lock().come;
+            queue.push(pending(number, *group), now);
+        }
+    }
+
+    fn take(queue: &Queue, take: Take, now: Duration) -> (Vec<u64>, u64) {
+        let (batch, below) = queue.take_batch(take, now, |_, _| true);
+        let numbers = batch.iter().map(|it| it.record.fields.version.0);
+        (numbers.collect(), below)
+    }
+
+    #[test]
+    fn without_groups_records_go_in_the_order_they_came() {
+        let queue = queue(5_000, false);
+        push(&queue, &[7, 8, 7, 8, 7], ms(0));
+        assert_eq!(take(&queue, Take::Due, ms(250)), (vec![0, 1, 2], 3));
+        assert_eq!(take(&queue, Take::Due, ms(250)), (vec![3, 4], 5));
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn an_open_group_stays_behind_and_is_due_when_it_closes() {
+        let queue = queue(100_000, true);
+        push(&queue, &[7, 0, 7, 8], ms(0));
+        push(&queue, &[7], ms(100));
+        assert_eq!(take(&queue, Take::Due, ms(250)), (vec![1], 0));
+        // The writer sleeps until then, unless others come.
+        let waiting = queue.lock();
+        assert_eq!((waiting.since, waiting.held_until), (None, Some(ms(2_000))));
+        drop(waiting);
+        push(&queue, &[8], ms(300));
+        assert_eq!(queue.lock().since, Some(ms(300)));
+        assert_eq!(take(&queue, Take::Due, ms(550)), (vec![], 0));
+        assert_eq!(queue.lock().held_until, Some(ms(2_100)));
+        assert_eq!(take(&queue, Take::Due, ms(2_100)), (vec![0, 2, 4], 3));
+        assert_eq!(take(&queue, Take::Due, ms(2_300)), (vec![3, 5], 6));
+        assert!(queue.lock().held_until.is_none());
+    }
+
+    #[test]
+    fn what_is_held_back_does_not_make_the_queue_full_and_is_bounded_by_a_batch() {
+        let queue = queue(10_000, true);
+        push(&queue, &[1, 2, 3, 4, 5, 6, 7, 8], ms(0));
+        assert_eq!(take(&queue, Take::Due, ms(1)).0, [0; 0]);
+        push(&queue, &[11, 12, 13, 14, 15, 16, 17, 18], ms(2));
+        assert!(!queue.is_full(&queue.lock()));
+        push(&queue, &[19], ms(2));
+        push(&queue, &[20], ms(2));
+        assert!(queue.is_full(&queue.lock()));
+        // Nine of 18 may stay; the others go, as many as fit into a batch.
+        let (batch, below) = take(&queue, Take::Due, ms(3));
+        assert_eq!(batch, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!((below, queue.lock().held_records), (7, 9));
+        assert_eq!(queue.lock().since, Some(ms(2)));
+    }
+
+    #[test]
+    fn everything_below_the_number_told_was_taken_whatever_comes_meanwhile() {
+        let queue = queue(4_096, true);
+        push(&queue, &[7, 0, 8], ms(0));
+        // These came behind what a flush waits for, and go before it.
+        push(&queue, &[7, 7], ms(1));
+        let (batch, below) = take(&queue, Take::All, ms(2));
+        assert_eq!((batch, below), (vec![0, 3, 4], 1));
+        assert_eq!(take(&queue, Take::All, ms(2)), (vec![1, 2], 5));
+    }
+
+    #[test]
+    fn a_group_is_not_cut_where_a_batch_ends() {
+        let queue = queue(20_480, true);
+        let ungrouped = [0; 16];
+        push(&queue, &ungrouped, ms(0));
+        push(&queue, &[7, 7, 7, 7], ms(0));
+        let (batch, below) = take(&queue, Take::All, ms(0));
+        assert_eq!((batch.len(), below), (16, 16));
+        assert_eq!(take(&queue, Take::All, ms(0)).0, [16, 17, 18, 19]);
+    }
+
+    #[test]
+    fn the_dead_are_dropped_and_their_bytes_with_them() {
+        let queue = queue(100_000, true);
+        push(&queue, &[7, 7, 0], ms(0));
+        assert_eq!(take(&queue, Take::Due, ms(1)).0, [2]);
+        let dead = Arc::clone(&queue.lock().records[0].pending);
+        dead.dead.store(true, std::sync::atomic::Ordering::Release);
+        assert_eq!(take(&queue, Take::Due, ms(2)).0, [0; 0]);
+        assert_eq!((queue.bytes(), queue.lock().held_bytes), (1_024, 1_024));
+        assert_eq!(take(&queue, Take::All, ms(2)), (vec![1], 3));
+        assert_eq!(queue.bytes(), 0);
+    }
+}

@@ -1,0 +1,495 @@
+//! Batches: records to the log; slots, and tails to the log, for the Disk Table.
+//!
+//! Called by `writer` with what the queue gave; calls `disk/circular_log`, `disk/table` and
+//! `format`.
+//!
+//! Invariants: the head moves before a batch is written; an entry is recorded, and a record leaves
+//! the pending ones, after the write returned.
+//! Cost: see `policy`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Pen, Scribe};
+use crate::address::{LogPos, SetId, Slot};
+use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
+use crate::disk::table;
+use crate::format::{
+    BLOCK, Family, KIND_SLOT, KIND_TAIL, Listed, RecordPlace, TAIL_HEADER, Tail, TailPlace,
+    encode_record, kind_number, round_up,
+};
+use crate::key::SHARDS;
+use crate::memory::AlignedBuf;
+use crate::shard::{Pending, Shard};
+use crate::write_queue::{group_of, runs};
+
+/// Records of a batch, and where they went.
+pub(super) struct Written {
+    batch: Vec<Arc<Pending>>,
+    places: Vec<LogPos>,
+    runs: Vec<u8>,
+}
+
+/// Where a record of the log lies, how far its run goes on, and how far the log has come.
+#[derive(Clone, Copy)]
+struct Placed {
+    at: LogPos,
+    run: u8,
+    head: LogPos,
+}
+
+impl Scribe {
+    /// Writes `batch`; large ones of the log are under way when this returns ([`Scribe::settle`]).
+    pub(super) fn write_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
+        match self.stripe.medium.geometry.family {
+            Family::Log => self.write_log_batch(batch),
+            Family::Table => self.write_table_batch(&batch),
+        }
+    }
+
+    // -- the log ------------------------------------------------------------------------------
+
+    fn write_log_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
+        let grain = self.stripe.log.grain();
+        let sizes: Vec<usize> = batch
+            .iter()
+            .map(|it| grain.record(it.record_bytes))
+            .collect();
+        let first = self.make_room(sizes.len(), sizes.iter().sum())?;
+        let cursor = self.log.cursor;
+        let runs = self.runs(&batch, &sizes);
+        let mut at = first;
+        let mut in_buffer = first - usize_of(cursor.used);
+        let mut list = Vec::with_capacity(batch.len());
+        let mut places = Vec::with_capacity(batch.len());
+        for ((pending, size), run) in batch.iter().zip(&sizes).zip(&runs) {
+            let place = grain.units(at);
+            let spot = RecordPlace {
+                device: self.stripe.medium.device_id,
+                stamp: cursor.stamp,
+                place,
+            };
+            let out = &mut self.buffer[in_buffer..in_buffer + size];
+            let written = encode(&self.stripe.medium.secret, out, pending, spot, None);
+            out[written..].fill(0);
+            let kind = kind_number(pending.record.fields.kind);
+            list.push(Listed {
+                run: *run,
+                ..listed(pending, place, grain.units(*size), kind)
+            });
+            places.push(self.stripe.log.position(cursor.lap, cursor.segment, place));
+            at += size;
+            in_buffer += size;
+        }
+        let (at, bytes) = self.seal(in_buffer, list);
+        let earlier = self.finish()?;
+        self.stripe.log.opened(self.log.cursor);
+        self.unsynced_bytes += bytes as u64;
+        let written = Written {
+            batch,
+            places,
+            runs,
+        };
+        // The one before is recorded first: of two that could be one name the later is newer. But
+        // the device is given this one before that, for recording takes half as long as a write.
+        match &mut self.pen {
+            Some(pen) if pen.takes(bytes) => {
+                pen.begin(at, bytes, &mut self.buffer);
+                self.under_way = Some(written);
+                self.record(earlier);
+            }
+            _ => {
+                self.record(earlier);
+                self.write_rider()?;
+                self.stripe.medium.write(at, &self.buffer[..bytes])?;
+                self.record(Some(written));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the write that is under way, if there is one, and has its records found; writes
+    /// what would have gone with the next.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        let written = self.finish()?;
+        self.record(written);
+        self.write_rider()
+    }
+
+    /// Writes what would go with the pen's next write. None is under way.
+    fn write_rider(&mut self) -> io::Result<()> {
+        if let Some(pen) = &mut self.pen {
+            let took = pen.drop_off(&self.stripe)?;
+            self.rider_was_written(took);
+        }
+        Ok(())
+    }
+
+    /// It may have been a part of the checkpoint.
+    fn rider_was_written(&mut self, took: Option<Duration>) {
+        if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
+            checkpoint.others_wrote(self.stripe.medium.clock.monotone(), took);
+        }
+    }
+
+    /// Waits for the write that is under way; what it wrote is still to be recorded.
+    fn finish(&mut self) -> io::Result<Option<Written>> {
+        let written = self.under_way.take();
+        if let (Some(_), Some(pen)) = (&written, &mut self.pen) {
+            let took = pen.finish()?;
+            self.rider_was_written(took);
+        }
+        Ok(written)
+    }
+
+    /// Waits for it too, and has nothing found: the device is gone.
+    pub(super) fn drop_under_way(&mut self) {
+        if let (Some(_), Some(pen)) = (self.under_way.take(), &mut self.pen) {
+            let _ = pen.finish();
+        }
+    }
+
+    /// What was written is found on disk from now on.
+    fn record(&self, written: Option<Written>) {
+        let Some(Written {
+            batch,
+            places,
+            runs,
+        }) = written
+        else {
+            return;
+        };
+        self.stripe.medium.counters.batches.add(1);
+        let head = self.stripe.log.head();
+        // One shard after the other: of those that have the same key the later stays the later.
+        let shard_of = |n: usize| batch[n].record.fields.key.shard();
+        let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
+        order.sort_unstable();
+        for of_shard in order.chunk_by(|one, other| one.0 == other.0) {
+            let mut shard = self.stripe.shard_at(of_shard[0].0);
+            for (_, n) in of_shard {
+                let placed = Placed {
+                    at: places[*n],
+                    run: runs[*n],
+                    head,
+                };
+                self.record_one(&mut shard, &batch[*n], placed);
+            }
+        }
+    }
+
+    /// `pending` is found where it is `placed` from now on, if it counts.
+    fn record_one(&self, shard: &mut Shard, pending: &Arc<Pending>, placed: Placed) {
+        let key = pending.record.fields.key;
+        let (replaces, counts) = match pending.copies {
+            // What it is a copy of may have been removed meanwhile.
+            Some(from) => (Some(from), self.stripe.newer(shard, key, from).is_some()),
+            None => (pending.replaces, shard.written(pending)),
+        };
+        if !counts {
+            return;
+        }
+        let Placed { at, run, head } = placed;
+        shard.policy.record(key, at, replaces, head);
+        if run > 0 {
+            shard.policy.set_run(key, at, run, head);
+        }
+        if pending.copies.is_some() {
+            self.stripe.medium.counters.readmitted.add(1);
+        } else {
+            self.keep_hot(pending, Some(at));
+        }
+    }
+
+    /// How far the run of each record of `batch`, of these sizes, goes on.
+    fn runs(&self, batch: &[Arc<Pending>], sizes: &[usize]) -> Vec<u8> {
+        if !self.stripe.index.id.policy.grouped {
+            return vec![0; batch.len()];
+        }
+        let groups = batch.iter().map(|pending| group_of(pending));
+        let members: Vec<_> = groups.zip(sizes.iter().copied()).collect();
+        runs(&members)
+    }
+
+    /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.
+    /// Called under the lock of the key's shard.
+    fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
+        let budget = &self.stripe.medium.budget;
+        let roomy = budget.used() < budget.limit() / 4 * 3;
+        if pending.was_asked_for() || roomy {
+            self.stripe.shared.hot.insert(&pending.record, at);
+        }
+    }
+
+    /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
+    /// Returns where in the segment the first of them goes, bytes.
+    fn make_room(&mut self, count: usize, bytes: usize) -> io::Result<usize> {
+        if !self.log.fits(count, bytes) {
+            self.open_segment()?;
+        }
+        Ok(self.log.first_record(count))
+    }
+
+    /// Seals the open segment with its footer, which is written now or with the next batch, and
+    /// opens the next one.
+    fn open_segment(&mut self) -> io::Result<()> {
+        let stripe = Arc::clone(&self.stripe);
+        let seat = self.pen.as_mut().and_then(Pen::seat);
+        let rides = seat.is_some();
+        let out = seat.unwrap_or(&mut self.buffer);
+        if let Some((at, bytes)) = self.log.footer(out, &stripe.medium.secret) {
+            // The footer goes over what the last lap left there, so the head moves first here too.
+            let end = Cursor {
+                used: stripe.medium.geometry.segment_bytes,
+                ..self.log.cursor
+            };
+            stripe.log.opened(end);
+            let at = stripe.medium.geometry.log_offset + at;
+            match &mut self.pen {
+                Some(pen) if rides => pen.carry(at, bytes),
+                _ => stripe.medium.write(at, &self.buffer[..bytes])?,
+            }
+            self.unsynced_bytes += bytes as u64;
+        }
+        for _ in 0..LEFT_OUT_IN_A_ROW_MAX {
+            let (segment, _) = self.log.following();
+            if !stripe
+                .medium
+                .bad_places
+                .leaves_out(&stripe.medium.geometry, segment)
+            {
+                break;
+            }
+            tracing::warn!(segment, "log segment skipped: reads of it failed");
+            self.log.leave_out();
+            stripe.log.left_out(segment);
+            self.segments_since_checkpoint += 1;
+            stripe.sweep(segment, 0..SHARDS);
+        }
+        let cursor = self.log.next_segment(stripe.draw_version().0);
+        stripe.log.opened(cursor);
+        self.segments_since_checkpoint += 1;
+        stripe.sweep(cursor.segment, 0..SHARDS);
+        Ok(())
+    }
+
+    /// Completes the batch whose records lie in the buffer up to `filled`: where it goes on the
+    /// device, and its length in bytes.
+    fn seal(&mut self, filled: usize, list: Vec<Listed>) -> (u64, usize) {
+        let bytes = self.stripe.log.grain().batch_end(filled);
+        self.buffer[filled..bytes].fill(0);
+        let at = self.stripe.medium.geometry.log_offset + self.log.batch_offset();
+        self.log
+            .seal_batch(&mut self.buffer, bytes, list, &self.stripe.medium.secret);
+        (at, bytes)
+    }
+
+    /// Writes the batch whose records lie in the buffer up to `filled`; the head moves first.
+    fn write_out(&mut self, filled: usize, list: Vec<Listed>) -> io::Result<()> {
+        let (at, bytes) = self.seal(filled, list);
+        self.stripe.log.opened(self.log.cursor);
+        self.stripe.medium.write(at, &self.buffer[..bytes])?;
+        self.stripe.medium.counters.batches.add(1);
+        self.unsynced_bytes += bytes as u64;
+        Ok(())
+    }
+
+    // -- slots --------------------------------------------------------------------------------
+
+    fn write_table_batch(&mut self, batch: &[Arc<Pending>]) -> io::Result<()> {
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        let sets = self.stripe.medium.geometry.sets;
+        order.sort_by_key(|n| batch[*n].record.fields.key.set(sets));
+        if self.stripe.index.id.policy.kind.keeps_lists() {
+            return self.write_listed_slots(batch, &order);
+        }
+        let tails = self.write_tails(batch, &[])?;
+        for n in order {
+            if batch[n].is_dead() {
+                continue;
+            }
+            let slot = self.claim(&batch[n])?;
+            self.write_slot(&batch[n], slot, tails[n])?;
+        }
+        Ok(())
+    }
+
+    /// Slots whose index memory keeps: which slot each record takes is on disk before it is taken.
+    /// So after a crash the index knows of every slot that may have been written; the sets of the
+    /// last two batches, of which nobody knows whether they were, are read anew.
+    fn write_listed_slots(&mut self, batch: &[Arc<Pending>], order: &[usize]) -> io::Result<()> {
+        let mut slots = vec![None; batch.len()];
+        for n in order.iter().copied().filter(|n| !batch[*n].is_dead()) {
+            slots[n] = Some(self.claim(&batch[n])?);
+        }
+        let tails = self.write_tails(batch, &slots)?;
+        self.sync()?;
+        for n in order.iter().copied() {
+            if let Some(slot) = slots[n] {
+                self.write_slot(&batch[n], slot, tails[n])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The slot a record goes to. Reads its set if the policy does not know it.
+    fn claim(&mut self, pending: &Pending) -> io::Result<Slot> {
+        let stripe = Arc::clone(&self.stripe);
+        let key = pending.record.fields.key;
+        let mut shard = stripe.shard(key);
+        if !shard.policy.wants_slots(key) {
+            // Under one lock: a set that a reader holds anew may take the place of this one.
+            return Ok(shard.policy.claim(key, &[]));
+        }
+        drop(shard);
+        let set = SetId(key.set(stripe.medium.geometry.sets));
+        let mut slots = table::occupants(&stripe.medium, &mut self.set_buffer, set)?;
+        let surplus = stripe.view(key).policy.surplus(&slots);
+        for slot in surplus {
+            table::clear_slot(&stripe.medium, &stripe.index, key, set, slot)?;
+            slots[slot.0] = None;
+        }
+        Ok(stripe.shard(key).policy.claim(key, &slots))
+    }
+
+    /// Writes what does not fit into blocks to the log, in one batch, and lists `slots` with it.
+    fn write_tails(
+        &mut self,
+        batch: &[Arc<Pending>],
+        slots: &[Option<Slot>],
+    ) -> io::Result<Vec<Option<TailPlace>>> {
+        let block = usize_of(self.stripe.medium.geometry.block_bytes);
+        let grain = self.stripe.log.grain();
+        let mut tails = vec![None; batch.len()];
+        let long: Vec<usize> = (0..batch.len())
+            .filter(|n| batch[*n].record_bytes > block)
+            .collect();
+        let to_list = slots.iter().flatten().count();
+        if long.is_empty() && to_list == 0 {
+            return Ok(tails);
+        }
+        let length = |n: usize| batch[n].record_bytes - block;
+        let sizes: Vec<usize> = long
+            .iter()
+            .map(|n| grain.record(TAIL_HEADER + length(*n)))
+            .collect();
+        let mut at = self.make_room(long.len() + to_list, sizes.iter().sum())?;
+        let cursor = self.log.cursor;
+        let mut in_buffer = at - usize_of(cursor.used);
+        let mut list = Vec::with_capacity(long.len() + to_list);
+        let first = grain.units(at);
+        for (pending, slot) in batch.iter().zip(slots) {
+            if let Some(slot) = slot {
+                list.push(listed(pending, first, slot.0 as u64, KIND_SLOT));
+            }
+        }
+        for (n, size) in long.into_iter().zip(sizes) {
+            let pending = &batch[n];
+            let place = grain.units(at);
+            let fields = &pending.record.fields;
+            // What lies beyond the block does not depend on the slot, which is not known yet.
+            let nowhere = RecordPlace {
+                device: self.stripe.medium.device_id,
+                stamp: 0,
+                place: 0,
+            };
+            let mut whole = vec![0; pending.record_bytes];
+            encode(
+                &self.stripe.medium.secret,
+                &mut whole,
+                pending,
+                nowhere,
+                None,
+            );
+            let tail = Tail {
+                key: fields.key,
+                version: fields.version,
+                revision: fields.revision,
+            };
+            let out = &mut self.buffer[in_buffer..in_buffer + size];
+            out.fill(0);
+            let spot = RecordPlace {
+                device: self.stripe.medium.device_id,
+                stamp: cursor.stamp,
+                place,
+            };
+            tail.encode(out, &self.stripe.medium.secret, spot, &whole[block..]);
+            list.push(listed(pending, place, grain.units(size), KIND_TAIL));
+            tails[n] = Some(TailPlace {
+                position: self
+                    .stripe
+                    .log
+                    .position(cursor.lap, cursor.segment, place)
+                    .0,
+                length: u32::try_from(length(n)).expect("a record has far less than 4 GiB"),
+            });
+            at += size;
+            in_buffer += size;
+        }
+        self.write_out(in_buffer, list)?;
+        Ok(tails)
+    }
+
+    fn write_slot(
+        &mut self,
+        pending: &Arc<Pending>,
+        slot: Slot,
+        tail: Option<TailPlace>,
+    ) -> io::Result<()> {
+        let stripe = Arc::clone(&self.stripe);
+        let key = pending.record.fields.key;
+        let set = SetId(key.set(stripe.medium.geometry.sets));
+        let block = usize_of(stripe.medium.geometry.block_bytes);
+        let mut buffer = AlignedBuf::zeroed(round_up(pending.record_bytes.max(block), BLOCK));
+        let place = table::place(&stripe.medium, set, slot);
+        encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
+        table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
+        self.unsynced_bytes += block as u64;
+        let mut shard = stripe.shard(key);
+        shard.policy.written(key);
+        if shard.written(pending) {
+            self.keep_hot(pending, None);
+        }
+        Ok(())
+    }
+}
+
+fn encode(
+    secret: &crate::key::Secret,
+    out: &mut [u8],
+    pending: &Pending,
+    place: RecordPlace,
+    tail: Option<TailPlace>,
+) -> usize {
+    let record = &pending.record;
+    let (name, metadata) = (&record.name, &record.metadata);
+    encode_record(
+        out,
+        secret,
+        &record.fields,
+        place,
+        tail,
+        name,
+        metadata,
+        &record.content,
+    )
+}
+
+fn listed(pending: &Pending, place: u64, units: u64, kind: u8) -> Listed {
+    let fields = &pending.record.fields;
+    Listed {
+        key: fields.key,
+        version: fields.version,
+        revision: fields.revision,
+        mark: fields.mark,
+        offset: u32::try_from(place).expect("a segment has at most 2^23 units"),
+        length: u32::try_from(units).expect("a record has fewer units than its segment"),
+        run: 0,
+        kind,
+    }
+}
+
+fn usize_of(n: u32) -> usize {
+    usize::try_from(n).expect("the engine needs 32-bit addresses at least")
+}

@@ -1,0 +1,509 @@
+//! The one thread that writes: batches, slots, removes, checkpoints, superblocks.
+//!
+//! One writer means no two writes ever race, and what must be ordered is ordered by the text below.
+//! Callers put work into the [`Queue`](crate::write_queue::Queue); only callers of `remove` and
+//! `flush` wait for what is done here.
+//!
+//! Invariant: an object becomes findable on disk only after the write that holds it has returned.
+//! Cost: one write a batch (at most 4 MiB, or what there is 250 ms after the oldest commit).
+
+mod background_write;
+mod batch;
+mod readmission;
+mod removes;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use background_write::Pen;
+pub(crate) use readmission::Readmission;
+
+use crate::completion::Promise;
+use crate::disk::checkpoint::Checkpoint;
+use crate::disk::circular_log::LogWriter;
+use crate::disk::journal::Journal;
+use crate::disk::table;
+use crate::disk::write_superblock;
+use crate::format::{Family, PART_BYTES, Superblock};
+use crate::members::VERSIONS_RESERVED;
+use crate::memory::AlignedBuf;
+use crate::shard::Pending;
+use crate::stats::Health;
+use crate::stripe::Stripe;
+use crate::write_queue::{Removal, Take, Work};
+use batch::Written;
+use removes::RulesPass;
+
+/// Most bytes in a batch.
+pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Least that holds the largest record.
+pub(crate) const BATCH_BYTES_MIN: usize = 512 << 10;
+/// Writes are made durable after this many bytes even before the interval is over.
+const SYNC_BYTES: u64 = 64 << 20;
+
+/// A checkpoint begins when a shard has filled so much of the room for what only that can take in,
+/// in 1/100.
+const UNSAVED_BEGIN: usize = 50;
+/// And is completed before anything else when it has filled this much.
+const UNSAVED_MAX: usize = 75;
+
+/// Why the writing thread ends.
+enum Ended {
+    Closed,
+    /// With removes that were not made durable.
+    Failed(Vec<Removal>),
+}
+
+/// Why the index could not be recovered.
+#[derive(Debug)]
+pub(crate) enum RecoverError {
+    /// The store was closed meanwhile.
+    Closed,
+    /// The device refused to be written to.
+    Device(io::Error),
+}
+
+impl From<io::Error> for RecoverError {
+    fn from(error: io::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// The device of `stripe` has failed: the others go on without it. That makes `removals` good, and
+/// those that come meanwhile: nothing that lies on this device counts any more.
+fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
+    stripe.queue.leave();
+    let in_force = stripe.shared.members.go_on();
+    removals.append(&mut stripe.queue.end());
+    if in_force {
+        for removal in removals {
+            removal.done.tell();
+        }
+    }
+}
+
+/// The writing thread's own state.
+pub(crate) struct Scribe {
+    pub(crate) stripe: Arc<Stripe>,
+    pub(crate) log: LogWriter,
+    pub(crate) journal: Journal,
+    pub(crate) superblock: Superblock,
+    pub(crate) sync_interval: Duration,
+    /// The store had been closed in order.
+    pub(crate) was_clean: bool,
+    /// Set when records that are in use are to be kept.
+    pub(crate) readmission: Option<Readmission>,
+    /// Set where batches are put together while the one before is being written.
+    pub(crate) pen: Option<Pen>,
+    under_way: Option<Written>,
+    checkpoint: Option<Checkpoint>,
+    /// Ordinal of the first journal block that was still to be written when the last checkpoint
+    /// began.
+    removes_before_checkpoint: u64,
+    buffer: AlignedBuf,
+    /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
+    set_buffer: AlignedBuf,
+    unsynced_bytes: u64,
+    synced_at: Duration,
+    segments_since_checkpoint: u64,
+    /// How far the Disk Table was read for rules, if it is being read.
+    rules_pass: Option<RulesPass>,
+}
+
+impl Scribe {
+    pub(crate) fn new(
+        stripe: Arc<Stripe>,
+        superblock: Superblock,
+        buffer: AlignedBuf,
+        sync_interval: Duration,
+        was_clean: bool,
+    ) -> Self {
+        Self {
+            log: LogWriter::new(&stripe.medium.geometry, stripe.medium.device_id),
+            journal: Journal::new(&stripe.medium.geometry, stripe.medium.device_id),
+            superblock,
+            sync_interval,
+            was_clean,
+            readmission: None,
+            pen: None,
+            under_way: None,
+            checkpoint: None,
+            removes_before_checkpoint: 0,
+            buffer,
+            set_buffer: AlignedBuf::zeroed(table::set_buffer_bytes(&stripe.medium.geometry)),
+            unsynced_bytes: 0,
+            synced_at: stripe.medium.clock.monotone(),
+            segments_since_checkpoint: 0,
+            rules_pass: None,
+            stripe,
+        }
+    }
+
+    /// Has `recover` fill the index, then writes until the queue is closed or the device fails.
+    /// Returns the superblock that says that the store was closed in order, if it was.
+    pub(crate) fn run(
+        mut self,
+        recover: impl FnOnce(&mut Self) -> Result<(), RecoverError>,
+        recovered: Promise<bool>,
+    ) -> Option<Superblock> {
+        let stripe = Arc::clone(&self.stripe);
+        let ended = catch_unwind(AssertUnwindSafe(move || {
+            let ended = self.work(recover, recovered);
+            (ended, self.superblock)
+        }));
+        if ended.is_err() {
+            tracing::error!("the writing thread panicked");
+        }
+        // Nothing of this device becomes hot or pending from here on.
+        stripe.end();
+        match ended {
+            Ok((Ended::Closed, superblock)) => {
+                drop(stripe.queue.end());
+                return Some(superblock).filter(|it| it.clean);
+            }
+            Ok((Ended::Failed(removals), _)) => leave(&stripe, removals),
+            Err(_) => leave(&stripe, Vec::new()),
+        }
+        None
+    }
+
+    fn work(
+        &mut self,
+        recover: impl FnOnce(&mut Self) -> Result<(), RecoverError>,
+        recovered: Promise<bool>,
+    ) -> Ended {
+        let known = recover(self).and_then(|()| Ok(self.reserve_versions()?));
+        match known {
+            Ok(()) => {}
+            Err(RecoverError::Closed) => {
+                tracing::info!("closed before the index was recovered");
+                return Ended::Closed;
+            }
+            Err(RecoverError::Device(error)) => self.stripe.fail("writing", &error),
+        }
+        self.stripe.recovered();
+        self.stripe.learn_sets();
+        recovered.set(true);
+        loop {
+            let stripe = Arc::clone(&self.stripe);
+            let patience = match self.under_way {
+                // Only to see what there is to do meanwhile.
+                Some(_) => Duration::ZERO,
+                None => self.patience(),
+            };
+            let mut work = stripe
+                .queue
+                .next(|| stripe.medium.clock.monotone(), patience);
+            if stripe.health() != Health::OutOfService {
+                if let Err(error) = self.serve(&mut work) {
+                    stripe.fail("writing", &error);
+                } else if work.closing
+                    && let Err(error) = self.close()
+                {
+                    stripe.fail("closing", &error);
+                }
+            }
+            if stripe.health() == Health::OutOfService {
+                self.give_up();
+                // Who else waits for it is told by this, and finds the store as it is now.
+                return Ended::Failed(std::mem::take(&mut work.removals));
+            }
+            if work.closing {
+                return Ended::Closed;
+            }
+        }
+    }
+
+    /// Sets more versions aside when recovery found some given out beyond those that the superblock
+    /// had (a superblock was lost).
+    fn reserve_versions(&mut self) -> io::Result<()> {
+        let next = self.stripe.next_version();
+        if next < self.superblock.next_version {
+            return Ok(());
+        }
+        self.superblock.next_version = next.saturating_add(VERSIONS_RESERVED);
+        self.write_superblock(false)
+    }
+
+    /// How long there is nothing to do but what comes in.
+    fn patience(&self) -> Duration {
+        let now = self.stripe.medium.clock.monotone();
+        let mut patience = Duration::from_mins(1);
+        if let Some(checkpoint) = &self.checkpoint {
+            patience = patience.min(checkpoint.due_in(now, false));
+        }
+        if let Some(pass) = &self.rules_pass {
+            patience = patience.min(pass.due_in(now));
+        }
+        if self.unsynced_bytes > 0 {
+            patience = patience.min((self.synced_at + self.sync_interval).saturating_sub(now));
+        }
+        patience
+    }
+
+    /// One round: all removes, one batch (all records that have come, for a flush), one part of a
+    /// checkpoint if it is its turn. Then again: under any load nobody waits for more than a batch.
+    fn serve(&mut self, work: &mut Work) -> io::Result<()> {
+        if !work.is_a_batch() {
+            self.settle()?;
+        }
+        self.write_removals(&mut work.removals)?;
+        self.tell_members(&mut work.superblocks)?;
+        let all = work.closing || !work.flushes.is_empty();
+        let mut wrote = false;
+        if all {
+            wrote = self.write_pending_below(work.come)?;
+        } else if work.batch_due || !work.cuts.is_empty() {
+            (wrote, _) = self.write_next_batch(Take::Due)?;
+        }
+        let due = self.synced_at + self.sync_interval <= self.stripe.medium.clock.monotone();
+        if self.unsynced_bytes > 0 && (all || due || self.unsynced_bytes >= SYNC_BYTES) {
+            self.sync()?;
+        }
+        if !(work.flushes.is_empty() && work.cuts.is_empty()) {
+            self.settle()?;
+        }
+        for done in work.flushes.drain(..).chain(work.cuts.drain(..)) {
+            done.keep();
+        }
+        self.outlive_rules()?;
+        self.pace_checkpoint(wrote)
+    }
+
+    /// Writes all records numbered below `come`. Returns whether there were any.
+    fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
+        let mut wrote_any = false;
+        loop {
+            let (wrote, taken_below) = self.write_next_batch(Take::All)?;
+            wrote_any |= wrote;
+            if taken_below >= come {
+                return Ok(wrote_any);
+            }
+        }
+    }
+
+    /// Writes the next batch. Returns whether there was one, and the number below which all records
+    /// were taken.
+    fn write_next_batch(&mut self, take: Take) -> io::Result<(bool, u64)> {
+        let (batch, taken_below) = self.take_batch(take);
+        let any = !batch.is_empty();
+        if any {
+            self.save_what_is_full()?;
+            self.write_batch(batch)?;
+            self.readmit()?;
+        }
+        Ok((any, taken_below))
+    }
+
+    /// Writes what is pending, in the place of the thread.
+    #[cfg(all(test, loom))]
+    pub(crate) fn write_pending(&mut self) {
+        let (batch, _) = self.take_batch(Take::All);
+        self.write_batch(batch).unwrap();
+    }
+
+    /// The next batch: what still fits into the open segment, if anything does.
+    fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
+        let is_log = self.stripe.medium.geometry.family == Family::Log;
+        let now = self.stripe.medium.clock.monotone();
+        self.stripe.queue.take_batch(take, now, |count, bytes| {
+            is_log && self.log.fits(count, bytes)
+        })
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.settle()?;
+        self.stripe.medium.sync()?;
+        self.unsynced_bytes = 0;
+        self.synced_at = self.stripe.medium.clock.monotone();
+        Ok(())
+    }
+
+    /// The device is gone: what waits to be written is dropped, nothing is left to be done.
+    fn give_up(&mut self) {
+        self.drop_under_way();
+        self.stripe.abandon();
+        while !self.take_batch(Take::All).0.is_empty() {}
+        self.checkpoint = None;
+        self.unsynced_bytes = 0;
+    }
+
+    // -- checkpoints and superblocks -----------------------------------------------------------
+
+    /// Segments after which the index is saved: recovery reads this many footers, and those of what
+    /// is written while it is being saved.
+    fn checkpoint_segments(&self) -> u64 {
+        (self.stripe.medium.geometry.segments / 8).clamp(2, 200)
+    }
+
+    /// A part at a time, between batches, so that others have nine tenths of the device.
+    fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
+        let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
+            || self.unsaved() >= UNSAVED_BEGIN;
+        if self.checkpoint.is_none() && is_time {
+            self.settle()?;
+            self.begin_checkpoint();
+        }
+        let now = self.stripe.medium.clock.monotone();
+        let is_due = |it: &Checkpoint| it.due_in(now, behind_batch).is_zero();
+        if self.checkpoint.as_ref().is_some_and(is_due) {
+            self.step_checkpoint()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes the next part, or leaves it to the pen where that is at work. What is under way need
+    /// not be in it: replay begins before that.
+    fn step_checkpoint(&mut self) -> io::Result<()> {
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            return Ok(());
+        };
+        match &mut self.pen {
+            Some(pen) if self.under_way.is_some() => {
+                if let Some(seat) = pen.seat() {
+                    let out = &mut seat[..PART_BYTES];
+                    let at = checkpoint.put_part(&self.stripe.medium, &self.stripe.index, out);
+                    pen.carry(at, PART_BYTES);
+                }
+            }
+            _ => checkpoint.write_part(&self.stripe.medium, &self.stripe.index)?,
+        }
+        if checkpoint.is_whole() {
+            self.complete_checkpoint(&checkpoint, false)
+        } else {
+            self.checkpoint = Some(checkpoint);
+            Ok(())
+        }
+    }
+
+    /// How full the fullest shard is of what only a checkpoint can take in, in 1/100.
+    fn unsaved(&self) -> usize {
+        if !self.stripe.index.shape.stays_on_disk() {
+            return 0;
+        }
+        let shards = self.stripe.views();
+        shards
+            .map(|shard| shard.policy.unsaved())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Makes room before a batch, at whatever pace: what finds none would be forgotten.
+    fn save_what_is_full(&mut self) -> io::Result<()> {
+        // The one under way may not have what came last; the one after it has.
+        for _ in 0..2 {
+            if self.unsaved() < UNSAVED_MAX {
+                break;
+            }
+            self.settle()?;
+            if self.checkpoint.is_none() {
+                self.begin_checkpoint();
+            }
+            while self.checkpoint.is_some() {
+                self.step_checkpoint()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next one, begun now.
+    pub(crate) fn new_checkpoint(&mut self) -> Checkpoint {
+        let serial = self.superblock.checkpoint_serial + 1;
+        self.journal.checkpoint_began(serial);
+        self.removes_before_checkpoint = self.journal.next_ordinal();
+        // Drawn before the shards are looked at.
+        let next_version = self.stripe.draw_version().0;
+        let stripe = &self.stripe;
+        Checkpoint::begin(
+            &stripe.medium,
+            &stripe.index,
+            &stripe.log,
+            serial,
+            next_version,
+            self.log.cursor,
+        )
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.segments_since_checkpoint = 0;
+        if self.stripe.index.shape.stays_on_disk() {
+            let shards = self.stripe.shards();
+            shards.for_each(|mut shard| shard.policy.save_begins());
+        }
+        self.checkpoint = Some(self.new_checkpoint());
+    }
+
+    pub(crate) fn complete_checkpoint(
+        &mut self,
+        checkpoint: &Checkpoint,
+        clean: bool,
+    ) -> io::Result<()> {
+        self.sync()?;
+        self.superblock.checkpoint_serial = checkpoint.edition().serial;
+        self.superblock.checkpoint_parts = checkpoint.parts();
+        self.superblock.removes_held_below = self.removes_before_checkpoint;
+        self.stripe.medium.counters.checkpoints.add(1);
+        self.write_superblock(clean)?;
+        if self.stripe.index.shape.stays_on_disk() {
+            // Named first: a shard may not drop what readers would look for in the edition before.
+            self.stripe.index.file.publish(Some(checkpoint.edition()));
+            let shards = self.stripe.shards();
+            shards.for_each(|mut shard| shard.policy.save_counts());
+        }
+        Ok(())
+    }
+
+    /// A whole checkpoint at once: somebody waits for it.
+    fn run_checkpoint(&mut self) -> io::Result<()> {
+        self.settle()?;
+        self.checkpoint = None;
+        self.begin_checkpoint();
+        while self.checkpoint.is_some() {
+            self.step_checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Everything to disk, the index saved, the superblock marked clean.
+    fn close(&mut self) -> io::Result<()> {
+        self.settle()?;
+        self.checkpoint = None;
+        self.begin_checkpoint();
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            return Ok(());
+        };
+        checkpoint.write_parts(&self.stripe.medium, &self.stripe.index)?;
+        self.complete_checkpoint(&checkpoint, true)
+    }
+
+    /// Both copies say who takes part: were the only one that does lost, a device that has failed
+    /// would count again.
+    fn tell_members(&mut self, asked: &mut Vec<Promise<bool>>) -> io::Result<()> {
+        if asked.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..2 {
+            self.write_superblock(false)?;
+        }
+        for done in asked.drain(..) {
+            done.set(true);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write_superblock(&mut self, clean: bool) -> io::Result<()> {
+        self.superblock.clean = clean;
+        self.superblock.history = self.stripe.shared.members.history();
+        self.superblock.heard = self.stripe.shared.members.heard();
+        self.superblock.wall_clock = self.stripe.medium.clock.unix_millis();
+        self.stripe.medium.counters.writes.add(1);
+        self.stripe.medium.counters.syncs.add(1);
+        write_superblock(&*self.stripe.medium.device, &mut self.superblock)?;
+        let members = &self.stripe.shared.members;
+        members.superblock_is_durable(self.superblock.device, self.superblock.serial);
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! Readmission: what is in use is copied to the head of the log before the head comes round to it.
+//!
+//! The log forgets what is oldest, not what is used least. While one segment is being filled, the
+//! next one, whose records are the oldest, is looked through; of those that were used lately,
+//! copies go to the head, so that each lap they are kept for one more.
+//!
+//! Called by `writer` behind each batch. What lies in memory is copied from there, the rest is
+//! read.
+//!
+//! Invariants: a copy keeps its version and gets a MAC of its own, because its place is under it.
+//! It is written only when nothing newer has its name, and recorded only if the entry still points
+//! to what was copied; batches in between there are none, for one thread writes them all. So a copy
+//! never lies behind a newer version of its name. Per lap at most a quarter is copied, so the log
+//! always makes room.
+//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on.
+//! Behind a batch no more is read than the next one has room for.
+
+use std::io;
+use std::sync::Arc;
+
+use super::Scribe;
+use crate::address::LogPos;
+use crate::disk::Segment;
+use crate::disk::circular_log::Cursor;
+use crate::format::{Kind, Listed, kind_number, record_bytes};
+use crate::memory::Kept;
+use crate::memory::{Held, Reservation};
+use crate::record::Record;
+use crate::shard::Pending;
+
+/// A segment gives at most this part of its bytes to copies.
+const COPIED_SHARE: u64 = 4;
+
+/// The segment that will be opened next.
+struct Victim {
+    /// Of its last opening.
+    cursor: Cursor,
+    listed: Vec<Listed>,
+    /// The first of `listed` that was not looked at yet.
+    next: usize,
+    copied_bytes: u64,
+    _reservation: Reservation,
+}
+
+/// How far the looking through has come.
+#[derive(Default)]
+pub(crate) struct Readmission {
+    victim: Option<Victim>,
+    /// The segment last begun with, so that one that cannot be read is not tried again.
+    begun: Option<Cursor>,
+}
+
+impl Scribe {
+    /// Copies what is in use of the records that the log comes to next, as many as go with how far
+    /// the open segment is filled.
+    pub(super) fn readmit(&mut self) -> io::Result<()> {
+        let Some(mut readmission) = self.readmission.take() else {
+            return Ok(());
+        };
+        let copies = self.copies(&mut readmission);
+        self.readmission = Some(readmission);
+        if !copies.is_empty() {
+            self.write_batch(copies)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a batch of so many copies fits into the open segment. If not it may be too late for
+    /// them: the next segment is their own.
+    fn has_room(&self, count: usize, bytes: usize) -> bool {
+        let batch = self.stripe.log.grain().batch(count, bytes);
+        self.log.fits(count, bytes) && batch <= self.buffer.len()
+    }
+
+    fn copies(&self, readmission: &mut Readmission) -> Vec<Arc<Pending>> {
+        let Some(next) = self.next_victim() else {
+            return Vec::new();
+        };
+        if readmission.begun != Some(next) {
+            readmission.begun = Some(next);
+            readmission.victim = self.victim(next);
+        }
+        let Some(victim) = &mut readmission.victim else {
+            return Vec::new();
+        };
+        let grain = self.stripe.log.grain();
+        let segment_bytes = u64::from(self.stripe.medium.geometry.segment_bytes);
+        // A batch ahead of the head, so that all were looked at when the segment is full.
+        let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
+        let filled = ahead.min(segment_bytes);
+        let lines = victim.listed.len() as u64;
+        let end = usize::try_from(lines * filled / segment_bytes).unwrap_or(usize::MAX);
+        let most = filled / COPIED_SHARE;
+        let (mut copies, mut copied) = (Vec::new(), 0);
+        while victim.next < end && victim.copied_bytes < most {
+            let listed = victim.listed[victim.next];
+            // What has no place in this batch is looked at behind the next.
+            let bytes = copied + listed.length as usize * grain.record(1);
+            if !self.has_room(copies.len() + 1, bytes) {
+                return copies;
+            }
+            victim.next += 1;
+            if let Some(copy) = self.copy(victim.cursor, &listed) {
+                let bytes = grain.record(copy.record_bytes);
+                victim.copied_bytes += bytes as u64;
+                copied += bytes;
+                copies.push(copy);
+            }
+        }
+        victim.next = victim.next.max(end.min(victim.listed.len()));
+        copies
+    }
+
+    /// The segment behind the open one, as it was last opened, if it ever was.
+    fn next_victim(&self) -> Option<Cursor> {
+        let (segment, next_lap) = self.log.following();
+        // What it holds is of the lap before.
+        let lap = next_lap.checked_sub(1)?;
+        let place = self
+            .stripe
+            .log
+            .place(self.stripe.log.position(lap, segment, 0))?;
+        Some(Cursor {
+            segment,
+            lap,
+            stamp: place.stamp,
+            used: 0,
+            ordinal: 0,
+        })
+    }
+
+    fn victim(&self, cursor: Cursor) -> Option<Victim> {
+        let mut listed = Segment::read(&self.stripe.medium, cursor, 0, 0).listed;
+        listed.retain(|it| it.kind == kind_number(Kind::Head));
+        listed.shrink_to_fit();
+        let bytes = size_of_val(&listed[..]) as u64;
+        Some(Victim {
+            cursor,
+            listed,
+            next: 0,
+            copied_bytes: 0,
+            _reservation: self.stripe.medium.budget.reserve(bytes)?,
+        })
+    }
+
+    /// A copy of what `listed` says lies in the segment of `cursor`, if it is in use and the newest
+    /// of its name.
+    fn copy(&self, cursor: Cursor, listed: &Listed) -> Option<Arc<Pending>> {
+        let stripe = &self.stripe;
+        let unit = u64::from(listed.offset);
+        let at = stripe.log.position(cursor.lap, cursor.segment, unit);
+        let key = listed.key;
+        let (newer, hot) = {
+            let shard = stripe.view(key);
+            let newer = stripe.newer(&shard, key, at)?;
+            let (hot, used) = stripe.shared.hot.peek(key).unzip();
+            let in_use = used == Some(true) || shard.policy.is_hot(key, at, stripe.log.head());
+            (in_use.then_some(newer)?, hot)
+        };
+        // An equal tag further on can be a newer version that nobody said what it replaces.
+        let is_other = |at: &LogPos| stripe.key_at(*at).is_some_and(|other| other != key);
+        if !newer.iter().all(is_other) {
+            return None;
+        }
+        let is_it = |record: &Held| {
+            record.fields.version == listed.version && record.fields.revision == listed.revision
+        };
+        let record = match hot.filter(is_it) {
+            Some(record) => Kept::Held(record),
+            None => {
+                // Nobody who writes waits for memory that readers hold.
+                let bytes = u64::from(listed.length) * u64::from(stripe.medium.geometry.unit_bytes);
+                Kept::alone(stripe.read_at_once(at, bytes)?)
+            }
+        };
+        let right = record.fields.key == key && self.worth_copying(&record);
+        right.then(|| copied(record, at))
+    }
+
+    /// Objects of more than one record are not: the head alone would be no use without the others.
+    fn worth_copying(&self, record: &Record) -> bool {
+        let fields = &record.fields;
+        let useless = fields.useless_after != 0
+            && fields.useless_after <= self.stripe.medium.clock.unix_millis() / 1000;
+        let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
+        // What rules have taken away, or made stale, stays behind: they count on it.
+        whole && !useless && !self.stripe.rules.judge(record).is_barred()
+    }
+}
+
+fn copied(record: Kept, from: LogPos) -> Arc<Pending> {
+    let record_bytes = record_bytes(
+        record.name.len(),
+        record.fields.label_words(),
+        record.metadata.len(),
+        record.content_bytes(),
+    );
+    // What was read holds its own reservation; what is hot is on the books there.
+    Arc::new(Pending::copy(record, record_bytes, from))
+}

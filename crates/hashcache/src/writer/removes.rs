@@ -1,0 +1,229 @@
+//! Removes: of names, and by rules; and when rules have nothing left to do.
+//!
+//! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
+//!
+//! Invariant: whoever waits for a remove is told when it is durable, and not before. A rule is
+//! forgotten when no record older than it is left to be read: in the log by the head's coming
+//! round, in the Disk Table by a pass over all sets that clears what rules have taken away.
+//! Cost: one write and one sync for all removes of names that wait, one write more for all rules.
+//! Then the device belongs to others for nine times as long as that took: any number of removes a
+//! second has a tenth of it, and waits for a second at the most.
+
+use std::io;
+use std::time::Duration;
+
+use super::Scribe;
+use crate::address::SetId;
+use crate::bans::Effect;
+use crate::disk::table;
+use crate::format::{Family, Removed, RuleLine};
+use crate::object::Version;
+use crate::write_queue::{Done, Removal, Removing};
+
+/// After removes were written, others have the device for this many times as long as it took.
+const REST: u32 = 9;
+/// What takes less is not worth a rest: nobody else would notice.
+const SHORT: Duration = Duration::from_millis(2);
+/// Most rest: a second is the longest that an invalidation may take to become durable.
+const REST_MAX: Duration = Duration::from_millis(750);
+
+/// A soft rule is left alone for so long, where to forget it what it made stale must go: what
+/// nobody has asked for in a day is not worth confirming.
+const SOFT_FOR: Duration = Duration::from_hours(24);
+/// Longest pause between two sets of a pass: closing the store waits for it.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// The Disk Table being read for what rules have taken away.
+pub(super) struct RulesPass {
+    next: SetId,
+    /// Rules up to these versions are done with when all sets are.
+    gone_upto: Version,
+    stale_upto: Version,
+    due: Duration,
+}
+
+impl RulesPass {
+    pub(super) fn due_in(&self, now: Duration) -> Duration {
+        self.due.saturating_sub(now)
+    }
+}
+
+impl Scribe {
+    /// Makes `removals` durable.
+    pub(super) fn write_removals(&mut self, removals: &mut Vec<Removal>) -> io::Result<()> {
+        if removals.is_empty() {
+            return Ok(());
+        }
+        let begun = self.stripe.medium.clock.monotone();
+        let name = |removal: &Removal| match removal.what {
+            Removing::Name(removed) => Some(removed),
+            Removing::Rules { .. } => None,
+        };
+        let is_rules = |removal: &Removal| matches!(removal.what, Removing::Rules { .. });
+        let behind_pending = |removal: &Removal| match removal.what {
+            Removing::Name(_) => false,
+            Removing::Rules { behind_pending } => behind_pending,
+        };
+        if removals.iter().any(behind_pending) {
+            let (come, _) = self.stripe.queue.come_and_taken();
+            self.write_pending_below(come)?;
+            self.settle()?;
+        }
+        let removed: Vec<Removed> = removals.iter().filter_map(name).collect();
+        match self.stripe.medium.geometry.family {
+            Family::Log => self.journal_names(&removed)?,
+            Family::Table => {
+                for removed in &removed {
+                    let set = SetId(removed.key.set(self.stripe.medium.geometry.sets));
+                    table::clear(
+                        &self.stripe.medium,
+                        &self.stripe.index,
+                        &mut self.set_buffer,
+                        removed,
+                        set,
+                    )?;
+                }
+            }
+        }
+        if removals.iter().any(is_rules) {
+            let lines = self.stripe.rules.lines();
+            self.write_rules(&lines)?;
+        }
+        self.sync()?;
+        let now = self.stripe.medium.clock.monotone();
+        let took = now.saturating_sub(begun);
+        if took > SHORT {
+            let rest = took.saturating_mul(REST).min(REST_MAX);
+            self.stripe.queue.rest_from_removals(now + rest);
+        }
+        for removal in removals.drain(..) {
+            self.tell(removal);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, removal: Removal) {
+        if let Removing::Name(removed) = removal.what {
+            let mut shard = self.stripe.shard(removed.key);
+            if shard.removing.get(&removed.key) == Some(&removed.version) {
+                shard.removing.remove(&removed.key);
+            }
+        }
+        Done::tell(removal.done);
+    }
+
+    fn journal_names(&mut self, removed: &[Removed]) -> io::Result<()> {
+        for some in removed.chunks(self.journal.removes_at_once()) {
+            if let Some(below) = self.journal.forgets(some.len()) {
+                self.forget_removes(below)?;
+            }
+            self.journal.write(&self.stripe.medium, some)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the rules of `lines`, which are all that are in force, durable.
+    pub(crate) fn write_rules(&mut self, lines: &[RuleLine]) -> io::Result<()> {
+        // Where rules go, a store from before there were any may have removes.
+        let displaced = self.journal.take_displaced();
+        if !displaced.is_empty() {
+            self.journal_names(&displaced)?;
+            self.sync()?;
+        }
+        self.journal.write_rules(&self.stripe.medium, lines)
+    }
+
+    /// Before the journal's ring comes round to removes below `below`: they must be held by two
+    /// checkpoints, and an opening without any must know that it may not go further back.
+    fn forget_removes(&mut self, below: u64) -> io::Result<()> {
+        while self
+            .journal
+            .needs_checkpoint(self.superblock.checkpoint_serial)
+        {
+            self.run_checkpoint()?;
+        }
+        self.superblock.removes_forgotten_below = below;
+        self.journal.forgot(below);
+        self.write_superblock(false)
+    }
+
+    // -- what rules have left to do --------------------------------------------------------------
+
+    /// Takes rules further on their way to be forgotten, if there are any.
+    pub(super) fn outlive_rules(&mut self) -> io::Result<()> {
+        if self.stripe.rules.is_empty() {
+            self.rules_pass = None;
+            return Ok(());
+        }
+        let unsettled = self.stripe.rules.any_unsettled();
+        if unsettled {
+            // What was taken out of the queue is to be written, not under way.
+            self.settle()?;
+        }
+        let stripe = &self.stripe;
+        let now = stripe.medium.clock.monotone();
+        if unsettled {
+            // In this order: what ends later has come to the queue before it does.
+            let begun = stripe.oldest_begun();
+            let (come, taken) = stripe.queue.come_and_taken();
+            let open = (self.log.cursor.stamp, now);
+            stripe.rules.settle(begun, come, taken, open);
+        }
+        match stripe.medium.geometry.family {
+            Family::Log => {
+                if let Some(oldest) = stripe.log.oldest_stamp()
+                    && stripe.rules.any_outlived(oldest)
+                {
+                    stripe.let_go_of_barred();
+                    stripe.rules.forget_outlived(oldest);
+                }
+                Ok(())
+            }
+            Family::Table => self.pass_over_table(now),
+        }
+    }
+
+    /// Clears the next set's slots that rules have taken away.
+    fn pass_over_table(&mut self, now: Duration) -> io::Result<()> {
+        let stripe = std::sync::Arc::clone(&self.stripe);
+        let mut pass = match self.rules_pass.take() {
+            Some(pass) => pass,
+            None => RulesPass {
+                next: SetId(0),
+                gone_upto: stripe.rules.settled(Effect::Gone, Some(now)),
+                stale_upto: stripe
+                    .rules
+                    .settled(Effect::Stale, now.checked_sub(SOFT_FOR)),
+                due: now,
+            },
+        };
+        if pass.gone_upto.max(pass.stale_upto).0 == 0 {
+            return Ok(());
+        }
+        if pass.due > now {
+            self.rules_pass = Some(pass);
+            return Ok(());
+        }
+        let cleared = table::clear_barred(
+            &stripe.medium,
+            &stripe.index,
+            &stripe.rules,
+            &mut self.set_buffer,
+            pass.next,
+            pass.stale_upto,
+        )?;
+        self.unsynced_bytes += cleared;
+        pass.next.0 += 1;
+        if pass.next.0 < stripe.medium.geometry.sets {
+            let after = stripe.medium.clock.monotone();
+            pass.due = after + after.saturating_sub(now).min(PAUSE_MAX);
+            self.rules_pass = Some(pass);
+            return Ok(());
+        }
+        // On disk before the rules that said so are no longer.
+        self.sync()?;
+        stripe.let_go_of_barred();
+        stripe.rules.forget(pass.gone_upto, pass.stale_upto);
+        Ok(())
+    }
+}
