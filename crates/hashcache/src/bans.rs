@@ -31,12 +31,16 @@ use std::time::Duration;
 
 use crate::format::{Fields, Kind, Prefix, RuleLine, Select};
 use crate::key::{PrefixHasher, Secret};
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Budget, Marked, Reservation, marked};
 use crate::object::Version;
 use crate::record::Record;
 
 /// Most rules in force.
 pub const MAX_RULES: usize = 4096;
+/// Set in [`Record::judged`] when a record was made stale: the rest is the version below which it
+/// must have been confirmed. Without it: no rule up to this version says anything of the record.
+/// Versions are below 2^62.
+const MADE_STALE: u64 = 1 << 63;
 /// What a rule takes in memory, rounded up.
 const RULE_BYTES: u64 = 256;
 /// The label of an object that had more than there is room for: every label could be one of them.
@@ -234,8 +238,10 @@ impl Rules {
         self.table.read().expect("no holder of this lock panics")
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().expect("no holder of this lock panics")
+    /// Rules that go release memory, which wakes callers that wait for it: not under the lock,
+    /// which each look-up takes.
+    fn write(&self) -> Marked<RwLockWriteGuard<'_, Table>> {
+        marked(self.table.write().expect("no holder of this lock panics"))
     }
 
     /// Most rules before they become wider.
@@ -260,25 +266,34 @@ impl Rules {
     // -- judging -------------------------------------------------------------------------------
 
     /// What rules say of `record`; where that is nothing it is not asked again.
+    ///
+    /// The record keeps in mind that it was made stale. Whoever holds it may ask again, or write
+    /// new metadata for it, when the rule has done its work and is forgotten: then nothing else
+    /// would say that it is not fresh.
     pub(crate) fn judge(&self, record: &Record) -> Judged {
         let newest = self.newest.load(Ordering::Acquire);
         let fields = &record.fields;
-        if fields.version.0 >= newest || record.judged.load(Ordering::Relaxed) >= newest {
+        let known = record.judged.load(Ordering::Relaxed);
+        let (asked_upto, made_stale_below) = match known & MADE_STALE {
+            0 => (known, 0),
+            _ => (0, known & !MADE_STALE),
+        };
+        if fields.version.0 >= newest || asked_upto >= newest {
             return Judged::default();
         }
-        let judged = self.judge_fields(fields, &record.name);
-        if !judged.is_barred() {
+        let limits = self.limits(fields, &record.name);
+        let stale_below = limits.stale.max(made_stale_below);
+        let judged = Judged {
+            gone: fields.version.0 < limits.gone,
+            stale: fields.confirmed.0 < stale_below,
+        };
+        if judged.stale {
+            let judged = stale_below | MADE_STALE;
+            record.judged.store(judged, Ordering::Relaxed);
+        } else if !judged.gone {
             record.judged.store(newest, Ordering::Relaxed);
         }
         judged
-    }
-
-    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> Judged {
-        let limits = self.limits(fields, name);
-        Judged {
-            gone: fields.version.0 < limits.gone,
-            stale: fields.confirmed.0 < limits.stale,
-        }
     }
 
     fn limits(&self, fields: &Fields, name: &[u8]) -> Limits {
@@ -330,9 +345,15 @@ impl Rules {
 
     /// Puts `lines` in force.
     pub(crate) fn add(&self, lines: &[RuleLine], budget: &Budget) {
+        self.add_with(lines, reserve(lines.len(), budget));
+    }
+
+    /// The same with memory that was set aside for them ([`reserve`]), by a caller that holds a
+    /// lock.
+    pub(crate) fn add_with(&self, lines: &[RuleLine], reserved: Vec<Option<Reservation>>) {
         let mut table = self.write();
-        for line in lines {
-            table.add(*line, budget.reserve(RULE_BYTES));
+        for (line, reservation) in lines.iter().zip(reserved) {
+            table.add(*line, reservation);
         }
         while table.lines.len() > self.most {
             table.widen();
@@ -442,6 +463,11 @@ impl Rules {
         lines.sort_unstable_by_key(|line| (line.version, *line));
         lines
     }
+}
+
+/// Memory for `rules` rules, as far as there is some; hot objects make room.
+pub(crate) fn reserve(rules: usize, budget: &Budget) -> Vec<Option<Reservation>> {
+    (0..rules).map(|_| budget.reserve(RULE_BYTES)).collect()
 }
 
 fn is_outlived(state: &State, oldest: u64) -> bool {

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::memory::wake;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -70,9 +71,7 @@ impl<T: Default> Promise<T> {
         if blocked > 0 {
             self.0.set.notify_all();
         }
-        for waker in wakers {
-            waker.wake();
-        }
+        wake(wakers);
     }
 }
 

@@ -87,7 +87,9 @@ impl Geometry {
             * step;
         let block_bytes = block_bytes(config.block_bytes.unwrap_or(BLOCK_BYTES));
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
-        let journal = round_up_u64((size / 1024).clamp(64 << 10, 1 << 20), BLOCK as u64);
+        // The larger its ring, the fewer checkpoints do removes cost (`journal`); an opening reads
+        // it whole.
+        let journal = round_up_u64((size / 256).clamp(64 << 10, 1 << 20), BLOCK as u64);
         let (family, ways) = (config.policy.family(), config.policy.ways());
         let set_bytes = u64::from(block_bytes) * u64::from(ways);
         let checkpoint = {

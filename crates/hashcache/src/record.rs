@@ -1,6 +1,6 @@
 //! A record in memory: what pending, hot and freshly read objects have in common.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -17,13 +17,19 @@ pub(crate) struct Record {
     pub(crate) content: Vec<Bytes>,
     /// Where in the log it lies, if it does.
     pub(crate) at: Option<LogPos>,
-    /// No rule up to this version says anything of it.
+    /// What rules have said of it (`rules`).
     pub(crate) judged: AtomicU64,
 }
 
 impl Record {
     pub(crate) fn content_bytes(&self) -> usize {
         self.content.iter().map(Bytes::len).sum()
+    }
+
+    /// What rules have said of this is true of a copy too.
+    pub(crate) fn hand_down_judged(&self, copy: &Self) {
+        let judged = self.judged.load(Ordering::Relaxed);
+        copy.judged.store(judged, Ordering::Relaxed);
     }
 
     /// Which piece of content lies at `offset` from the start of this record's content, and where

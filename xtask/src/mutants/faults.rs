@@ -373,4 +373,69 @@ pub const FAULTS: &[Fault] = &[
         test: "devices::a_device_rolled_back_within_the_last_run_is_known_by_the_orderly_end",
         short: false,
     },
+    // -- locks, memory, closing ------------------------------------------------------------------
+    Fault {
+        name: "slab-given-back-under-a-lock",
+        file: engine!("memory/wakes.rs"),
+        edits: &[(
+            "    match is_for_later() {
+        true => leave(|left| left.slabs",
+            "    match false {
+        true => leave(|left| left.slabs",
+        )],
+        suite: Suite::Lib,
+        test: "a_slab_is_given_back_when_the_thread_holds_no_lock_and_not_before",
+        short: false,
+    },
+    Fault {
+        name: "broken-hot-shard-kept",
+        file: engine!("memory/hot.rs"),
+        edits: &[(
+            "let broken = std::mem::take(&mut **shard);",
+            "let broken = Shard::default();",
+        )],
+        suite: Suite::Lib,
+        test: "what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served",
+        short: false,
+    },
+    Fault {
+        name: "made-stale-not-handed-down",
+        file: engine!("cache/write/update.rs"),
+        edits: &[("    old.hand_down_judged(&head.record);\n", "")],
+        suite: Suite::Lib,
+        test: "what_a_soft_rule_made_stale_is_not_fresh_again_when_the_rule_ends",
+        short: false,
+    },
+    Fault {
+        name: "made-stale-not-kept-in-mind",
+        file: engine!("bans.rs"),
+        edits: &[(
+            "            record.judged.store(judged, Ordering::Relaxed);
+        } else if",
+            "            let _ = judged;
+        } else if",
+        )],
+        suite: Suite::Lib,
+        test: "what_was_made_stale_before_it_became_hot_is_stale_when_the_rule_ends",
+        short: false,
+    },
+    Fault {
+        name: "checkpoint-at-once-for-removes",
+        file: engine!("writer/removes.rs"),
+        edits: &[("if !all && self.journal_needs_checkpoint() {", "if false {")],
+        suite: Suite::It,
+        test: "checkpoint::removes_that_fill_the_journal_wait_and_leave_the_device_to_others",
+        short: false,
+    },
+    Fault {
+        name: "growth-not-interrupted",
+        file: engine!("store/device.rs"),
+        edits: &[(
+            "stripe_with(config, &before, shared, 0, Arc::clone(&grown.queue))?",
+            "stripe(config, &before, shared, 0)?",
+        )],
+        suite: Suite::It,
+        test: "recovery::a_store_that_is_closed_stops_recovering_and_growing_and_loses_nothing",
+        short: false,
+    },
 ];

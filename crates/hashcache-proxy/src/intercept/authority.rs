@@ -43,11 +43,11 @@ use rustls::pki_types::{
 };
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::SELF_TEST_HOST;
-use super::certificate::Certificate;
-use super::leaves::{Leaf, Leaves};
+use super::hosts::SELF_TEST_HOST;
+use super::leaf_cache::{Leaf, Leaves};
 use super::pem::pem;
-use crate::upstream::tls::provider;
+use crate::tls::certificate::Certificate;
+use crate::tls::provider;
 
 /// What an authority is to be like.
 #[derive(Clone, Debug)]
@@ -256,7 +256,7 @@ impl Authority {
         let root_facts = Certificate::read(&root).ok_or("the root is damaged")?;
         let facts = Certificate::read(&intermediate).ok_or("the intermediate is damaged")?;
         let (Some(name), Some(issuer_name)) = (root_facts.common_name, facts.common_name) else {
-            return Err("it was made by another program");
+            return Err("another program made it");
         };
         let key = KeyPair::try_from(&key).map_err(|_| "its key cannot be used")?;
         let leaf_key = KeyPair::generate().map_err(|_| "no key can be made")?;

@@ -18,11 +18,12 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES, UpstreamFigures};
+use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, Known, Reason};
+use crate::upstream::UpstreamFigures;
 
 /// Asks the engine for its figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
@@ -102,6 +103,7 @@ impl Exposition {
             "group_reads": engine.group_reads,
             "prefetched": engine.prefetched,
             "readmitted": engine.readmitted,
+            "forgotten": engine.forgotten,
             "devices_uring": engine.devices_uring,
             "purge_rules": engine.rules,
             "device": {
@@ -369,6 +371,11 @@ impl Collector for Exposition {
             "hashcache_readmitted",
             "Objects kept when the log overwrote its oldest part",
             engine.readmitted,
+        )?;
+        page.counter(
+            "hashcache_forgotten",
+            "Devices whose objects were forgotten at the start because purges on them could not be read",
+            engine.forgotten,
         )?;
         page.counter(
             "hashcache_device_reads",

@@ -51,6 +51,7 @@ fn figures() -> EngineFigures {
         group_reads: 11,
         prefetched: 12,
         readmitted: 13,
+        forgotten: 14,
         devices_uring: 0,
         device: DeviceFigures {
             reads: 5,
@@ -63,7 +64,7 @@ fn figures() -> EngineFigures {
 
 fn exposition(metrics: &Arc<Metrics>) -> Exposition {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
-    let upstream = || UpstreamFigures { busy: 9, idle: 10 };
+    let upstream = || crate::upstream::UpstreamFigures { busy: 9, idle: 10 };
     Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
 }
 
@@ -94,7 +95,7 @@ fn numbers_of_tables_are_those_of_their_enums() {
 
 #[test]
 fn every_limit_of_the_settings_has_a_name_here() {
-    let limits = format!("{:?}", crate::settings::Limits::default());
+    let limits = format!("{:?}", crate::limits::Limits::default());
     let fields = limits
         .split(['{', ','])
         .filter_map(|part| part.trim().split_once(": "));
@@ -264,6 +265,7 @@ fn the_engines_figures_are_shown() {
         ("hashcache_group_reads_total", "11"),
         ("hashcache_prefetched_total", "12"),
         ("hashcache_readmitted_total", "13"),
+        ("hashcache_forgotten_total", "14"),
         ("hashcache_device_reads_total", "5"),
         ("hashcache_device_writes_total", "6"),
         ("hashcache_device_read_bytes_total", "7"),
@@ -349,6 +351,7 @@ fn stats_has_the_promised_keys() {
         ("group_reads", 11.into()),
         ("prefetched", 12.into()),
         ("readmitted", 13.into()),
+        ("forgotten", 14.into()),
         ("store", "ready".into()),
     ] {
         assert_eq!(stats[key], expected, "{key}");

@@ -3,6 +3,16 @@
 use super::*;
 use crate::format::Fields;
 
+impl Rules {
+    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> Judged {
+        let limits = self.limits(fields, name);
+        Judged {
+            gone: fields.version.0 < limits.gone,
+            stale: fields.confirmed.0 < limits.stale,
+        }
+    }
+}
+
 fn secret() -> Secret {
     Secret::from_bytes([5; 32])
 }

@@ -18,9 +18,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use super::Cache;
-use super::read::{Spans, wait};
+use super::read::{Payer, Spans, wait};
 use crate::error::ReadError;
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Marked, Reservation, marked, wake};
 use crate::object::{Cut, PAGE, Version};
 
 /// How a write ended, if it did.
@@ -98,8 +98,9 @@ impl Stream {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+    /// Pieces that go release memory, which wakes callers that wait for it: not under the lock.
+    fn lock(&self) -> Marked<MutexGuard<'_, State>> {
+        marked(self.state.lock().expect("no holder of this lock panics"))
     }
 
     /// Someone who reads from `offset` on; `None` when the write was given up, or is not stored and
@@ -129,21 +130,26 @@ impl Stream {
     }
 
     pub(super) fn push(&self, piece: Bytes) {
-        let released;
-        let wakers = {
-            let mut state = self.lock();
-            state.length += piece.len() as u64;
-            let stretch = match state.length <= PAGE as u64 {
-                true => &mut state.head,
-                false => &mut state.window,
-            };
-            stretch.pieces.push_back(piece);
-            merge(&mut stretch.pieces, self.cache.budget());
-            released = state.trim();
-            std::mem::take(&mut state.waiting_followers)
+        let mut state = self.lock();
+        state.length += piece.len() as u64;
+        let part = match state.length <= PAGE as u64 {
+            true => Part::Head,
+            false => Part::Window,
         };
+        state.stretch(part).pieces.push_back(piece);
+        let mut to_merge = state.stretch(part).to_merge();
+        while let Some(bytes) = to_merge {
+            drop(state);
+            // Without the lock: hot objects may have to make room. No other thread adds pieces.
+            let reservation = self.cache.budget().reserve(bytes);
+            state = self.lock();
+            to_merge = reservation.and_then(|it| state.stretch(part).merge(it));
+        }
+        let released = state.trim();
+        let wakers = std::mem::take(&mut state.waiting_followers);
+        drop(state);
         drop(released);
-        wakers.into_iter().for_each(Waker::wake);
+        wake(wakers);
     }
 
     /// Content below `offset` can be read from the store.
@@ -193,7 +199,7 @@ impl Stream {
             state.end = end;
             std::mem::take(&mut state.waiting_followers)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wake(wakers);
     }
 
     pub(super) fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
@@ -207,7 +213,9 @@ impl Stream {
         if reader.is_none_or(|reader| state.length.saturating_sub(*reader) <= ahead) {
             return Poll::Ready(());
         }
-        state.waiting_writer = Some(context.waker().clone());
+        let before = state.waiting_writer.replace(context.waker().clone());
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }
@@ -235,7 +243,21 @@ impl Stretch {
     }
 }
 
+/// Which stretch of what is written.
+#[derive(Clone, Copy)]
+enum Part {
+    Head,
+    Window,
+}
+
 impl State {
+    fn stretch(&mut self, part: Part) -> &mut Stretch {
+        match part {
+            Part::Head => &mut self.head,
+            Part::Window => &mut self.window,
+        }
+    }
+
     /// A follower more, which is at `offset`; where it is kept.
     fn enter(&mut self, offset: u64) -> usize {
         let place = self.followers.iter().position(Option::is_none);
@@ -290,27 +312,40 @@ impl State {
 /// Pieces that are merged at once.
 const MERGED: usize = 16;
 
-/// Makes one piece of the last ones if they are many and small: an upstream that sends byte by byte
-/// must not cost a handle for each. Every byte is copied once a level, and there are four at most.
-fn merge(pieces: &mut VecDeque<Bytes>, budget: &Budget) {
-    while let Some(from) = pieces.len().checked_sub(MERGED) {
-        let last = || pieces.range(from..).map(Bytes::len);
+/// One piece is made of the last ones if they are many and small: an upstream that sends byte by
+/// byte must not cost a handle for each. Every byte is copied once a level, and there are four at
+/// most.
+impl Stretch {
+    /// Where the pieces begin that are to be merged, and how many bytes they have.
+    fn small_ones(&self) -> Option<(usize, usize)> {
+        let from = self.pieces.len().checked_sub(MERGED)?;
+        let last = || self.pieces.range(from..).map(Bytes::len);
         let (total, longest) = (last().sum::<usize>(), last().max().unwrap_or(0));
-        if total > PAGE / 2 || longest * MERGED > total * 2 {
-            return;
+        let are_small = total <= PAGE / 2 && longest * MERGED <= total * 2;
+        are_small.then_some((from, total))
+    }
+
+    /// How much memory merging takes, if it is time for it.
+    fn to_merge(&self) -> Option<u64> {
+        self.small_ones().map(|(_, total)| total as u64)
+    }
+
+    /// Merges, if that is still what `reservation` was made for. Returns what merging again takes.
+    fn merge(&mut self, reservation: Reservation) -> Option<u64> {
+        let (from, total) = self.small_ones()?;
+        if total as u64 != reservation.bytes() {
+            return None;
         }
-        // The pieces' own memory goes off the books with them.
-        let Some(reservation) = budget.reserve(total as u64) else {
-            return;
-        };
         let mut bytes = Vec::with_capacity(total);
-        for piece in pieces.drain(from..) {
+        // The pieces' own memory goes off the books with them.
+        for piece in self.pieces.drain(from..) {
             bytes.extend_from_slice(&piece);
         }
-        pieces.push_back(Bytes::from_owner(Merged {
+        self.pieces.push_back(Bytes::from_owner(Merged {
             bytes,
             _reservation: reservation,
         }));
+        self.to_merge()
     }
 }
 
@@ -344,6 +379,13 @@ impl Follower {
             place,
             at: offset,
         }
+    }
+
+    /// The same as [`Reader::paid_by`](super::Reader::paid_by), for what it reads from disk.
+    #[must_use]
+    pub fn paid_by(mut self, payer: Payer) -> Self {
+        self.spans.payer = Some(payer);
+        self
     }
 
     /// Where the next piece begins.
@@ -417,9 +459,7 @@ impl Follower {
             (state.trim(), state.waiting_writer.take())
         };
         drop(released);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 }
 

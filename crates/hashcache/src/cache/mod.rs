@@ -22,18 +22,19 @@ use bytes::Bytes;
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
-pub use read::{Hit, Reader};
+pub use read::{Hit, Paid, Payer, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
 
+use crate::bans;
 use crate::bans::{Label, Rule};
 use crate::completion::{Outcome, Part, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
 use crate::key::{KeyHash, Secret};
-use crate::memory::{Budget, Class, Hot, Keeper, Reservation};
+use crate::memory::{Budget, Class, Hot, Keeper, Reservation, marked};
 use crate::object;
 use crate::object::Version;
 use crate::shard::Found;
@@ -122,6 +123,13 @@ impl Cache {
         Ok(Self {
             hold: Hold::with_one_for_each_lane(inner),
         })
+    }
+
+    /// Every reason for which [`Cache::open`] would fail with `config` that can be known without
+    /// opening or making anything. A device that another process has open is no such reason: this
+    /// is meant to be asked beside a store that is being served from.
+    pub fn preflight(config: &Config) -> Vec<OpenError> {
+        store::preflight(config)
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
@@ -274,12 +282,15 @@ impl Cache {
     ///
     /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
     /// each object with one of the labels that is not on disk yet. There are at most
-    /// 4,096 rules (fewer in stores below 1 GiB: 127 for each 16 MiB); more become wider ones, see
+    /// 4,096 rules (fewer in stores below 256 MiB: 127 for each 4 MiB); more become wider ones, see
     /// [`Rule::within`].
     pub fn remove_matching(&self, rules: &[Rule]) -> Remove {
         let inner = &self.hold.inner;
+        // Before the lock: hot objects may have to make room.
+        let reserve = |_: &_| bans::reserve(rules.len(), self.budget());
+        let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
         // One at a time, so that rules come to each device in the order of their versions.
-        let turn = inner.rules.lock().expect("no holder of this lock panics");
+        let turn = marked(inner.rules.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
         let lines: Vec<_> = rules
             .iter()
@@ -290,22 +301,25 @@ impl Cache {
         let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
-        for stripe in &stripes {
-            stripe.rules.add(&lines, &stripe.medium.budget);
+        for (stripe, reserved) in stripes.iter().zip(reserved.drain(..)) {
+            stripe.rules.add_with(&lines, reserved);
         }
         drop(turn);
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
             let (removed, behind_pending) = stripe.remove_barred();
-            for removed in removed {
-                let what = Removing::Name(removed);
-                let done = Done::Nobody;
-                stripe.queue.push_removal(Removal { what, done });
-            }
+            let name = |removed| Removal {
+                what: Removing::Name(removed),
+                done: Done::Nobody,
+            };
             // Behind those: the queue is served in order, so they are durable when this is.
-            let what = Removing::Rules { behind_pending };
-            let done = Done::Part(part);
-            stripe.queue.push_removal(Removal { what, done });
+            let rules = Removal {
+                what: Removing::Rules { behind_pending },
+                done: Done::Part(part),
+            };
+            // Together, so that there may be tens of thousands for one sync.
+            let names = removed.into_iter().map(name);
+            stripe.queue.push_removals(names.chain([rules]).collect());
         }
         Remove { outcome }
     }

@@ -1,14 +1,18 @@
-//! What only shows from inside: a lock that a panic has left behind.
+//! What only shows from inside: a lock that a panic has left behind, wakers that enter the cache.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use super::Cache;
-use crate::Config;
-use crate::PolicyKind;
-use crate::Put;
 use crate::device::MemoryDevice;
 use crate::error::PutError;
+use crate::memory::Class;
 use crate::stats::Health;
+use crate::{Config, PolicyKind, Put, Rule};
 
 #[test]
 fn a_panic_under_a_shards_lock_takes_the_device_out_and_leaves_nobody_waiting() {
@@ -37,5 +41,189 @@ fn a_panic_under_a_shards_lock_takes_the_device_out_and_leaves_nobody_waiting() 
         assert!(cache.get(b"name").wait().is_none());
         assert_eq!(put(b"name"), Err(PutError::OutOfService));
         cache.close();
+    }
+}
+
+#[test]
+fn a_panic_under_a_lock_of_hot_objects_costs_nobody_an_answer() {
+    for policy in PolicyKind::ALL {
+        let config = Config {
+            policy,
+            memory_bytes: 16 << 20,
+            ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
+        };
+        let cache = Cache::open(config).unwrap();
+        let put = |name: &[u8]| cache.put(name, Put::metadata("m"), b"content").unwrap();
+        put(b"name");
+        assert!(cache.flush().wait());
+        assert_eq!(cache.hot().bytes(), 8, "{policy:?}");
+        // Asked first by a reader, whose lock stays whole.
+        let calls = AtomicUsize::new(0);
+        let panics = || {
+            let gone = |_: &_| calls.fetch_add(1, Ordering::Relaxed) == 0 || panic!("on purpose");
+            cache.hot().remove_all(gone);
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        let found = cache.get(b"name").wait();
+        assert_eq!(found.unwrap().metadata(), &b"m"[..], "{policy:?}");
+        put(b"name");
+        cache.remove(b"name").wait().unwrap();
+        put(b"another");
+        cache.remove_matching(&[Rule::prefix(b"a")]).wait().unwrap();
+        assert!(cache.flush().wait());
+        assert_eq!(cache.health(), Health::InService);
+        assert!(cache.get(b"name").wait().is_none() && cache.get(b"another").wait().is_none());
+        cache.close();
+    }
+}
+
+// -- wakers ---------------------------------------------------------------------------------------
+
+/// A waker that enters the cache, as that of an executor does which polls in place: it looks for
+/// names of all shards, removes one, and puts a rule in force.
+struct Enters {
+    cache: Cache,
+    entered: AtomicUsize,
+}
+
+const NAMES: u64 = 2_000;
+
+impl Wake for Enters {
+    fn wake(self: Arc<Self>) {
+        for n in 0..NAMES {
+            drop(self.cache.get(&n.to_le_bytes()));
+        }
+        drop(self.cache.remove(&0_u64.to_le_bytes()));
+        drop(self.cache.remove_matching(&[Rule::prefix(b"none")]));
+        self.entered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs `test` on a thread of its own: it must come to an end.
+fn ends(what: &str, test: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match is_done.recv_timeout(Duration::from_mins(2)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: it waits for itself"),
+        _ => thread.join().expect("the test holds"),
+    }
+}
+
+/// A store whose memory is full of hot objects, more of which are on disk.
+fn full_of_hot_objects(policy: PolicyKind) -> Cache {
+    let hour = Duration::from_hours(1);
+    let config = Config {
+        policy,
+        memory_bytes: 16 << 20,
+        batch_delay: hour,
+        sync_interval: hour,
+        ..Config::on_device(Arc::new(MemoryDevice::new(128 << 20)))
+    };
+    let cache = Cache::open(config).expect("memory can be opened");
+    for n in 0..NAMES {
+        let put = Put::metadata("m");
+        while let Err(error) = cache.put(&n.to_le_bytes(), put.clone(), &[7; 10_000]) {
+            assert_eq!(error, PutError::Full);
+            assert!(cache.flush().wait());
+        }
+    }
+    assert!(cache.flush().wait());
+    cache
+}
+
+/// While `act` is at it, a caller waits for memory whose waker enters the cache. Says how often it
+/// did.
+fn with_one_who_waits(cache: &Cache, act: impl FnOnce()) -> usize {
+    // Nothing is free but what hot objects give back.
+    let mut spent = Vec::new();
+    while let Some(reservation) = cache.budget().reserve_free(64) {
+        spent.push(reservation);
+    }
+    let enters = Arc::new(Enters {
+        cache: cache.clone(),
+        entered: AtomicUsize::new(0),
+    });
+    let waker = Waker::from(Arc::clone(&enters));
+    let budget = cache.budget();
+    let mut waits = pin!(budget.room_since(budget.releases(), Class::Small, 1));
+    let polled = waits.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    act();
+    enters.entered.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_an_object_hot() {
+    for policy in PolicyKind::ALL {
+        ends("making an object hot", move || {
+            let cache = full_of_hot_objects(policy);
+            let hot = |n: &u64| cache.hot().contains(cache.secret().name(&n.to_le_bytes()));
+            let cold: Vec<u64> = (0..NAMES).filter(|n| !hot(n)).collect();
+            assert!(!cold.is_empty(), "{policy:?}");
+            let entered = with_one_who_waits(&cache, || {
+                for n in cold {
+                    drop(cache.get(&n.to_le_bytes()).wait());
+                }
+            });
+            assert!(entered > 0, "{policy:?}: nobody was woken");
+        });
+    }
+}
+
+#[test]
+fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_a_rule() {
+    ends("making a rule", || {
+        let cache = full_of_hot_objects(PolicyKind::Log);
+        let rules: Vec<Rule> = (0..40_u8).map(|n| Rule::prefix(&[0xff, n])).collect();
+        // For these rules hot objects must make room.
+        let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&rules)));
+        assert!(entered > 0, "nobody was woken");
+        // These take the place of those, whose memory comes back.
+        let wide = Rule::prefix(b"");
+        let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&[wide])));
+        assert!(entered > 0, "nobody was woken");
+    });
+}
+
+#[test]
+fn a_waker_that_enters_the_cache_does_not_wait_for_who_writes_what_others_follow() {
+    ends("a write with followers", || {
+        let cache = full_of_hot_objects(PolicyKind::Log);
+        let mut writer = cache
+            .intend(b"followed")
+            .unwrap()
+            .writer(Put::metadata("m"));
+        let writer = writer.as_mut().unwrap();
+        let stream = writer.stream();
+        let reads = Arc::new(Reads(Mutex::new(stream.follow(0))));
+        let budget = cache.budget().clone();
+        let waker = Waker::from(Arc::clone(&reads));
+        // Small pieces are merged, for which hot objects make room.
+        for _ in 0..400 {
+            let mut spent = Vec::new();
+            while let Some(reservation) = budget.reserve_free(16) {
+                spent.push(reservation);
+            }
+            let mut waits = pin!(budget.room_since(budget.releases(), Class::Small, 1));
+            let _ = waits.as_mut().poll(&mut Context::from_waker(&waker));
+            let _ = writer.write(b"0123456789");
+        }
+    });
+}
+
+/// A waker that reads what is being written.
+struct Reads(Mutex<Option<super::Follower>>);
+
+impl Wake for Reads {
+    fn wake(self: Arc<Self>) {
+        if let Ok(mut follower) = self.0.try_lock()
+            && let Some(follower) = follower.as_mut()
+        {
+            let mut context = Context::from_waker(Waker::noop());
+            while follower.poll_next(&mut context).is_ready() {}
+        }
     }
 }

@@ -145,6 +145,11 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Until when others have the device.
+    pub(crate) fn rests_until(&self) -> Duration {
+        self.written_at + self.rest
+    }
+
     /// A part was written by `now`, and it `took` so long.
     fn rest_from(&mut self, now: Duration, took: Duration) {
         self.written_at = now;
@@ -154,6 +159,19 @@ impl Checkpoint {
     /// Writes all that are left.
     pub(crate) fn write_parts(&mut self, medium: &Medium, index: &Index) -> io::Result<()> {
         while !self.is_whole() {
+            self.write_part(medium, index)?;
+        }
+        Ok(())
+    }
+
+    /// The same until it `is_over`.
+    pub(crate) fn write_parts_unless(
+        &mut self,
+        medium: &Medium,
+        index: &Index,
+        is_over: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        while !self.is_whole() && !is_over() {
             self.write_part(medium, index)?;
         }
         Ok(())
@@ -192,7 +210,8 @@ impl Checkpoint {
     }
 
     /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
-    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]).
+    /// leaves positions on disk but has those of these shards in memory ([`Policy::widen`]). Ends
+    /// early when it `is_over`.
     ///
     /// [`Policy::widen`]: crate::policy::Policy::widen
     pub(crate) fn write_shards(
@@ -200,6 +219,7 @@ impl Checkpoint {
         medium: &Medium,
         index: &Index,
         shards: Range<usize>,
+        is_over: impl Fn() -> bool,
     ) -> io::Result<()> {
         while self.next < meta_parts(medium.geometry.segments) {
             self.write_part(medium, index)?;
@@ -208,6 +228,9 @@ impl Checkpoint {
         let full = rows_per_part.saturating_mul(index.shape.saved_row_bytes());
         let mut body = std::mem::take(&mut self.begun_part);
         for shard in shards.clone() {
+            if is_over() {
+                return Ok(());
+            }
             for row in 0..index.shape.shard_rows {
                 index_rows::save_row(medium, index, shard, row, self.edition(), &[], &mut body);
                 if body.len() == full {

@@ -16,7 +16,10 @@
 //! Invariant: what lies in a block is lost only when two checkpoints were begun since: whichever of
 //! the two an opening finds whole, it holds the removes that are gone from the ring. Where removes
 //! or rules cannot be read any more, the reader says so ([`Lost`]), and everything older goes.
-//! Cost: one write and one sync for all removes that wait; two of each for all rules.
+//! Cost: one write and one sync for all removes that wait; two of each for all rules. A checkpoint
+//! for each 5/16 of the ring, which has at least 8 blocks of 169 removes, and 190 from 256 MiB on;
+//! it is written beside other work, a tenth of the device's time, and removes wait for it where
+//! they come faster than that.
 
 mod areas;
 mod lost;
@@ -102,8 +105,9 @@ pub(crate) struct Journal {
     /// The removes in it, while more may be added.
     growing: Vec<Removed>,
     ring: Vec<Held>,
-    /// Serial of the last checkpoint that was begun.
+    /// Serial of the last checkpoint that was begun, and whether removes were written since.
     begun: u64,
+    is_written: bool,
     /// What the superblock says of removes that may be gone.
     forgotten_below: u64,
     /// Blocks of each area for rules; they lie behind the ring.
@@ -134,6 +138,7 @@ impl Journal {
             growing: Vec::new(),
             ring: vec![Held::default(); blocks],
             begun: 0,
+            is_written: false,
             forgotten_below: 0,
             rules_blocks,
             rules_serial: 0,
@@ -332,6 +337,7 @@ impl Journal {
 
     pub(crate) fn checkpoint_began(&mut self, serial: u64) {
         self.begun = serial;
+        self.is_written = false;
     }
 
     /// If writing `removes` more would lose removes that the superblock does not declare forgotten
@@ -358,8 +364,20 @@ impl Journal {
 
     /// Whether what is about to be lost is not yet held by two checkpoints.
     pub(crate) fn needs_checkpoint(&self, completed: u64) -> bool {
+        self.any_young(self.quarter(), completed)
+    }
+
+    /// Whether a checkpoint should begin, so that it is complete before one is needed: not while no
+    /// removes come, as behind an opening.
+    pub(crate) fn wants_checkpoint(&self, completed: u64) -> bool {
+        let quarter = self.quarter();
+        self.is_written && self.any_young(quarter + quarter / 2, completed)
+    }
+
+    /// Whether any of the next `places` holds removes that two checkpoints do not hold yet.
+    fn any_young(&self, places: usize, completed: u64) -> bool {
         let young = |held: Held| held.version_max > 0 && held.checkpoint + 2 > completed;
-        self.ahead(self.quarter()).any(young)
+        self.ahead(places).any(young)
     }
 
     /// Writes `removed`. Durable after the caller's sync.
@@ -402,6 +420,7 @@ impl Journal {
         };
         block.encode(&mut bytes, &medium.secret);
         self.next += 1;
+        self.is_written = true;
         self.ring[self.last] = Held {
             version_max,
             checkpoint: self.begun,

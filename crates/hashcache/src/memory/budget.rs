@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -125,10 +125,15 @@ impl Budget {
         })
     }
 
-    /// Sets `bytes` aside, at the cost of hot objects if need be.
+    /// Sets `bytes` aside, at the cost of hot objects if need be; under a lock of the engine only
+    /// if there is room.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<Reservation> {
         if let Some(reservation) = self.reserve_free(bytes) {
             return Some(reservation);
+        }
+        // Nothing would come back before the caller's lock does: all hot objects would go in vain.
+        if wakes::holds_lock() {
+            return None;
         }
         let reclaim = self.0.reclaim.get()?;
         // Some more than asked for, so that not every reservation at the limit pays for a search.
@@ -175,13 +180,7 @@ impl Budget {
         if let Some(reservation) = self.reserve(bytes) {
             return Some(reservation);
         }
-        let blocked = || {
-            self.0
-                .blocked
-                .lock()
-                .expect("no holder of this lock panics")
-        };
-        *blocked() += 1;
+        *self.0.blocked() += 1;
         let mut left = patience;
         let reservation = loop {
             let releases = self.releases();
@@ -190,7 +189,7 @@ impl Budget {
             if reservation.is_some() || left.is_zero() {
                 break reservation;
             }
-            let guard = blocked();
+            let guard = self.0.blocked();
             if self.releases() != releases {
                 // Next to nothing of the patience is spent; but some, so that this ends.
                 left = left.saturating_sub(Duration::from_micros(50));
@@ -198,7 +197,7 @@ impl Budget {
             }
             let wait = left.min(Duration::from_millis(20));
             let waited = self.0.released.wait_timeout(guard, wait);
-            let (guard, timeout) = waited.expect("no holder of this lock panics");
+            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             drop(guard);
             left -= if timeout.timed_out() {
                 wait
@@ -206,7 +205,7 @@ impl Budget {
                 wait.min(Duration::from_micros(50))
             };
         };
-        *blocked() -= 1;
+        *self.0.blocked() -= 1;
         reservation
     }
 
@@ -293,7 +292,12 @@ impl Inner {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Queues> {
-        self.waiting.lock().expect("no holder of this lock panics")
+        // The queues are whole at any time, whatever has panicked.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn blocked(&self) -> MutexGuard<'_, usize> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn release(&self, bytes: u64, class: Class) {
@@ -303,7 +307,7 @@ impl Inner {
         self.used.fetch_sub(bytes, Ordering::AcqRel);
         self.releases.fetch_add(1, Ordering::AcqRel);
         self.wake_fitting();
-        if *self.blocked.lock().expect("no holder of this lock panics") > 0 {
+        if *self.blocked() > 0 {
             self.released.notify_all();
         }
     }
@@ -373,11 +377,15 @@ impl Future for Waiting {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        // Made and dropped without the lock, for a waker is other people's code.
+        let waker = context.waker().clone();
         let mut waiting = this.inner.waiting();
         if let Some(number) = this.number {
             let mut there = waiting.of(this.class).iter_mut();
             if let Some(waiter) = there.find(|waiter| waiter.number == number) {
-                waiter.waker.clone_from(context.waker());
+                let before = std::mem::replace(&mut waiter.waker, waker);
+                drop(waiting);
+                drop(before);
                 return Poll::Pending;
             }
             drop(waiting);
@@ -391,7 +399,7 @@ impl Future for Waiting {
         let waiter = Waiter {
             number,
             bytes: this.bytes,
-            waker: context.waker().clone(),
+            waker,
         };
         waiting.of(this.class).push_back(waiter);
         this.inner.count_bulk(&waiting);
@@ -416,14 +424,15 @@ impl Drop for Waiting {
         let mut waiting = self.inner.waiting();
         let queue = waiting.of(self.class);
         let place = queue.iter().position(|waiter| waiter.number == number);
-        if let Some(place) = place {
-            queue.remove(place);
-            self.inner.count_bulk(&waiting);
-            if self.class == Class::Small || place > 0 {
-                return;
-            }
-        }
+        let gone = place.and_then(|place| queue.remove(place));
+        self.inner.count_bulk(&waiting);
         drop(waiting);
+        drop(gone);
+        if let Some(place) = place
+            && (self.class == Class::Small || place > 0)
+        {
+            return;
+        }
         // It was woken and gave up at the same time, or has held up the others: the next one shall
         // have its turn.
         self.inner.wake_fitting();

@@ -3,8 +3,12 @@
 //! Each shard fills one slab after another and lets the oldest go, unless half of what lies in it
 //! was asked for since: then it gets another round (CLOCK at the grain of a slab).
 //!
-//! Invariant: a record here is the newest committed one of its name; `cache` removes it, under the
-//! lock of the key's shard, before it lets a newer one or a remove be seen.
+//! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: that may make
+//! others go, whose memory the kernel takes back. Then it is made known ([`Hot::insert`]).
+//!
+//! Invariants: a record here is the newest committed one of its name; `cache` removes it, under the
+//! lock of the key's shard, before it lets a newer one or a remove be seen. What a panic has left
+//! half changed is dropped ([`Hot::mend`]).
 //! Cost: one lock and one map look-up a hit, which write to nothing that another lane's threads
 //! write to; about [`ENTRY_BYTES`] beside the bytes.
 
@@ -16,9 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
-use super::pinned::{Held, Shelf, Stored};
+use super::pinned::{Held, RECORDS_MAX, Shelf, Stored};
 use super::sharded_lock::{ReadLocked, WideLocks, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
+use super::wakes;
 use crate::address::LogPos;
 use crate::key::{KeyHash, KeyMap};
 use crate::record::Record;
@@ -59,6 +64,39 @@ struct Shard {
     open: Option<Open>,
     /// Of each slab from the oldest to the one being filled, the records that end in it.
     shelves: VecDeque<Shelf>,
+    /// Records that were copied to end in the last of them, whether they came to lie there or not.
+    copied: usize,
+    /// What of [`Hot::slabs`] and [`Hot::bytes`] is this shard's.
+    slabs: usize,
+    bytes: u64,
+}
+
+impl Shard {
+    /// Whether `needed` bytes of a record can be copied in without another slab.
+    fn has_room(&self, needed: usize) -> bool {
+        let room = self.open.as_ref().map_or(0, Open::room);
+        !self.shelves.is_empty() && self.copied < RECORDS_MAX && room >= needed
+    }
+
+    /// Copies as much of `bytes` as has room; returns the copy and what is left.
+    fn append<'a>(&mut self, bytes: &'a [u8]) -> Option<(Bytes, &'a [u8])> {
+        let open = self.open.as_mut()?;
+        let (now, later) = bytes.split_at(bytes.len().min(open.room()));
+        Some((open.append(now), later))
+    }
+}
+
+/// A record in slabs that is not known yet. Dropped, it never will be.
+pub(crate) struct Copied {
+    stored: Arc<Stored>,
+    /// Of the slab in which it ends.
+    shelf: Shelf,
+}
+
+impl Copied {
+    pub(crate) fn record(&self) -> &Record {
+        &self.stored.record
+    }
 }
 
 fn shard(key: KeyHash) -> usize {
@@ -109,11 +147,53 @@ impl Hot {
     }
 
     fn read(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
-        self.shards.read(shard(key))
+        self.read_at(shard(key))
+    }
+
+    fn read_at(&self, n: usize) -> ReadLocked<'_, Shard> {
+        loop {
+            let (shard, is_broken) = self.shards.read_anyway(n);
+            if !is_broken {
+                return shard;
+            }
+            drop(shard);
+            drop(self.write_at(n));
+        }
     }
 
     fn write(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
-        self.shards.write(shard(key))
+        self.write_at(shard(key))
+    }
+
+    fn write_at(&self, n: usize) -> WriteLocked<'_, Shard> {
+        self.whole(n, self.shards.write_anyway(n))
+    }
+
+    fn try_write_at(&self, n: usize) -> Option<WriteLocked<'_, Shard>> {
+        Some(self.whole(n, self.shards.try_write_anyway(n)?))
+    }
+
+    /// Shard `n`, without what a panic may have left half changed.
+    fn whole<'a>(
+        &self,
+        n: usize,
+        (mut shard, is_broken): (WriteLocked<'a, Shard>, bool),
+    ) -> WriteLocked<'a, Shard> {
+        if is_broken {
+            self.mend(n, &mut shard);
+        }
+        shard
+    }
+
+    /// A thread has panicked while it changed shard `n`: what it says may be wrong, so all in it is
+    /// dropped. Of hot objects that costs no more than reading them again.
+    #[cold]
+    fn mend(&self, n: usize, shard: &mut WriteLocked<'_, Shard>) {
+        tracing::error!("a panic: some hot objects are dropped");
+        let broken = std::mem::take(&mut **shard);
+        self.slabs.fetch_sub(broken.slabs, Ordering::Relaxed);
+        self.bytes.fetch_sub(broken.bytes, Ordering::Relaxed);
+        self.shards.mended(n, shard);
     }
 
     /// A slab for a writer, of the same arena.
@@ -158,15 +238,27 @@ impl Hot {
         if !self.contains(key) {
             return;
         }
-        let gone = self.write(key).map.remove(&key);
-        self.count_out(gone.as_ref());
+        let mut shard = self.write(key);
+        let gone = self.take_out(&mut shard, key);
+        drop(shard);
+        drop(gone);
+    }
+
+    /// Takes out the record under `key`, to be let go of without the lock.
+    fn take_out(&self, shard: &mut Shard, key: KeyHash) -> Option<HotObject> {
+        let gone = shard.map.remove(&key)?;
+        let record = &gone.stored.record;
+        let bytes = (record.metadata.len() + record.content_bytes()) as u64;
+        shard.bytes -= bytes;
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        Some(gone)
     }
 
     /// Forgets all records that are `gone`, under one shard's lock at a time.
     pub(crate) fn remove_all(&self, gone: impl Fn(&Record) -> bool) {
         for n in 0..SHARDS {
             let keys: Vec<KeyHash> = {
-                let shard = self.shards.read(n);
+                let shard = self.read_at(n);
                 let is_gone = |(_, hot): &(&KeyHash, &HotObject)| gone(&hot.stored.record);
                 let hot = shard.map.iter().filter(is_gone);
                 hot.map(|(key, _)| *key).collect()
@@ -174,22 +266,20 @@ impl Hot {
             for key in keys {
                 let mut shard = self.write(key);
                 // Another record may have come under this key.
-                if shard
-                    .map
-                    .get(&key)
-                    .is_some_and(|hot| gone(&hot.stored.record))
-                {
-                    let removed = shard.map.remove(&key);
+                let hot = shard.map.get(&key);
+                if hot.is_some_and(|hot| gone(&hot.stored.record)) {
+                    let removed = self.take_out(&mut shard, key);
                     drop(shard);
-                    self.count_out(removed.as_ref());
+                    drop(removed);
                 }
             }
         }
     }
 
-    /// Copies `record`, which lies `at`, into slabs; it may find no room. Called under the lock of
-    /// the key's shard.
-    pub(crate) fn insert(&self, record: &Record, at: Option<LogPos>) -> Option<Held> {
+    /// Copies `record`, which lies `at`, into slabs; it may find no room. The caller holds no lock
+    /// of the engine: with one, nothing that this lets go of would come back before it is unlocked.
+    pub(crate) fn copy(&self, record: &Record, at: Option<LogPos>) -> Option<Copied> {
+        debug_assert!(!wakes::holds_lock(), "copied under a lock");
         let key = record.fields.key;
         let bytes = record.metadata.len() + record.content_bytes();
         if bytes as u64 > self.budget.limit() / 32 {
@@ -198,8 +288,25 @@ impl Hot {
         let reservation = self
             .budget
             .reserve(ENTRY_BYTES + record.name.len() as u64)?;
-        let mut shard = self.write(key);
-        let (metadata, content) = self.copy(&mut shard, record)?;
+        // Metadata is used whole, so it does not straddle slabs; content may.
+        let mut shard = self.with_room(self.write(key), key, record.metadata.len().max(1))?;
+        let metadata = match record.metadata.is_empty() {
+            true => Bytes::new(),
+            false => shard.append(&record.metadata)?.0,
+        };
+        let mut content = Vec::with_capacity(2);
+        for piece in &record.content {
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                shard = self.with_room(shard, key, 1)?;
+                let (copy, later) = shard.append(rest)?;
+                content.push(copy);
+                rest = later;
+            }
+        }
+        shard.copied += 1;
+        let shelf = shard.shelves.back()?.clone();
+        drop(shard);
         let stored = Stored {
             record: Record {
                 fields: record.fields.clone(),
@@ -211,70 +318,71 @@ impl Hot {
             },
             _reservation: reservation,
         };
+        record.hand_down_judged(&stored.record);
+        let stored = Arc::new(stored);
+        Some(Copied { stored, shelf })
+    }
+
+    /// Makes `copied` the record of its key. Called under the lock of the key's shard.
+    pub(crate) fn insert(&self, copied: Copied) -> Option<Held> {
+        let Copied { stored, shelf } = copied;
+        let key = stored.record.fields.key;
+        let bytes = (stored.record.metadata.len() + stored.record.content_bytes()) as u64;
+        let mut shard = self.write(key);
+        // A record whose shelf has been let go of meanwhile would never be let go of itself.
+        if !shard.shelves.iter().rev().any(|other| other.is(&shelf)) {
+            return None;
+        }
+        let old = self.take_out(&mut shard, key);
         let hot = HotObject {
-            stored: Arc::new(stored),
-            shelf: shard.shelves.back()?.clone(),
+            stored,
+            shelf,
             asked_for: AtomicBool::new(false),
             used: AtomicBool::new(false),
         };
-        // Last, because making room may have let go of the slab in which it begins: a record that
-        // is on no shelf would never be let go of.
         hot.shelf.put(Arc::clone(&hot.stored));
         let held = hot.hold();
-        let old = shard.map.insert(key, hot);
+        shard.map.insert(key, hot);
+        shard.bytes += bytes;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         drop(shard);
-        self.count_out(old.as_ref());
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        drop(old);
         Some(held)
     }
 
-    fn copy(&self, shard: &mut Shard, record: &Record) -> Option<(Bytes, Vec<Bytes>)> {
-        // Metadata is used whole, so it does not straddle slabs; content may.
-        let full = |shard: &Shard| shard.shelves.back().is_none_or(Shelf::is_full);
-        let room = |shard: &Shard| shard.open.as_ref().map_or(0, Open::room);
-        if full(shard) || room(shard) < record.metadata.len().max(1) {
-            self.next_slab(shard)?;
-        }
-        let open = shard.open.as_mut()?;
-        let metadata = match record.metadata.is_empty() {
-            true => Bytes::new(),
-            false => open.append(&record.metadata),
-        };
-        let mut content = Vec::with_capacity(2);
-        for piece in &record.content {
-            let mut rest = &piece[..];
-            while !rest.is_empty() {
-                if shard.open.as_ref().is_none_or(|open| open.room() == 0) {
-                    self.next_slab(shard)?;
-                }
-                let open = shard.open.as_mut()?;
-                let (now, later) = rest.split_at(rest.len().min(open.room()));
-                content.push(open.append(now));
-                rest = later;
-            }
-        }
-        Some((metadata, content))
-    }
-
-    /// Begins another slab, at the cost of this shard's oldest ones when the budget is spent.
-    fn next_slab(&self, shard: &mut Shard) -> Option<()> {
+    /// The shard of `key` with room for `needed` bytes in its open slab. Begins another slab if
+    /// there is none, at the cost of this shard's oldest ones when the budget is spent.
+    ///
+    /// What goes comes back only when the shard is unlocked, so it is unlocked for that; then
+    /// another thread may have made the room, or taken it.
+    fn with_room<'a>(
+        &'a self,
+        mut shard: WriteLocked<'a, Shard>,
+        key: KeyHash,
+        needed: usize,
+    ) -> Option<WriteLocked<'a, Shard>> {
         let once = shard.shelves.len();
         let mut tries = 2 * once;
-        shard.open = loop {
+        while !shard.has_room(needed) {
             let most = self.slabs_max.load(Ordering::Relaxed);
             let may_grow = self.slabs.load(Ordering::Relaxed) < most;
-            match may_grow.then(|| self.arena.open(&self.budget)).flatten() {
-                Some(open) => break Some(open),
-                None if tries == 0 => return None,
-                None => {
-                    self.evict_oldest(shard, tries > once);
-                    tries -= 1;
-                }
+            if let Some(open) = may_grow.then(|| self.arena.open(&self.budget)).flatten() {
+                shard.open = Some(open);
+                shard.shelves.push_back(Shelf::new());
+                shard.copied = 0;
+                shard.slabs += 1;
+                self.slabs.fetch_add(1, Ordering::Relaxed);
+                break;
             }
-        };
-        shard.shelves.push_back(Shelf::new());
-        self.slabs.fetch_add(1, Ordering::Relaxed);
-        Some(())
+            if tries == 0 {
+                return None;
+            }
+            self.evict_oldest(&mut shard, tries > once);
+            tries -= 1;
+            drop(shard);
+            shard = self.write(key);
+        }
+        Some(shard)
     }
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
@@ -299,21 +407,14 @@ impl Hot {
             shard.shelves.insert(behind, shelf);
             return;
         }
+        shard.slabs -= 1;
         self.slabs.fetch_sub(1, Ordering::Relaxed);
         for stored in &records {
             let key = stored.record.fields.key;
             let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
             if shard.map.get(&key).is_some_and(is_it) {
-                let gone = shard.map.remove(&key);
-                self.count_out(gone.as_ref());
+                self.take_out(shard, key);
             }
-        }
-    }
-
-    fn count_out(&self, gone: Option<&HotObject>) {
-        if let Some(HotObject { stored, .. }) = gone {
-            let bytes = stored.record.metadata.len() + stored.record.content_bytes();
-            self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         }
     }
 
@@ -333,9 +434,8 @@ impl Hot {
                 return;
             }
             let victim = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // The caller may hold a hot shard's lock (an insert that reserves); skipping it is
-            // enough.
-            if let Some(mut shard) = self.shards.try_write(victim) {
+            // What others are using is skipped: there are enough.
+            if let Some(mut shard) = self.try_write_at(victim) {
                 // Where all was asked for, looking for more that was not would keep the caller.
                 self.evict_oldest(&mut shard, round < rounds / 2);
             }
@@ -403,13 +503,17 @@ mod tests {
         }
     }
 
+    fn insert(hot: &Hot, record: &Record) -> Option<Held> {
+        hot.insert(hot.copy(record, None)?)
+    }
+
     #[test]
     fn what_is_hot_is_what_was_inserted_and_the_budget_holds() {
         let budget = Budget::new(4 << 20);
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         let mut random = fastrand::Rng::with_seed(5);
         for n in 0..20_000 {
-            hot.insert(&record(n, random.usize(1..60_000)), None);
+            insert(&hot, &record(n, random.usize(1..60_000)));
             assert!(budget.used() <= budget.limit());
             let asked = random.u32(n.saturating_sub(50)..=n);
             if let Some(found) = hot.hit(record(asked, 0).fields.key, |_| true) {
@@ -432,7 +536,7 @@ mod tests {
         let budget = Budget::new(4 << 20);
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         for n in 0..2_000 {
-            hot.insert(&record(n, 8_000), None);
+            insert(&hot, &record(n, 8_000));
         }
         let mut held = Vec::new();
         while let Some(reservation) = budget.reserve(64 << 10) {
@@ -447,7 +551,7 @@ mod tests {
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         let fill = |from: u32| {
             for n in from..from + 2_000 {
-                hot.insert(&record(n, 8_000), None);
+                insert(&hot, &record(n, 8_000));
             }
         };
         fill(0);
@@ -471,13 +575,13 @@ mod tests {
         let budget = Budget::new(8 << 20);
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         let favourite = record(0, 1_000);
-        hot.insert(&favourite, None);
+        insert(&hot, &favourite);
         let mut lost = 0;
         for n in 1..20_000 {
-            hot.insert(&record(n, 8_000), None);
+            insert(&hot, &record(n, 8_000));
             if hot.hit(favourite.fields.key, |_| true).is_none() {
                 lost += 1;
-                hot.insert(&favourite, None);
+                insert(&hot, &favourite);
             }
         }
         assert!(lost < 400, "lost {lost} times");
@@ -487,13 +591,13 @@ mod tests {
     fn what_is_held_outlives_its_slab_and_then_all_memory_comes_back() {
         let budget = Budget::new(4 << 20);
         let hot = Hot::new(&budget, u64::MAX).unwrap();
-        let held = hot.insert(&record(7, 5_000), None).unwrap();
+        let held = insert(&hot, &record(7, 5_000)).unwrap();
         let piece = held.content(0);
         hot.keep_within(0);
         assert!(hot.hit(held.fields.key, |_| true).is_none());
         hot.keep_within(4 << 20);
         for n in 100..1_000 {
-            hot.insert(&record(n, 8_000), None);
+            insert(&hot, &record(n, 8_000));
         }
         assert!(held.metadata.iter().all(|b| *b == !7));
         drop(held);
@@ -509,11 +613,11 @@ mod tests {
         let budget = Budget::new(64 << 20);
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         let again = record(0, 1_000);
-        hot.insert(&again, None);
+        insert(&hot, &again);
         for n in 1..2_000 {
-            hot.insert(&record(n, 8_000), None);
+            insert(&hot, &record(n, 8_000));
         }
-        hot.insert(&again, None);
+        insert(&hot, &again);
         hot.keep_within(8 << 20);
         assert!(hot.hit(again.fields.key, |_| true).is_some());
         assert!(hot.hit(record(1, 0).fields.key, |_| true).is_none());
@@ -544,11 +648,91 @@ mod tests {
     }
 
     #[test]
+    fn what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served() {
+        let budget = Budget::new(16 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        let records: Vec<Record> = (0..200).map(|n| record(n, 2_000)).collect();
+        for record in &records {
+            insert(&hot, record).unwrap();
+        }
+        let held = hot.peek(records[7].fields.key).unwrap().0;
+        let broken = shard(records[7].fields.key);
+        // The first call is under the lock of a reader, which stays whole.
+        let calls = AtomicUsize::new(0);
+        let panics = || {
+            hot.remove_all(|record| {
+                let is_it = record.fields.key == records[7].fields.key;
+                let calls = calls.fetch_add(usize::from(is_it), Ordering::Relaxed);
+                assert!(!is_it || calls == 0, "on purpose");
+                is_it
+            });
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        let is_broken = |it: &&Record| shard(it.fields.key) == broken;
+        for record in &records {
+            let hit = hot.hit(record.fields.key, |_| true);
+            assert_eq!(hit.is_none(), is_broken(&record));
+        }
+        let left = records.iter().filter(|it| !is_broken(it)).count() as u64;
+        assert_eq!(hot.bytes(), left * 2_100);
+        // What is held stays, and the shard is used again.
+        assert!(held.content(0).iter().all(|byte| *byte == 7));
+        for record in records.iter().filter(is_broken) {
+            assert!(insert(&hot, record).is_some());
+            assert!(hot.contains(record.fields.key));
+        }
+        assert_eq!(hot.bytes(), 200 * 2_100);
+        hot.keep_within(0);
+        assert_eq!((hot.bytes(), hot.slab_bytes()), (0, 0));
+        drop(held);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_copy_that_is_not_made_known_leaves_nothing() {
+        let budget = Budget::new(4 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        let copied = hot.copy(&record(1, 1_000), None).unwrap();
+        assert!(!hot.contains(record(1, 0).fields.key));
+        drop(copied);
+        // One whose slab was let go of meanwhile is not made known: nothing would let go of it.
+        let copied = hot.copy(&record(2, 1_000), None).unwrap();
+        hot.keep_within(0);
+        assert!(hot.insert(copied).is_none());
+        assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn threads_that_copy_into_one_shard_at_once_lose_no_memory() {
+        let budget = Budget::new(2 << 20);
+        let hot = Hot::new(&budget, u64::MAX).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (hot, budget) = (&hot, &budget);
+                scope.spawn(move || {
+                    for n in 0..2_000 {
+                        let own = record(thread * 10_000 + n, 3_000 + n as usize % 20_000);
+                        if let Some(held) = insert(hot, &own) {
+                            let fill = n.wrapping_add(thread * 10_000).to_le_bytes()[0];
+                            assert!((0..held.content.len()).all(|piece| {
+                                held.content(piece).iter().all(|byte| *byte == fill)
+                            }));
+                        }
+                        assert!(budget.used() <= budget.limit());
+                    }
+                });
+            }
+        });
+        hot.keep_within(0);
+        assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
+    }
+
+    #[test]
     fn a_removed_object_is_gone() {
         let budget = Budget::new(4 << 20);
         let hot = Hot::new(&budget, u64::MAX).unwrap();
         let record = record(1, 10);
-        hot.insert(&record, None);
+        insert(&hot, &record);
         assert!(hot.hit(record.fields.key, |_| true).is_some());
         hot.remove(record.fields.key);
         assert!(hot.hit(record.fields.key, |_| true).is_none());

@@ -16,7 +16,7 @@
 
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -26,7 +26,7 @@ use crate::lanes;
 use crate::record::Record;
 
 /// Most records on a shelf, so that it is bounded where records are tiny or replaced over and over.
-const RECORDS_MAX: usize = SLAB_BYTES / 256;
+pub(super) const RECORDS_MAX: usize = SLAB_BYTES / 256;
 
 /// A record on a shelf, and the memory it is accounted for by.
 pub(super) struct Stored {
@@ -97,11 +97,13 @@ impl Shelf {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Stored>>> {
         let records = self.keepers[0].kept.lock();
-        records.expect("no holder of this lock panics")
+        // A list is whole at any time, whatever has panicked.
+        records.unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.lock().len() >= RECORDS_MAX
+    /// Whether `other` is this shelf.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.keepers, &other.keepers)
     }
 
     pub(super) fn put(&self, stored: Arc<Stored>) {

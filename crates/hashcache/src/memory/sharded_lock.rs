@@ -13,7 +13,7 @@
 )]
 
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 use super::wakes::Locked;
 use crate::lanes::{LANES_MAX, Lanes};
@@ -53,15 +53,19 @@ impl<T, const N: usize> WideLocks<T, N> {
         }
     }
 
-    /// The same as [`WideLocks::read`], also after a thread has panicked while it wrote `n`; and
-    /// whether one has: then the value may be half changed.
+    /// Waits until no thread writes value `n`. Also says whether a thread has panicked while it
+    /// wrote that: then it may be half changed.
     pub(crate) fn read_anyway(&self, n: usize) -> (ReadLocked<'_, T>, bool) {
         let (lock, is_broken) = anyway(self.lanes.own()[n].read());
-        let value = self.values[n].0.get();
-        (ReadLocked { value, _lock: lock }, is_broken)
+        let locked = ReadLocked {
+            value: self.values[n].0.get(),
+            _lock: lock,
+            _locked: Locked::new(),
+        };
+        (locked, is_broken)
     }
 
-    /// The same as [`WideLocks::write`], likewise.
+    /// Waits until no thread reads or writes value `n`. Also says whether it may be half changed.
     pub(crate) fn write_anyway(&self, n: usize) -> (WriteLocked<'_, T>, bool) {
         let mut locks = [const { None }; LANES_MAX];
         let mut is_broken = false;
@@ -70,30 +74,30 @@ impl<T, const N: usize> WideLocks<T, N> {
             *held = Some(lock);
             is_broken |= is_poisoned;
         }
-        let value = self.values[n].0.get_mut();
-        let locked = WriteLocked {
-            value,
-            _locks: locks,
-            _locked: Locked::new(),
-        };
-        (locked, is_broken)
+        (self.written(n, locks), is_broken)
     }
 
-    /// Waits until nobody writes value `n`.
-    pub(crate) fn read(&self, n: usize) -> ReadLocked<'_, T> {
-        let lock = self.lanes.own()[n].read();
-        ReadLocked {
-            value: self.values[n].0.get(),
-            _lock: lock.expect("no holder of this lock panics"),
-        }
-    }
-
-    /// Waits until nobody reads or writes value `n`.
-    pub(crate) fn write(&self, n: usize) -> WriteLocked<'_, T> {
+    /// The same, unless some thread reads or writes value `n` now.
+    pub(crate) fn try_write_anyway(&self, n: usize) -> Option<(WriteLocked<'_, T>, bool)> {
         let mut locks = [const { None }; LANES_MAX];
+        let mut is_broken = false;
         for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
-            *held = Some(lane[n].write().expect("no holder of this lock panics"));
+            let (lock, is_poisoned) = match lane[n].try_write() {
+                Ok(lock) => (lock, false),
+                Err(TryLockError::Poisoned(poisoned)) => (poisoned.into_inner(), true),
+                Err(TryLockError::WouldBlock) => return None,
+            };
+            *held = Some(lock);
+            is_broken |= is_poisoned;
         }
+        Some((self.written(n, locks), is_broken))
+    }
+
+    fn written<'a>(
+        &'a self,
+        n: usize,
+        locks: [Option<RwLockWriteGuard<'a, ()>>; LANES_MAX],
+    ) -> WriteLocked<'a, T> {
         WriteLocked {
             value: self.values[n].0.get_mut(),
             _locks: locks,
@@ -101,17 +105,28 @@ impl<T, const N: usize> WideLocks<T, N> {
         }
     }
 
-    /// Value `n`, unless someone reads or writes it.
+    /// Value `n`, of which the caller holds `_locked`, is whole again.
+    pub(crate) fn mended(&self, n: usize, _locked: &mut WriteLocked<'_, T>) {
+        // Loom's locks are never poisoned: a model in which a thread panics has failed.
+        #[cfg(not(all(test, loom)))]
+        self.lanes.iter().for_each(|lane| lane[n].clear_poison());
+        #[cfg(all(test, loom))]
+        let _ = n;
+    }
+}
+
+#[cfg(test)]
+impl<T, const N: usize> WideLocks<T, N> {
+    pub(crate) fn read(&self, n: usize) -> ReadLocked<'_, T> {
+        self.read_anyway(n).0
+    }
+
+    pub(crate) fn write(&self, n: usize) -> WriteLocked<'_, T> {
+        self.write_anyway(n).0
+    }
+
     pub(crate) fn try_write(&self, n: usize) -> Option<WriteLocked<'_, T>> {
-        let mut locks = [const { None }; LANES_MAX];
-        for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
-            *held = Some(lane[n].try_write().ok()?);
-        }
-        Some(WriteLocked {
-            value: self.values[n].0.get_mut(),
-            _locks: locks,
-            _locked: Locked::new(),
-        })
+        self.try_write_anyway(n).map(|it| it.0)
     }
 }
 
@@ -128,6 +143,8 @@ pub(crate) struct ReadLocked<'a, T> {
     // Before the lock, because what is declared first is dropped first.
     value: ConstPtr<T>,
     _lock: RwLockReadGuard<'a, ()>,
+    // Behind it: what must not be done under the lock is done when this goes.
+    _locked: Locked,
 }
 
 impl<T> Deref for ReadLocked<'_, T> {
@@ -145,7 +162,7 @@ pub(crate) struct WriteLocked<'a, T> {
     // Before the locks, as above.
     value: MutPtr<T>,
     _locks: [Option<RwLockWriteGuard<'a, ()>>; LANES_MAX],
-    // Behind them: it wakes those who were to be woken meanwhile.
+    // Behind them, as above.
     _locked: Locked,
 }
 

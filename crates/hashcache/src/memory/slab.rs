@@ -14,14 +14,14 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::budget::{Budget, Reservation};
-use super::pinned;
+use super::{pinned, wakes};
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
@@ -81,23 +81,23 @@ impl Arena {
         self: &Arc<Self>,
         reservation: Reservation,
     ) -> Result<Open, Reservation> {
-        let free = self
-            .free
-            .lock()
-            .expect("no holder of this lock panics")
-            .pop();
-        let Some(index) = free else {
+        let Some(index) = self.free().pop() else {
             return Err(reservation);
         };
         let slab = Slab {
             arena: Arc::clone(self),
             index,
-            _reservation: reservation,
+            reservation: Some(reservation),
         };
         Ok(Open {
             slab: Arc::new(slab),
             filled: 0,
         })
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+        // A list of numbers is whole at any time, whatever has panicked.
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +113,8 @@ impl Drop for Arena {
 struct Slab {
     arena: Arc<Arena>,
     index: u32,
-    _reservation: Reservation,
+    /// Until it is dropped.
+    reservation: Option<Reservation>,
 }
 
 impl Slab {
@@ -124,21 +125,37 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
+        wakes::give_back(Emptied {
+            arena: Arc::clone(&self.arena),
+            index: self.index,
+            _reservation: self.reservation.take(),
+        });
+    }
+}
+
+/// A slab of which nothing is held any more. Until it is given back it is neither free nor off the
+/// books.
+pub(super) struct Emptied {
+    arena: Arc<Arena>,
+    index: u32,
+    _reservation: Option<Reservation>,
+}
+
+impl Emptied {
+    /// Punches the pages out; then others may have the slab. Asks the kernel, so it is not called
+    /// under a lock ([`wakes`]).
+    pub(super) fn give_back(self) {
+        debug_assert!(!wakes::holds_lock(), "a system call under a lock");
         let punched = rustix::fs::fallocate(
             &self.arena.file,
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            self.offset() as u64,
+            u64::from(self.index) * SLAB_BYTES as u64,
             SLAB_BYTES as u64,
         );
         // A slab that could not be punched is not used again: new bytes under an old page would be
         // a lie, a lost slab is only memory.
         if punched.is_ok() {
-            let mut free = self
-                .arena
-                .free
-                .lock()
-                .expect("no holder of this lock panics");
-            free.push(self.index);
+            self.arena.free().push(self.index);
         }
     }
 }

@@ -1,71 +1,150 @@
-//! Wakers: they are other people's code, and run only when this thread holds no shard.
+//! What must not run under a lock: wakers, which are other people's code, and the system calls by
+//! which slabs are given back.
 //!
-//! Memory that comes back wakes those who wait for it. It also comes back where a hot object is let
-//! go of to make room for another, under the lock of a shard. A waker that enters the cache there
-//! would wait for the lock that its own thread holds, for ever.
+//! Memory that comes back wakes callers that wait for it. It also comes back where a record is let
+//! go of under a lock of the engine. A waker that enters the cache there would wait for the lock
+//! that its own thread holds, for ever; a hole punched there would make all others wait for the
+//! kernel.
 //!
-//! Called by `budget` to wake, and by `sharded_lock` when a value is locked and let go of.
+//! Called by `sharded_lock` and [`marked`] when a lock is taken and let go of; by `budget`,
+//! `completion` and `cache` to wake, and by `slab` to give slabs back.
 //!
-//! Invariant: what is left to be woken is woken when the thread lets go of the last value it
-//! writes.
-//! Cost: a counter of the thread's own for each lock that is taken to write.
+//! Invariant: what is left for later is done when the thread lets go of its last lock. While a
+//! thread holds one, the budget asks nobody to make room for it ([`holds_lock`]): what is let go of
+//! would not come back before the lock does.
+//! Cost: a counter of the thread's own for each lock that is taken.
 
 use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
-/// Present for as long as a value is locked. Behind the locks in a guard: it is dropped after them.
+use super::slab::Emptied;
+
+/// Present for as long as a lock is held. Behind the lock in a guard: it is dropped after it.
 pub(super) struct Locked(());
+
+/// How many locks this thread holds, and whether anything is left for later. It has no destructor,
+/// so that reading it costs no more than that.
+struct Held {
+    locks: Cell<usize>,
+    is_any_left: Cell<bool>,
+}
 
 #[derive(Default)]
 struct Left {
-    /// Values that this thread has locked.
-    locked: Cell<usize>,
-    wakers: RefCell<Vec<Waker>>,
+    wakers: Vec<Waker>,
+    slabs: Vec<Emptied>,
 }
 
 #[cfg(not(all(test, loom)))]
 std::thread_local! {
-    static LEFT: Left = Left::default();
+    static HELD: Held = const {
+        Held {
+            locks: Cell::new(0),
+            is_any_left: Cell::new(false),
+        }
+    };
+    static LEFT: RefCell<Left> = const {
+        RefCell::new(Left {
+            wakers: Vec::new(),
+            slabs: Vec::new(),
+        })
+    };
 }
 
 // Threads of a model share one of the system's.
 #[cfg(all(test, loom))]
 loom::thread_local! {
-    static LEFT: Left = Left::default();
+    static HELD: Held = Held {
+        locks: Cell::new(0),
+        is_any_left: Cell::new(false),
+    };
+    static LEFT: RefCell<Left> = RefCell::default();
+}
+
+/// Whether this thread holds a lock under which nothing may be woken or given back.
+pub(super) fn holds_lock() -> bool {
+    HELD.try_with(|held| held.locks.get() > 0).unwrap_or(false)
 }
 
 impl Locked {
     pub(super) fn new() -> Self {
-        // A thread that ends has nobody to wake later: then it wakes at once.
-        let _ = LEFT.try_with(|left| left.locked.set(left.locked.get() + 1));
+        let _ = HELD.try_with(|held| held.locks.set(held.locks.get() + 1));
         Self(())
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let wakers = LEFT.try_with(|left| {
-            left.locked.set(left.locked.get().saturating_sub(1));
-            match left.locked.get() {
-                0 => std::mem::take(&mut *left.wakers.borrow_mut()),
-                _ => Vec::new(),
-            }
+        let is_due = HELD.try_with(|held| {
+            held.locks.set(held.locks.get().saturating_sub(1));
+            held.locks.get() == 0 && held.is_any_left.replace(false)
         });
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        if is_due.unwrap_or(false) {
+            let left = LEFT.try_with(RefCell::take).unwrap_or_default();
+            // First, so that a woken caller finds the memory.
+            left.slabs.into_iter().for_each(Emptied::give_back);
+            left.wakers.into_iter().for_each(Waker::wake);
+        }
     }
 }
 
-/// Wakes all of `wakers`, now or as soon as this thread holds no value.
-pub(super) fn wake(mut wakers: Vec<Waker>) {
-    if wakers.is_empty() {
-        return;
+/// Whether what is to be done is left for later. A thread that is about to end has no list of that
+/// any more.
+fn is_for_later() -> bool {
+    holds_lock() && LEFT.try_with(|_| ()).is_ok()
+}
+
+/// Leaves for later what `list` adds.
+fn leave(list: impl FnOnce(&mut Left)) {
+    let _ = LEFT.try_with(|left| list(&mut left.borrow_mut()));
+    let _ = HELD.try_with(|held| held.is_any_left.set(true));
+}
+
+/// Wakes all of `wakers`, now or as soon as this thread holds no lock.
+pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    let wakers = wakers.into_iter();
+    match is_for_later() {
+        true => leave(|left| left.wakers.extend(wakers)),
+        false => wakers.for_each(Waker::wake),
     }
-    let _ = LEFT.try_with(|left| {
-        if left.locked.get() > 0 {
-            left.wakers.borrow_mut().append(&mut wakers);
-        }
-    });
-    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// Gives a slab back, now or as soon as this thread holds no lock.
+pub(super) fn give_back(slab: Emptied) {
+    match is_for_later() {
+        true => leave(|left| left.slabs.push(slab)),
+        false => slab.give_back(),
+    }
+}
+
+/// A guard of an ordinary lock under which memory may be let go of.
+pub(crate) struct Marked<G> {
+    guard: G,
+    // Behind it, as above.
+    _locked: Locked,
+}
+
+/// Marks the lock of `guard` as one under which nothing is woken or given back.
+pub(crate) fn marked<G>(guard: G) -> Marked<G> {
+    Marked {
+        guard,
+        _locked: Locked::new(),
+    }
+}
+
+impl<G: Deref> Deref for Marked<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Marked<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -77,6 +156,7 @@ mod tests {
 
     use super::super::budget::{Budget, Class};
     use super::super::sharded_lock::WideLocks;
+    use super::super::slab::Arena;
     use super::*;
 
     /// Counts how often it is woken while the value is free.
@@ -115,5 +195,59 @@ mod tests {
         drop(own);
         assert_eq!(tries.free.load(Ordering::Relaxed), 1);
         assert!(waiting.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn who_waits_for_memory_is_not_woken_under_a_lock_that_is_held_to_read() {
+        let tries = Arc::new(Tries {
+            locks: Arc::new(WideLocks::new([0, 0])),
+            free: AtomicUsize::new(0),
+        });
+        let waker = Waker::from(Arc::clone(&tries));
+        let budget = Budget::new(100);
+        let held = budget.reserve(100).unwrap();
+        let mut waiting = Box::pin(budget.room_since(budget.releases(), Class::Small, 10));
+        let mut context = Context::from_waker(&waker);
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        let own = tries.locks.read(0);
+        drop(held);
+        drop(own);
+        assert_eq!(tries.free.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_slab_is_given_back_when_the_thread_holds_no_lock_and_not_before() {
+        let locks = WideLocks::<u8, 2>::new([0, 0]);
+        let other = std::sync::Mutex::new(());
+        let budget = Budget::new(1 << 20);
+        let arena = Arena::new(1).unwrap();
+        let slice = || arena.open(&budget).unwrap().append(b"bytes");
+        let is_given_back = || arena.open(&budget).is_some();
+        let held = slice();
+        let (writer, reader) = (locks.write(0), locks.read(1));
+        let marked = marked(other.lock().unwrap());
+        drop(held);
+        assert!(budget.used() > 0, "off the books before it is free");
+        drop((writer, reader));
+        assert!(arena.open(&budget).is_none());
+        drop(marked);
+        assert_eq!(budget.used(), 0);
+        assert!(is_given_back());
+        // Where no lock is held, at once.
+        drop(slice());
+        assert!(is_given_back());
+    }
+
+    #[test]
+    fn under_a_lock_no_hot_object_makes_room() {
+        let locks = WideLocks::<u8, 1>::new([0]);
+        let budget = Budget::new(100);
+        let hot = Arc::new(std::sync::Mutex::new(budget.reserve(80)));
+        budget.reclaim_from(move |_| drop(hot.lock().unwrap().take()));
+        let locked = locks.read(0);
+        assert!(budget.reserve(50).is_none());
+        assert!(budget.reserve(20).is_some());
+        drop(locked);
+        assert!(budget.reserve(50).is_some());
     }
 }

@@ -163,6 +163,7 @@ fn made_anew(
 ) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     let stays_on_disk = stripe.index.shape.stays_on_disk();
+    let is_over = || is_over(&stripe);
     let (mut checkpoint, mut first) = (None, 0);
     while first < SHARDS {
         let some = match widened.take() {
@@ -179,10 +180,12 @@ fn made_anew(
             // A remove that came before the checkpoint began is taken for known to it.
             stripe.forget_removing(shards.clone());
             if stays_on_disk {
-                checkpoint.write_shards(&stripe.medium, &stripe.index, shards)?;
+                checkpoint.write_shards(&stripe.medium, &stripe.index, shards, is_over)?;
             } else {
-                checkpoint.write_parts(&stripe.medium, &stripe.index)?;
+                checkpoint.write_parts_unless(&stripe.medium, &stripe.index, is_over)?;
             }
+            // It is not whole then, and nothing says that it is there.
+            go_on(&stripe)?;
         }
         some.narrow(&stripe);
     }
@@ -202,9 +205,15 @@ fn grow(scribe: &mut Scribe, past: &Past) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&scribe.stripe);
     scribe.stripe = Arc::clone(&past.stripe);
     let old = Widened::of(&past.stripe, 0..SHARDS, None);
-    let basis = Basis::of(scribe, &stripe)?;
-    basis.replay(scribe, &old.shards);
+    let basis = Basis::of(scribe, &stripe);
+    if let Ok(basis) = &basis {
+        basis.replay(scribe, &old.shards);
+    }
+    // In any case: it is the one that others wait for.
     scribe.stripe = Arc::clone(&stripe);
+    basis?;
+    // Before anything follows from what was read of the old log.
+    go_on(&stripe)?;
     let (cursor, stamps) = (scribe.log.cursor, past.stripe.log.stamps());
     stripe.medium.geometry.describe_in(&mut scribe.superblock);
     made_anew(scribe, None, |_, shards| {

@@ -209,10 +209,33 @@ impl Stripe {
         }
     }
 
+    /// Whether `record`, which lies `at`, may be the newest of its name, as far as memory knows, or
+    /// its row does if that may be read.
+    fn may_be_newest(&self, record: &Record, at: LogPos, may_read: bool) -> bool {
+        let key = record.fields.key;
+        let shard = self.view(key);
+        let located = self.locate(&shard, key);
+        let lies_there = match located {
+            Located::Displaced(_) => may_read,
+            _ => located.newest_in_log() == Some(at),
+        };
+        lies_there
+            && !self.shared.hot.contains(key)
+            && !shard.pending.contains_key(&key)
+            && self.is_in_force(record)
+    }
+
     /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
     /// many may still be read to know that.
     fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) {
         let key = record.fields.key;
+        if !self.may_be_newest(record, at, *rows > 0) {
+            return;
+        }
+        // Before the lock is taken, for making room may take long.
+        let Some(copied) = self.shared.hot.copy(record, Some(at)) else {
+            return;
+        };
         let mut shard = self.shard(key);
         let mut located = self.locate(&shard, key);
         if let Located::Displaced(row) = located
@@ -236,7 +259,7 @@ impl Stripe {
             && !shard.pending.contains_key(&key)
             && located.newest_in_log() == Some(at)
             && self.is_in_force(record);
-        if wanted && self.shared.hot.insert(record, Some(at)).is_some() {
+        if wanted && self.shared.hot.insert(copied).is_some() {
             self.medium.counters.prefetched.add(1);
             if self.index.shape.stays_on_disk() {
                 self.touch(&mut shard, key, at, located.run(at));

@@ -277,6 +277,13 @@ impl Stripe {
         reading: &Arc<Reading>,
         located: &Located,
     ) -> Found {
+        // Before the lock is taken, for making room may take long.
+        let mut copied = match &found {
+            Some(record) if self.may_become_hot(record, reading) => {
+                self.shared.hot.copy(record, record.at)
+            }
+            _ => None,
+        };
         let mut shard = self.shard(wanted.key);
         shard.end_reading(wanted.key, reading);
         let Some(record) = found else {
@@ -306,15 +313,24 @@ impl Stripe {
                 Some(at) => self.touch(&mut shard, wanted.key, at, located.run(at)),
                 None => shard.policy.used(wanted.key),
             }
-            // A span of a large object is not worth the small ones it would push out.
-            let whole = record.fields.total.unwrap_or(u64::MAX);
-            if whole <= self.medium.budget.limit() / 64
-                && let Some(hot) = self.shared.hot.insert(&record, record.at)
-            {
-                return Some(Kept::Held(hot));
+            if let Some(copied) = copied.take() {
+                // Rules may have been forgotten that said something of it just now.
+                record.hand_down_judged(copied.record());
+                if let Some(hot) = self.shared.hot.insert(copied) {
+                    return Some(Kept::Held(hot));
+                }
             }
         }
         Some(Kept::alone(record))
+    }
+
+    /// Whether a record that was read is worth a copy in memory.
+    fn may_become_hot(&self, record: &Record, reading: &Reading) -> bool {
+        // A span of a large object is not worth the small ones it would push out.
+        let whole = record.fields.total.unwrap_or(u64::MAX);
+        whole <= self.medium.budget.limit() / 64
+            && self.health() != Health::OutOfService
+            && !reading.stale.load(Ordering::Acquire)
     }
 
     /// `key` was served from `at`, from where its run goes on for `run` times 4 KiB. What was

@@ -193,12 +193,18 @@ impl Queue {
     }
 
     pub(crate) fn push_removal(&self, removal: Removal) {
+        self.push_removals(vec![removal]);
+    }
+
+    /// Has `removals` made durable, together.
+    pub(crate) fn push_removals(&self, mut removals: Vec<Removal>) {
         let mut waiting = self.lock();
         if waiting.ended {
+            // What is dropped tells those who wait, which must not be under the lock.
             drop(waiting);
             return;
         }
-        waiting.removals.push(removal);
+        waiting.removals.append(&mut removals);
         drop(waiting);
         self.come.notify_one();
     }
@@ -243,6 +249,14 @@ impl Queue {
     pub(crate) fn wake(&self) {
         self.lock().woken = true;
         self.come.notify_one();
+    }
+
+    /// Puts `removals` back in front of those that wait: there is no room for them before `due`.
+    pub(super) fn put_back(&self, mut removals: Vec<Removal>, due: Duration) {
+        let mut waiting = self.lock();
+        removals.append(&mut waiting.removals);
+        waiting.removals = removals;
+        waiting.removals_due = due;
     }
 
     /// The next removes are to wait until `due`.

@@ -20,7 +20,7 @@ use crate::format::{
     encode_record, kind_number, round_up,
 };
 use crate::key::SHARDS;
-use crate::memory::AlignedBuf;
+use crate::memory::{AlignedBuf, Copied};
 use crate::shard::{Pending, Shard};
 use crate::write_queue::{group_of, runs};
 
@@ -167,20 +167,29 @@ impl Scribe {
         let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
         order.sort_unstable();
         for of_shard in order.chunk_by(|one, other| one.0 == other.0) {
+            let copy = |(_, n): &(usize, usize)| self.copy_hot(&batch[*n], Some(places[*n]));
+            let copies: Vec<Option<Copied>> = of_shard.iter().map(copy).collect();
             let mut shard = self.stripe.shard_at(of_shard[0].0);
-            for (_, n) in of_shard {
+            for ((_, n), copied) in of_shard.iter().zip(copies) {
                 let placed = Placed {
                     at: places[*n],
                     run: runs[*n],
                     head,
                 };
-                self.record_one(&mut shard, &batch[*n], placed);
+                self.record_one(&mut shard, &batch[*n], placed, copied);
             }
         }
     }
 
-    /// `pending` is found where it is `placed` from now on, if it counts.
-    fn record_one(&self, shard: &mut Shard, pending: &Arc<Pending>, placed: Placed) {
+    /// `pending` is found where it is `placed` from now on, if it counts, and what was `copied` of
+    /// it is hot.
+    fn record_one(
+        &self,
+        shard: &mut Shard,
+        pending: &Arc<Pending>,
+        placed: Placed,
+        copied: Option<Copied>,
+    ) {
         let key = pending.record.fields.key;
         let (replaces, counts) = match pending.copies {
             // What it is a copy of may have been removed meanwhile.
@@ -197,9 +206,8 @@ impl Scribe {
         }
         if pending.copies.is_some() {
             self.stripe.medium.counters.readmitted.add(1);
-        } else {
-            self.keep_hot(pending, Some(at));
         }
+        copied.and_then(|it| self.stripe.shared.hot.insert(it));
     }
 
     /// How far the run of each record of `batch`, of these sizes, goes on.
@@ -212,14 +220,17 @@ impl Scribe {
         runs(&members)
     }
 
-    /// What was asked for while it was pending, or finds room that nobody uses, stays in memory.
-    /// Called under the lock of the key's shard.
-    fn keep_hot(&self, pending: &Pending, at: Option<LogPos>) {
+    /// What was asked for while it was pending, or finds room that nobody uses, stays in memory: a
+    /// copy of it. Called before the lock of the key's shard is taken, for making room may take
+    /// long.
+    fn copy_hot(&self, pending: &Pending, at: Option<LogPos>) -> Option<Copied> {
         let budget = &self.stripe.medium.budget;
-        let roomy = budget.used() < budget.limit() / 4 * 3;
-        if pending.was_asked_for() || roomy {
-            self.stripe.shared.hot.insert(&pending.record, at);
-        }
+        let roomy = || budget.used() < budget.limit() / 4 * 3;
+        let is_wanted =
+            pending.copies.is_none() && !pending.is_dead() && (pending.was_asked_for() || roomy());
+        is_wanted
+            .then(|| self.stripe.shared.hot.copy(&pending.record, at))
+            .flatten()
     }
 
     /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
@@ -446,10 +457,11 @@ impl Scribe {
         encode(&stripe.medium.secret, &mut buffer, pending, place, tail);
         table::write_slot(&stripe.medium, set, slot, &buffer[..block])?;
         self.unsynced_bytes += block as u64;
+        let copied = self.copy_hot(pending, None);
         let mut shard = stripe.shard(key);
         shard.policy.written(key);
         if shard.written(pending) {
-            self.keep_hot(pending, None);
+            copied.and_then(|it| stripe.shared.hot.insert(it));
         }
         Ok(())
     }

@@ -108,6 +108,10 @@ pub(crate) struct Scribe {
     unsynced_bytes: u64,
     synced_at: Duration,
     segments_since_checkpoint: u64,
+    /// Until then others have the device, as behind each part of a checkpoint.
+    next_checkpoint_at: Duration,
+    /// Removes wait for a checkpoint, because the journal has no room for them before.
+    removals_are_held: bool,
     /// How far the Disk Table was read for rules, if it is being read.
     rules_pass: Option<RulesPass>,
 }
@@ -136,6 +140,8 @@ impl Scribe {
             unsynced_bytes: 0,
             synced_at: stripe.medium.clock.monotone(),
             segments_since_checkpoint: 0,
+            next_checkpoint_at: Duration::ZERO,
+            removals_are_held: false,
             rules_pass: None,
             stripe,
         }
@@ -232,7 +238,10 @@ impl Scribe {
         let now = self.stripe.medium.clock.monotone();
         let mut patience = Duration::from_mins(1);
         if let Some(checkpoint) = &self.checkpoint {
-            patience = patience.min(checkpoint.due_in(now, false));
+            patience = patience.min(checkpoint.due_in(now, self.removals_are_held));
+        } else if self.removals_are_held {
+            // They need one more checkpoint than the last.
+            patience = patience.min(self.next_checkpoint_at.saturating_sub(now));
         }
         if let Some(pass) = &self.rules_pass {
             patience = patience.min(pass.due_in(now));
@@ -249,9 +258,9 @@ impl Scribe {
         if !work.is_a_batch() {
             self.settle()?;
         }
-        self.write_removals(&mut work.removals)?;
-        self.tell_members(&mut work.superblocks)?;
         let all = work.closing || !work.flushes.is_empty();
+        self.write_removals(&mut work.removals, all)?;
+        self.tell_members(&mut work.superblocks)?;
         let mut wrote = false;
         if all {
             wrote = self.write_pending_below(work.come)?;
@@ -341,13 +350,16 @@ impl Scribe {
     /// A part at a time, between batches, so that others have nine tenths of the device.
     fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
         let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
-            || self.unsaved() >= UNSAVED_BEGIN;
-        if self.checkpoint.is_none() && is_time {
+            || self.unsaved() >= UNSAVED_BEGIN
+            || self.removals_are_held
+            || self.journal_wants_checkpoint();
+        let now = self.stripe.medium.clock.monotone();
+        if self.checkpoint.is_none() && is_time && self.next_checkpoint_at <= now {
             self.settle()?;
             self.begin_checkpoint();
         }
-        let now = self.stripe.medium.clock.monotone();
-        let is_due = |it: &Checkpoint| it.due_in(now, behind_batch).is_zero();
+        let is_behind = behind_batch || self.removals_are_held;
+        let is_due = |it: &Checkpoint| it.due_in(now, is_behind).is_zero();
         if self.checkpoint.as_ref().is_some_and(is_due) {
             self.step_checkpoint()
         } else {
@@ -441,12 +453,14 @@ impl Scribe {
         checkpoint: &Checkpoint,
         clean: bool,
     ) -> io::Result<()> {
+        self.next_checkpoint_at = checkpoint.rests_until();
         self.sync()?;
         self.superblock.checkpoint_serial = checkpoint.edition().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
         self.superblock.removes_held_below = self.removes_before_checkpoint;
         self.stripe.medium.counters.checkpoints.add(1);
         self.write_superblock(clean)?;
+        self.let_removals_go_on();
         if self.stripe.index.shape.stays_on_disk() {
             // Named first: a shard may not drop what readers would look for in the edition before.
             self.stripe.index.file.publish(Some(checkpoint.edition()));

@@ -7,7 +7,9 @@
 //! round, in the Disk Table by a pass over all sets that clears what rules have taken away.
 //! Cost: one write and one sync for all removes of names that wait, one write more for all rules.
 //! Then the device belongs to others for nine times as long as that took: any number of removes a
-//! second has a tenth of it, and waits for a second at the most.
+//! second has a tenth of it, and waits for a second at the most; for longer only where removes of
+//! names come so fast that the journal is full before a checkpoint is complete, which has a tenth
+//! of the device too.
 
 use std::io;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use crate::address::SetId;
 use crate::bans::Effect;
 use crate::disk::table;
 use crate::format::{Family, Removed, RuleLine};
+use crate::key::KeyMap;
 use crate::object::Version;
 use crate::write_queue::{Done, Removal, Removing};
 
@@ -48,17 +51,50 @@ impl RulesPass {
     }
 }
 
+/// The names among some removes, each once: of several removes of a name the last says what all
+/// say.
+struct Names {
+    removed: Vec<Removed>,
+    /// Of each, where among the removes it comes first.
+    first_at: Vec<usize>,
+}
+
+impl Names {
+    fn of(removals: &[Removal]) -> Self {
+        let mut names = Self {
+            removed: Vec::new(),
+            first_at: Vec::new(),
+        };
+        let mut place_of: KeyMap<usize> = KeyMap::default();
+        for (at, removal) in removals.iter().enumerate() {
+            let Removing::Name(removed) = removal.what else {
+                continue;
+            };
+            let place = *place_of.entry(removed.key).or_insert(names.removed.len());
+            match names.removed.get_mut(place) {
+                Some(known) => known.version = known.version.max(removed.version),
+                None => {
+                    names.removed.push(removed);
+                    names.first_at.push(at);
+                }
+            }
+        }
+        names
+    }
+}
+
 impl Scribe {
-    /// Makes `removals` durable.
-    pub(super) fn write_removals(&mut self, removals: &mut Vec<Removal>) -> io::Result<()> {
+    /// Makes `removals` durable: `all` of them, or as many as the journal has room for before the
+    /// next checkpoint is complete; the others go back to the queue.
+    pub(super) fn write_removals(
+        &mut self,
+        removals: &mut Vec<Removal>,
+        all: bool,
+    ) -> io::Result<()> {
         if removals.is_empty() {
             return Ok(());
         }
         let begun = self.stripe.medium.clock.monotone();
-        let name = |removal: &Removal| match removal.what {
-            Removing::Name(removed) => Some(removed),
-            Removing::Rules { .. } => None,
-        };
         let is_rules = |removal: &Removal| matches!(removal.what, Removing::Rules { .. });
         let behind_pending = |removal: &Removal| match removal.what {
             Removing::Name(_) => false,
@@ -69,11 +105,16 @@ impl Scribe {
             self.write_pending_below(come)?;
             self.settle()?;
         }
-        let removed: Vec<Removed> = removals.iter().filter_map(name).collect();
+        let names = Names::of(removals);
         match self.stripe.medium.geometry.family {
-            Family::Log => self.journal_names(&removed)?,
+            Family::Log => {
+                let written = self.journal_names(&names.removed, all)?;
+                if let Some(first) = names.first_at.get(written) {
+                    self.hold_back(removals.split_off(*first));
+                }
+            }
             Family::Table => {
-                for removed in &removed {
+                for removed in &names.removed {
                     let set = SetId(removed.key.set(self.stripe.medium.geometry.sets));
                     table::clear(
                         &self.stripe.medium,
@@ -85,6 +126,9 @@ impl Scribe {
                 }
             }
         }
+        if removals.is_empty() {
+            return Ok(());
+        }
         if removals.iter().any(is_rules) {
             let lines = self.stripe.rules.lines();
             self.write_rules(&lines)?;
@@ -92,7 +136,7 @@ impl Scribe {
         self.sync()?;
         let now = self.stripe.medium.clock.monotone();
         let took = now.saturating_sub(begun);
-        if took > SHORT {
+        if took > SHORT && !self.removals_are_held {
             let rest = took.saturating_mul(REST).min(REST_MAX);
             self.stripe.queue.rest_from_removals(now + rest);
         }
@@ -112,14 +156,48 @@ impl Scribe {
         Done::tell(removal.done);
     }
 
-    fn journal_names(&mut self, removed: &[Removed]) -> io::Result<()> {
+    /// Writes `removed` to the journal: `all` of them, or as many as there is room for without
+    /// waiting for a checkpoint. Returns how many.
+    fn journal_names(&mut self, removed: &[Removed], all: bool) -> io::Result<usize> {
+        let mut written = 0;
         for some in removed.chunks(self.journal.removes_at_once()) {
             if let Some(below) = self.journal.forgets(some.len()) {
+                if !all && self.journal_needs_checkpoint() {
+                    break;
+                }
                 self.forget_removes(below)?;
             }
             self.journal.write(&self.stripe.medium, some)?;
+            written += some.len();
         }
-        Ok(())
+        Ok(written)
+    }
+
+    fn journal_needs_checkpoint(&self) -> bool {
+        let completed = self.superblock.checkpoint_serial;
+        self.journal.needs_checkpoint(completed)
+    }
+
+    pub(super) fn journal_wants_checkpoint(&self) -> bool {
+        let completed = self.superblock.checkpoint_serial;
+        self.journal.wants_checkpoint(completed)
+    }
+
+    /// Has `removals` wait for a checkpoint, which is written beside other work. Written at once it
+    /// would keep all others from the device: removes of made-up names, as fast as a client can ask
+    /// for them, would come to nothing else.
+    fn hold_back(&mut self, removals: Vec<Removal>) {
+        self.removals_are_held = true;
+        self.stripe.queue.put_back(removals, Duration::MAX);
+    }
+
+    /// A checkpoint is complete: there may be room in the journal again.
+    pub(super) fn let_removals_go_on(&mut self) {
+        if self.removals_are_held && !self.journal_needs_checkpoint() {
+            self.removals_are_held = false;
+            let now = self.stripe.medium.clock.monotone();
+            self.stripe.queue.rest_from_removals(now);
+        }
     }
 
     /// Makes the rules of `lines`, which are all that are in force, durable.
@@ -127,7 +205,7 @@ impl Scribe {
         // Where rules go, a store from before there were any may have removes.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
-            self.journal_names(&displaced)?;
+            self.journal_names(&displaced, true)?;
             self.sync()?;
         }
         self.journal.write_rules(&self.stripe.medium, lines)
@@ -136,10 +214,7 @@ impl Scribe {
     /// Before the journal's ring comes round to removes below `below`: they must be held by two
     /// checkpoints, and an opening without any must know that it may not go further back.
     fn forget_removes(&mut self, below: u64) -> io::Result<()> {
-        while self
-            .journal
-            .needs_checkpoint(self.superblock.checkpoint_serial)
-        {
+        while self.journal_needs_checkpoint() {
             self.run_checkpoint()?;
         }
         self.superblock.removes_forgotten_below = below;
@@ -225,5 +300,43 @@ impl Scribe {
         stripe.let_go_of_barred();
         stripe.rules.forget(pass.gone_upto, pass.stale_upto);
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::key::Secret;
+
+    #[test]
+    fn of_several_removes_of_a_name_the_last_is_written_in_the_place_of_the_first() {
+        let secret = Secret::from_bytes([1; 32]);
+        let name = |name: &str, version| Removal {
+            what: Removing::Name(Removed {
+                key: secret.name(name.as_bytes()),
+                version: Version(version),
+            }),
+            done: Done::Nobody,
+        };
+        let rules = Removal {
+            what: Removing::Rules {
+                behind_pending: false,
+            },
+            done: Done::Nobody,
+        };
+        let removals = [
+            name("a", 1),
+            rules,
+            name("b", 2),
+            name("a", 9),
+            name("c", 4),
+        ];
+        let names = Names::of(&removals);
+        let removed = names.removed.iter().map(|it| (it.key, it.version.0));
+        let expected = [("a", 9), ("b", 2), ("c", 4)];
+        assert!(
+            removed.eq(expected.map(|(name, version)| (secret.name(name.as_bytes()), version)))
+        );
+        assert_eq!(names.first_at, [0, 2, 4]);
     }
 }

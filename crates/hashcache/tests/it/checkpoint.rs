@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashcache::device::{Device, MemoryDevice};
 use hashcache::{Cache, Clock, Config, PolicyKind};
 
-use super::support::{KIB, MIB, Value, get, open, quiet};
+use super::support::{KIB, MIB, Value, forms, get, memory, open, quiet};
 
 /// A part of a checkpoint, bytes.
 const PART: usize = 256 * KIB;
@@ -126,4 +126,66 @@ fn closing_does_not_wait_between_parts() {
     // All parts one behind the other, then the superblock.
     assert!(writes[..parts].iter().all(|write| write.length == PART));
     assert!(writes.len() <= parts + 2, "{writes:?}");
+}
+
+/// A client that removes names as fast as it can, whether they were ever stored or not, must not
+/// keep the device busy with checkpoints.
+#[test]
+fn removes_that_fill_the_journal_wait_and_leave_the_device_to_others() {
+    let (cache, device) = slow();
+    let removes: Vec<_> = (0..30_000_u64)
+        .map(|n| cache.remove(&n.to_le_bytes()))
+        .collect();
+    let are_durable = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let failed = removes.into_iter().filter_map(|it| it.wait().err());
+            assert_eq!(failed.count(), 0);
+            are_durable.store(true, Ordering::Release);
+        });
+        // The clock goes on with what is written only.
+        for put in 0.. {
+            let value = Value::new(put, 60 * KIB);
+            value.store(&cache, format!("{put}").as_bytes()).unwrap();
+            assert!(cache.cut_batch().wait());
+            if are_durable.load(Ordering::Acquire) {
+                break;
+            }
+            assert!(put < 20_000, "removes that wait for ever");
+        }
+    });
+    let checkpoints = cache.stats().checkpoints;
+    assert!((2..=13).contains(&checkpoints), "{checkpoints} checkpoints");
+    let writes = device.writes.lock().unwrap().clone();
+    let parts: Vec<Write> = writes.into_iter().filter(|it| it.length == PART).collect();
+    for pair in parts.windows(2) {
+        let (took, rest) = (pair[0].ended - pair[0].began, pair[1].began - pair[0].ended);
+        assert!(rest >= 9 * took, "{rest} ns behind a part of {took} ns");
+    }
+}
+
+#[test]
+fn removes_of_names_never_stored_cost_a_checkpoint_for_many_hundreds_of_them() {
+    let of_log = |policy| matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
+    for form in forms() {
+        let cache = open(quiet(memory(64 * MIB), form));
+        let before = cache.stats().checkpoints;
+        let remove = |n: u64| cache.remove(format!("never stored {n}").as_bytes());
+        // One by one, which takes most of the journal.
+        for n in 0..10_000 {
+            remove(n).wait().unwrap();
+        }
+        let one_by_one = cache.stats().checkpoints - before;
+        let all: Vec<_> = (0..20_000).map(remove).collect();
+        all.into_iter().for_each(|it| it.wait().unwrap());
+        let at_once = cache.stats().checkpoints - before - one_by_one;
+        if of_log(form.policy) {
+            assert!(one_by_one <= 12, "{form:?}: {one_by_one}");
+            // They may come to the writing thread in any pieces.
+            assert!(at_once <= 24, "{form:?}: {at_once}");
+        } else {
+            // The Disk Table clears slots; there is nothing to be cleared.
+            assert!(one_by_one + at_once <= 1, "{form:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use hashcache::device::{Device, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Health, PolicyKind, Put, Rule};
+use hashcache::{Cache, Config, Health, PolicyKind, Put, Rule};
 
 use super::support::{
     BadBlocks, Form, KIB, MIB, POLICIES, Value, copy, forms, get, memory, open, quiet,
@@ -158,6 +158,39 @@ fn a_soft_purge_of_what_was_pending_leaves_nothing_fresh_that_is_older() {
         }
         // What a soft purge makes stale is kept.
         assert!(found + 2 >= NAMES / 2, "{form:?}: {found}");
+    }
+}
+
+#[test]
+fn a_purge_of_tens_of_thousands_of_pending_names_costs_a_block_for_169_of_them_and_few_syncs() {
+    const PENDING: u64 = 20_000;
+    for form in forms() {
+        let is_log = matches!(form.policy, PolicyKind::Log | PolicyKind::LogLru);
+        if !is_log {
+            continue;
+        }
+        let cache = open(Config {
+            memory_bytes: 256 * MIB as u64,
+            ..quiet(memory(256 * MIB), form)
+        });
+        let label = cache.label(b"purged");
+        for n in 0..PENDING {
+            let put = Put {
+                labels: vec![label],
+                ..Put::metadata("m")
+            };
+            cache.put(&n.to_le_bytes(), put, b"x").unwrap();
+        }
+        let before = cache.stats();
+        assert_eq!(before.batches, 0, "{form:?}: not all is pending");
+        cache.remove_matching(&[Rule::label(label)]).wait().unwrap();
+        let after = cache.stats();
+        let (writes, syncs) = (after.writes - before.writes, after.syncs - before.syncs);
+        // Two sets of rules, and what the superblock says of removes that the ring goes over.
+        assert!(writes <= PENDING.div_ceil(169) + 8, "{form:?}: {writes}");
+        assert!(syncs <= 10, "{form:?}: {syncs} syncs");
+        assert_eq!(after.checkpoints, before.checkpoints, "{form:?}");
+        assert!((0..PENDING).all(|n| cache.get(&n.to_le_bytes()).wait().is_none()));
     }
 }
 

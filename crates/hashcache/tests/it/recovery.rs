@@ -315,12 +315,13 @@ impl Device for Slow {
 }
 
 #[test]
-fn a_store_that_is_closed_stops_recovering_and_loses_nothing() {
-    const CLOSER: &str = "closer";
+fn a_store_that_is_closed_stops_recovering_and_growing_and_loses_nothing() {
     let (bytes, values) = killed();
     let whole = found(&open(of_small(copy(bytes.clone()))), &values);
     // Without a checkpoint: the lists of all segments are to be read.
     let mut bytes = bytes;
+    // Room to grow.
+    bytes.resize(64 * MIB, 0);
     let serial = inspect(&of_small(copy(bytes.clone())))
         .unwrap()
         .checkpoint_serial;
@@ -328,6 +329,25 @@ fn a_store_that_is_closed_stops_recovering_and_loses_nothing() {
         let area = checkpoint_area(&bytes, serial);
         bytes[area + 100] ^= 1;
     }
+    for grown in [None, Some(48)] {
+        let reads = reads_after_close(&bytes, grown, |left| {
+            let again = found(&open(of_small(copy(left))), &values);
+            assert!(again.abs_diff(whole) * 50 < whole, "{again}, not {whole}");
+        });
+        // A whole recovery reads both checkpoints' first parts, the journal, and each of 30
+        // segments at least twice.
+        assert!(
+            reads <= 10,
+            "{grown:?}: {reads} reads after the store was closed"
+        );
+    }
+}
+
+/// Opens a store, which is to grow to `grown` MiB, on a slow device, closes it while it recovers,
+/// and shows what is left to `check`. Returns how often the device was read.
+fn reads_after_close(bytes: &[u8], grown: Option<usize>, check: impl FnOnce(Vec<u8>)) -> u64 {
+    const CLOSER: &str = "closer";
+    let bytes = bytes.to_vec();
     let seconds = Arc::new(AtomicU64::new(0));
     let device = Arc::new(Slow {
         inner: copy(bytes.clone()),
@@ -351,15 +371,12 @@ fn a_store_that_is_closed_stops_recovering_and_loses_nothing() {
     let cache = open(Config {
         open_patience: Duration::ZERO,
         clock,
+        size_bytes: grown.map(|mib| (mib * MIB) as u64),
         ..of_small(device.clone())
     });
     assert_eq!(cache.health(), Health::Recovering);
     let closer = std::thread::Builder::new().name(CLOSER.to_owned());
     closer.spawn(move || cache.close()).unwrap().join().unwrap();
-    // A whole recovery reads both checkpoints' first parts, the journal, and each of 30 segments at
-    // least twice.
-    let reads = device.reads.load(Relaxed);
-    assert!(reads <= 10, "{reads} reads after the store was closed");
-    let again = found(&open(of_small(copy(device.inner.to_bytes()))), &values);
-    assert!(again.abs_diff(whole) * 50 < whole, "{again}, not {whole}");
+    check(device.inner.to_bytes());
+    device.reads.load(Relaxed)
 }

@@ -105,9 +105,85 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
+    // A rule that made the old one stale may be forgotten by now.
+    old.hand_down_judged(&head.record);
     match intent.stripe.put_head(&head, &intent.begun) {
         Accepted::Yes => Updated::Done,
         Accepted::Busy => Updated::Refused,
         Accepted::Superseded | Accepted::OutOfService => Updated::Gone,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::{Config, PolicyKind, Put, Rule};
+
+    /// What the writing thread does when a rule has done its work.
+    fn end_of_rules(cache: &Cache) {
+        let upto = cache.next_version();
+        for stripe in &cache.hold.inner.stripes {
+            stripe.let_go_of_barred();
+            stripe.rules.forget(upto, upto);
+        }
+        assert_eq!(cache.rules(), 0);
+    }
+
+    #[test]
+    fn what_a_soft_rule_made_stale_is_not_fresh_again_when_the_rule_ends() {
+        for policy in PolicyKind::ALL {
+            for hot_bytes_max in [0, u64::MAX] {
+                let cache = Cache::open(Config {
+                    policy,
+                    hot_bytes_max,
+                    memory_bytes: 16 << 20,
+                    batch_delay: std::time::Duration::from_hours(1),
+                    ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
+                })
+                .unwrap();
+                let version = cache
+                    .put(b"name", Put::metadata("old"), b"content")
+                    .unwrap();
+                assert!(cache.flush().wait());
+                let rule = Rule::prefix(b"na").softly();
+                cache.remove_matching(&[rule]).wait().unwrap();
+                // The update is under way when the rule ends.
+                let intent = Intent::update(&cache, b"name", version);
+                let confirmed = cache.next_version();
+                let hit = cache.get(b"name").wait().unwrap();
+                end_of_rules(&cache);
+                assert!(hit.is_made_stale(), "{policy:?}");
+                let unconfirmed = apply(&intent, &hit, "new".into(), None);
+                assert_eq!(unconfirmed, Updated::Gone, "{policy:?}");
+                // Who has asked since may say that it is right.
+                let confirmed = apply(&intent, &hit, "right".into(), Some(confirmed));
+                assert_eq!(confirmed, Updated::Done, "{policy:?}");
+                drop(intent);
+                let hit = cache.get(b"name").wait().unwrap();
+                assert!(!hit.is_made_stale() && hit.metadata() == &b"right"[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_made_stale_before_it_became_hot_is_stale_when_the_rule_ends() {
+        let cache = Cache::open(Config {
+            memory_bytes: 16 << 20,
+            ..Config::on_device(Arc::new(MemoryDevice::new(64 << 20)))
+        })
+        .unwrap();
+        cache
+            .put(b"name", Put::metadata("old"), b"content")
+            .unwrap();
+        assert!(cache.flush().wait());
+        let rule = Rule::prefix(b"na").softly();
+        cache.remove_matching(&[rule]).wait().unwrap();
+        cache.hot().remove_all(|_| true);
+        let hit = cache.get(b"name").wait().unwrap();
+        assert!(cache.hot().bytes() > 0, "not hot");
+        end_of_rules(&cache);
+        assert!(hit.is_made_stale());
+        assert_eq!(cache.hot().bytes(), 0);
     }
 }
