@@ -184,7 +184,7 @@ impl Bench {
             std::fs::remove_dir_all(&path)?;
         }
         std::fs::create_dir_all(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
+            .with_context(|| format!("cannot create {}", path.display()))?;
         Ok(path)
     }
 

@@ -16,8 +16,17 @@ use crate::ca::CaCommand;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::settings::{
-    COOKIES, FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Written, find_flag,
+    COOKIES, FAILS, FORMATS, GROUPS, Given, IOS, POLICIES, ROWS, Source, Topic, Written, find_flag,
+    help,
 };
+
+const LISTEN: &str = Topic::Listen.heading();
+const CACHE: &str = Topic::Cache.heading();
+const ACCESS: &str = Topic::Access.heading();
+const HTTPS: &str = Topic::Https.heading();
+const MIRRORS: &str = Topic::Mirrors.heading();
+const LOGS: &str = Topic::Logs.heading();
+const EXPERT: &str = Topic::Expert.heading();
 
 /// The version, with the commit when the build was told one.
 ///
@@ -34,56 +43,23 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 #[derive(Debug, Parser)]
 #[command(name = "hashcache", version = VERSION.as_str(), propagate_version = true)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
-#[command(after_help = "Exit status: 0 all well, 1 the data is not well, 2 could not.")]
+#[command(after_help = "\
+Start with `hashcache proxy`, then `export http_proxy=http://127.0.0.1:3128`.
+Exit status: 0 success, 1 a problem was found, 2 the command failed.")]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands.
+/// The subcommands, the everyday ones first.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the caching proxy
     #[command(after_help = SETTINGS_HELP)]
     Proxy(Box<SettingArgs>),
-    /// Verify every record of a cache that is not in use
-    #[command(after_help = "Exit status: 0 all well, 1 something is damaged, 2 could not check.")]
-    Check {
-        /// The cache file or device
-        path: PathBuf,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show what a cache that is not in use is made of
-    Inspect {
-        /// The cache file or device
-        path: PathBuf,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Compare the policies on a disk and a memory budget, and choose one
-    Plan(Box<PlanArgs>),
-    /// Measure the policies of the engine
-    #[command(subcommand)]
-    Bench(BenchCommand),
-    /// Purge objects of a proxy that runs on this machine
-    Purge(PurgeArgs),
-    /// Make or show the certificate authority of a proxy that intercepts TLS
-    #[command(subcommand)]
-    Ca(CaCommand),
-    /// Check or show the configuration
-    #[command(subcommand)]
-    Config(ConfigCommand),
-    /// Print the settings of the programs that are to use a proxy
-    #[command(
-        long_about = "Print the settings of the programs that are to use a proxy. Takes the flags \
-        of `hashcache proxy`. The output is for a shell: eval \"$(hashcache env)\"; what cannot be \
-        said by variables stands in comments."
-    )]
-    #[command(after_help = SETTINGS_HELP)]
+    /// Print the proxy settings for programs such as curl, pip and npm
+    #[command(after_help = format!("{ENV_HELP}\n\n{SETTINGS_HELP}"))]
     Env {
         /// Print JSON
         #[arg(long)]
@@ -92,17 +68,49 @@ pub enum Command {
         #[command(flatten)]
         settings: Box<SettingArgs>,
     },
-    /// Print completions for a shell
+    /// Remove objects from the cache of a running proxy
+    Purge(PurgeArgs),
+    /// Check, show or explain the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Make or show the certificate authority for intercepting HTTPS
+    #[command(subcommand)]
+    Ca(CaCommand),
+    /// Compare the policies for a disk and an amount of memory, and recommend one
+    Plan(Box<PlanArgs>),
+    /// Verify every record of a cache that is not in use
+    #[command(
+        after_help = "Exit status: 0 no damage, 1 damage was found, 2 the check failed to run."
+    )]
+    Check {
+        /// Cache file or device
+        path: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show size, policy and layout of a cache that is not in use
+    Inspect {
+        /// Cache file or device
+        path: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure the policies of the storage engine
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Print the completion script for a shell
     #[command(
         after_help = "For example: hashcache completions bash > /etc/bash_completion.d/hashcache"
     )]
     Completions {
-        /// The shell to complete in
+        /// Shell
         shell: Shell,
     },
-    /// Print the manual page, or write those of all subcommands
+    /// Print the manual page, or write all manual pages to a directory
     Man {
-        /// Directory to write the pages to
+        /// Directory for the pages: one per subcommand, and hashcache.toml.5
         directory: Option<PathBuf>,
     },
 }
@@ -110,20 +118,16 @@ pub enum Command {
 /// What can be done with a configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check a configuration file together with the environment, and tell all that is wrong
+    /// Check the configuration file and the environment, and print every error
     #[command(
-        after_help = "Exit status: 0 all well, 1 the configuration is wrong, 2 could not read it."
+        after_help = "Exit status: 0 no errors, 1 errors were found, 2 the file cannot be read."
     )]
     Check {
-        /// The file; without it, the one that `hashcache proxy` would read
+        /// Configuration file [default: the one that `hashcache proxy` reads]
         file: Option<PathBuf>,
     },
-    /// Show every setting that would hold, and where it is from
-    #[command(
-        long_about = "Show every setting that would hold, and where it is from. Takes the \
-        flags of `hashcache proxy`. Without --json, the output is itself a configuration file."
-    )]
-    #[command(after_help = SETTINGS_HELP)]
+    /// Show every setting in effect and where it was set
+    #[command(after_help = format!("{SHOW_HELP}\n\n{SETTINGS_HELP}"))]
     Show {
         /// Print JSON
         #[arg(long)]
@@ -132,167 +136,155 @@ pub enum ConfigCommand {
         #[command(flatten)]
         settings: Box<SettingArgs>,
     },
+    /// Print a commented configuration file with every setting and its default
+    Example,
 }
+
+const ENV_HELP: &str = "\
+The output is for a shell: eval \"$(hashcache env)\". Settings that are not environment variables
+are printed as comments. Give the flags of `hashcache proxy` that you start the proxy with.";
+
+const SHOW_HELP: &str = "\
+The output is a configuration file, unless --json is given. Takes the flags of `hashcache proxy`.";
 
 /// Ends the help of every subcommand that takes settings.
 const SETTINGS_HELP: &str = "\
-Every flag is also a key of the configuration file (cache_size = \"20GiB\") and an environment
-variable (HASHCACHE_CACHE_SIZE=20GiB, lists with commas, HASHCACHE_LIMITS__HEAD_TIME for keys of
-tables; of these, those of [intercept] alone have flags). Flags win over variables, these over the
-file. `hashcache config show` lists all keys.
-Sizes: 64MiB, 20GiB, 1GB or plain bytes. Times: 250ms, 10s, 5m.";
+Each flag (--cache-size 20GiB) is also a key of the configuration file (cache_size = \"20GiB\") and
+an environment variable (HASHCACHE_CACHE_SIZE=20GiB). A flag wins over a variable, and a variable
+over the file. Lists: repeat the flag, or separate the values with commas.
+The file has more settings, such as the table [limits]: `hashcache config example` lists all, with
+defaults. Their variables have two underscores for the table: HASHCACHE_LIMITS__HEAD_TIME=10s.
+Sizes: 64MiB, 20GiB, 1GB or bytes. Times: 250ms, 10s, 5m.";
 
-/// Flags of all settings; those of lists may be repeated or take several values with commas.
+/// Flags of all settings. The ones that take a list may be repeated, or take commas.
+///
+/// The help of each is its line in `settings::reference`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SettingArgs {
-    /// Configuration file (TOML) [default: hashcache/hashcache.toml in ~/.config or /etc, if there]
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file (TOML) [default: ~/.config or /etc, hashcache/hashcache.toml]
+    #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Address to accept clients on, after http://, h2c:// or https:// if need be [default:
-    /// 127.0.0.1:3128]
+
+    #[arg(help_heading = LISTEN, help = help("listen"))]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Stand in front of this origin (http://… or https://…) instead of being a forward proxy
-    #[arg(long, value_name = "URL")]
+    #[arg(help_heading = LISTEN, help = help("accelerate"), long, value_name = "URL")]
     accelerate: Option<String>,
-    /// Name that the accelerated site goes by; requests for others get 421 [default: any]
+    #[arg(help_heading = LISTEN, help = help("accelerate_host"))]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     accelerate_host: Vec<String>,
-    /// Certificate of the accelerated site, with its chain (PEM); read anew on HUP
-    #[arg(long, value_name = "FILE")]
-    tls_cert: Vec<String>,
-    /// Its key (PEM); several pairs are told apart by the names in the certificates
-    #[arg(long, value_name = "FILE")]
-    tls_key: Vec<String>,
-    /// Mirror a registry under /mirror/NAME/: pypi=URL, npm=URL, crates=URL or apt=URL
-    ///
-    /// URL is what clients of the registry are told; behind it, and a blank, stand the other hosts
-    /// that its index says files are on. NAME is the kind if none is given.
-    #[arg(long, value_name = "KIND[:NAME]=URL", value_delimiter = ',')]
-    mirror: Vec<String>,
-    /// Directory of the certificate authority (`hashcache ca init`) by which TLS may end here, so
-    /// that what passes can be stored; it ends here for hosts that are named alone
-    #[arg(long, value_name = "DIR")]
-    intercept_ca: Option<String>,
-    /// Host whose TLS ends here, or `*.example.org` for all below one
-    #[arg(long, value_name = "HOST", value_delimiter = ',')]
-    intercept: Vec<String>,
-    /// List of hosts whose TLS ends here: `cacheable`, those that answer all who ask alike
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = words(&HostList::ALL))]
-    intercept_list: Vec<String>,
-    /// URL under which clients reach this proxy, where their requests do not tell
-    #[arg(long, value_name = "URL")]
+    #[arg(help_heading = LISTEN, help = help("admin"), long, value_name = "ADDR")]
+    admin: Option<String>,
+    #[arg(help_heading = LISTEN, help = help("public_url"), long, value_name = "URL")]
     public_url: Option<String>,
-    /// What browsers configured by /proxy.pac do when this proxy is gone [default: open]
-    #[arg(long, value_parser = words(&FAILS))]
+    #[arg(help_heading = LISTEN, help = help("fail"))]
+    #[arg(long, value_name = "HOW", value_parser = words(&FAILS))]
     fail: Option<String>,
-    /// Cache file or device [default: hashcache/cache.img in ~/.cache, for root in /var/cache]
-    #[arg(long, value_name = "PATH")]
+
+    #[arg(help_heading = CACHE, help = help("cache"), long, value_name = "PATH")]
     cache: Vec<String>,
-    /// Size of the cache file [default: 1GiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(help_heading = CACHE, help = help("cache_size"), long, value_name = "SIZE")]
     cache_size: Option<String>,
-    /// Memory for the index and for hot content [default: 64MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(help_heading = CACHE, help = help("memory"), long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Where objects are put: a log with an index in memory, or sets without one [default: log]
-    #[arg(long, value_parser = words(&POLICIES))]
+    #[arg(help_heading = CACHE, help = help("max_object_size"), long, value_name = "SIZE")]
+    max_object_size: Option<String>,
+    #[arg(help_heading = CACHE, help = help("policy"))]
+    #[arg(long, value_name = "NAME", value_parser = words(&POLICIES))]
     policy: Option<String>,
-    /// Rows of the index of `log` that a name can be in: `one` as published [default: two]
-    #[arg(long, value_parser = words(&ROWS))]
-    rows: Option<String>,
-    /// Write and read together what a page is made of: for disks that turn, with `log`, `log-lru`
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "true")]
-    grouped: Option<String>,
-    /// What `--grouped` takes for one group: a page of a client, or an origin [default: page]
-    #[arg(long, value_parser = words(&GROUPS))]
-    group_by: Option<String>,
-    /// Keep what is in use when the log comes round to it, with `log` and `log-lru`
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "true")]
-    readmission: Option<String>,
-    /// Who reads the disk: the kernel by io_uring, or threads; `auto` is io_uring where the kernel
-    /// lets us, `uring` does not start where it does not [default: auto]
-    #[arg(long, value_parser = words(&IOS))]
-    io: Option<String>,
-    /// Also allow destinations in this network (private ones are refused by default)
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    allow_destination: Vec<String>,
-    /// Refuse destinations in this network
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    deny_destination: Vec<String>,
-    /// Also allow clients of this network (by default: this machine and private networks)
+
+    #[arg(help_heading = ACCESS, help = help("allow_client"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_client: Vec<String>,
-    /// File with certificates of authorities to believe beside those of the platform (PEM)
-    #[arg(long, value_name = "FILE")]
-    upstream_ca: Vec<String>,
-    /// Let clients of this network purge, and no others (by default: this machine, and nobody in
-    /// front of a site)
+    #[arg(help_heading = ACCESS, help = help("allow_purge"))]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_purge: Vec<String>,
-    /// Prefix of a NAT64 translator of this network: its addresses are judged as the IPv4 ones that
-    /// they embed
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    nat64_prefix: Vec<String>,
-    /// Port, or range of ports, at which clients may ask for pages [default: 80, 443, 21, 70, 210,
-    /// 280, 488, 591, 777, 1024-65535]
+    #[arg(help_heading = ACCESS, help = help("admin_token_file"), long, value_name = "FILE")]
+    admin_token_file: Option<String>,
+    #[arg(help_heading = ACCESS, help = help("allow_port"))]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_port: Vec<String>,
-    /// Port, or range of ports, that CONNECT may go to [default: 443]
+    #[arg(help_heading = ACCESS, help = help("allow_connect_port"))]
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     allow_connect_port: Vec<String>,
-    /// Where metrics and health are served, or `none` [default: 127.0.0.1:3180]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// File with the token that `POST /-/purge` and `hashcache purge` need
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<String>,
-    /// Access log: a file, `-` for standard output, or `none` [default: none]
-    #[arg(long, value_name = "PATH")]
+    #[arg(help_heading = ACCESS, help = help("allow_destination"))]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    allow_destination: Vec<String>,
+    #[arg(help_heading = ACCESS, help = help("deny_destination"))]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    deny_destination: Vec<String>,
+
+    #[arg(help_heading = HTTPS, help = help("tls_cert"), long, value_name = "FILE")]
+    tls_cert: Vec<String>,
+    #[arg(help_heading = HTTPS, help = help("tls_key"), long, value_name = "FILE")]
+    tls_key: Vec<String>,
+    #[arg(help_heading = HTTPS, help = help("upstream_ca"), long, value_name = "FILE")]
+    upstream_ca: Vec<String>,
+    #[arg(help_heading = HTTPS, help = help("intercept.ca"), long, value_name = "DIR")]
+    intercept_ca: Option<String>,
+    #[arg(help_heading = HTTPS, help = help("intercept.hosts"))]
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    intercept: Vec<String>,
+    #[arg(help_heading = HTTPS, help = help("intercept.lists"))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = words(&HostList::ALL))]
+    intercept_list: Vec<String>,
+
+    #[arg(help_heading = MIRRORS, help = help("mirror"))]
+    #[arg(long, value_name = "KIND[:NAME]=URL", value_delimiter = ',')]
+    mirror: Vec<String>,
+
+    #[arg(help_heading = LOGS, help = help("access_log"), long, value_name = "PATH")]
     access_log: Option<String>,
-    /// Form of the lines of the access log [default: squid]
-    #[arg(long, value_parser = words(&FORMATS))]
+    #[arg(help_heading = LOGS, help = help("log_format"))]
+    #[arg(long, value_name = "FORMAT", value_parser = words(&FORMATS))]
     log_format: Option<String>,
-    /// Leave query strings out of the access log
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "true")]
+    #[arg(help_heading = LOGS, help = help("log_strip_query"))]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
     log_strip_query: Option<String>,
-    /// Write networks of clients (/24, /48) to the access log, not their addresses
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "true")]
+    #[arg(help_heading = LOGS, help = help("log_anonymize"))]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
     log_anonymize: Option<String>,
-    /// Name of this proxy in Via and Cache-Status [default: hashcache]
-    #[arg(long)]
+
+    #[arg(help_heading = EXPERT, help = help("name"), long, value_name = "NAME")]
     name: Option<String>,
-    /// Threads that serve clients [default: one per processor]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(help_heading = EXPERT, help = help("workers"), long, value_name = "COUNT")]
     workers: Option<String>,
-    /// Largest object to store [default: one eighth of the cache size]
-    #[arg(long, value_name = "SIZE")]
-    max_object_size: Option<String>,
-    /// Share that memory holds, in 1/100: of the positions with `log-lru` [default: 50], of the
-    /// sets with `set-mem-lru` [default: 40]
-    #[arg(long, value_name = "PERCENT")]
-    held_share: Option<String>,
-    /// Mean size of an object, which sizes the index [default: 8KiB]
-    #[arg(long, value_name = "SIZE")]
-    object_size: Option<String>,
-    /// Slots of `set-mem`, `set` and `basic`: small ones make room on a small disk [default: 8KiB]
-    #[arg(long, value_name = "SIZE")]
-    block: Option<String>,
-    /// What a response that sets a cookie needs to be stored: the origin's word that it is for
-    /// everybody, or nothing more than others [default: protect]
-    #[arg(long, value_parser = words(&COOKIES))]
-    set_cookie: Option<String>,
-    /// How long a request waits for the same one that is under way: satellite (as long as that may
-    /// take), lan (twice what the origin usually takes), or a time [default: satellite]
-    #[arg(long, value_name = "TIME")]
+    #[arg(help_heading = EXPERT, help = help("collapse_wait"), long, value_name = "TIME")]
     collapse_wait: Option<String>,
-    /// Do without the freshness rules that ship with the program
-    #[arg(long)]
+    #[arg(help_heading = EXPERT, help = help("set_cookie"))]
+    #[arg(long, value_name = "HOW", value_parser = words(&COOKIES))]
+    set_cookie: Option<String>,
+    #[arg(help_heading = EXPERT, long)]
+    #[arg(help = "Do not use the freshness rules that ship with the program")]
     no_default_rules: bool,
+    #[arg(help_heading = EXPERT, help = help("object_size"), long, value_name = "SIZE")]
+    object_size: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("block"), long, value_name = "SIZE")]
+    block: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("held_share"), long, value_name = "PERCENT")]
+    held_share: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("rows"))]
+    #[arg(long, value_name = "COUNT", value_parser = words(&ROWS))]
+    rows: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("grouped"))]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    grouped: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("group_by"))]
+    #[arg(long, value_name = "WHAT", value_parser = words(&GROUPS))]
+    group_by: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("readmission"))]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    readmission: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("io"))]
+    #[arg(long, value_name = "HOW", value_parser = words(&IOS))]
+    io: Option<String>,
+    #[arg(help_heading = EXPERT, help = help("nat64_prefix"))]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    nat64_prefix: Vec<String>,
 }
 
 impl SettingArgs {

@@ -21,30 +21,31 @@ use crate::settings::{self, Environment};
 /// What can be done with a certificate authority.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CaCommand {
-    /// Make a certificate authority for a proxy that intercepts TLS
+    /// Make a certificate authority (CA) for intercepting HTTPS
     #[command(after_help = INIT_HELP)]
     Init(InitArgs),
-    /// Show a certificate authority, or print the certificate that devices are to trust
-    #[command(after_help = "Exit status: 0 all well, 1 it has ended, 2 could not.")]
+    /// Show the CA, or print the certificate that devices must trust
+    #[command(after_help = "Exit status: 0 valid, 1 expired, 2 the command failed.")]
     Show(ShowArgs),
 }
 
 const INIT_HELP: &str = "\
-It holds for five years. Whoever has its keys can read what devices that trust it send over TLS:
-the directory is for its owner alone, and nothing that is there already is overwritten. With --only
-it is of no use for other domains, to nobody: the key of its root is gone once it has signed.
-Devices get its certificate from the proxy's own page, http://PROXY/ca.";
+The CA is valid for five years. Its keys can decrypt what devices that trust it send over TLS: only
+you can read the directory, and nothing that exists is overwritten. With --only, the CA is valid for
+these domains only; the root key is deleted after use, so nobody can extend it.
+Devices get the certificate from the proxy's page http://PROXY/ca.";
 
 /// What is to be made.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// Where to put it [default: what the settings say, else hashcache/ca in ~/.config or /etc]
+    /// Directory for the CA [default: from the configuration, otherwise hashcache/ca in ~/.config,
+    /// or in /etc for root]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Name under which devices list it [default: of this machine and day]
+    /// Name that devices show for the CA [default: with this machine's name and the date]
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Keep it to these domains and all below them
+    /// Make the CA valid for these domains and their subdomains only
     #[arg(long, value_name = "DOMAIN", value_delimiter = ',', num_args = 1..)]
     only: Vec<String>,
     /// Print JSON
@@ -55,13 +56,14 @@ pub struct InitArgs {
 /// What is to be shown.
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
-    /// Where it is [default: what the settings say, else hashcache/ca in ~/.config or /etc]
+    /// Directory of the CA [default: from the configuration, otherwise hashcache/ca in ~/.config,
+    /// or in /etc for root]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Print the certificate in PEM
+    /// Print the certificate as PEM
     #[arg(long, group = "form")]
     pem: bool,
-    /// Print the certificate in DER
+    /// Print the certificate as DER
     #[arg(long, group = "form")]
     der: bool,
     /// Print JSON
@@ -86,7 +88,7 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
             let directory = default_directory(environment)?;
             // Only what leads to our own default place is made.
             if let Some(parent) = directory.parent() {
-                let fault = || Fault::new(format!("cannot make {}", parent.display()));
+                let fault = || Fault::new(format!("cannot create {}", parent.display()));
                 fs::create_dir_all(parent).with_context(fault)?;
             }
             directory
@@ -103,13 +105,13 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
     let mut text = text_of(&authority, &directory, now);
     if authority.only().is_none() {
         text.push_str(&format!(
-            "\nThe proxy does not need {}: keep it elsewhere, or remove it.\n",
+            "\nThe proxy does not need {}: move it to a safe place, or delete it.\n",
             directory.join("root.key").display()
         ));
     }
     text.push_str(&format!(
         "\nnext: hashcache proxy --intercept-ca {} --intercept-list cacheable\n\
-         Then devices find the certificate at the proxy's page /ca\n",
+         Devices then get the certificate from the proxy's page /ca\n",
         directory.display()
     ));
     say(&text);
@@ -150,7 +152,7 @@ fn text_of(authority: &Authority, directory: &Path, now: SystemTime) -> String {
     let ended = if authority.not_after() > now {
         ""
     } else {
-        " (it has ended)"
+        " (expired)"
     };
     format!(
         "name         {}\nSHA-256      {}\nuntil        {until}{ended}\nfor          {only}\n\
@@ -186,8 +188,8 @@ fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Opti
 /// Beside the configuration file.
 fn default_directory(environment: &Environment) -> Result<PathBuf, Fault> {
     environment.ca_directory().ok_or_else(|| {
-        let fault = Fault::new("no home directory to keep a certificate authority in");
-        fault.hint("name one with `--dir DIR`")
+        let fault = Fault::new("no directory for the CA: HOME is not set");
+        fault.hint("give a directory with `--dir DIR`")
     })
 }
 

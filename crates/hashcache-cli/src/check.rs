@@ -80,16 +80,17 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
     );
     if report.cut_off > 0 {
         text += &format!(
-            "{} more were being written when a run ended; they count as never written\n",
+            "{} more were cut off when a process was stopped; they count as never written\n",
             report.cut_off
         );
     }
     for copy in copies_damaged(report) {
-        text += &format!("superblock {copy} is damaged; the other copy is used\n");
+        text += &format!("superblock {copy} is damaged; the other copy is in use\n");
     }
     if report.journal_blocks_damaged > 0 {
         text += &format!(
-            "{} blocks of the remove journal are damaged; what they removed may be back\n",
+            "{} blocks of the remove journal are damaged; objects removed there may be served \
+             again\n",
             report.journal_blocks_damaged
         );
     }
@@ -107,7 +108,7 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
         );
     }
     if report.is_well() {
-        text += "all well\n";
+        text += "no damage\n";
     }
     text
 }
@@ -127,12 +128,12 @@ mod tests {
     #[test]
     fn damage_is_told_with_what_it_means() {
         let report = CheckReport::default();
-        assert!(text_of(Path::new("c.img"), &report).ends_with("all well\n"));
+        assert!(text_of(Path::new("c.img"), &report).ends_with("no damage\n"));
         let mut report = CheckReport::default();
         report.damaged = 2;
         assert!(text_of(Path::new("c.img"), &report).contains("2 records are damaged"));
         assert_eq!(json_of(&report)["damaged"], 2);
-        assert!(!text_of(Path::new("c.img"), &report).contains("all well"));
+        assert!(!text_of(Path::new("c.img"), &report).contains("no damage"));
     }
 
     #[test]
@@ -155,7 +156,7 @@ mod tests {
             assert!(text.contains(told), "{text}");
         }
         assert!(
-            !text.contains("superblock A") && !text.contains("all well"),
+            !text.contains("superblock A") && !text.contains("no damage"),
             "{text}"
         );
     }

@@ -1,4 +1,4 @@
-//! `hashcache config check` and `config show`: what would hold, without starting anything.
+//! `hashcache config check`, `show` and `example`: the settings, without starting a proxy.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,16 +7,21 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
+use crate::example;
 use crate::fault::{self, Faults};
 use crate::output::{NOT_WELL, tell};
 use crate::proxy;
 use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
 
-/// Runs either.
+/// Runs one of them.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => check(file.as_deref(), environment),
         ConfigCommand::Show { json, settings } => show(json, &settings, environment),
+        ConfigCommand::Example => {
+            std::io::stdout().write_all(example::text().as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -69,7 +74,7 @@ fn toml_of(effective: &Effective) -> String {
             text.push_str(&format!("\n[{table}]\n"));
             open_table = table;
         }
-        let setting = match toml_value(&shown) {
+        let setting = match shown.toml() {
             Some(value) => format!("{name} = {value}"),
             // TOML has no word for what is not set; a comment keeps the key in sight.
             None => format!("# {name} is not set"),
@@ -82,20 +87,6 @@ fn toml_of(effective: &Effective) -> String {
         text.push_str(&format!("\n# {}\n{rules}", path.display()));
     }
     text
-}
-
-fn toml_value(shown: &Shown) -> Option<toml::Value> {
-    Some(match shown {
-        Shown::Nothing => return None,
-        Shown::Text(text) => toml::Value::String(text.clone()),
-        // A count beyond what TOML can hold cannot come from any source: all are read as text, but
-        // no machine has so many; the largest number is as true an answer as any.
-        Shown::Number(number) => toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX)),
-        Shown::Truth(yes) => toml::Value::Boolean(*yes),
-        Shown::List(items) => {
-            toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect())
-        }
-    })
 }
 
 /// The same for programs: per key its value and its source, tables as objects.

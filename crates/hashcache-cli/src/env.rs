@@ -27,9 +27,11 @@ pub fn run(
     let values = settings::load(args.config.as_deref(), args.given(), environment)?.values;
     if let Some(origin) = &values.accelerate {
         let fault = Fault::new(format!(
-            "a proxy in front of {origin} is no proxy to its clients"
+            "a reverse proxy in front of {origin} needs no proxy settings"
         ));
-        return Err(fault.hint("they ask it as they would ask the site").into());
+        return Err(fault
+            .hint("clients connect to it as if it were the site")
+            .into());
     }
     let proxy = proxy_url(&values);
     let certificates = values.intercept_ca.as_deref().map(Certificates::of);
@@ -159,15 +161,14 @@ impl<'a> Told<'a> {
         if let Some(certificates) = certificates {
             if certificates.readable {
                 variables.extend(certificates.variables());
-                lines
-                    .push("Chromium and Firefox have lists of their own. For Chromium:".to_owned());
+                lines.push(
+                    "Chromium and Firefox have their own lists of CAs. For Chromium:".to_owned(),
+                );
                 lines.push(format!("  {CERTUTIL}"));
             } else {
-                lines.push(
-                    "The certificates by which TLS ends there cannot be read here.".to_owned(),
-                );
+                lines.push("The CA certificates cannot be read by this user.".to_owned());
             }
-            lines.push(format!("Other devices find the certificate at {proxy}/ca"));
+            lines.push(format!("Other devices get the certificate from {proxy}/ca"));
         }
         Self {
             variables,

@@ -8,7 +8,7 @@ use hashcache::{Config, Inspection};
 use serde_json::{Value, json};
 
 use crate::open_fault::{Purpose, cannot_open};
-use crate::units::show_size;
+use crate::units::{brief_size, show_size, show_store_size};
 
 /// Shows the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
@@ -74,7 +74,7 @@ fn json_of(found: &Inspection) -> Value {
 fn device_of(found: &Inspection) -> String {
     let others = found.members.iter().filter(|it| it.device != found.device);
     let others: Vec<String> = others
-        .map(|it| format!("{} ({})", it.device, show_size(it.device_bytes)))
+        .map(|it| format!("{} ({})", it.device, show_store_size(it.device_bytes)))
         .collect();
     match others.as_slice() {
         [] => format!("{}, alone", found.device),
@@ -94,30 +94,30 @@ fn policy_of(found: &Inspection) -> String {
 
 fn areas_of(found: &Inspection) -> String {
     format!(
-        "{} for removes, two of {} for the index",
-        show_size(found.journal_bytes),
-        show_size(found.checkpoint_bytes)
+        "remove journal {}, two checkpoints of {}",
+        brief_size(found.journal_bytes),
+        brief_size(found.checkpoint_bytes)
     )
 }
 
 fn index_of(found: &Inspection) -> String {
-    let size = show_size(found.index_bytes);
+    let size = brief_size(found.index_bytes);
     let bits = found.index_bits_per_slot;
     match found.index_bits_per_object {
-        Some(each) => format!("{size} of memory, {bits:.1} bits a slot, {each:.1} an object"),
-        None => format!("{size} of memory, {bits:.1} bits a slot"),
+        Some(each) => format!("{size} of memory, {bits:.1} bits per slot, {each:.1} per object"),
+        None => format!("{size} of memory, {bits:.1} bits per slot"),
     }
 }
 
 fn text_of(found: &Inspection) -> String {
     let closed = if found.clean {
-        "in order"
+        "cleanly"
     } else {
-        "not in order, or open now"
+        "not cleanly, or open now"
     };
     let checkpoint = match (found.checkpoint_serial, found.checkpoint_whole) {
         (0, _) => "none".to_owned(),
-        (serial, true) => format!("number {serial}, whole"),
+        (serial, true) => format!("number {serial}, complete"),
         (serial, false) => format!("number {serial}, damaged"),
     };
     let segments = format!(
@@ -131,8 +131,8 @@ fn text_of(found: &Inspection) -> String {
         ("device", device_of(found)),
         ("format", found.format_version.to_string()),
         ("policy", policy_of(found)),
-        ("size", show_size(found.device_bytes)),
-        ("log", show_size(found.log_bytes)),
+        ("size", show_store_size(found.device_bytes)),
+        ("log", brief_size(found.log_bytes)),
         ("segments", segments),
         ("sets", format!("{} of {} slots", found.sets, found.ways)),
         ("index", index_of(found)),

@@ -19,6 +19,7 @@ mod check;
 mod completions;
 mod config;
 mod env;
+mod example;
 mod inspect;
 mod man;
 mod plan;

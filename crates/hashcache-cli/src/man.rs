@@ -1,4 +1,4 @@
-//! `hashcache man [DIR]`: manual pages, made from what the command line says of itself.
+//! `hashcache man [DIR]`: manual pages, made from the command line and the reference of settings.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,11 +6,19 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args;
 use crate::fault::Fault;
+use crate::settings::{
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Shown,
+    Topic,
+};
 
-/// Prints the main page, or writes it and one per subcommand to `directory`, made if needed.
+/// The page of the configuration file.
+const CONFIGURATION: &str = "hashcache.toml.5";
+
+/// Prints the main page, or writes all pages to `directory`, which is made if needed.
 pub fn run(directory: Option<&Path>) -> anyhow::Result<ExitCode> {
     match directory {
         Some(directory) => {
@@ -22,6 +30,7 @@ pub fn run(directory: Option<&Path>) -> anyhow::Result<ExitCode> {
             };
             fs::create_dir_all(directory).with_context(fault)?;
             clap_mangen::generate_to(args::command(), directory).with_context(fault)?;
+            fs::write(directory.join(CONFIGURATION), configuration()).with_context(fault)?;
         }
         None => {
             let mut page = vec![];
@@ -30,4 +39,74 @@ pub fn run(directory: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+const DESCRIPTION: [&str; 3] = [
+    "The configuration file of `hashcache proxy`, in TOML. It is the file of --config or of the \
+     variable HASHCACHE_CONFIG, otherwise hashcache/hashcache.toml in $XDG_CONFIG_HOME \
+     (~/.config), otherwise /etc/hashcache/hashcache.toml. All keys are optional.",
+    "Most keys are also flags (cache_size is --cache-size), and all are environment variables \
+     (HASHCACHE_CACHE_SIZE, HASHCACHE_LIMITS__HEAD_TIME for a key of a table, lists with commas). \
+     A flag wins over a variable, and a variable over the file. An unknown key is an error.",
+    "Sizes are written as \"64MiB\", \"20GiB\", \"1GB\" or a number of bytes, times as \"250ms\", \
+     \"10s\", \"5m\" or \"1h30m\". `hashcache config check` finds mistakes, `hashcache config \
+     show` prints the settings in effect, `hashcache config example` prints a commented file. A \
+     reload (signal HUP) reads the file again and logs which changes need a restart.",
+];
+
+/// The page hashcache.toml(5).
+fn configuration() -> String {
+    let mut page = Roff::new();
+    page.control("TH", ["hashcache.toml", "5", "", "", "HashCache"]);
+    page.control("SH", ["NAME"]);
+    page.text([roman(
+        "hashcache.toml - configuration of the HashCache proxy",
+    )]);
+    page.control("SH", ["DESCRIPTION"]);
+    for paragraph in DESCRIPTION {
+        page.control("PP", []);
+        page.text([roman(paragraph)]);
+    }
+    for topic in Topic::ALL {
+        page.control("SH", [topic.heading().to_uppercase().as_str()]);
+        for entry in ENTRIES.iter().filter(|entry| entry.topic == topic) {
+            describe(&mut page, entry);
+        }
+    }
+    let tables = [
+        ("[[RULE]]", RULE_ABOUT, &RULE_FIELDS[..]),
+        ("[[MIRROR]]", MIRROR_ABOUT, &MIRROR_FIELDS[..]),
+    ];
+    for (heading, about, fields) in tables {
+        page.control("SH", [heading]);
+        page.text([roman(about)]);
+        for &(name, about) in fields {
+            page.control("TP", []);
+            page.text([bold(name)]);
+            page.text([roman(about)]);
+        }
+    }
+    page.control("SH", ["SEE ALSO"]);
+    page.text([roman(
+        "hashcache(1), hashcache-proxy(1), hashcache-config(1)",
+    )]);
+    page.render()
+}
+
+fn describe(page: &mut Roff, entry: &Entry) {
+    let default = match (entry.default, entry.default_shown()) {
+        (DefaultValue::Words { words, .. }, _) => words.to_owned(),
+        (DefaultValue::Unset { .. }, _) => "not set".to_owned(),
+        (DefaultValue::Value, shown) => {
+            let value = shown.as_ref().and_then(Shown::toml);
+            value.map(|value| value.to_string()).unwrap_or_default()
+        }
+    };
+    page.control("TP", []);
+    page.text([bold(entry.key), roman(format!(" (default: {default})"))]);
+    let details = match entry.details {
+        "" => String::new(),
+        details => format!(" {details}"),
+    };
+    page.text([roman(format!("{}.{details}", entry.about))]);
 }

@@ -1,7 +1,7 @@
 //! Why a cache could not be opened, and what to do about each reason.
 //!
-//! Called by every subcommand that opens a cache. The engine says what is wrong in bytes and
-//! fields; here that is told in the words of the command line.
+//! Called by every subcommand that opens a cache. The engine reports bytes and fields; this file
+//! turns them into the words of the command line.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use hashcache::{OpenError, Resize};
 use rustix::io::Errno;
 
 use crate::fault::Fault;
-use crate::units::show_size;
+use crate::units::{brief_size, show_size, show_store_size};
 
 /// What a cache is opened for; what to do about a fault depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +24,16 @@ pub enum Purpose {
 impl Purpose {
     fn hint_if_locked(self) -> &'static str {
         match self {
-            Self::Serve => "stop the other one, or give this one a `--cache` of its own",
-            Self::Look => "stop the proxy first: a cache is looked at when it is at rest",
+            Self::Serve => "stop that process, or use another cache file with `--cache PATH`",
+            Self::Look => "stop the proxy first: this command needs a cache that is not in use",
         }
     }
 }
 
 /// What to do when what is there cannot be used any more.
-const START_ANEW: &str = "remove the file and a new one is made; nothing in a cache needs saving";
+const START_ANEW: &str = "remove the file and start again: a cache holds only copies";
 /// What to do when the file we were named is not one to keep a cache in.
-const NAME_ANOTHER: &str = "name a file or a block device with `--cache PATH`";
+const NAME_ANOTHER: &str = "give a file or a block device with `--cache PATH`";
 
 /// Hints are rounded up to this, since nobody wants to type a size to the byte.
 const MIB: u64 = 1 << 20;
@@ -42,24 +42,25 @@ const MIB: u64 = 1 << 20;
 pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
     let (why, hint) = match error {
         OpenError::Device { source, .. } => return system_refused(path, purpose, source),
-        OpenError::Foreign { .. } if purpose == Purpose::Look && is_empty(path) => {
-            ("it is empty: no cache was ever made in it".to_owned(), None)
-        }
+        OpenError::Foreign { .. } if purpose == Purpose::Look && is_empty(path) => (
+            "the file is empty: no cache was made in it".to_owned(),
+            None,
+        ),
         OpenError::Short {
             length,
             device_bytes,
             ..
         } => (
             format!(
-                "the file is {} bytes short of the {} it was made with",
+                "the file was cut: {} bytes of {} are missing",
                 device_bytes.saturating_sub(*length),
-                show_size(*device_bytes)
+                show_store_size(*device_bytes)
             ),
             Some(START_ANEW.to_owned()),
         ),
         OpenError::Foreign { .. } => (
             "not a HashCache store".to_owned(),
-            Some("it was not changed; name another file, or move this one away".to_owned()),
+            Some("the file was not changed; use another file, or move this one".to_owned()),
         ),
         OpenError::Damaged { .. } => (
             "both superblocks are damaged".to_owned(),
@@ -76,7 +77,7 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
         } => (
             format!("{} is too small for a cache", show_size(*size_bytes)),
             Some(format!(
-                "the least is `--cache-size {}`",
+                "use at least `--cache-size {}`",
                 enough(*needed_bytes)
             )),
         ),
@@ -84,11 +85,11 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
             size_bytes,
             most_bytes,
         } => (
-            format!("{} are too much for one device", show_size(*size_bytes)),
+            format!("{} is too large for one device", brief_size(*size_bytes)),
             Some(format!(
-                "the most is {}; several files or devices make a larger cache (`--cache` several \
-                 times)",
-                show_size(*most_bytes)
+                "a device has at most {}; for a larger cache, give several files or devices with \
+                 `--cache`",
+                brief_size(*most_bytes)
             )),
         ),
         OpenError::Geometry {
@@ -99,10 +100,9 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
         } => {
             let (found, asked) = (in_units(found), in_units(asked));
             (
-                format!("it was made with {field} {found}, not {asked}"),
+                format!("the cache was made with {field} {found}, not {asked}"),
                 Some(format!(
-                    "go on with {field} {found}, name another file with `--cache PATH`, or \
-                     {START_ANEW}"
+                    "keep {field} {found}, use another file with `--cache PATH`, or {START_ANEW}"
                 )),
             )
         }
@@ -114,11 +114,11 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
             let sector = show_size(*sector_bytes as u64);
             (
                 format!(
-                    "its blocks have {}, but this disk reads and writes no less than {sector}",
+                    "the slots of this cache have {}, but this disk has sectors of {sector}",
                     show_size((*block_bytes).into()),
                 ),
                 Some(format!(
-                    "copy it back to a disk with smaller sectors, or {START_ANEW}"
+                    "copy the file to a disk with smaller sectors, or {START_ANEW}"
                 )),
             )
         }
@@ -133,31 +133,34 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
             needed_bytes,
         } => (
             format!(
-                "{} of memory are too few for its index and buffers",
+                "{} of memory is too little for the index and buffers",
                 show_size(*memory_bytes)
             ),
             Some(format!(
-                "the least is `--memory {}`; the policies `set` and `basic` have no index",
+                "use at least `--memory {}`; the policies `set` and `basic` need no index",
                 enough(*needed_bytes)
             )),
         ),
         OpenError::OtherStore { other, .. } => (
-            format!("it belongs to another store than {}", other.display()),
-            Some("name the devices of one store, or remove one of them to have it join".to_owned()),
+            format!("it belongs to another cache than {}", other.display()),
+            Some(
+                "give only files of one cache; to add this one to it, remove the file first"
+                    .to_owned(),
+            ),
         ),
         OpenError::Twins { other, .. } => (
             format!(
-                "it and {} joined their store apart from each other",
+                "it and {} were added to the cache separately, each without the other",
                 other.display()
             ),
-            Some("remove one of them: it joins anew, empty".to_owned()),
+            Some("remove one of the two files: it is then added again, empty".to_owned()),
         ),
         OpenError::System {
             what: what @ "io_uring",
             source,
         } => (
             format!("the system refused {what}: {source}"),
-            Some("`--io auto` has threads read where it does".to_owned()),
+            Some("use `--io auto`: it falls back to threads".to_owned()),
         ),
         OpenError::System { what, source } => {
             (format!("the system refused {what}: {source}"), None)
@@ -169,26 +172,26 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
 
 /// Why a cache is not given another size, and what to do.
 fn other_size(size_bytes: u64, asked_bytes: u64, why: Resize) -> (String, Option<String>) {
-    let (size, asked) = (show_size(size_bytes), show_size(asked_bytes));
-    let go_on = format!("go on with `--cache-size {size}`");
+    let (size, asked) = (show_store_size(size_bytes), show_store_size(asked_bytes));
+    let go_on = format!("keep `--cache-size {size}`");
     let (why, besides) = match why {
-        Resize::Smaller => ("a cache does not shrink".to_owned(), START_ANEW.to_owned()),
+        Resize::Smaller => ("a cache cannot shrink".to_owned(), START_ANEW.to_owned()),
         Resize::Table => (
-            "of this policy no cache grows, only of `log` and `log-lru`".to_owned(),
+            "a cache with this policy cannot grow, only with `log` and `log-lru`".to_owned(),
             START_ANEW.to_owned(),
         ),
         Resize::Above { most_bytes } => (
-            format!("it can grow to {}", show_size(most_bytes)),
+            format!("the cache can grow to at most {}", brief_size(most_bytes)),
             START_ANEW.to_owned(),
         ),
         Resize::Between { least_bytes } => (
-            "that is too little more for another segment".to_owned(),
-            format!("ask for at least `--cache-size {}`", enough(least_bytes)),
+            "the difference is too small for another log segment".to_owned(),
+            format!("use at least `--cache-size {}`", enough(least_bytes)),
         ),
         _ => (why.to_string(), START_ANEW.to_owned()),
     };
     (
-        format!("it has {size}, not {asked}: {why}"),
+        format!("the cache has {size}, not {asked}: {why}"),
         Some(format!("{go_on}, or {besides}")),
     )
 }
@@ -196,8 +199,8 @@ fn other_size(size_bytes: u64, asked_bytes: u64, why: Resize) -> (String, Option
 /// The fault of not opening `path` because a directory is missing that we do not make: it may be
 /// where a disk belongs that is not mounted.
 pub fn no_directory(path: &Path, directory: &Path) -> Fault {
-    let why = format!("there is no directory {}", directory.display());
-    let hint = "make it, or mount the disk it is on; or name another file with `--cache PATH`";
+    let why = format!("directory {} does not exist", directory.display());
+    let hint = "make the directory or mount its disk, or use another file with `--cache PATH`";
     fault(path, &why, Some(hint.to_owned()))
 }
 
@@ -206,38 +209,37 @@ fn system_refused(path: &Path, purpose: Purpose, source: &io::Error) -> Fault {
     let hint = match (source.kind(), purpose) {
         (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, _) => {
             let free =
-                free_bytes(path).map(|bytes| format!("{} are free there: ", show_size(bytes)));
+                free_bytes(path).map(|bytes| format!("{} are free there; ", brief_size(bytes)));
             Some(format!(
-                "{}ask for less with `--cache-size SIZE`, or name a file on another disk with \
-                 `--cache PATH`",
+                "{}use a smaller `--cache-size SIZE`, or a file on another disk with `--cache \
+                 PATH`",
                 free.unwrap_or_default()
             ))
         }
         (ErrorKind::FileTooLarge, _) => Some(
-            "no file may be so large there: ask for less with `--cache-size SIZE`, or name a file \
-             on another disk with `--cache PATH`"
+            "the file system does not allow files of this size: use a smaller `--cache-size \
+             SIZE`, or a file on another disk with `--cache PATH`"
                 .to_owned(),
         ),
         (ErrorKind::PermissionDenied, _) => Some(
-            "the user we run as must be able to read and write the file, and to make it where \
-             there is none"
+            "the user of this process must be able to read and write the file, or to create it"
                 .to_owned(),
         ),
         (ErrorKind::ReadOnlyFilesystem, Purpose::Serve) => {
-            Some("name a file on a disk that can be written to, with `--cache PATH`".to_owned())
+            Some("use a file on a writable disk with `--cache PATH`".to_owned())
         }
         (ErrorKind::IsADirectory, Purpose::Serve) => Some(format!(
-            "name a file in it, such as `--cache {}`",
+            "use a file in that directory, such as `--cache {}`",
             path.join("cache.img").display()
         )),
         (ErrorKind::NotADirectory, Purpose::Serve) => Some(NAME_ANOTHER.to_owned()),
         (ErrorKind::NotFound, Purpose::Look) => {
-            Some("`hashcache config show` says where the proxy has its cache".to_owned())
+            Some("`hashcache config show` prints the path of the cache".to_owned())
         }
         _ => None,
     };
     if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
-        let why = "it is neither a file nor a block device";
+        let why = "neither a file nor a block device";
         return fault(path, why, Some(NAME_ANOTHER.to_owned()));
     }
     fault(path, &source.to_string(), hint)
@@ -320,12 +322,12 @@ mod tests {
             needed_bytes,
         });
         assert_eq!(what, "cannot open /c.img: 4KiB is too small for a cache");
-        assert_eq!(hint.as_deref(), Some("the least is `--cache-size 6MiB`"));
+        assert_eq!(hint.as_deref(), Some("use at least `--cache-size 6MiB`"));
         let (_, hint) = told(&OpenError::Memory {
             memory_bytes: 1,
             needed_bytes,
         });
-        assert!(hint.unwrap().starts_with("the least is `--memory 6MiB`"));
+        assert!(hint.unwrap().starts_with("use at least `--memory 6MiB`"));
     }
 
     #[test]
@@ -341,7 +343,7 @@ mod tests {
         let (what, hint) = geometry("blocks of", "8192", "4096");
         assert_eq!(
             what,
-            "cannot open /c.img: it was made with blocks of 8KiB, not 4KiB"
+            "cannot open /c.img: the cache was made with blocks of 8KiB, not 4KiB"
         );
         let hint = hint.unwrap();
         for way in ["blocks of 8KiB", "`--cache PATH`", "remove the file"] {
@@ -364,7 +366,7 @@ mod tests {
         let (what, hint) = other(Resize::Smaller);
         assert_eq!(
             what,
-            "cannot open /c.img: it has 64MiB, not 32MiB: a cache does not shrink"
+            "cannot open /c.img: the cache has 64MiB, not 32MiB: a cache cannot shrink"
         );
         let hint = hint.unwrap();
         for way in ["`--cache-size 64MiB`", "remove the file"] {
@@ -372,7 +374,11 @@ mod tests {
         }
         assert!(other(Resize::Table).0.contains("`log-lru`"));
         let most_bytes = 2 << 40;
-        assert!(other(Resize::Above { most_bytes }).0.ends_with("to 2TiB"));
+        assert!(
+            other(Resize::Above { most_bytes })
+                .0
+                .ends_with("at most 2TiB")
+        );
         let least_bytes = (66 << 20) + 1;
         let hint = other(Resize::Between { least_bytes }).1.unwrap();
         assert!(hint.contains("`--cache-size 67MiB`"), "{hint}");
@@ -407,7 +413,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_told_with_what_is_free_and_both_ways_out() {
         let hint = refused(ErrorKind::StorageFull).1.unwrap();
-        assert!(hint.contains(" are free there: "), "{hint}");
+        assert!(hint.contains(" are free there; "), "{hint}");
         assert!(
             hint.contains("--cache-size") && hint.contains("--cache PATH"),
             "{hint}"
@@ -449,6 +455,6 @@ mod tests {
             what,
             "cannot open /c.img: format version 3, this build reads 2"
         );
-        assert!(hint.unwrap().contains("nothing in a cache needs saving"));
+        assert!(hint.unwrap().contains("a cache holds only copies"));
     }
 }

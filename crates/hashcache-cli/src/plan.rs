@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::fault::Fault;
 use crate::open_fault::{Purpose, cannot_open};
-use crate::units::{about_size, parse_size, show_size};
+use crate::units::{about_size, brief_size, parse_size, show_size};
 
 /// How long a disk is measured.
 const PROBE_TIME: Duration = Duration::from_secs(10);
@@ -31,16 +31,16 @@ const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
 /// What `hashcache plan` is asked.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// Size of the disk, or of the part of it that the cache may have
+    /// Size of the disk, or of the part for the cache
     #[arg(long, value_name = "SIZE")]
     disk: String,
-    /// Memory for the index and for hot content
+    /// Memory for the index and hot objects
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: String,
-    /// Mean size of an object
+    /// Mean object size
     #[arg(long, value_name = "SIZE", default_value = "8KiB")]
     object_size: String,
-    /// Random reads that the disk makes in a second [default: 90, a disk that spins]
+    /// Random reads per second of the disk [default: 90, a hard disk]
     #[arg(long, value_name = "COUNT", conflicts_with = "probe")]
     seeks: Option<f64>,
     /// Measure the disk for ten seconds: a directory on it, or a cache that is not in use
@@ -81,18 +81,15 @@ fn planned(args: &PlanArgs) -> Result<Plan, Fault> {
         .ok()
         .filter(|_| OBJECT_BYTES.contains(&object_bytes))
         .ok_or_else(|| {
-            let what = format!(
-                "--object-size: {} is not the size of an object",
-                args.object_size
-            );
-            Fault::new(what).hint("it is between 512 bytes and 1GiB")
+            let what = format!("--object-size: {} is not an object size", args.object_size);
+            Fault::new(what).hint("use a size from 512 bytes to 1GiB")
         })?;
     let seeks = args.seeks.unwrap_or(SEEKS_PER_S);
     if !(seeks.is_finite() && seeks >= 1.0) {
         return Err(Fault::new(format!(
-            "--seeks: {seeks} is no number of reads in a second"
+            "--seeks: {seeks} is not a number of reads per second"
         ))
-        .hint("old disks make 70, new ones 100 to 200; `--probe` measures"));
+        .hint("hard disks have 70 to 200; `--probe PATH` measures the disk"));
     }
     let probe = match &args.probe {
         Some(path) => Some(measured(path, disk_bytes)?),
@@ -139,9 +136,8 @@ fn measured(path: &Path, disk_bytes: u64) -> Result<Probe, Fault> {
         }
         let fault = Fault::new(what);
         match error {
-            MeasureError::Probe(ProbeError::NothingWritten { .. }) => fault.hint(
-                "name a directory on that disk: a file is made there, and gone when it is done",
-            ),
+            MeasureError::Probe(ProbeError::NothingWritten { .. }) => fault
+                .hint("give a directory on that disk: the measurement uses a temporary file there"),
             _ => fault,
         }
     })
@@ -330,26 +326,6 @@ fn flags_of(design: &Design) -> String {
     }
     flags
 }
-
-/// `bytes` exactly if that is short, as it is for what people ask for.
-fn brief_size(bytes: u64) -> String {
-    let exact = show_size(bytes);
-    if exact.len() <= BRIEF {
-        return exact;
-    }
-    let about = about_size(bytes);
-    for zeros in [".00", ".0"] {
-        if let Some((whole, unit)) = about.split_once(zeros)
-            && unit.starts_with(char::is_alphabetic)
-        {
-            return format!("{whole}{unit}");
-        }
-    }
-    about
-}
-
-/// Characters of a brief size.
-const BRIEF: usize = 8;
 
 #[cfg(test)]
 mod tests {

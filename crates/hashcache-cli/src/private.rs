@@ -72,11 +72,11 @@ impl Private {
         }
         if file.owner != user && file.owner != 0 {
             let what = format!(
-                "{path} belongs to user {}, and we run as user {user}",
+                "{path} belongs to user {}, not to user {user} of this process",
                 file.owner
             );
             return Err(Fault::new(what).hint(format!(
-                "`chown {user} {path}` if you trust what is in it, or run as its owner"
+                "`chown {user} {path}` if you trust its content, or run as its owner"
             )));
         }
         let (forbidden, mode) = self.forbidden();
@@ -114,8 +114,8 @@ impl Facts {
 
 fn may(open: u32) -> &'static str {
     match open & 0o022 {
-        0 => "others may read",
-        _ => "others may write to",
+        0 => "other users can read",
+        _ => "other users can write to",
     }
 }
 

@@ -26,7 +26,7 @@ use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
 use crate::output::{say, tell};
 use crate::private::Private;
 use crate::settings::{self, Effective, Environment, Source};
-use crate::units::show_size;
+use crate::units::{show_size, show_store_size};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
 /// an upstream connection as well, and the cache and logs need the rest.
@@ -159,10 +159,7 @@ fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
     }
     let intercept = values.intercept_ca.as_deref().map(|directory| {
         let authority = Authority::load(directory).map_err(|error| {
-            let fault = Fault::new(format!(
-                "cannot intercept by the authority in {}",
-                directory.display()
-            ));
+            let fault = Fault::new(format!("cannot use the CA in {}", directory.display()));
             let fault = match error.advice() {
                 Some(advice) => fault.hint(advice),
                 None => fault,
@@ -215,16 +212,16 @@ const ENGINES: [&str; 11] = [
 fn cannot_run(error: RunError) -> anyhow::Error {
     let hint = match &error {
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => {
-            "another program listens there: stop it, or name another `--listen` or `--admin`"
+            "another program uses this address: stop it, or use another `--listen` or `--admin`"
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-            "ports below 1024 are for root, or for those who have CAP_NET_BIND_SERVICE"
+            "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE"
         }
         RunError::Listen { source, .. } if source.kind() == ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address; 0.0.0.0 stands for all it has"
+            "this machine does not have this address; 0.0.0.0 means all its addresses"
         }
         RunError::AccessLog { .. } => {
-            "its directory must be there and the user we run as must be able to write to it"
+            "the directory must exist, and the user of this process must be able to write to it"
         }
         RunError::Identity(_) => {
             "`--tls-cert` names a file with the certificate and its chain, `--tls-key` one with \
@@ -266,8 +263,8 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
         let directory = directory(path);
         if *effective.source("cache") == Source::Default {
             let fault = || {
-                Fault::new(format!("cannot make {}", directory.display()))
-                    .hint("name another place for the cache with `--cache PATH`")
+                Fault::new(format!("cannot create {}", directory.display()))
+                    .hint("use another path for the cache with `--cache PATH`")
             };
             fs::create_dir_all(&directory).with_context(fault)?;
         } else if !directory.exists() {
@@ -279,7 +276,7 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
     }
     for setting in without_effect(effective) {
         let policy = effective.values.policy.name();
-        warn!(setting, policy, "setting does nothing with this policy");
+        warn!(setting, policy, "setting has no effect with this policy");
     }
     Ok(Cache::open(engine_config_now(effective))
         .map_err(|error| engine_fault(effective, &error))?)
@@ -372,7 +369,7 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
         warn!(
             asked = *clients,
             clients = most,
-            "fewer clients: too few open files allowed"
+            "fewer clients than configured: the limit on open files is too low"
         );
         *clients = most;
     }
@@ -435,7 +432,7 @@ fn greeting(
          next: {next}\n{https}",
         addresses.join(" "),
         caches.join(" "),
-        show_size(bytes),
+        show_store_size(bytes),
         values.policy.name(),
         show_size(values.memory),
     )

@@ -1,4 +1,4 @@
-//! `hashcache purge`: has a proxy that runs here take objects away, or ask about them anew.
+//! `hashcache purge`: asks a running proxy to remove objects or to mark them as stale.
 //!
 //! Called by `main`; asks the admin listener, whose address and token are where the proxy's own
 //! settings say.
@@ -20,43 +20,43 @@ use crate::settings::{self, Environment, Given, Source, Written, find};
 /// What is to be purged.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Takes effect at once, and returns when it will hold after a power cut.\n\
-    Exit status: 0 done, 2 could not."
+    after_help = "A purge takes effect at once. The command returns when the purge would also \
+    survive a power cut.\nExit status: 0 done, 2 failed."
 )]
 #[command(group = ArgGroup::new("what").required(true).multiple(true))]
 #[group(skip)]
 pub struct PurgeArgs {
-    /// A URL: the object and its variants
+    /// URL of an object; removes all its variants
     #[arg(group = "what", value_name = "URL")]
     url: Vec<String>,
-    /// All URLs that begin like this one
+    /// Remove all URLs that begin with this one
     #[arg(long, group = "what", value_name = "URL")]
     prefix: Vec<String>,
-    /// What the origin labelled so, in Surrogate-Key or xkey
+    /// Remove objects that the origin gave this label (Surrogate-Key or xkey)
     #[arg(long, group = "what", value_name = "LABEL")]
     label: Vec<String>,
-    /// What the origin of --origin put into this cache group (RFC 9875)
+    /// Remove the objects of this cache group (RFC 9875) of --origin
     #[arg(long, group = "what", value_name = "GROUP", requires = "origin")]
     group: Vec<String>,
-    /// The origin whose group it is
+    /// Origin of the cache group
     #[arg(long, value_name = "URL", requires = "group")]
     origin: Option<String>,
-    /// All that is stored
+    /// Remove all objects
     #[arg(long, group = "what")]
     everything: bool,
-    /// Keep it, but ask the origin before it is served again
+    /// Mark the objects as stale instead of removing them: the next request validates them
     #[arg(long)]
     soft: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The configuration file of the proxy
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file of the proxy
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The admin address of the proxy
+    /// Admin address of the proxy [default: from the configuration]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
-    /// The file with the token
+    /// File with the token [default: from the configuration]
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<String>,
 }
@@ -71,11 +71,11 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
     let effective = settings::load(args.config.as_deref(), args.given(), environment)?;
     let Some(admin) = effective.values.admin else {
         let fault = Fault::new("the proxy has no admin listener");
-        return Err(fault.hint("give it one with --admin").into());
+        return Err(fault.hint("start the proxy with `--admin ADDRESS`").into());
     };
     let Some(file) = &effective.values.admin_token_file else {
-        let fault = Fault::new("no token to purge with");
-        let hint = "name the proxy's --admin-token-file, or set HASHCACHE_ADMIN_TOKEN_FILE";
+        let fault = Fault::new("no token file is configured");
+        let hint = "give the proxy's `--admin-token-file FILE`, or set HASHCACHE_ADMIN_TOKEN_FILE";
         return Err(fault.hint(hint).into());
     };
     let token = token(file)?;
@@ -84,9 +84,9 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
     if status != 200 {
         let fault = Fault::new(format!("the proxy refused: {}", answer.trim()));
         return Err(match status {
-            401 => fault.hint("is it the same token file?"),
-            403 => fault.hint("start the proxy with --admin-token-file too"),
-            429 => fault.hint("purge URLs, or `--everything`: these need no room"),
+            401 => fault.hint("use the token file that the proxy uses"),
+            403 => fault.hint("start the proxy with `--admin-token-file FILE` too"),
+            429 => fault.hint("purge by URL, or use `--everything`: neither needs a ban"),
             _ => fault,
         }
         .into());
@@ -139,7 +139,7 @@ fn token(file: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("cannot read the token in {}", file.display()))?;
     let token = text.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let fault = Fault::new(format!("{} holds no token", file.display()));
+        let fault = Fault::new(format!("{} contains no token", file.display()));
         let hint = "a token is one line of 16 or more letters and digits";
         return Err(fault.hint(hint).into());
     }

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use crate::fault::Fault;
 
-/// Units of size, largest first, binary before decimal: `show_size` takes the first that fits.
+/// Units of size, largest first: `show_size` takes the first that is exact.
 ///
 /// A bare letter counts in 1024, as it does for nginx, Squid, docker and systemd.
 const SIZES: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
     ("TB", 1_000_000_000_000),
+    ("GiB", 1 << 30),
     ("GB", 1_000_000_000),
+    ("MiB", 1 << 20),
     ("MB", 1_000_000),
+    ("KiB", 1 << 10),
     ("KB", 1_000),
 ];
 
@@ -34,7 +34,7 @@ const TIMES: [(&str, u64); 5] = [
 pub fn parse_size(text: &str) -> Result<u64, Fault> {
     let wrong = || {
         Fault::new(format!("`{text}` is not a size"))
-            .hint("write a size as 64MiB, 20GiB, 1GB or plain bytes")
+            .hint("write a size as 64MiB, 20GiB, 1GB or a number of bytes")
     };
     let (number, unit) = split_number(text.trim());
     let unit_bytes = match unit.to_ascii_uppercase().as_str() {
@@ -65,8 +65,14 @@ pub fn parse_size(text: &str) -> Result<u64, Fault> {
         .checked_mul(unit_bytes)
         .and_then(|bytes| bytes.checked_add(fraction * unit_bytes / scale))
         .and_then(|bytes| u64::try_from(bytes).ok());
-    bytes.ok_or_else(|| Fault::new(format!("`{text}` is more than a machine can count")))
+    bytes.ok_or_else(|| Fault::new(format!("`{text}` is too large")))
 }
+
+/// Stores have a whole number of these: the engine rounds a size down.
+const STORE_UNIT: u64 = 4096;
+
+/// Length of a size that `brief_size` shows exactly.
+const BRIEF_CHARS: usize = 8;
 
 /// `bytes` in the largest unit that shows it exactly.
 pub fn show_size(bytes: u64) -> String {
@@ -77,6 +83,34 @@ pub fn show_size(bytes: u64) -> String {
         Some((name, unit)) => format!("{}{name}", bytes / unit),
         None => bytes.to_string(),
     }
+}
+
+/// The configured size of a store of `bytes`: a store made with `60GB` has 2,048 bytes less, which
+/// no large unit shows.
+pub fn show_store_size(bytes: u64) -> String {
+    let last = bytes.saturating_add(STORE_UNIT - 1);
+    let fitting = SIZES.iter().find_map(|&(_, unit)| {
+        let size = bytes.div_ceil(unit).checked_mul(unit)?;
+        (size <= last).then_some(size)
+    });
+    show_size(fitting.unwrap_or(bytes))
+}
+
+/// `bytes` for a person to read: exactly if that is short, otherwise in three digits.
+pub fn brief_size(bytes: u64) -> String {
+    let exact = show_size(bytes);
+    if exact.len() <= BRIEF_CHARS && (exact.ends_with('B') || bytes < 10_000) {
+        return exact;
+    }
+    let about = about_size(bytes);
+    for zeros in [".00", ".0"] {
+        if let Some((whole, unit)) = about.split_once(zeros)
+            && unit.starts_with(char::is_alphabetic)
+        {
+            return format!("{whole}{unit}");
+        }
+    }
+    about
 }
 
 /// `bytes` in three digits or four and the unit disks are sold by.
@@ -109,7 +143,7 @@ pub fn parse_time(text: &str) -> Result<Duration, Fault> {
         return Ok(Duration::ZERO);
     }
     if is_digits(rest) {
-        return Err(Fault::new(format!("`{text}` is a time without a unit"))
+        return Err(Fault::new(format!("the time `{text}` has no unit"))
             .hint(format!("did you mean `{rest}s`?")));
     }
     let mut total_ms: u64 = 0;
@@ -226,8 +260,39 @@ mod tests {
         ] {
             assert_eq!(parse_size(&show_size(bytes)).unwrap(), bytes);
         }
-        assert_eq!(show_size(64 << 20), "64MiB");
-        assert_eq!(show_size(1_000_000_000), "1GB");
+    }
+
+    #[test]
+    fn a_size_is_shown_in_the_largest_unit_that_is_exact() {
+        for (bytes, text) in [
+            (64 << 20, "64MiB"),
+            (1_000_000_000, "1GB"),
+            (60_000_000_000, "60GB"),
+            (2_000_000_000_000, "2TB"),
+            (3 << 29, "1536MiB"),
+            (1_024_000, "1000KiB"),
+            (4097, "4097"),
+        ] {
+            assert_eq!(show_size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_store_is_shown_as_it_was_asked_for() {
+        for asked in [60_000_000_000, 1_000_000_000, 64 << 20, 200 << 30, 4096] {
+            let made = asked / STORE_UNIT * STORE_UNIT;
+            assert_eq!(show_store_size(made), show_size(asked));
+        }
+        // Nothing rounder is near.
+        assert_eq!(show_store_size((1 << 30) + 4096), "1048580KiB");
+    }
+
+    #[test]
+    fn a_long_size_is_shown_in_three_digits() {
+        assert_eq!(brief_size(58_593_749 << 10), "60GB");
+        assert_eq!(brief_size(1_234_567), "1.23MB");
+        assert_eq!(brief_size(123_456_789), "123MB");
+        assert_eq!(brief_size(64 << 20), "64MiB");
     }
 
     #[test]

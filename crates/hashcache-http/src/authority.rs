@@ -248,28 +248,28 @@ pub(crate) fn split_scheme(text: &str) -> Option<Result<(Scheme, &str), TargetEr
 #[non_exhaustive]
 pub enum TargetError {
     /// The target has none of the forms its method may use.
-    #[error("request target in no form this method may use")]
+    #[error("request target has a form that this method does not allow")]
     Form,
     /// The scheme is neither `http` nor `https`.
     #[error("scheme is neither http nor https")]
     Scheme,
     /// Origin-form without a Host.
-    #[error("no Host")]
+    #[error("request has no Host field")]
     NoHost,
     /// The host is no name and no address in its usual spelling.
-    #[error("host is no name and no address in its usual spelling")]
+    #[error("host is neither a valid name nor an IP address")]
     Host,
     /// The port is not a number from 1 to 65535.
     #[error("port is not a number from 1 to 65535")]
     Port,
     /// User name or password in front of the host.
-    #[error("user name or password in an authority")]
+    #[error("authority contains a user name or password")]
     Userinfo,
     /// A `#` in a request target.
-    #[error("fragment in a request target")]
+    #[error("request target contains a fragment")]
     Fragment,
     /// A blank or control byte, or no `/` where the path begins.
-    #[error("path does not begin with / or holds a blank or control byte")]
+    #[error("path does not begin with /, or contains a space or control character")]
     Path,
 }
 

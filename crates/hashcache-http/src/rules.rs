@@ -338,10 +338,10 @@ fn parse_span(text: &str) -> Option<Seconds> {
 #[non_exhaustive]
 pub enum RuleError {
     /// The text is no list of rules; the source says where.
-    #[error("no list of freshness rules")]
+    #[error("cannot read freshness rules")]
     Toml(#[source] Box<toml::de::Error>),
     /// A rule has none or several of its three outcomes.
-    #[error("rule for {path}: exactly one of lifetime, heuristic and immutable must be given")]
+    #[error("rule for {path}: exactly one of lifetime, heuristic and immutable is needed")]
     Action {
         /// The rule's path patterns.
         path: String,

@@ -23,7 +23,7 @@ pub struct Pseudonym {
 
 /// The name is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("name is not made of letters, digits and !#$%&'*+-.^_`|~ alone")]
+#[error("name has characters other than letters, digits and !#$%&'*+-.^_`|~")]
 pub struct NoToken;
 
 impl Pseudonym {

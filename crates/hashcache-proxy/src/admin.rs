@@ -104,7 +104,7 @@ impl Admin {
                 }
                 // Out of descriptors, or a client gone at once: haste helps neither.
                 Err(error) => {
-                    tracing::debug!(%error, "admin connection not accepted");
+                    tracing::debug!(%error, "cannot accept an admin connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -126,7 +126,7 @@ impl Admin {
                         match &admin.purges {
                             Some(purges) => purges.answer(&head.headers, body).await,
                             None => {
-                                plain(StatusCode::NOT_FOUND, "nothing here; see /\n".to_owned())
+                                plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned())
                             }
                         }
                     }
@@ -154,13 +154,13 @@ impl Admin {
             Authority::Named(_) => Some(plain(
                 StatusCode::MISDIRECTED_REQUEST,
                 format!(
-                    "this is the admin listener; ask for it as localhost or as {}\n",
+                    "this is the admin listener; use the host localhost or {}\n",
                     local.ip()
                 ),
             )),
             Authority::Missing | Authority::Malformed => Some(plain(
                 StatusCode::BAD_REQUEST,
-                "one Host, please\n".to_owned(),
+                "the request needs exactly one Host field\n".to_owned(),
             )),
         }
     }
@@ -177,7 +177,7 @@ impl Admin {
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
             "/-/ready" => self.ready(),
             purge::PATH => not_allowed("POST"),
-            _ => plain(StatusCode::NOT_FOUND, "nothing here; see /\n".to_owned()),
+            _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
     }
 
@@ -277,7 +277,7 @@ fn index(reader: Reader) -> Response<Bytes> {
                 .iter()
                 .map(|(path, what)| format!("<dt><a href=\"{path}\">{path}</a><dd>{what}"))
                 .collect();
-            page::document("HashCache, for operators", &format!("<dl>{rows}</dl>"))
+            page::document("HashCache admin", &format!("<dl>{rows}</dl>"))
         }
         Reader::Program => PATHS
             .iter()
@@ -299,14 +299,14 @@ fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
 }
 
 const PATHS: [(&str, &str); 5] = [
-    ("/metrics", "for Prometheus, as OpenMetrics"),
-    ("/stats", "the same in short, as JSON"),
-    ("/-/healthy", "whether the process answers"),
+    ("/metrics", "metrics for Prometheus (OpenMetrics)"),
+    ("/stats", "the main metrics as JSON"),
+    ("/-/healthy", "health: 200 if the process answers"),
     (
         "/-/ready",
-        "whether to send it clients, and how store and clock are",
+        "readiness, and the state of the cache and the clock",
     ),
-    ("/-/purge", "POST what to purge, as JSON, with the token"),
+    ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Connections that are kept; beyond them the quietest goes once it was quiet for [`QUIET_TIME`],

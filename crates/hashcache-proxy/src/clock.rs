@@ -249,7 +249,7 @@ impl Clock {
             };
             // Once per spell of failure: a disk that is full stays full for a while.
             if let (Some(error), false) = (&error, failing) {
-                tracing::warn!(%error, "last known time not kept");
+                tracing::warn!(%error, "last known time not saved");
             }
             failing = error.is_some();
         }

@@ -232,25 +232,31 @@ impl fmt::Display for Failure {
             Self::DestinationDenied { address } => {
                 write!(f, "destination {address} is not allowed")
             }
-            Self::Loop => f.write_str("the request came back to us"),
+            Self::Loop => f.write_str("the request is in a loop"),
             Self::NameNotFound => f.write_str("the name does not exist"),
-            Self::NameError => f.write_str("the name could not be looked up"),
+            Self::NameError => f.write_str("the name lookup failed"),
             Self::NameTimeout(waited) => write!(f, "no answer to a name lookup in {waited:?}"),
             Self::Unreachable => f.write_str("no address of the destination can be reached"),
             Self::ConnectionRefused => f.write_str("the destination refuses connections"),
             Self::ConnectTimeout(waited) => write!(f, "no connection in {waited:?}"),
             Self::TlsCertificate(why) => write!(f, "the origin's certificate is {why}"),
-            Self::TlsAlert(alert) => write!(f, "the origin refused TLS: {alert}"),
-            Self::TlsProtocol(why) => write!(f, "no TLS with the origin: {why}"),
-            Self::ConnectionTerminated => f.write_str("the connection broke before the response"),
+            Self::TlsAlert(alert) => write!(f, "the origin ended the TLS handshake: {alert}"),
+            Self::TlsProtocol(why) => write!(f, "the TLS handshake failed: {why}"),
+            Self::ConnectionTerminated => {
+                f.write_str("the connection was closed before the response")
+            }
             Self::FirstByteTimeout(waited) => write!(f, "no first byte in {waited:?}"),
             Self::ReadTimeout(waited) => write!(f, "no further byte in {waited:?}"),
-            Self::ResponseIncomplete => f.write_str("the response broke off in its body"),
+            Self::ResponseIncomplete => {
+                f.write_str("the connection was closed in the middle of the response")
+            }
             Self::ResponseMalformed(reason) => write!(f, "the response is malformed: {reason}"),
             Self::UpstreamLimit => f.write_str("all upstream connections are busy"),
-            Self::NotCached => f.write_str("only a stored response was wanted and there is none"),
-            Self::NotImplemented(what) => write!(f, "not implemented: {what}"),
-            Self::Internal(what) => write!(f, "internal: {what}"),
+            Self::NotCached => {
+                f.write_str("the request was for a stored response only, and there is none")
+            }
+            Self::NotImplemented(what) => write!(f, "not supported: {what}"),
+            Self::Internal(what) => write!(f, "internal error: {what}"),
         }
     }
 }

@@ -88,10 +88,10 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
     let told = failure.explain(host.as_deref());
     let facts = [
         (
-            "Answer",
+            "Status",
             format!("{} ({})", status.as_u16(), failure.slug()),
         ),
-        ("Asked for", host.unwrap_or_default()),
+        ("Host", host.unwrap_or_default()),
         ("Request", context.request_id.to_string()),
         ("Proxy", printable(context.name)),
     ];
@@ -166,8 +166,8 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
         ..
     } = landing.engine;
     let mut facts = match landing.engine.store {
-        StoreState::Absent => "Nothing can be stored now.".to_owned(),
-        StoreState::Opening => "The store is being opened.".to_owned(),
+        StoreState::Absent => "The cache is out of service: nothing is stored.".to_owned(),
+        StoreState::Opening => "The cache is starting.".to_owned(),
         StoreState::Ready | StoreState::Degraded if objects_exact => {
             format!("{} objects are stored.", Grouped(objects))
         }
@@ -180,7 +180,7 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
         let percent = u128::from(hits) * 100 / u128::from(all);
         let _ = write!(
             facts,
-            " {} of {} requests ({percent} %) were answered from here.",
+            " {} of {} requests ({percent} %) were answered from the cache.",
             Grouped(hits),
             Grouped(all)
         );
@@ -188,21 +188,23 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
     let name = printable(landing.name);
     let https = match landing.intercepts {
         true => {
-            "That goes for some https:// sites too, on devices that \
-             <a href=/ca>trust this cache</a>; all others pass through unread."
+            "Some https:// sites are stored too, for devices that \
+             <a href=/ca>trust this cache</a>. All other https:// traffic passes through \
+             encrypted."
         }
-        false => "Pages of https:// sites pass through unread.",
+        false => "Traffic of https:// sites passes through encrypted and is not stored.",
     };
     let body = match landing.reader {
         Reader::Browser => {
             let mut main = format!(
-                "<p>This is {}, a web proxy that keeps what it fetches: what one has asked for, \
-                 the next one gets at once. {https}</p>\
+                "<p>{} is a caching web proxy: it stores what it fetches, so that the next request \
+                 for the same page is answered at once. {https}</p>\
                  <p class=a>{facts}</p>\
                  <h2>In a terminal</h2><pre>{}</pre>\
                  <h2>For apt, in /etc/apt/apt.conf.d/30proxy</h2><pre>{}</pre>\
-                 <h2>In a browser or a phone</h2><p>Set the proxy for HTTP and HTTPS to \
-                 <code>{}</code>, or automatic configuration to <code>{url}/proxy.pac</code>.</p>",
+                 <h2>In a browser or on a phone</h2><p>Set the proxy for HTTP and HTTPS to \
+                 <code>{}</code>, or use the automatic configuration \
+                 <code>{url}/proxy.pac</code>.</p>",
                 Escaped(&name),
                 Escaped(&lines),
                 Escaped(&apt),
@@ -218,15 +220,15 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
                     Escaped(&lines)
                 );
             }
-            document("The cache is here", &main)
+            document("This is a web cache", &main)
         }
         Reader::Program => {
             let mut text = format!(
-                "This is {name}, a web proxy that keeps what it fetches.\n{facts}\n\n\
+                "{name} is a caching web proxy.\n{facts}\n\n\
                  In a terminal:\n{lines}\n\nFor apt, in /etc/apt/apt.conf.d/30proxy:\n{apt}\n"
             );
             if landing.intercepts {
-                let _ = write!(text, "\nTo have https:// sites kept too, see {url}/ca\n");
+                let _ = write!(text, "\nTo cache https:// sites too, see {url}/ca\n");
             }
             for (mirror, setup) in &setups {
                 let lines = setup.lines.join("\n");

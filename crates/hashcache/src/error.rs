@@ -29,7 +29,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file or device ends before its store does.
-    #[error("{} has {length} bytes, its store {device_bytes}", path.display())]
+    #[error("{} has {length} bytes, but its store needs {device_bytes}", path.display())]
     Short {
         /// The file or device.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Too small for even one turn of the log.
-    #[error("{size_bytes} bytes are too few for a cache, it needs {needed_bytes}")]
+    #[error("{size_bytes} bytes are too few for a cache, which needs {needed_bytes}")]
     TooSmall {
         /// What there is.
         size_bytes: u64,
@@ -63,7 +63,7 @@ pub enum OpenError {
         needed_bytes: u64,
     },
     /// The store would be larger than positions in it can say.
-    #[error("a device of {size_bytes} bytes is too large, the most is {most_bytes}")]
+    #[error("a device of {size_bytes} bytes is too large, the maximum is {most_bytes}")]
     TooLarge {
         /// What was asked for, or what the device has.
         size_bytes: u64,
@@ -116,7 +116,7 @@ pub enum OpenError {
         needed_bytes: u64,
     },
     /// Too many devices, or none.
-    #[error("{count} devices are named, a store has 1 to {most}")]
+    #[error("{count} devices were given, a store has 1 to {most}")]
     Devices {
         /// How many were named.
         count: usize,
@@ -133,7 +133,7 @@ pub enum OpenError {
     },
     /// Two devices of a store with one number: they joined it apart from each other. Nothing was
     /// changed.
-    #[error("{} and {} joined their store apart from each other", path.display(), other.display())]
+    #[error("{} and {} were added to the store separately", path.display(), other.display())]
     Twins {
         /// The file or device.
         path: PathBuf,
@@ -179,20 +179,20 @@ impl OpenError {
 #[non_exhaustive]
 pub enum Resize {
     /// It would be smaller.
-    #[error("it does not shrink")]
+    #[error("a store cannot shrink")]
     Smaller,
     /// A place in the Disk Table follows from the size of the table: in one of another size nothing
     /// would be found.
-    #[error("a Disk Table does not grow")]
+    #[error("a Disk Table cannot grow")]
     Table,
     /// Its log counts units too small for more.
-    #[error("it grows to {most_bytes} at most")]
+    #[error("a store can grow to at most {most_bytes} bytes")]
     Above {
         /// The largest size it can have, bytes.
         most_bytes: u64,
     },
     /// There would be no room for another segment and the checkpoints of the larger index.
-    #[error("the next larger size is {least_bytes}")]
+    #[error("the next larger size is {least_bytes} bytes")]
     Between {
         /// The smallest size that is enough, bytes.
         least_bytes: u64,
@@ -205,13 +205,13 @@ pub enum Resize {
 pub enum PutError {
     /// Name empty, longer than [`crate::MAX_NAME`], or too long for the blocks of the store
     /// ([`crate::Config::block_bytes`]).
-    #[error("the name has {length} bytes, 1 to 4096 are possible, or fewer in small blocks")]
+    #[error("the name has {length} bytes, but 1 to 4096 are allowed, fewer with small slots")]
     Name {
         /// Its length, bytes.
         length: usize,
     },
     /// Metadata longer than [`crate::MAX_METADATA`].
-    #[error("the metadata has {length} bytes, at most 65536 are possible")]
+    #[error("the metadata has {length} bytes, but at most 65536 are allowed")]
     Metadata {
         /// Its length, bytes.
         length: usize,
@@ -220,7 +220,7 @@ pub enum PutError {
     #[error("no memory for pending writes")]
     Full,
     /// The content does not have the length that was announced.
-    #[error("{written} bytes were written of {announced} announced")]
+    #[error("{written} of {announced} announced bytes were written")]
     Length {
         /// Bytes written.
         written: u64,
@@ -228,10 +228,10 @@ pub enum PutError {
         announced: u64,
     },
     /// A newer put or a remove of the same name came first.
-    #[error("a newer version or a remove of the name came first")]
+    #[error("a newer version of the object was stored, or the object was removed")]
     Superseded,
     /// The writer was told to go on without storing.
-    #[error("the object was passed on without being stored")]
+    #[error("the object was delivered without being stored")]
     Bypassed,
     /// The device has failed or the cache is closed.
     #[error("the store is out of service")]
@@ -249,7 +249,7 @@ pub enum ReadError {
         offset: u64,
     },
     /// The put this reader follows was given up.
-    #[error("the write was given up at offset {offset}")]
+    #[error("the write was aborted at offset {offset}")]
     Aborted {
         /// Bytes that had been written.
         offset: u64,

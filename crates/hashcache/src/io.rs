@@ -115,7 +115,7 @@ fn serve(shared: &Shared) {
         };
         // Jobs do not panic; if one did, the others must still be served.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!("a read panicked, its caller gets a miss");
+            tracing::error!("a read panicked; its caller gets a miss");
         }
     }
 }

@@ -26,17 +26,18 @@ use workload::Sizes;
 /// What can be measured.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Fill a store past its end and ask it as in the paper: 60 % hits, 80 % cacheable
+    /// Measure each policy: fill a store, then send requests as in the paper
     #[command(after_help = ENGINE_HELP)]
     Engine(Box<EngineArgs>),
 }
 
 const ENGINE_HELP: &str = "\
-Objects come in pages of related ones, asked for by eight clients in turn; `grouped` is told
-which belong together. Reads and seeks are counted at the device: what memory answers takes none.
-On a modelled disk (throttle:70 seeks a second, throttle:hdd-7200, throttle:seek=8ms,rate=120MB/s)
-requests/s are what the disk would let through, whatever this machine is; otherwise they are those
-of one client that waits for each answer.";
+60 % of the requests are hits and 80 % of the responses can be cached. Objects belong to pages, and
+eight clients request the objects of a page in turn; with --grouped the store knows which objects
+belong together. Reads and seeks are counted at the device, so an answer from memory costs none.
+On a modelled disk (throttle:70 is 70 seeks per second, throttle:hdd-7200,
+throttle:seek=8ms,rate=120MB/s), requests/s is the rate that disk would reach, on any machine. On
+other devices it is the rate of one client that waits for each answer.";
 
 /// What `hashcache bench engine` is asked.
 #[derive(Args, Clone, Debug)]
@@ -44,38 +45,38 @@ pub struct EngineArgs {
     /// Policy to measure, or `all`
     #[arg(long, value_name = "POLICY", default_value = "all")]
     policy: String,
-    /// Rows of the index of `log` that an object may be in, 1 or 2 [default: 2, for `all` both]
+    /// Index rows of `log` in which a name may be, 1 or 2 [default: 2; with `all`, both]
     #[arg(long, value_name = "COUNT")]
     rows: Option<u8>,
-    /// Put related objects of `log` or `log-lru` side by side and read them together [`all`: both]
+    /// Write and read the objects of a page together (log, log-lru) [with `all`: both ways]
     #[arg(long)]
     grouped: bool,
-    /// Objects of a page, which are asked for together; 1: none are related
+    /// Objects per page; 1 means unrelated objects
     #[arg(long, value_name = "COUNT", default_value_t = 13,
           value_parser = clap::value_parser!(u64).range(1..=256))]
     related: u64,
-    /// Objects that the store has room for
+    /// Objects that fit in the store
     #[arg(long, value_name = "COUNT", default_value_t = 50_000)]
     objects: u64,
-    /// Requests once it is full [default: as many as objects]
+    /// Requests to measure, once the store is full [default: the number of objects]
     #[arg(long, value_name = "COUNT")]
     requests: Option<u64>,
-    /// Sizes of objects: `web` (log-normal, median 3 KB), or `fixed:SIZE`
+    /// Object sizes: `web` (log-normal, median 3 KB) or `fixed:SIZE`
     #[arg(long, value_name = "MODEL", default_value = "web")]
     size_model: String,
-    /// Where the store is: `throttle:DISK` (modelled), `memory`, or `file`
+    /// Device of the store: `throttle:DISK` (a modelled disk), `memory` or `file`
     #[arg(long, value_name = "DEVICE", default_value = "throttle:70")]
     device: String,
-    /// Directory for the file of `--device file` [default: that of temporary files]
+    /// Directory for the file of `--device file` [default: the system's temporary directory]
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
-    /// Size of a slot of the Disk Table [default: as objects need it]
+    /// Slot size of the Disk Table [default: fits three quarters of the objects]
     #[arg(long, value_name = "SIZE")]
     block: Option<String>,
-    /// Memory for hot objects, and for what is read along with them
+    /// Memory for hot objects and objects read together with them
     #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     hot: String,
-    /// Where sizes and requests come from
+    /// Seed of the random sizes and requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON
@@ -150,12 +151,12 @@ fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
     let policies = match args.policy.parse::<PolicyKind>() {
         Ok(policy) => vec![policy],
         Err(_) if all => PolicyKind::ALL.to_vec(),
-        Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or take `all`")),
+        Err(error) => return Err(Fault::new(format!("--policy: {error}")).hint("or use `all`")),
     };
     let groups = |policy: &PolicyKind| matches!(policy, PolicyKind::Log | PolicyKind::LogLru);
     if args.grouped && !policies.iter().any(groups) {
-        let fault = Fault::new("--grouped: only `log` and `log-lru` can");
-        return Err(fault.hint("take `--policy log` or `--policy log-lru`"));
+        let fault = Fault::new("--grouped: works only with `log` and `log-lru`");
+        return Err(fault.hint("use `--policy log` or `--policy log-lru`"));
     }
     let forms = |policy: PolicyKind| match rows {
         _ if !groups(&policy) => vec![(Rows::Two, false)],
@@ -181,8 +182,8 @@ fn sizes(text: &str) -> Result<Sizes, Fault> {
         return Ok(Sizes::Web);
     }
     let Some(size) = text.strip_prefix("fixed:") else {
-        let what = format!("--size-model: there is no `{text}`");
-        return Err(Fault::new(what).hint("take `web`, or `fixed:8KiB`"));
+        let what = format!("--size-model: `{text}` is unknown");
+        return Err(Fault::new(what).hint("use `web`, or `fixed:8KiB`"));
     };
     let bytes = parse_size(size).map_err(|fault| fault.at("--size-model"))?;
     let fits = u32::try_from(bytes)
@@ -190,9 +191,9 @@ fn sizes(text: &str) -> Result<Sizes, Fault> {
         .filter(|bytes| FIXED_BYTES.contains(bytes));
     fits.map(Sizes::Fixed).ok_or_else(|| {
         Fault::new(format!(
-            "--size-model: objects of {size} cannot be measured"
+            "--size-model: {size} is not an object size for this benchmark"
         ))
-        .hint("they have 1 byte to 1MiB here")
+        .hint("use 1 byte to 1MiB")
     })
 }
 
@@ -203,8 +204,8 @@ fn medium(text: &str) -> Result<Medium, Fault> {
         _ => {}
     }
     let Some(disk) = text.strip_prefix("throttle:") else {
-        let what = format!("--device: there is no `{text}`");
-        return Err(Fault::new(what).hint("take `throttle:70`, `memory` or `file`"));
+        let what = format!("--device: `{text}` is unknown");
+        return Err(Fault::new(what).hint("use `throttle:70`, `memory` or `file`"));
     };
     let model: Result<DiskModel, _> = disk.parse();
     model
@@ -229,10 +230,7 @@ fn within(flag: &str, count: u64) -> Result<u64, Fault> {
     if COUNTS.contains(&count) {
         return Ok(count);
     }
-    Err(
-        Fault::new(format!("{flag}: {count} is too few or too many"))
-            .hint("take 1000 to 1000000000"),
-    )
+    Err(Fault::new(format!("{flag}: {count} is out of range")).hint("use 1000 to 1000000000"))
 }
 
 fn headline(args: &EngineArgs, plan: &Plan<'_>) -> String {

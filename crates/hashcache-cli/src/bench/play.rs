@@ -315,8 +315,8 @@ impl Stage {
 }
 
 fn wrong(request: Request) -> Fault {
-    Fault::new(format!("{} was answered with other bytes", name(request)))
-        .hint("this is a bug of HashCache, and the worst there is: please report it")
+    Fault::new(format!("{} was answered with wrong bytes", name(request)))
+        .hint("this is a serious bug in HashCache: please report it")
 }
 
 fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
@@ -324,7 +324,7 @@ fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
         if memory_available().is_some_and(|available| size > available) {
             let fault = Fault::new(format!("a store of {} does not fit", show_size(size)));
             return Err(fault
-                .hint("ask for fewer `--objects`, or take `--device file`")
+                .hint("use fewer `--objects`, or `--device file`")
                 .into());
         }
         let size = usize::try_from(size).context("more memory than can be addressed")?;
@@ -334,7 +334,7 @@ fn device(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     let path = plan.directory.join(file);
     // Ours, and nobody's who guessed the name.
     let made = OpenOptions::new().write(true).create_new(true).open(&path);
-    made.with_context(|| format!("cannot make {}", path.display()))?;
+    made.with_context(|| format!("cannot create {}", path.display()))?;
     let device = FileDevice::open(&path, Some(size)).map_err(|error| {
         let why = match error {
             FileError::Locked => "another process has it".to_owned(),

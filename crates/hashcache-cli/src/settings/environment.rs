@@ -158,7 +158,9 @@ fn unknown(variable: &str) -> Fault {
     let name = name.replace("__", ".");
     match super::suggest::nearest(&name, keys::spellings().chain(["config"])) {
         Some(meant) => fault.hint(format!("did you mean `{}`?", name_of(meant))),
-        None => fault.hint("variables that begin with `HASHCACHE_` are settings; unset this one"),
+        None => {
+            fault.hint("variables that begin with `HASHCACHE_` must be settings: unset this one")
+        }
     }
 }
 

@@ -90,8 +90,8 @@ impl Reader<'_> {
                     self.mirrors(line, tables);
                 }
                 _ if name == RULE => {
-                    let fault =
-                        Fault::new("`rule` takes tables").hint("begin each with `[[rule]]`");
+                    let fault = Fault::new("`rule` must be an array of tables")
+                        .hint("start each rule with `[[rule]]`");
                     self.fault(line, fault);
                 }
                 DeValue::Table(table) if keys::is_table(&inner) => self.table(table, &inner),
@@ -109,8 +109,7 @@ impl Reader<'_> {
                     }
                     (Some(found), None) => {
                         let kind = value.get_ref().type_str();
-                        let fault =
-                            Fault::new(format!("`{}` does not take a {kind}", found.key.name));
+                        let fault = Fault::new(format!("`{}` cannot be a {kind}", found.key.name));
                         self.fault(line, fault);
                     }
                     (None, _) => self.fault(line, keys::unknown(&name)),
@@ -313,7 +312,7 @@ mod tests {
     fn a_table_where_a_value_belongs_is_refused() {
         assert_eq!(
             faults("[memory]\nsize = 1\n"),
-            ["a.toml:1: `memory` does not take a table"]
+            ["a.toml:1: `memory` cannot be a table"]
         );
     }
 
@@ -364,10 +363,13 @@ mod tests {
 
     #[test]
     fn a_rule_that_is_no_table_is_refused() {
-        assert_eq!(faults("rule = \"x\"\n"), ["a.toml:1: `rule` takes tables"]);
+        assert_eq!(
+            faults("rule = \"x\"\n"),
+            ["a.toml:1: `rule` must be an array of tables"]
+        );
         assert_eq!(
             faults("[rule]\nhost = \"a\"\n"),
-            ["a.toml:1: `rule` takes tables"]
+            ["a.toml:1: `rule` must be an array of tables"]
         );
     }
 }

@@ -46,6 +46,24 @@ pub enum Shown {
     List(Vec<String>),
 }
 
+impl Shown {
+    /// The value as TOML writes it; `None` where there is none.
+    pub fn toml(&self) -> Option<toml::Value> {
+        Some(match self {
+            Self::Nothing => return None,
+            Self::Text(text) => toml::Value::String(text.clone()),
+            // TOML's integers end at 2^63; no machine has that many of anything that is counted.
+            Self::Number(number) => {
+                toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX))
+            }
+            Self::Truth(yes) => toml::Value::Boolean(*yes),
+            Self::List(items) => {
+                toml::Value::Array(items.iter().cloned().map(toml::Value::String).collect())
+            }
+        })
+    }
+}
+
 /// How a key reads what was written into the values.
 #[derive(Clone, Copy)]
 pub enum Form {
@@ -414,11 +432,11 @@ pub fn is_table(prefix: &str) -> bool {
 pub fn unknown(name: &str) -> Fault {
     let fault = Fault::new(format!("unknown key `{name}`"));
     if name == "config" {
-        return fault.hint("a configuration file cannot name another one");
+        return fault.hint("a configuration file cannot include another one");
     }
     match suggest::nearest(name, spellings().chain(["limits", "intercept", "rule"])) {
         Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-        None => fault.hint("`hashcache config show` lists every key"),
+        None => fault.hint("`hashcache config example` lists every key"),
     }
 }
 
@@ -454,8 +472,9 @@ fn reload(word: &str) -> Result<ClientReload, Fault> {
         _ => parse_time(word)
             .map(|time| ClientReload::IgnoreWithin(Seconds::new(time.as_secs())))
             .map_err(|_| {
-                Fault::new(format!("`{word}` is neither `validate` nor a time"))
-                    .hint("write `10s` to ignore reloads of what is no older than that")
+                Fault::new(format!("`{word}` is neither `validate` nor a time")).hint(
+                    "write a time such as `10s` to ignore reloads of responses younger than that",
+                )
             }),
     }
 }
@@ -470,8 +489,8 @@ fn wait(word: &str) -> Result<CollapseWait, Fault> {
         "satellite" => Ok(CollapseWait::Satellite),
         "lan" => Ok(CollapseWait::Lan),
         _ => parse_time(word).map(CollapseWait::Within).map_err(|_| {
-            Fault::new(format!("`{word}` is none of satellite, lan and a time"))
-                .hint("write `2s` to wait two seconds for the same fetch at the most")
+            Fault::new(format!("`{word}` is not satellite, lan or a time"))
+                .hint("write a time such as `2s` to wait at most two seconds for a running fetch")
         }),
     }
 }
@@ -486,11 +505,12 @@ fn truth(word: &str) -> Result<bool, Fault> {
 
 fn address(word: &str) -> Result<SocketAddr, Fault> {
     word.parse().map_err(|_| {
-        let fault = Fault::new(format!("`{word}` is not an address with a port"));
+        let fault = Fault::new(format!("`{word}` is not an IP address with a port"));
         let port = word.rsplit(':').next().unwrap_or(word);
         match port.parse::<u16>() {
             Ok(port) => fault.hint(format!(
-                "write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} or [::]:{port} for all"
+                "write 127.0.0.1:{port} for this machine only, 0.0.0.0:{port} or [::]:{port} for \
+                 all"
             )),
             Err(_) => fault.hint("write it as 127.0.0.1:3128 or [::1]:3128"),
         }
@@ -520,22 +540,20 @@ fn address_or_none(word: &str) -> Result<Option<SocketAddr>, Fault> {
 fn origin(word: &str) -> Result<Option<Origin>, Fault> {
     let why = match word.parse::<Origin>() {
         Ok(origin) => return Ok(Some(origin)),
-        Err(_) if !word.contains("://") => "it begins with no scheme".to_owned(),
-        Err(TargetError::Path) => "it has a path, and what clients ask for has its own".to_owned(),
+        Err(_) if !word.contains("://") => "it has no scheme".to_owned(),
+        Err(TargetError::Path) => "it has a path; requests bring their own path".to_owned(),
         Err(error) => error.to_string(),
     };
-    Err(Fault::new(format!(
-        "`{word}` is not an origin to stand in front of: {why}"
-    ))
-    .hint("write it as http://127.0.0.1:8080"))
+    Err(
+        Fault::new(format!("`{word}` is not the origin of a site: {why}"))
+            .hint("write it as http://127.0.0.1:8080"),
+    )
 }
 
 fn public_url(word: &str) -> Result<Option<Origin>, Fault> {
     word.parse().map(Some).map_err(|error: TargetError| {
-        Fault::new(format!(
-            "`{word}` is not a URL under which clients reach a proxy: {error}"
-        ))
-        .hint("write it as http://cache.lan:3128")
+        Fault::new(format!("`{word}` is not the URL of a proxy: {error}"))
+            .hint("write it as http://cache.lan:3128")
     })
 }
 
@@ -546,15 +564,15 @@ fn fail(word: &str) -> Result<Fail, Fault> {
 /// A host without a port: a site has its names by whatever port leads here.
 fn host(word: &str) -> Result<Host, Fault> {
     Host::parse(word).map_err(|_| {
-        Fault::new(format!("`{word}` is not a host"))
+        Fault::new(format!("`{word}` is not a host name"))
             .hint("write a name or an address, without a port")
     })
 }
 
 fn host_pattern(word: &str) -> Result<HostPattern, Fault> {
     word.parse().map_err(|error| {
-        Fault::new(format!("`{word}` names no hosts to intercept: {error}"))
-            .hint("write a name, or `*.example.org` for all below one")
+        Fault::new(format!("`{word}` is not a host to intercept: {error}"))
+            .hint("write a host name, or `*.example.org` for every host below example.org")
     })
 }
 
@@ -565,12 +583,12 @@ fn name(word: &str) -> Result<String, Fault> {
         return Ok(word.to_owned());
     }
     Err(Fault::new(format!("`{word}` is not a name for a proxy"))
-        .hint("a letter, then letters, digits, `-`, `.` and `_`"))
+        .hint("use a letter, then letters, digits, `-`, `.` and `_`"))
 }
 
 fn path(word: &str) -> Result<PathBuf, Fault> {
     if word.is_empty() {
-        return Err(Fault::new("a path cannot be empty"));
+        return Err(Fault::new("the path is empty"));
     }
     Ok(PathBuf::from(word))
 }
@@ -585,15 +603,15 @@ fn access_log(word: &str) -> Result<AccessLog, Fault> {
 
 fn count(word: &str) -> Result<usize, Fault> {
     match word.parse() {
-        Ok(0) => Err(Fault::new("at least 1 is needed")),
+        Ok(0) => Err(Fault::new("the number must be at least 1")),
         Ok(number) => Ok(number),
-        Err(_) => Err(Fault::new(format!("`{word}` is not a count"))),
+        Err(_) => Err(Fault::new(format!("`{word}` is not a whole number"))),
     }
 }
 
 fn share(word: &str) -> Result<u8, Fault> {
     let share = word.parse().ok().filter(|share| (1..=100).contains(share));
-    share.ok_or_else(|| Fault::new(format!("`{word}` is not a share of 1 to 100 parts of 100")))
+    share.ok_or_else(|| Fault::new(format!("`{word}` is not a percentage from 1 to 100")))
 }
 
 /// What the engine can size an index for.
@@ -606,7 +624,7 @@ fn object_size(word: &str) -> Result<u32, Fault> {
     size.ok_or_else(|| {
         let ends = [OBJECT_SIZES.start(), OBJECT_SIZES.end()].map(|&end| show_size(end.into()));
         Fault::new(format!(
-            "the mean size of an object lies from {} to {}",
+            "the mean object size must be from {} to {}",
             ends[0], ends[1]
         ))
     })
@@ -622,8 +640,8 @@ pub fn block(word: &str) -> Result<u32, Fault> {
         .filter(|size| size.is_power_of_two() && BLOCKS.contains(size));
     size.ok_or_else(|| {
         let ends = [BLOCKS.start(), BLOCKS.end()].map(|&end| show_size(end.into()));
-        Fault::new(format!("`{word}` is not a size of blocks")).hint(format!(
-            "it is a power of two from {} to {}",
+        Fault::new(format!("`{word}` is not a slot size")).hint(format!(
+            "use a power of two from {} to {}",
             ends[0], ends[1]
         ))
     })
@@ -636,7 +654,7 @@ fn workers(word: &str) -> Result<usize, Fault> {
     let workers = count(word)?;
     if workers > WORKERS_MAX {
         return Err(Fault::new(format!(
-            "more than {WORKERS_MAX} workers help nobody"
+            "at most {WORKERS_MAX} workers are allowed"
         )));
     }
     Ok(workers)
@@ -644,7 +662,7 @@ fn workers(word: &str) -> Result<usize, Fault> {
 
 fn positive_size(word: &str) -> Result<u64, Fault> {
     match parse_size(word)? {
-        0 => Err(Fault::new("the size cannot be 0")),
+        0 => Err(Fault::new("the size must not be 0")),
         bytes => Ok(bytes),
     }
 }
@@ -657,7 +675,7 @@ fn memory_size(word: &str) -> Result<usize, Fault> {
 fn positive_time(word: &str) -> Result<std::time::Duration, Fault> {
     let time = parse_time(word)?;
     if time.is_zero() {
-        Err(Fault::new("the time cannot be 0"))
+        Err(Fault::new("the time must not be 0"))
     } else {
         Ok(time)
     }

@@ -11,7 +11,7 @@ use crate::fault::Fault;
 
 /// Reads a mirror. No URL holds a blank, so blanks stand between them.
 pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
-    let example = "write it as pypi=URL, or pypi:NAME=URL where there are several of a kind";
+    let example = "write it as pypi=URL, or as pypi:NAME=URL if there are several of a kind";
     let mut urls = word.split_ascii_whitespace();
     let first = urls.next().unwrap_or_default();
     let Some((place, url)) = first.split_once('=') else {
@@ -25,7 +25,7 @@ pub fn read_mirror(word: &str) -> Result<Mirror, Fault> {
     let files: Vec<Target> = urls
         .map(|url| {
             Target::parse_url(url).map_err(|error| {
-                Fault::new(format!("`{url}` is not a place of files: {error}"))
+                Fault::new(format!("`{url}` is not a URL of files: {error}"))
                     .hint("write it as https://files.example.org, or https://example.org/packages/")
             })
         })
@@ -37,9 +37,11 @@ fn mirror_fault(error: MirrorError) -> Fault {
     let cause = std::error::Error::source(&error).map(|source| format!(": {source}"));
     let fault = Fault::new(format!("{error}{}", cause.unwrap_or_default()));
     match error {
-        MirrorError::Name { .. } => fault.hint("a letter or digit, then also `-`, `_` and `.`"),
-        MirrorError::Url { .. } => fault.hint("it begins with http:// or https://"),
-        MirrorError::Files { .. } => fault.hint("leave them out"),
+        MirrorError::Name { .. } => {
+            fault.hint("use a letter or digit, then letters, digits, `-`, `_` and `.`")
+        }
+        MirrorError::Url { .. } => fault.hint("start it with http:// or https://"),
+        MirrorError::Files { .. } => fault.hint("remove the URLs after the first"),
         _ => fault,
     }
 }
@@ -74,7 +76,7 @@ impl MirrorTable {
         let parts = self.files.iter().chain([&self.url, &self.kind]);
         for part in parts.chain(&self.name) {
             if part.is_empty() || part.contains(|c: char| c.is_ascii_whitespace()) {
-                return Err(Fault::new(format!("`{part}` is empty or holds a blank")));
+                return Err(Fault::new(format!("`{part}` is empty or contains a space")));
             }
         }
         let name = self.name.as_ref().map(|name| format!(":{name}"));
@@ -109,7 +111,7 @@ mod tests {
             ("http://a.test/", "`http://a.test/` is not a mirror"),
             (
                 "pipy=http://a.test/",
-                "`pipy` is none of pypi, npm, crates, apt",
+                "`pipy` is not one of pypi, npm, crates, apt",
             ),
             ("npm:=http://a.test/", "`` is not a name for a mirror"),
             ("npm:a/b=http://a.test/", "`a/b` is not a name for a mirror"),
@@ -120,11 +122,11 @@ mod tests {
             ("npm=http://a.test/?x", "`http://a.test/?x` has a query"),
             (
                 "npm=http://a.test/ http://b.test",
-                "an index of npm names no files of other hosts",
+                "an npm index does not link files on other hosts",
             ),
             (
                 "pypi=http://a.test/ ftp://b.test/x",
-                "`ftp://b.test/x` is not a place of files: scheme",
+                "`ftp://b.test/x` is not a URL of files: scheme",
             ),
             ("", "`` is not a mirror"),
         ] {

@@ -11,6 +11,7 @@ mod file;
 mod given;
 mod keys;
 mod mirror;
+mod reference;
 mod suggest;
 mod values;
 mod words;
@@ -28,6 +29,9 @@ pub use keys::{
 };
 #[cfg(test)]
 pub use mirror::read_mirror;
+pub use reference::{
+    DefaultValue, ENTRIES, Entry, MIRROR_ABOUT, MIRROR_FIELDS, RULE_ABOUT, RULE_FIELDS, Topic, help,
+};
 pub use values::Values;
 
 use hashcache_http::{RuleSpec, Rules};
@@ -103,10 +107,10 @@ fn read_file(
 fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
     let fault = Fault::new(format!("cannot read configuration file {}", path.display()));
     let fault = match error.kind() {
-        io::ErrorKind::NotFound => {
-            fault.hint("name the file with `--config FILE`, or leave it out")
+        io::ErrorKind::NotFound => fault.hint("check the path, or start without `--config`"),
+        io::ErrorKind::PermissionDenied => {
+            fault.hint("the user of this process must be able to read it")
         }
-        io::ErrorKind::PermissionDenied => fault.hint("it must be readable by the user we run as"),
         _ => fault,
     };
     anyhow::Error::new(error).context(fault)
@@ -198,13 +202,13 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
     let (certificates, keys) = (values.tls_cert.len(), values.tls_key.len());
     if certificates != keys {
         let fault = Fault::new(format!(
-            "`tls_cert` names {certificates} files and `tls_key` {keys}"
+            "`tls_cert` has {certificates} files and `tls_key` has {keys}"
         ));
         let fault = fault.hint("each certificate needs its key, in the same order");
         faults.push(fault.at(effective.source("tls_cert")));
     }
     if values.accelerate.is_none() && certificates > 0 {
-        let fault = Fault::new("`tls_cert` is for a site, and `accelerate` names none");
+        let fault = Fault::new("`tls_cert` needs `accelerate`: it is for an accelerated site");
         faults.push(fault.at(effective.source("tls_cert")));
     }
     let tls = values
@@ -212,8 +216,8 @@ fn tls_contradictions(effective: &Effective) -> Vec<Fault> {
         .iter()
         .find(|listen| listen.speaks == Some(Speaks::Tls));
     if let Some(listen) = tls.filter(|_| certificates == 0) {
-        let fault = Fault::new(format!("{listen} speaks TLS, and there is no certificate"));
-        let fault = fault.hint("name one with `--tls-cert FILE` and `--tls-key FILE`");
+        let fault = Fault::new(format!("{listen} needs a certificate for TLS"));
+        let fault = fault.hint("add `--tls-cert FILE` and `--tls-key FILE`");
         faults.push(fault.at(effective.source("listen")));
     }
     faults
@@ -229,14 +233,12 @@ fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
             true => "intercept.lists",
             false => "intercept.hosts",
         };
-        let fault = Fault::new("hosts are to be intercepted, and there is no authority for it");
-        let fault =
-            fault.hint("make one with `hashcache ca init` and name it: `--intercept-ca DIR`");
+        let fault = Fault::new("intercepting hosts needs a certificate authority");
+        let fault = fault.hint("make one with `hashcache ca init`, then add `--intercept-ca DIR`");
         faults.push(fault.at(effective.source(key)));
     }
     if values.intercept_ca.is_some() && values.accelerate.is_some() {
-        let fault =
-            Fault::new("`intercept` is for a forward proxy, and `accelerate` makes it another");
+        let fault = Fault::new("`intercept` works only in a forward proxy, not with `accelerate`");
         faults.push(fault.at(effective.source("intercept.ca")));
     }
     faults
@@ -247,7 +249,7 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
     if values.listen.is_empty() {
-        let fault = Fault::new("`listen` names no address, so nobody could connect");
+        let fault = Fault::new("`listen` is empty: clients could not connect");
         faults.push(fault.at(effective.source("listen")));
     }
     for (at, listen) in values.listen.iter().enumerate() {
@@ -256,24 +258,23 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
         let earlier = &values.listen[..at];
         if port != 0 && earlier.iter().any(|it| it.address == listen.address) {
             faults.push(
-                Fault::new(format!("{listen} is listed twice")).at(effective.source("listen")),
+                Fault::new(format!("{listen} is in the list twice")).at(effective.source("listen")),
             );
         }
         if port != 0 && values.admin == Some(listen.address) {
-            let fault = Fault::new(format!("{listen} is given to clients and to `admin`"));
-            faults.push(fault.hint("admin pages are for operators only: give them another port"));
+            let fault = Fault::new(format!("`listen` and `admin` both use {listen}"));
+            faults.push(fault.hint("use another port for `admin`: clients must not reach it"));
         }
     }
     faults.extend(tls_contradictions(effective));
     faults.extend(intercept_contradictions(effective));
     if values.accelerate.is_none() && !values.accelerate_host.is_empty() {
-        let fault = Fault::new("`accelerate_host` names hosts of a site, and `accelerate` no site");
+        let fault = Fault::new("`accelerate_host` needs `accelerate`");
         faults.push(fault.at(effective.source("accelerate_host")));
     }
     if values.accelerate.is_some() && !values.mirror.is_empty() {
-        let fault =
-            Fault::new("`mirror` is for a forward proxy, and `accelerate` makes it another");
-        let fault = fault.hint("run two of them, each with a cache of its own");
+        let fault = Fault::new("`mirror` works only in a forward proxy, not with `accelerate`");
+        let fault = fault.hint("run two proxies, each with its own cache");
         faults.push(fault.at(effective.source("mirror")));
     }
     for (n, mirror) in values.mirror.iter().enumerate() {
@@ -283,31 +284,33 @@ fn contradictions(effective: &Effective) -> Vec<Fault> {
             .any(|earlier| earlier.name() == name)
         {
             let kind = mirror.kind();
-            let fault = Fault::new(format!("two mirrors are called `{name}`"));
-            let fault = fault.hint(format!("name one of them: {kind}:NAME={}", mirror.url()));
+            let fault = Fault::new(format!("two mirrors have the name `{name}`"));
+            let fault = fault.hint(format!(
+                "give one of them another name: {kind}:NAME={}",
+                mirror.url()
+            ));
             faults.push(fault.at(effective.source("mirror")));
         }
     }
     if values.cache.is_empty() {
-        let fault =
-            Fault::new("there is no place for the cache: neither HOME nor XDG_CACHE_HOME is set");
+        let fault = Fault::new("no path for the cache: neither HOME nor XDG_CACHE_HOME is set");
         let fault = if *effective.source("cache") == Source::Default {
             fault
         } else {
-            Fault::new("`cache` names no file").at(effective.source("cache"))
+            Fault::new("`cache` is empty").at(effective.source("cache"))
         };
-        faults.push(fault.hint("say where with `--cache PATH`"));
+        faults.push(fault.hint("give a file or a block device with `--cache PATH`"));
     }
     for (n, path) in values.cache.iter().enumerate() {
         if values.cache[..n].contains(path) {
-            let fault = Fault::new(format!("`cache` names {} twice", path.display()));
+            let fault = Fault::new(format!("`cache` has {} twice", path.display()));
             faults.push(fault.at(effective.source("cache")));
         }
     }
     if values.max_object_size() > values.cache_size {
         let fault = Fault::new("`max_object_size` is larger than `cache_size`");
         let fault = fault.hint(format!(
-            "ask for at most {}, or for a larger cache",
+            "use at most {}, or a larger cache",
             show_size(values.cache_size)
         ));
         faults.push(fault.at(effective.source("max_object_size")));

@@ -157,8 +157,8 @@ fn all_faults_of_all_sources_are_told_at_once() {
         [
             "a.toml:1: unknown key `memroy`",
             "a.toml:2: cache_size: `big` is not a size",
-            "HASHCACHE_POLICY: `lru` is none of log, log-lru, set-mem, set-mem-lru, set, basic",
-            "--admin: `everywhere` is not an address with a port",
+            "HASHCACHE_POLICY: `lru` is not one of log, log-lru, set-mem, set-mem-lru, set, basic",
+            "--admin: `everywhere` is not an IP address with a port",
         ]
     );
 }
@@ -211,36 +211,36 @@ fn what_contradicts_itself_is_refused() {
     for (file, what) in [
         (
             "listen = []",
-            "a.toml:1: `listen` names no address, so nobody could connect",
+            "a.toml:1: `listen` is empty: clients could not connect",
         ),
         (
             "listen = [\"127.0.0.1:1\", \"127.0.0.1:1\"]",
-            "a.toml:1: 127.0.0.1:1 is listed twice",
+            "a.toml:1: 127.0.0.1:1 is in the list twice",
         ),
         (
             "accelerate = \"http://a\"\ntls_cert = \"c\"",
-            "a.toml:2: `tls_cert` names 1 files and `tls_key` 0",
+            "a.toml:2: `tls_cert` has 1 files and `tls_key` has 0",
         ),
         (
             "tls_cert = \"c\"\ntls_key = \"k\"",
-            "a.toml:1: `tls_cert` is for a site, and `accelerate` names none",
+            "a.toml:1: `tls_cert` needs `accelerate`: it is for an accelerated site",
         ),
         (
             "listen = \"https://127.0.0.1:1\"",
-            "a.toml:1: https://127.0.0.1:1 speaks TLS, and there is no certificate",
+            "a.toml:1: https://127.0.0.1:1 needs a certificate for TLS",
         ),
         (
             "listen = [\"127.0.0.1:1\", \"h2c://127.0.0.1:1\"]",
-            "a.toml:1: h2c://127.0.0.1:1 is listed twice",
+            "a.toml:1: h2c://127.0.0.1:1 is in the list twice",
         ),
-        ("cache = []", "a.toml:1: `cache` names no file"),
+        ("cache = []", "a.toml:1: `cache` is empty"),
         (
             "cache = [\"/a\", \"/b\", \"/a\"]",
-            "a.toml:1: `cache` names /a twice",
+            "a.toml:1: `cache` has /a twice",
         ),
         (
             "listen = \"127.0.0.1:3180\"",
-            "127.0.0.1:3180 is given to clients and to `admin`",
+            "`listen` and `admin` both use 127.0.0.1:3180",
         ),
         (
             "max_object_size = \"2GiB\"",
@@ -315,7 +315,7 @@ fn without_a_home_the_cache_needs_a_place() {
     let faults = outcome.unwrap_err().0;
     assert_eq!(
         faults[0].hint.as_deref(),
-        Some("say where with `--cache PATH`")
+        Some("give a file or a block device with `--cache PATH`")
     );
     let flags = vec![flag("cache", "/c.img")];
     assert!(assemble(None, "", flags, &environment(&[])).is_ok());
@@ -370,15 +370,15 @@ fn hosts_are_intercepted_by_an_authority_and_on_a_forward_proxy_alone() {
     for (file, told) in [
         (
             "[intercept]\nhosts = [\"a.test\"]",
-            "there is no authority for it",
+            "needs a certificate authority",
         ),
         (
             "[intercept]\nlists = [\"cacheable\"]",
-            "there is no authority for it",
+            "needs a certificate authority",
         ),
         (
             "accelerate = \"http://a\"\n[intercept]\nca = \"c\"",
-            "is for a forward proxy",
+            "works only in a forward proxy",
         ),
         (
             "[intercept]\nca = \"c\"\nhosts = [\"*.org\"]",
@@ -386,11 +386,11 @@ fn hosts_are_intercepted_by_an_authority_and_on_a_forward_proxy_alone() {
         ),
         (
             "[intercept]\nca = \"c\"\nnever = [\"10.0.0.1\"]",
-            "it is an address",
+            "it is an IP address",
         ),
         (
             "[intercept]\nca = \"c\"\nlists = [\"cachable\"]",
-            "is none of cacheable",
+            "is not one of cacheable",
         ),
     ] {
         assert!(fault(file).contains(told), "{}", fault(file));
@@ -470,13 +470,13 @@ fn a_wrong_mirror_names_its_line_and_two_of_a_name_are_refused() {
         ),
         (
             "[[mirror]]\nkind = \"np\"\nurl = \"http://a.test\"\n",
-            "a.toml:4: mirror: `np` is none of pypi, npm, crates, apt",
+            "a.toml:4: mirror: `np` is not one of pypi, npm, crates, apt",
         ),
         (
             "[[mirror]]\nkind = \"npm\"\nurl = \"http://a.test\"\nfile = []\n",
             "a.toml:7: mirror: unknown field `file`",
         ),
-        (fine, "a.toml:1: two mirrors are called `npm`"),
+        (fine, "a.toml:1: two mirrors have the name `npm`"),
     ] {
         let whats = whats(assembled(&format!("{fine}{wrong}"), &[], vec![]));
         assert_eq!(whats.len(), 1, "{whats:?}");
@@ -485,7 +485,7 @@ fn a_wrong_mirror_names_its_line_and_two_of_a_name_are_refused() {
     let both = format!("accelerate = \"http://site.test\"\n{fine}");
     let refused = whats(assembled(&both, &[], vec![]));
     assert!(
-        refused[0].contains("`mirror` is for a forward proxy"),
+        refused[0].contains("`mirror` works only in a forward proxy"),
         "{refused:?}"
     );
 }

@@ -11,7 +11,7 @@ pub(super) fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Faul
         .map(|&(_, value)| value)
         .ok_or_else(|| {
             let names: Vec<&str> = words.iter().map(|&(name, _)| name).collect();
-            let fault = Fault::new(format!("`{word}` is none of {}", names.join(", ")));
+            let fault = Fault::new(format!("`{word}` is not one of {}", names.join(", ")));
             match suggest::nearest(word, names) {
                 Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
                 None => fault,

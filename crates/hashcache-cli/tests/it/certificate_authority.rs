@@ -32,7 +32,7 @@ fn an_authority_is_made_once_and_then_shown() {
 
     let again = home.hashcache(&["ca", "init", "--dir=ca"], &[]);
     assert_eq!((again.status, again.stdout.as_str()), (Some(2), ""));
-    assert!(again.stderr.contains("there already"), "{}", again.stderr);
+    assert!(again.stderr.contains("exists already"), "{}", again.stderr);
     assert!(
         again.stderr.contains("\nhint: devices that trust"),
         "{}",
@@ -109,7 +109,7 @@ fn what_cannot_be_is_told_with_what_to_do() {
         (
             &["show", "--dir=none"][..],
             "cannot show a certificate authority: cannot read none/signer.pem: No such file",
-            "`hashcache ca init` makes one",
+            "make one with `hashcache ca init`",
         ),
         (
             &["init", "--dir=none/ca"],
@@ -118,12 +118,12 @@ fn what_cannot_be_is_told_with_what_to_do() {
         ),
         (
             &["init", "--dir=ca", "--only=*.test"],
-            "cannot make a certificate authority: `*.test` is no domain",
-            "all below it",
+            "cannot make a certificate authority: `*.test` is not a domain",
+            "all its subdomains",
         ),
         (
             &["init", "--dir=ca", "--name="],
-            "cannot make a certificate authority: `` is no name",
+            "cannot make a certificate authority: `` is not a valid name",
             "characters",
         ),
     ] {

@@ -54,12 +54,46 @@ fn there_is_a_manual_page_for_every_subcommand() {
         "hashcache",
         "hashcache-config",
         "hashcache-config-show",
+        "hashcache-config-example",
         "hashcache-man",
     ] {
         let path = home.path().join(format!("pages/man1/{page}.1"));
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{page}: {error}"));
         assert!(text.contains(".SH NAME"), "{page}");
     }
+    let file = fs::read_to_string(home.path().join("pages/man1/hashcache.toml.5")).unwrap();
+    for part in [".SH CACHE", "limits.head_time", "heuristic"] {
+        assert!(file.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn help_is_grouped_by_topic_with_everyday_flags_first() {
+    let help = Home::new().hashcache(&["proxy", "--help"], &[]).stdout;
+    let headings: Vec<&str> = help
+        .lines()
+        .filter_map(|line| line.strip_suffix(':'))
+        .filter(|line| line.chars().all(char::is_alphabetic))
+        .collect();
+    assert_eq!(
+        headings,
+        [
+            "Options", "Listen", "Cache", "Access", "HTTPS", "Mirrors", "Logs", "Expert"
+        ]
+    );
+    assert!(help.contains("-c, --config <FILE>"), "{help}");
+    let at = |flag: &str| help.find(flag).unwrap();
+    assert!(at("--cache-size") < at("--policy") && at("--policy") < at("--rows"));
+}
+
+#[test]
+fn the_sample_configuration_is_a_configuration_without_errors() {
+    let home = Home::new();
+    let sample = home.hashcache(&["config", "example"], &[]);
+    assert_eq!((sample.status, sample.stderr.as_str()), (Some(0), ""));
+    home.file("sample.toml", &sample.stdout);
+    let outcome = home.hashcache(&["config", "check", "sample.toml"], &[]);
+    assert_eq!(outcome.status, Some(0), "{outcome:?}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn a_file_that_is_wrong_is_told_line_by_line_with_status_1() {
         "hashcache: a.toml:2: unknown key `memroy`\n\
          hint: did you mean `memory`?\n\
          hashcache: a.toml:3: cache_size: `big` is not a size\n\
-         hint: write a size as 64MiB, 20GiB, 1GB or plain bytes\n"
+         hint: write a size as 64MiB, 20GiB, 1GB or a number of bytes\n"
     );
 }
 

@@ -121,7 +121,7 @@ fn who_has_an_authority_is_told_of_its_certificates() {
     let (root, bundle) = (read("root.pem").unwrap(), read("bundle.pem").unwrap());
     let expected = [format!("{bundle}.\n").repeat(8), format!("{root}.\n")].concat();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
-    let line = "# Other devices find the certificate at http://127.0.0.1:3128/ca\n";
+    let line = "# Other devices get the certificate from http://127.0.0.1:3128/ca\n";
     assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
 
     let told = home.hashcache(&[&flags[..], &["--json"]].concat(), &[]);
@@ -141,7 +141,7 @@ fn nobody_is_told_of_certificates_that_cannot_be_read() {
     assert_eq!((outcome.status, &outcome.stderr[..]), (Some(0), ""));
     assert!(!outcome.stdout.contains("CERT="), "{}", outcome.stdout);
     assert!(
-        outcome.stdout.contains("cannot be read here"),
+        outcome.stdout.contains("cannot be read by this user"),
         "{}",
         outcome.stdout
     );

@@ -68,7 +68,7 @@ fn a_directory_that_was_named_is_not_made() {
     let (what, hint) = told(&outcome);
     assert_eq!(
         what,
-        "hashcache: cannot open disk/cache.img: there is no directory disk"
+        "hashcache: cannot open disk/cache.img: directory disk does not exist"
     );
     assert!(hint.contains("mount"), "{hint}");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
@@ -130,7 +130,7 @@ fn a_port_or_a_log_that_cannot_be_had_is_named() {
 #[test]
 fn one_cache_named_twice_is_refused() {
     let outcome = refused(&Home::new(), &["--cache=a", "--memory=1GiB", "--cache=a"]);
-    let fault = "hashcache: --cache: `cache` names a twice";
+    let fault = "hashcache: --cache: `cache` has a twice";
     assert!(outcome.stderr.starts_with(fault), "{outcome:?}");
 }
 
@@ -154,10 +154,10 @@ fn several_caches_are_one_store_and_a_stranger_is_refused() {
     let strangers = refused(&home, &["--cache=c.img", "--cache=d.img"]);
     let (what, hint) = told(&strangers);
     assert!(
-        what.ends_with("d.img: it belongs to another store than c.img"),
+        what.ends_with("d.img: it belongs to another cache than c.img"),
         "{what}"
     );
-    assert!(hint.contains("one store"), "{hint}");
+    assert!(hint.contains("of one cache"), "{hint}");
 }
 
 /// A proxy whose every word is listened to.
@@ -440,7 +440,7 @@ fn a_cache_that_was_damaged_cut_or_never_made_is_told_apart_by_check() {
     let check = || home.hashcache(&["check", "c.img"], &[]);
     let well = check();
     assert_eq!(well.status, Some(0), "{well:?}");
-    assert!(well.stdout.contains("all well"), "{well:?}");
+    assert!(well.stdout.contains("no damage"), "{well:?}");
 
     let mut bytes = fs::read(&path).unwrap();
     bytes[4096 + 500] ^= 1;
@@ -455,7 +455,7 @@ fn a_cache_that_was_damaged_cut_or_never_made_is_told_apart_by_check() {
     bytes[4096 + 500] ^= 1;
     bytes.truncate(bytes.len() - 12_345);
     fs::write(&path, &bytes).unwrap();
-    let short = "the file is 12345 bytes short of the 32MiB it was made with";
+    let short = "the file was cut: 12345 bytes of 32MiB are missing";
     let cut = check();
     assert_eq!(cut.status, Some(1), "{cut:?}");
     assert!(told(&cut).0.ends_with(short), "{cut:?}");
@@ -469,7 +469,10 @@ fn a_cache_that_was_damaged_cut_or_never_made_is_told_apart_by_check() {
     fs::write(&path, b"").unwrap();
     let empty = check();
     assert_eq!(empty.status, Some(2), "{empty:?}");
-    assert!(empty.stderr.contains("c.img: it is empty"), "{empty:?}");
+    assert!(
+        empty.stderr.contains("c.img: the file is empty"),
+        "{empty:?}"
+    );
 }
 
 #[test]
@@ -478,7 +481,7 @@ fn a_token_file_that_will_not_do_is_told_at_once_and_another_one_needs_a_restart
     home.file("short", "five5");
     let config = home.file("h.toml", "admin_token_file = \"short\"");
     let mut proxy = Running::start(&home, &["--config=h.toml"]);
-    let line = proxy.says("no token of 16 bytes");
+    let line = proxy.says("fewer than 16 bytes");
     assert!(line.contains("short"), "{line}");
     fs::write(&config, "admin_token_file = \"other\"").unwrap();
     proxy.signal(Signal::HUP);

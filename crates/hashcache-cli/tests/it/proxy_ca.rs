@@ -101,8 +101,8 @@ async fn operators_are_told_of_the_end_of_the_authority() {
     const LIFE: Duration = Duration::from_secs(5 * 365 * 86_400);
     let metric = "hashcache_ca_expires_timestamp_seconds";
     for (age, said) in [
-        (LIFE - 29 * DAY, "certificate authority ends soon"),
-        (LIFE + DAY, "certificate authority has ended"),
+        (LIFE - 29 * DAY, "certificate authority expires soon"),
+        (LIFE + DAY, "certificate authority has expired"),
     ] {
         let home = Home::new();
         let authority = authority(&home, age);

@@ -519,10 +519,7 @@ async fn a_key_of_its_own_takes_a_host_off_the_list_of_those_never_to_be_interce
     fs::rename(&ca, &away).unwrap();
     proxy.signal(Signal::HUP);
     let said = proxy.says("configuration not reloaded");
-    assert!(
-        said.contains("cannot intercept by the authority in ca"),
-        "{said}"
-    );
+    assert!(said.contains("cannot use the CA in ca"), "{said}");
     let reach = program.reach(&proxy, "www.mybank.localhost", site.port());
     assert_ne!(*shown(&reach.await.unwrap()), site.certificate);
     fs::rename(&away, &ca).unwrap();
@@ -1036,21 +1033,21 @@ fn an_authority_that_cannot_be_had_is_named_and_hosts_need_one() {
         &[],
     );
     assert_eq!(outcome.status, Some(2), "{outcome:?}");
-    let told = "hashcache: cannot intercept by the authority in none: ";
+    let told = "hashcache: cannot use the CA in none: ";
     assert!(outcome.stderr.contains(told), "{outcome:?}");
     assert!(
         outcome.stderr.contains("`hashcache ca init`"),
         "{outcome:?}"
     );
     for (more, told) in [
-        (&["--intercept=a.test"][..], "there is no authority for it"),
+        (&["--intercept=a.test"][..], "needs a certificate authority"),
         (
             &["--intercept-list=cacheable"],
-            "there is no authority for it",
+            "needs a certificate authority",
         ),
         (
             &["--intercept-ca=ca", "--intercept=127.0.0.1"],
-            "it is an address",
+            "it is an IP address",
         ),
         (
             &["--intercept-ca=ca", "--intercept=*.test"],
@@ -1058,7 +1055,7 @@ fn an_authority_that_cannot_be_had_is_named_and_hosts_need_one() {
         ),
         (
             &["--intercept-ca=ca", "--accelerate=http://127.0.0.1:9"],
-            "is for a forward proxy",
+            "works only in a forward proxy",
         ),
     ] {
         let outcome = home.hashcache(&[&flags[..], more].concat(), &[]);

@@ -19,7 +19,7 @@ fn a_cache_file_that_others_may_write_or_read_is_refused_with_the_command_that_m
         home.mode("c.img", mode);
         let outcome = refused(&home, &["--cache=c.img", "--cache-size=32MiB"]);
         let (what, hint) = told(&outcome);
-        assert!(what.contains("others may"), "{mode:o}: {what}");
+        assert!(what.contains("other users can"), "{mode:o}: {what}");
         assert!(hint.starts_with("`chmod 600 c.img`"), "{hint}");
     }
     for mode in [0o640, 0o600] {
@@ -52,7 +52,7 @@ fn a_token_or_a_key_that_others_may_read_is_refused() {
         home.mode(name, ill);
         let outcome = refused(&home, &flags);
         let (what, hint) = told(&outcome);
-        assert!(what.contains("others may"), "{name} {ill:o}: {what}");
+        assert!(what.contains("other users can"), "{name} {ill:o}: {what}");
         let command = format!("{name}`");
         assert!(
             hint.starts_with("`chmod ") && hint.contains(&command),

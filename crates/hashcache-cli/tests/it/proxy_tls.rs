@@ -107,7 +107,7 @@ fn a_certificate_that_cannot_be_had_is_named() {
     let site = pair("a.test");
     write(&home, &site, &pair("a.test"));
     for (key, expected) in [
-        ("--tls-key=site.key", "does not go with its key"),
+        ("--tls-key=site.key", "does not match its key"),
         ("--tls-key=none.key", "cannot read a key from none.key"),
         ("--tls-key=site.pem", "cannot read a key from site.pem"),
     ] {

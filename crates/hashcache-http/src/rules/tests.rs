@@ -145,9 +145,9 @@ fn bad_rules_say_what_is_wrong() {
             "[[rule]]\npath = '/<dec:3>'\nimmutable = true",
             "not <hex:N>",
         ),
-        ("[[rule]]\npath = []\nimmutable = true", "no list"),
-        ("[[rule]]\npath = '/x'\nlifetim = '1d'", "no list"),
-        ("[[rules]]\npath = '/x'", "no list"),
+        ("[[rule]]\npath = []\nimmutable = true", "cannot read"),
+        ("[[rule]]\npath = '/x'\nlifetim = '1d'", "cannot read"),
+        ("[[rules]]\npath = '/x'", "cannot read"),
     ] {
         let error = Rules::from_toml(text).unwrap_err().to_string();
         assert!(error.contains(wanted), "{text:?}: {error}");

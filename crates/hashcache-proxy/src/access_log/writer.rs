@@ -172,7 +172,7 @@ impl Scribe {
             Ok(()) => {
                 self.desk.written.fetch_add(lines(&self.batch), Relaxed);
                 if self.retry_at.take().is_some() {
-                    tracing::info!("access log written again");
+                    tracing::info!("access log works again");
                 }
             }
             Err(error) => {

@@ -65,7 +65,12 @@ impl Purges {
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(_) => return error(StatusCode::PAYLOAD_TOO_LARGE, "at most 256 KiB of JSON"),
+            Err(_) => {
+                return error(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "the JSON is larger than 256 KiB",
+                );
+            }
         };
         let (what, effect) = match self.asked(&body) {
             Ok(asked) => asked,
@@ -86,11 +91,11 @@ impl Purges {
                  everything",
             ),
             Err(PurgeError::TooLong) => {
-                error(StatusCode::URI_TOO_LONG, "a URL so long is never stored")
+                error(StatusCode::URI_TOO_LONG, "the URL is too long to be stored")
             }
             Err(PurgeError::NotDurable) => error(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "purged, but the store is out of service: it may be back after a restart",
+                "purged, but the cache disk failed: the objects may be back after a restart",
             ),
         }
     }
@@ -102,7 +107,7 @@ pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
         Ok(token) => Some(token),
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%error, %path, "no token: the admin listener takes no purges");
+            tracing::warn!(%error, %path, "no valid token: the admin listener refuses purges");
             None
         }
     }
@@ -114,16 +119,16 @@ pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
     let facts = file.metadata()?;
     // At the start that is refused with the command that mends it; this is what was changed since.
     if facts.mode() & OTHERS != 0 {
-        return Err(io::Error::other("others may write to it or read it"));
+        return Err(io::Error::other("other users can read it or write to it"));
     }
     let mut token = Vec::new();
     file.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
     if u64::try_from(token.len()).is_ok_and(|bytes| bytes > TOKEN_MAX) {
-        return Err(io::Error::other("it holds more than 4 KiB"));
+        return Err(io::Error::other("it has more than 4 KiB"));
     }
     let token = token.trim_ascii();
     if token.len() < TOKEN_MIN {
-        return Err(io::Error::other("it holds fewer than 16 bytes"));
+        return Err(io::Error::other("it has fewer than 16 bytes"));
     }
     Ok(token.to_vec())
 }
@@ -137,13 +142,13 @@ impl Purges {
         let Some(path) = &self.token_file else {
             return Some(error(
                 StatusCode::FORBIDDEN,
-                "no token is set: name a file that holds one with --admin-token-file",
+                "no token is configured: start the proxy with --admin-token-file FILE",
             ));
         };
         let Some(token) = token(path) else {
             return Some(error(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "the token file cannot be read or holds fewer than 16 bytes",
+                "the token file cannot be read, or has fewer than 16 bytes",
             ));
         };
         let given = fields.get(AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -151,7 +156,7 @@ impl Purges {
         if given.is_some_and(|given| is_equal(given.trim_ascii(), &token)) {
             return None;
         }
-        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token, please");
+        let mut refusal = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
         let bearer = HeaderValue::from_static("Bearer");
         refusal.headers_mut().insert(WWW_AUTHENTICATE, bearer);
         Some(refusal)
@@ -161,7 +166,7 @@ impl Purges {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(mut object) = value else {
-            return Err("a JSON object, please".to_owned());
+            return Err("the content is not a JSON object".to_owned());
         };
         let soft = take_truth(&mut object, "soft")?;
         let mut what = Vec::new();
@@ -188,15 +193,15 @@ impl Purges {
                 let group = |group: String| What::Group(origin.clone(), group.into_bytes());
                 what.extend(groups.into_iter().map(group));
             }
-            _ => return Err("a group is one of an origin: name both".to_owned()),
+            _ => return Err("`group` needs exactly one `origin`".to_owned()),
         }
         if let Some(unknown) = object.keys().next() {
             return Err(format!(
-                "`{unknown}` is none of url, prefix, label, group, origin, everything, soft"
+                "`{unknown}` is not one of url, prefix, label, group, origin, everything, soft"
             ));
         }
         if what.is_empty() || what.len() > MOST {
-            return Err("name 1 to 1000 things to purge".to_owned());
+            return Err("1 to 1000 purges are allowed in a request".to_owned());
         }
         Ok((what, if soft { Effect::Soft } else { Effect::Hard }))
     }

@@ -368,6 +368,6 @@ pub(crate) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure>
     };
     (!is_ours).then_some(Failure::Refused {
         status: StatusCode::MISDIRECTED_REQUEST,
-        reason: "this connection is for another host",
+        reason: "this connection was made for another host",
     })
 }

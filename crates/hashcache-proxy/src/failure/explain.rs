@@ -33,158 +33,160 @@ impl Failure {
         let (title, happened, advice): (_, Cow<'static, str>, Cow<'static, str>) = match self {
             Self::Refused { status, reason } => (
                 refused_title(*status),
-                format!("The request was not passed on: {reason}.").into(),
-                "This is a fault of the program that asked, not of the site. If it is your own \
-                 program, mend the request; if not, update it or tell its makers."
+                format!("The proxy did not forward the request: {reason}.").into(),
+                "The fault is in the program that sent the request, not in the site. Update the \
+                 program, or report the problem to its authors."
                     .into(),
             ),
             Self::ClientDenied { client } => (
                 "This proxy does not serve your device",
                 format!("Your address, {client}, is not on this proxy’s list of clients.").into(),
                 format!(
-                    "If it should be, ask whoever runs the proxy to start it with \
+                    "If it should be, ask the operator of the proxy to start it with \
                      --allow-client {client} (or with your whole network)."
                 )
                 .into(),
             ),
             Self::ClientLimit => (
                 "Too many connections",
-                "Your device, or all devices together, hold as many connections to this proxy as \
+                "Your device, or all devices together, have as many connections to this proxy as \
                  it allows."
                     .into(),
-                "Close what you do not need and try again in a few seconds.".into(),
+                "Close some pages or downloads, and try again in a few seconds.".into(),
             ),
             Self::ConnectPortDenied { port } => (
-                "This port is not open through the proxy",
-                format!("A connection to port {port} of {site} was asked for.").into(),
+                "The proxy does not allow this port",
+                format!("The request was for a connection to port {port} of {site}.").into(),
                 format!(
-                    "If it is needed, ask whoever runs the proxy to start it with \
+                    "If you need it, ask the operator of the proxy to start it with \
                      --allow-connect-port {port}."
                 )
                 .into(),
             ),
             Self::PortDenied { port } => (
-                "This port is not open through the proxy",
-                format!("A page at port {port} of {site} was asked for, where no web server is.")
+                "The proxy does not allow this port",
+                format!("The request was for a page at port {port} of {site}, not a web port.")
                     .into(),
                 format!(
-                    "If there is one, ask whoever runs the proxy to start it with --allow-port \
-                     {port}."
+                    "If there is a web server, ask the operator of the proxy to start it with \
+                     --allow-port {port}."
                 )
                 .into(),
             ),
             Self::DestinationDenied { address } => (
-                "This address is not reachable through the proxy",
+                "The proxy does not connect to this address",
                 format!(
-                    "The address of {site} is {address}. This proxy does not go there: it is \
-                     private, or on the list of refused destinations."
+                    "The address of {site} is {address}. It is private, or on the proxy’s list of \
+                     refused destinations."
                 )
                 .into(),
                 format!(
-                    "If it is meant to be reached, go there without the proxy, or ask whoever \
-                     runs it to start it with --allow-destination {address}."
+                    "Open the site without the proxy, or ask the operator of the proxy to start it \
+                     with --allow-destination {address}."
                 )
                 .into(),
             ),
             Self::Loop => (
-                "The request goes in a circle",
-                "It came back to this proxy after it had been sent on.".into(),
-                "The settings of this proxy or of one behind it point back here. Whoever runs \
-                 them must mend that; trying again does not help."
+                "The request is in a loop",
+                "This proxy received a request that it had already forwarded.".into(),
+                "The settings of this proxy, or of a proxy behind it, point back here. Tell the \
+                 operator; trying again does not help."
                     .into(),
             ),
             Self::NameNotFound => (
-                "There is no site of this name",
-                format!("The name service says that {site} does not exist.").into(),
+                "The site does not exist",
+                format!("There is no site with the name {site} (DNS).").into(),
                 "Check the spelling of the address.".into(),
             ),
             Self::NameError => (
-                "The site’s name could not be looked up",
-                format!("The name service had no usable answer about {site}.").into(),
-                "Try again in a minute. If other sites fail too, the line or the name service is \
-                 down: tell whoever runs this network."
+                "The name lookup failed",
+                format!("The name server (DNS) had no usable answer for {site}.").into(),
+                "Try again in a minute. If other sites fail too, the connection or the name server \
+                 is down: tell the operator of this network."
                     .into(),
             ),
             Self::NameTimeout(waited) => (
-                "The name service is silent",
-                format!("No answer about {site} within {}.", Seconds(*waited)).into(),
-                "The line may be down or busy. Try again in a minute; pages that are stored here \
-                 still work."
+                "The name server does not answer",
+                format!("No answer from the name server for {site} in {}.", Seconds(*waited))
+                    .into(),
+                "The connection to the Internet may be down or busy. Try again in a minute. Pages \
+                 that are stored here still work."
                     .into(),
             ),
             Self::Unreachable => (
                 "The site cannot be reached",
-                format!("There is no way from here to any address of {site}.").into(),
-                "The line may be down, or the site. Try again later; pages that are stored here \
-                 still work."
+                format!("The proxy cannot reach any address of {site}.").into(),
+                "The site or the connection to the Internet may be down. Try again later. Pages \
+                 that are stored here still work."
                     .into(),
             ),
             Self::ConnectionRefused => (
                 "The site refuses connections",
-                format!("The machine of {site} is there, but takes no connections on this port.")
+                format!("The server of {site} refuses connections to this port.")
                     .into(),
                 "Check the port in the address, or try again later.".into(),
             ),
             Self::ConnectTimeout(waited) => (
                 "The site does not answer",
-                format!("No connection to {site} within {}.", Seconds(*waited)).into(),
-                "The site or the line may be down or busy. Try again later.".into(),
+                format!("The proxy could not connect to {site} in {}.", Seconds(*waited)).into(),
+                "The site or the connection to the Internet may be down or busy. Try again \
+                 later.".into(),
             ),
             Self::TlsCertificate(why) => (
-                "The site cannot prove who it is",
-                format!("The certificate of {site} is {why}. Nothing was sent there.").into(),
-                "Do not enter anything secret there by another way. If it is a site of your own \
-                 with a certificate of your own authority, ask whoever runs the proxy to start it \
-                 with --upstream-ca FILE; if many sites fail, its clock may be wrong."
+                "The site’s certificate is not valid",
+                format!("The certificate of {site} is {why}. Nothing was sent to it.").into(),
+                "Do not enter passwords on this site. If it is your own site with your own CA, ask \
+                 the operator of the proxy to start it with --upstream-ca FILE. If many sites \
+                 fail, the clock of the proxy may be wrong."
                     .into(),
             ),
             Self::TlsAlert(alert) => (
                 "The site refuses a secure connection",
-                format!("{} broke the handshake off: {alert}.", Capital(&site)).into(),
-                "Check the name in the address; trying again is unlikely to help. Those who run \
-                 the site can say what it asks for."
+                format!("{} ended the TLS handshake: {alert}.", Capital(&site)).into(),
+                "Check the name in the address. Trying again is unlikely to help; the operator of \
+                 the site can say what it needs."
                     .into(),
             ),
             Self::TlsProtocol(why) => (
                 "No secure connection to the site",
-                format!("The handshake with {site} failed: {why}.").into(),
-                "Check whether the address means http:// or another port. An old device may have \
-                 to be reached without this proxy."
+                format!("The TLS handshake with {site} failed: {why}.").into(),
+                "Check whether the address needs http:// or another port. An old device may only \
+                 work without this proxy."
                     .into(),
             ),
             Self::ConnectionTerminated => (
-                "The site hung up",
-                format!("The connection to {site} broke before an answer came.").into(),
-                "Try again. What you sent may have arrived all the same: look before you repeat \
-                 an order or a message."
+                "The site closed the connection",
+                format!("The connection to {site} was closed before a response arrived.").into(),
+                "Try again. The site may have received what you sent: check before you repeat an \
+                 order or a message."
                     .into(),
             ),
             Self::FirstByteTimeout(waited) => (
                 "The site is too slow",
                 format!(
-                    "{} took the request, but did not answer within {}.",
+                    "{} received the request, but did not answer in {}.",
                     Capital(&site),
                     Seconds(*waited)
                 )
                 .into(),
-                "Try again later. What you sent may have arrived all the same: look before you \
+                "Try again later. The site may have received what you sent: check before you \
                  repeat an order or a message."
                     .into(),
             ),
             Self::ReadTimeout(waited) => (
-                "The site stopped in the middle",
-                format!("Nothing more came from {site} for {}.", Seconds(*waited)).into(),
-                "Try again; what has come already may be served from here.".into(),
+                "The site stopped sending",
+                format!("{} sent nothing for {}.", Capital(&site), Seconds(*waited)).into(),
+                "Try again. The part that arrived may be stored here.".into(),
             ),
             Self::ResponseIncomplete => (
-                "The answer is not whole",
-                format!("The connection to {site} broke in the middle of the answer.").into(),
-                "Try again; what has come already may be served from here.".into(),
+                "The response is incomplete",
+                format!("The connection to {site} was closed during the response.").into(),
+                "Try again. The part that arrived may be stored here.".into(),
             ),
             Self::ResponseMalformed(reason) => (
-                "The site’s answer makes no sense",
-                format!("What {site} sent is not sound HTTP: {reason}.").into(),
-                "Trying again is unlikely to help; those who run the site must mend it.".into(),
+                "The site’s response is invalid",
+                format!("The response of {site} is not valid HTTP: {reason}.").into(),
+                "Trying again is unlikely to help: only the site’s operator can fix it.".into(),
             ),
             Self::UpstreamLimit => (
                 "The proxy is busy",
@@ -192,22 +194,22 @@ impl Failure {
                 "Try again in a few seconds.".into(),
             ),
             Self::NotCached => (
-                "Not stored here",
-                "Only a stored copy was asked for (Cache-Control: only-if-cached), and there is \
-                 none."
+                "The page is not stored here",
+                "The request was for a stored copy only (Cache-Control: only-if-cached), and there \
+                 is none."
                     .into(),
-                "Ask again without that wish, while the line is up.".into(),
+                "Send the request again without only-if-cached.".into(),
             ),
             Self::NotImplemented(what) => (
-                "This proxy cannot do that",
-                format!("Not served here: {what}.").into(),
-                "Go there without the proxy, or use http:// or https://.".into(),
+                "The proxy does not support this request",
+                format!("Not supported: {what}.").into(),
+                "Use http:// or https://, or open the address without the proxy.".into(),
             ),
             Self::Internal(what) => (
                 "Something went wrong in the proxy",
-                format!("A fault of ours, not of the site: {what}.").into(),
-                "Try again. If it stays, tell whoever runs the proxy the request’s number below; \
-                 the log has more."
+                format!("This is a fault of the proxy, not of the site: {what}.").into(),
+                "Try again. If it fails again, tell the operator of the proxy the request number \
+                 below; the log has details."
                     .into(),
             ),
         };
@@ -221,15 +223,15 @@ impl Failure {
 
 fn refused_title(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::METHOD_NOT_ALLOWED => "This cannot be done here",
+        StatusCode::METHOD_NOT_ALLOWED => "This method is not allowed here",
         StatusCode::REQUEST_TIMEOUT => "The request took too long",
         StatusCode::PAYLOAD_TOO_LARGE => "The request is too large",
         StatusCode::URI_TOO_LONG => "The address is too long",
-        StatusCode::EXPECTATION_FAILED => "The request expects what we do not know",
+        StatusCode::EXPECTATION_FAILED => "The request expects something unknown",
         StatusCode::MISDIRECTED_REQUEST => "This site is not served here",
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request’s head is too large",
-        StatusCode::HTTP_VERSION_NOT_SUPPORTED => "This version of HTTP is not spoken here",
-        _ => "The request could not be understood",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "The request head is too large",
+        StatusCode::HTTP_VERSION_NOT_SUPPORTED => "This version of HTTP is not supported",
+        _ => "The request is not valid",
     }
 }
 
@@ -287,11 +289,11 @@ mod tests {
             .happened;
         assert_eq!(
             said,
-            "The site took the request, but did not answer within 1.5 s."
+            "The site received the request, but did not answer in 1.5 s."
         );
         let said = Failure::ConnectTimeout(Duration::from_secs(10))
             .explain(Some("a.test"))
             .happened;
-        assert_eq!(said, "No connection to “a.test” within 10 s.");
+        assert_eq!(said, "The proxy could not connect to “a.test” in 10 s.");
     }
 }

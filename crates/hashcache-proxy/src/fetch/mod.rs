@@ -208,7 +208,7 @@ async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure
 }
 
 fn unsendable() -> SendFailure {
-    let reason = "the path cannot be sent on";
+    let reason = "the path cannot be forwarded";
     let failure = crate::failure::Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason,

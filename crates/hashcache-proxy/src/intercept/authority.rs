@@ -65,7 +65,7 @@ pub struct MakeOptions {
 #[non_exhaustive]
 pub enum AuthorityError {
     /// There is something where a new one was to be made.
-    #[error("{} is there already, and not empty", path.display())]
+    #[error("{} exists already and is not empty", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
@@ -87,7 +87,7 @@ pub enum AuthorityError {
         source: io::Error,
     },
     /// Others than its owner may read the key.
-    #[error("others may read the key in {} (mode {mode:03o})", path.display())]
+    #[error("other users can read the key in {} (mode {mode:03o})", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
@@ -95,7 +95,7 @@ pub enum AuthorityError {
         mode: u32,
     },
     /// It is not what `make` has written.
-    #[error("{} holds no certificate authority: {what}", path.display())]
+    #[error("{} is not the directory of a certificate authority: {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -103,19 +103,19 @@ pub enum AuthorityError {
         what: &'static str,
     },
     /// The name cannot be that of an authority.
-    #[error("`{0}` is no name for a certificate authority")]
+    #[error("`{0}` is not a valid name for a certificate authority")]
     Name(String),
     /// What it was to be kept to is no domain.
-    #[error("`{0}` is no domain")]
+    #[error("`{0}` is not a domain name")]
     Domain(String),
     /// No certificate can be made for this host.
-    #[error("`{0}` is no name of a host")]
+    #[error("`{0}` is not a host name")]
     Host(String),
     /// This authority is kept to other domains.
-    #[error("this authority is not for `{0}`")]
+    #[error("this authority is not valid for `{0}`")]
     NotPermitted(String),
     /// The origin's certificate, or that of the authority, has ended.
-    #[error("no certificate can hold now: {0} has ended")]
+    #[error("no valid certificate can be made: {0} has expired")]
     Ended(&'static str),
     /// The system gave no random bytes, or the key could not sign.
     #[error("cannot make a certificate")]
@@ -127,32 +127,32 @@ impl AuthorityError {
     pub fn advice(&self) -> Option<String> {
         Some(match self {
             Self::Exists { path } => format!(
-                "devices that trust the old one would not trust a new one; to make one all the \
-                 same, name another place with `--dir`, or move {} away",
+                "devices that trust the old CA would not trust a new one; to make a new one, use \
+                 another `--dir`, or move {}",
                 path.display()
             ),
             Self::Exposed { path, .. } => format!(
-                "`chmod 600 {}`; who has read it can make certificates for every device that \
-                 trusts this authority: if that may have happened, make a new one",
+                "`chmod 600 {}`; a user who has read the key can make certificates that your \
+                 devices trust: if that may have happened, make a new CA",
                 path.display()
             ),
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "`hashcache ca init` makes one".to_owned()
+                "make one with `hashcache ca init`".to_owned()
             }
             Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "it must be owned by the user we run as".to_owned()
+                "the user of this process must own it".to_owned()
             }
-            Self::Malformed { .. } => "`hashcache ca init` makes one that is whole".to_owned(),
+            Self::Malformed { .. } => "make a new one with `hashcache ca init`".to_owned(),
             Self::Name(_) => format!(
                 "a name has 1 to {} characters, none of them a control character",
                 Authority::NAME_CHARS
             ),
             Self::Domain(_) => {
-                "a domain is written like example.org, in ASCII (xn--…), and means all below it"
+                "write a domain as example.org, in ASCII (xn--…); it includes all its subdomains"
                     .to_owned()
             }
             Self::Ended("the authority") => {
-                "make a new one with `hashcache ca init --dir DIR`, and have devices trust it"
+                "make a new one with `hashcache ca init --dir DIR`, and install it on the devices"
                     .to_owned()
             }
             _ => return None,
@@ -256,7 +256,7 @@ impl Authority {
         let root_facts = Certificate::read(&root).ok_or("the root is damaged")?;
         let facts = Certificate::read(&intermediate).ok_or("the intermediate is damaged")?;
         let (Some(name), Some(issuer_name)) = (root_facts.common_name, facts.common_name) else {
-            return Err("it was made by another program");
+            return Err("another program made it");
         };
         let key = KeyPair::try_from(&key).map_err(|_| "its key cannot be used")?;
         let leaf_key = KeyPair::generate().map_err(|_| "no key can be made")?;

@@ -34,13 +34,13 @@ pub struct HostPattern {
 #[non_exhaustive]
 pub enum HostPatternError {
     /// An address.
-    #[error("it is an address, and certificates are made for names")]
+    #[error("it is an IP address, and certificates are made for host names")]
     Address,
     /// No name, or a `*` elsewhere than in front.
-    #[error("it is neither a name nor `*.` before one")]
+    #[error("it is neither a host name nor `*.` with a domain")]
     Name,
     /// All names below a top-level domain.
-    #[error("it stands for a whole top-level domain")]
+    #[error("it is a whole top-level domain")]
     TopLevel,
 }
 

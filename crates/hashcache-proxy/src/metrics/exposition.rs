@@ -212,17 +212,16 @@ impl Collector for Exposition {
         let (metrics, engine, log) = (&self.metrics, self.engine(), self.log.figures());
         let mut page = Page(encoder);
 
-        page.info("hashcache_build", "The program", &[("version", VERSION)])?;
-        let names = TALLIES.iter().map(|(_, name)| (*name, self.tally(name)));
-        page.family(
-            "hashcache_requests",
-            "Requests by how they were answered",
-            "result",
-            names,
+        page.info(
+            "hashcache_build",
+            "Version of HashCache",
+            &[("version", VERSION)],
         )?;
+        let names = TALLIES.iter().map(|(_, name)| (*name, self.tally(name)));
+        page.family("hashcache_requests", "Requests by result", "result", names)?;
         page.counter(
             "hashcache_client_bytes",
-            "Bytes sent to clients, tunnels apart",
+            "Bytes sent to clients, without tunnels",
             metrics.sum(|worker| &worker.client_bytes),
         )?;
         page.counter(
@@ -232,7 +231,7 @@ impl Collector for Exposition {
         )?;
         page.counter(
             "hashcache_origin_bytes",
-            "Bytes received from upstream, heads included, tunnels apart",
+            "Bytes received from upstream with heads, without tunnels",
             metrics.sum(|worker| &worker.origin_bytes),
         )?;
         page.counter(
@@ -246,7 +245,7 @@ impl Collector for Exposition {
             failures.map(|(at, slug)| (*slug, metrics.sum(|worker| &worker.failures[at])));
         page.family(
             "hashcache_failures",
-            "Requests that met a failure",
+            "Failed requests by error",
             "error",
             failures,
         )?;
@@ -255,7 +254,7 @@ impl Collector for Exposition {
             limits.map(|(at, (_, name))| (*name, metrics.sum(|worker| &worker.limits[at])));
         page.family(
             "hashcache_limit_hits",
-            "Times a limit was hit",
+            "Refusals because a limit was reached, by limit",
             "limit",
             limits,
         )?;
@@ -265,43 +264,38 @@ impl Collector for Exposition {
                 .each()
                 .map(move |(name, counts)| (name, counts[at]))
         };
-        page.family(
-            "hashcache_purges",
-            "Purges that took objects away, by what they were of",
-            "kind",
-            purges(0),
-        )?;
+        page.family("hashcache_purges", "Hard purges by kind", "kind", purges(0))?;
         page.family(
             "hashcache_soft_purges",
-            "Purges that made objects stale, by what they were of",
+            "Soft purges by kind",
             "kind",
             purges(1),
         )?;
         page.gauge(
             "hashcache_purge_rules",
-            "Rules of purges in force, 4096 at the most",
+            "Purge bans in effect; at most 4096",
             engine.rules,
         )?;
         page.gauge(
             "hashcache_connections_open",
-            "Connections from clients",
+            "Open connections from clients",
             self.open(|worker| &worker.connections),
         )?;
         page.counter(
             "hashcache_connections",
-            "Connections accepted",
+            "Connections accepted from clients",
             metrics.sum(|worker| &worker.connections.opened),
         )?;
         let upstream = (self.upstream)();
         page.gauges(
             "hashcache_upstream_connections",
-            "Connections to origins, tunnels apart",
+            "Open connections to origins by state, without tunnels",
             "state",
             [("busy", upstream.busy), ("idle", upstream.idle)],
         )?;
         page.gauge(
             "hashcache_tunnels_open",
-            "Tunnels",
+            "Open tunnels",
             self.open(|worker| &worker.tunnels),
         )?;
         page.counter(
@@ -312,130 +306,138 @@ impl Collector for Exposition {
 
         self.encode_intercept(&mut page)?;
 
-        page.gauge("hashcache_objects", "Objects stored", engine.objects)?;
+        page.gauge("hashcache_objects", "Stored objects", engine.objects)?;
         page.gauge(
             "hashcache_objects_exact",
-            "Whether objects were counted and not estimated",
+            "1 if hashcache_objects is a count, 0 if it is an estimate",
             u64::from(engine.objects_exact),
         )?;
         page.gauge(
             "hashcache_index_bytes",
-            "Memory of the index",
+            "Bytes of memory for the index",
             engine.index_bytes,
         )?;
         page.gauge(
             "hashcache_index_bits_per_slot",
-            "Memory of the index for each object it has room for",
+            "Bits of index memory per slot",
             bits_each(engine.index_bytes, engine.index_slots),
         )?;
         page.gauge(
             "hashcache_index_bits_per_object",
-            "Memory of the index for each object it knows, 0 when there are none",
+            "Bits of index memory per object in the index",
             bits_each(engine.index_bytes, engine.index_objects),
         )?;
         page.gauge(
             "hashcache_hot_bytes",
-            "Memory of objects for quick hits",
+            "Bytes of memory for hot objects",
             engine.hot_bytes,
         )?;
         page.gauge(
             "hashcache_pending_bytes",
-            "Memory of what is not yet on disk",
+            "Bytes of memory for objects that are not on disk yet",
             engine.pending_bytes,
         )?;
         page.gauge(
             "hashcache_capacity_bytes",
-            "Room on all devices",
+            "Size of the cache in bytes, over all devices",
             engine.capacity_bytes,
         )?;
         page.gauge(
             "hashcache_store_degraded",
-            "Whether a device failed and was taken out",
+            "1 if a device failed and is out of service",
             u64::from(engine.store == super::StoreState::Degraded),
         )?;
         page.gauge(
             "hashcache_devices_out",
-            "Devices that failed and were taken out",
+            "Devices that failed and are out of service",
             engine.devices_out,
         )?;
         page.gauge(
             "hashcache_devices_uring",
-            "Devices that io_uring reads, not threads",
+            "Devices read by io_uring instead of threads",
             engine.devices_uring,
         )?;
         page.counter(
             "hashcache_group_reads",
-            "Reads that brought along what lay beside what was asked for",
+            "Reads that also loaded other objects of the same page group",
             engine.group_reads,
         )?;
         page.counter(
             "hashcache_prefetched",
-            "Objects held for quick hits because of such a read",
+            "Objects made hot by such reads",
             engine.prefetched,
         )?;
         page.counter(
             "hashcache_readmitted",
-            "Objects kept for another lap of the log",
+            "Objects kept when the log overwrote its oldest part",
             engine.readmitted,
         )?;
         page.counter(
             "hashcache_forgotten",
-            "Devices whose content was forgotten at the start: purges on them could not be read",
+            "Devices whose objects were forgotten at the start because purges on them could not be read",
             engine.forgotten,
         )?;
         page.counter(
             "hashcache_device_reads",
-            "Reads of the devices",
+            "Reads from devices",
             engine.device.reads,
         )?;
         page.counter(
             "hashcache_device_writes",
-            "Writes to the devices",
+            "Writes to devices",
             engine.device.writes,
         )?;
         page.counter(
             "hashcache_device_read_bytes",
-            "Bytes read",
+            "Bytes read from devices",
             engine.device.read_bytes,
         )?;
         page.counter(
             "hashcache_device_written_bytes",
-            "Bytes written",
+            "Bytes written to devices",
             engine.device.written_bytes,
         )?;
 
-        page.counter("hashcache_access_log_lines", "Lines written", log.written)?;
-        page.counter("hashcache_access_log_dropped", "Lines lost", log.dropped)?;
+        page.counter(
+            "hashcache_access_log_lines",
+            "Lines written to the access log",
+            log.written,
+        )?;
+        page.counter(
+            "hashcache_access_log_dropped",
+            "Lines dropped from the access log",
+            log.dropped,
+        )?;
         page.counter(
             "hashcache_access_log_failures",
-            "Writes that failed",
+            "Failed writes to the access log",
             log.failures,
         )?;
         page.gauge(
             "hashcache_access_log_stopped",
-            "Whether the access log stands still after a failure",
+            "1 if the access log has stopped after a failed write",
             u64::from(log.stopped),
         )?;
         page.gauge(
             "hashcache_config_reload_success",
-            "Whether the latest reload was taken",
+            "1 if the last configuration reload succeeded",
             u64::from(!metrics.reload_failed.load(Relaxed)),
         )?;
         page.gauge(
             "hashcache_clock_suspect",
-            "Whether the time may be wrong",
+            "1 if the proxy's clock may be wrong",
             u64::from(self.clock.suspect()),
         )?;
         if let Some(bytes) = resident_bytes() {
             page.gauge(
                 "process_resident_memory_bytes",
-                "Memory of the process",
+                "Resident memory of the process in bytes",
                 bytes,
             )?;
         }
         page.gauge(
             "process_start_time_seconds",
-            "When the process started, since 1970",
+            "Start time of the process in seconds since 1970",
             self.start_seconds,
         )
     }
@@ -447,33 +449,33 @@ impl Exposition {
         let handshakes = Handshake::ALL.iter().enumerate();
         page.family(
             "hashcache_intercepted",
-            "Handshakes with clients in the place of an origin",
+            "TLS handshakes with clients of intercepted hosts, by result",
             "handshake",
             handshakes.map(|(at, (_, name))| (*name, metrics.sum(|it| &it.intercepted[at]))),
         )?;
         let reasons = Reason::ALL.iter().enumerate();
         page.family(
             "hashcache_not_intercepted",
-            "Tunnels while interception is on, by why they are tunnels",
+            "Tunnels that were not intercepted, by reason",
             "reason",
             reasons.map(|(at, (_, name))| (*name, metrics.sum(|it| &it.not_intercepted[at]))),
         )?;
         let (refusing, _) = self.known.learned.refusers(0, Instant::now());
         page.gauge(
             "hashcache_refusing_clients",
-            "Programs that refuse our certificates for a host, and get tunnels",
+            "Clients that refuse the proxy's certificate for a host and get tunnels",
             refusing as u64,
         )?;
         page.gauge(
             "hashcache_verified_hosts",
-            "Hosts that are intercepted without being asked",
+            "Hosts whose certificate was verified within a week",
             self.known.verified.len() as u64,
         )?;
         match metrics.authority_ends.load(Relaxed) {
             0 => Ok(()),
             end => page.gauge(
                 "hashcache_ca_expires_timestamp_seconds",
-                "When the certificate authority ends, since 1970",
+                "Expiry of the certificate authority in seconds since 1970",
                 end,
             ),
         }
@@ -492,7 +494,7 @@ impl Exposition {
         page.0
             .encode_descriptor(
                 "hashcache_request_duration_seconds",
-                "From the first byte of a request to the last of its response",
+                "Seconds from the first byte of a request to the last byte of its response",
                 None,
                 MetricType::Histogram,
             )?

@@ -155,7 +155,7 @@ fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
     }
 }
 
-const MISCODED: Failure = Failure::ResponseMalformed("the content is not coded as it says");
+const MISCODED: Failure = Failure::ResponseMalformed("content does not match its Content-Encoding");
 /// What is given out at once, about.
 const OUTPUT_BYTES: usize = 32 << 10;
 /// What is taken at once: each byte can become a link of a few hundred.

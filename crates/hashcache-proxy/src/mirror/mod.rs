@@ -119,7 +119,7 @@ pub enum MirrorError {
         url: String,
     },
     /// Hosts of files for a kind whose index names none.
-    #[error("an index of {kind} names no files of other hosts")]
+    #[error("an {kind} index does not link files on other hosts")]
     Files {
         /// The kind.
         kind: MirrorKind,

@@ -82,23 +82,24 @@ impl CaPage<'_> {
         let until = date(authority.not_after());
         let mut main = format!(
             "<style>{STYLE}</style>\
-             <p>This cache also keeps what comes over https:// from some sites, those its operator \
-             has named (updates, packages, encyclopedias). To do so it ends their encryption \
-             itself, so your device has to trust it. All other sites pass through unread.</p>{TEST}"
+             <p>This cache also stores pages of some HTTPS sites, which its operator has chosen \
+             (such as updates, packages, encyclopedias). To do so it decrypts their traffic, so \
+             your device must trust the certificate of this cache. All other HTTPS traffic \
+             passes through encrypted.</p>{TEST}"
         );
         if let Some(code) = qr_code(url) {
-            let _ = write!(main, "<p>This page, for a phone:</p>{code}");
+            let _ = write!(main, "<p>To open this page on a phone, scan:</p>{code}");
         } else {
             main.push_str(
-                "<p>Open this page by the address of this machine in your network, and there is a \
-                 code here for phones.</p>",
+                "<p>If you open this page at the network address of this machine, it shows a code \
+                 that phones can scan.</p>",
             );
         }
         let _ = write!(
             main,
-            "<p class=d><a href=/ca.crt>Certificate</a> <a href=/ca.pem>as text (PEM)</a> \
-             <a href=/ca.mobileconfig>for iPhone and iPad</a></p>\
-             <dl><dt>Name<dd>{}<dt>SHA-256<dd>{fingerprint}<dt>Until<dd>{until}",
+            "<p class=d><a href=/ca.crt>Certificate</a> <a href=/ca.pem>Text (PEM)</a> \
+             <a href=/ca.mobileconfig>Profile for iPhone and iPad</a></p>\
+             <dl><dt>Name<dd>{}<dt>SHA-256<dd>{fingerprint}<dt>Expires<dd>{until}",
             Escaped(&name)
         );
         if let Some(only) = authority.only() {
@@ -106,8 +107,8 @@ impl CaPage<'_> {
             let _ = write!(main, "<dt>Only for<dd>{}", Escaped(&only.join(", ")));
         }
         main.push_str(
-            "</dl><h2>How to trust it</h2><p>First compare the SHA-256 with what the operator of \
-             this cache tells you: anybody can make such a page.</p>",
+            "</dl><h2>How to trust it</h2><p>First compare the SHA-256 with the one you have from \
+             the operator of this cache: anybody can make a page like this.</p>",
         );
         for (system, steps) in SYSTEMS {
             let _ = write!(main, "<details><summary>{system}</summary>");
@@ -124,8 +125,8 @@ impl CaPage<'_> {
         }
         let _ = write!(
             main,
-            "<h2>What it cannot do</h2><p>{LIMITS}</p>\
-             <p>To take it back, remove the certificate in the same place.</p>\
+            "<h2>Programs that do not trust it</h2><p>{LIMITS}</p>\
+             <p>To undo this, remove the certificate in the same place.</p>\
              <script>{SCRIPT}</script>"
         );
         main
@@ -134,8 +135,8 @@ impl CaPage<'_> {
     fn text(&self) -> String {
         let (authority, url) = (self.authority, self.url);
         let mut text = format!(
-            "This cache keeps what comes over https from sites that its operator has named, on \
-             devices that trust its certificate.\n\nName:    {}\nSHA-256: {}\nUntil:   {}\n",
+            "This cache stores pages of https sites that its operator has chosen, for devices \
+             that trust its certificate.\n\nName:    {}\nSHA-256: {}\nExpires: {}\n",
             printable(authority.name()),
             authority.fingerprint(),
             date(authority.not_after()),
@@ -177,7 +178,7 @@ const SYSTEMS: &[(&str, &[Step])] = &[
             Step::Do(
                 "Open the <a href=/ca.crt>certificate</a>, choose “Install Certificate…”, “Place \
                  all certificates in the following store”, “Trusted Root Certification \
-                 Authorities”. Or, in a terminal in the folder where it is:",
+                 Authorities”. Or, in a terminal in the folder of the file:",
             ),
             Step::Type("certutil -user -addstore Root ca.crt"),
         ],
@@ -187,8 +188,8 @@ const SYSTEMS: &[(&str, &[Step])] = &[
         &[Step::Do(
             "Download the <a href=/ca.crt>certificate</a>. In the settings look for “CA \
              certificate” (Security, Encryption &amp; credentials, Install a certificate) and \
-             choose the file. Chrome heeds it; Firefox does when “Use third party CA certificates” \
-             is on in its secret settings.",
+             choose the file. Chrome then trusts it; Firefox does if “Use third party CA \
+             certificates” is on in its secret settings.",
         )],
     ),
     (
@@ -211,7 +212,7 @@ const SYSTEMS: &[(&str, &[Step])] = &[
         "macOS",
         &[
             Step::Do(
-                "Open the <a href=/ca.crt>certificate</a>: Keychain Access takes it. Find it \
+                "Open the <a href=/ca.crt>certificate</a>: Keychain Access imports it. Find it \
                  there, open it, and under Trust choose “Always Trust”. Or, in a terminal:",
             ),
             Step::Type(
@@ -222,7 +223,7 @@ const SYSTEMS: &[(&str, &[Step])] = &[
         ],
     ),
     (
-        "Firefox (on Linux and where it asks for its own)",
+        "Firefox (on Linux, and where it does not use the system’s list)",
         &[Step::Do(
             "Settings, Privacy &amp; Security, View Certificates, Authorities, Import; tick “Trust \
              this CA to identify websites”.",
@@ -243,7 +244,7 @@ const SYSTEMS: &[(&str, &[Step])] = &[
         )],
     ),
     (
-        "Fedora and its kin",
+        "Fedora, RHEL and similar",
         &[Step::Type(
             "sudo curl -o /etc/pki/ca-trust/source/anchors/hashcache.pem {url}/ca.pem\n\
              sudo update-ca-trust",
@@ -253,8 +254,8 @@ const SYSTEMS: &[(&str, &[Step])] = &[
         "curl, pip, npm, cargo, git and other programs",
         &[
             Step::Do(
-                "Most of them trust what the system trusts. Those that do not are told by \
-                 variables, with a file that holds the system’s certificates too:",
+                "Most of them trust what the system trusts. The others need variables, and a file \
+                 that also contains the system’s certificates:",
             ),
             Step::Type(
                 "curl -o hashcache-ca.pem {url}/ca.pem\n\
@@ -270,23 +271,23 @@ const SYSTEMS: &[(&str, &[Step])] = &[
     ),
 ];
 
-const LIMITS: &str = "Apps on Android trust no certificate that you install, only browsers do. \
-    Some other programs (banks, messengers, app stores) know the certificates of their own servers \
-    by heart. All of them go on to work: after two tries they pass through unread, and nothing of \
-    theirs is kept.";
+const LIMITS: &str = "On Android, only browsers trust a certificate that you install, not apps. \
+    Some other programs (of banks, messengers, app stores) accept only the certificates of their \
+    own servers. All of them continue to work: after two failed tries, their traffic passes \
+    through encrypted and is not stored.";
 
 /// The self-test: one of the four is shown at a time.
 const TEST: &str = "\
-<div role=status><p class=a id=w>Looking whether this device trusts the certificate…</p>\
-<p class=a id=y hidden><b>✓ This device trusts the certificate.</b> There is nothing left to \
-do.</p>\
-<p class=a id=n hidden><b>✗ This device does not trust the certificate yet.</b> Do as below, then \
-<a href=/ca>look again</a>.</p>\
-<p class=a id=p hidden><b>This browser does not use the proxy yet.</b> Set it up as the \
-<a href=/>first page</a> says, then <a href=/ca>look again</a>.</p></div>\
-<noscript><p>Open <a href=\"https://trust-test.hashcache.internal/ok\">the test</a>: if it says \
-“trusted”, this device trusts the certificate; if there is a warning, it does not yet; if there is \
-nothing, it does not use the proxy.</p></noscript>";
+<div role=status><p class=a id=w>Testing whether this device trusts the certificate…</p>\
+<p class=a id=y hidden><b>✓ This device trusts the certificate.</b> You do not need to do \
+anything.</p>\
+<p class=a id=n hidden><b>✗ This device does not trust the certificate yet.</b> Follow the steps \
+below, then <a href=/ca>test again</a>.</p>\
+<p class=a id=p hidden><b>This browser does not use the proxy yet.</b> Set it up as described on \
+the <a href=/>first page</a>, then <a href=/ca>test again</a>.</p></div>\
+<noscript><p>Open <a href=\"https://trust-test.hashcache.internal/ok\">the test</a>. “trusted” \
+means that this device trusts the certificate; a warning, that it does not trust it yet; no page, \
+that it does not use the proxy.</p></noscript>";
 
 /// Over https the answer means trust; if there is none, the one over http means that at least the
 /// proxy is used.

@@ -177,9 +177,9 @@ fn plain_text_reads_like_a_message() {
     assert_eq!(
         text(&failure(&failed, &context(Reader::Program))),
         "The site does not answer\n\n\
-         No connection to “a.test:8080” within 10 s.\n\
-         The site or the line may be down or busy. Try again later.\n\n\
-         Answer: 504 (connect-timeout)\nAsked for: a.test:8080\nRequest: 00000000000000ff\n\
+         The proxy could not connect to “a.test:8080” in 10 s.\n\
+         The site or the connection to the Internet may be down or busy. Try again later.\n\n\
+         Status: 504 (connect-timeout)\nHost: a.test:8080\nRequest: 00000000000000ff\n\
          Proxy: hashcache\n"
     );
 }
@@ -197,7 +197,7 @@ fn a_page_without_a_host_says_nothing_about_one() {
             ..context(Reader::Program)
         },
     );
-    assert!(!text(&response).contains("Asked for"));
+    assert!(!text(&response).contains("Host:"));
 }
 
 #[test]

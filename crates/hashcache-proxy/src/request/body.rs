@@ -295,7 +295,7 @@ impl Drop for Passed {
 fn failure(error: ReadError) -> Failure {
     match error {
         ReadError::Aborted { .. } => Failure::ResponseIncomplete,
-        _ => Failure::Internal("stored content has gone while it was sent"),
+        _ => Failure::Internal("stored content was overwritten while it was sent"),
     }
 }
 

@@ -58,12 +58,12 @@ pub(super) fn enter(
         Err(Failure::Refused { status, reason })
     };
     let (mirror, space, route) = match led {
-        Led::NoMirror => return not_found("there is no mirror of that name"),
-        Led::Nowhere => return not_found("that is no place below this mirror's registry"),
+        Led::NoMirror => return not_found("this proxy has no mirror of this name"),
+        Led::Nowhere => return not_found("the path is not part of this mirror's registry"),
         Led::Refused => {
             return Err(Failure::Refused {
                 status: StatusCode::BAD_REQUEST,
-                reason: "a path that could lead out of this mirror's registry",
+                reason: "the path could leave this mirror's registry",
             });
         }
         Led::To(mirror, space, route) => (mirror, space, route),
@@ -121,7 +121,7 @@ pub(super) async fn dress(
         connection.worker.metrics.limit(Limit::Memory);
         Failure::Refused {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            reason: "there is no memory left for one more index",
+            reason: "no memory for another index",
         }
     })?;
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);

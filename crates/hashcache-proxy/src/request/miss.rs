@@ -169,7 +169,7 @@ pub(super) async fn begin(
             note.upstream(failed.peer);
             Err(failed.failure)
         }
-        Err(_) => Err(Failure::Internal("a fetch ended without an answer")),
+        Err(_) => Err(Failure::Internal("a fetch ended without a response")),
     }
 }
 
@@ -259,5 +259,5 @@ const FETCH_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: Failure = Failure::Refused {
     status: StatusCode::SERVICE_UNAVAILABLE,
-    reason: "no memory to ask the origin",
+    reason: "no memory for a request to the origin",
 };

@@ -323,5 +323,5 @@ const HEAD_COPIES: usize = 6;
 /// Said when there is no memory for an answer's head.
 const NO_MEMORY: Failure = Failure::Refused {
     status: StatusCode::SERVICE_UNAVAILABLE,
-    reason: "no memory for the head of the answer",
+    reason: "no memory for the response head",
 };

@@ -54,7 +54,7 @@ pub(super) fn page(
         }
     }
     if target.path() != "/" {
-        let reason = "this proxy has no page of that name";
+        let reason = "this proxy has no page of this name";
         return Err(Failure::Refused {
             status: StatusCode::NOT_FOUND,
             reason,

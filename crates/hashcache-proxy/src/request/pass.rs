@@ -59,7 +59,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     *request.method_mut() = method.clone();
     let refused = |_| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
-        reason: "the path cannot be sent on",
+        reason: "the path cannot be forwarded",
     };
     *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
     *request.headers_mut() = fields;
@@ -78,7 +78,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     note.upstream(Some(exchange.peer));
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
         return Err(Failure::ResponseMalformed(
-            "101 to a protocol that was not offered",
+            "switch to a protocol that was not offered",
         ));
     }
     let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);

@@ -71,11 +71,11 @@ pub(super) async fn answer(
         )),
         Err(PurgeError::TooLong) => Err(refused(
             StatusCode::URI_TOO_LONG,
-            "a URL so long is never stored",
+            "the URL is too long to be stored",
         )),
         Err(PurgeError::NotDurable) => Err(refused(
             StatusCode::SERVICE_UNAVAILABLE,
-            "purged, but the store is out of service: it may be back after a restart",
+            "purged, but the cache disk failed: the objects may be back after a restart",
         )),
     }
 }

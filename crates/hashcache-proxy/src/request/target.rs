@@ -44,7 +44,7 @@ pub(super) fn parse(
         {
             return Err(Failure::Refused {
                 status: StatusCode::MISDIRECTED_REQUEST,
-                reason: "there is no site of that name here",
+                reason: "this proxy does not serve a site of this name",
             });
         }
         return Ok(match named {
@@ -78,12 +78,12 @@ fn target_failure(error: TargetError) -> Failure {
     };
     match error {
         TargetError::Scheme => Failure::NotImplemented("schemes other than http and https"),
-        TargetError::NoHost => refused("the request names no host"),
-        TargetError::Host => refused("the host is no name and no address in its usual spelling"),
+        TargetError::NoHost => refused("the request has no host"),
+        TargetError::Host => refused("the host is neither a valid name nor an IP address"),
         TargetError::Port => refused("the port is not a number from 1 to 65535"),
-        TargetError::Userinfo => refused("a user name in the URL"),
-        TargetError::Fragment => refused("a fragment in the request target"),
-        _ => refused("the request target has no form this method may use"),
+        TargetError::Userinfo => refused("the URL contains a user name"),
+        TargetError::Fragment => refused("the request target contains a fragment"),
+        _ => refused("the request target has a form that this method does not allow"),
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn not_admin(connection: &Connection, authority: &Authority) -> Resul
     }
     Err(Failure::Refused {
         status: StatusCode::MISDIRECTED_REQUEST,
-        reason: "the admin pages are not to be had through the proxy",
+        reason: "the admin pages cannot be reached through the proxy",
     })
 }
 
@@ -128,7 +128,7 @@ pub(super) fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -
     if left == 0 {
         return Some(match *request.method() {
             Method::OPTIONS => Ok(own::options(note)),
-            _ => Err(Failure::NotImplemented("TRACE that ends at this proxy")),
+            _ => Err(Failure::NotImplemented("TRACE to this proxy")),
         });
     }
     request

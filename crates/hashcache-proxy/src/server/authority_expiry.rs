@@ -18,9 +18,12 @@ pub(crate) async fn mind(common: Arc<Common>) {
         if let Some(interceptor) = interceptor {
             let end = interceptor.authority.not_after_seconds();
             match days_left(end, common.now().0) {
-                None => error!("the certificate authority has ended: nothing is intercepted"),
+                None => error!("the certificate authority has expired: nothing is intercepted"),
                 Some(days) if days < WARN_DAYS => {
-                    warn!(days, "the certificate authority ends soon: make a new one");
+                    warn!(
+                        days,
+                        "the certificate authority expires soon: make a new one"
+                    );
                 }
                 Some(_) => {}
             }

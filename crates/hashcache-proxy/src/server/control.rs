@@ -87,7 +87,7 @@ impl Control {
             Ok(settings) => settings,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
-                error!("configuration not reloaded, the old one holds: {error:#}");
+                error!("configuration not reloaded, the old one stays in effect: {error:#}");
                 return;
             }
         };
@@ -103,7 +103,7 @@ impl Control {
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
                 let error: String = error;
-                error!("configuration not reloaded, the old one holds: {error}");
+                error!("configuration not reloaded, the old one stays in effect: {error}");
                 return;
             }
         };
@@ -182,11 +182,11 @@ async fn join(threads: Vec<JoinHandle<()>>) {
     };
     let in_time = tokio::time::timeout(OVER_TIME, all).await;
     if in_time.is_err() {
-        warn!("a core did not end in time");
+        warn!("a worker did not stop in time");
     }
     for thread in threads {
         if thread.is_finished() && thread.join().is_err() {
-            error!("a core ended in a panic");
+            error!("a worker panicked");
         }
     }
 }

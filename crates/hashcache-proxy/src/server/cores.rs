@@ -62,7 +62,7 @@ impl Core {
                     .build_local(LocalOptions::default());
                 match runtime {
                     Ok(runtime) => runtime.block_on(self.serve(doors)),
-                    Err(error) => error!(%error, "core not started"),
+                    Err(error) => error!(%error, "worker not started"),
                 }
             })
             .map_err(|source| RunError::System {
@@ -89,7 +89,7 @@ impl Core {
                         (Rc::clone(&core), Rc::clone(&worker), alive.clone());
                     tokio::task::spawn_local(core.accept(listener, speaks, worker, alive));
                 }
-                Err(error) => error!(%error, "listener not taken over"),
+                Err(error) => error!(%error, "listener not opened"),
             }
         }
         drop(alive);
@@ -127,7 +127,7 @@ impl Core {
                 }
                 // Out of files, or a client that left at once: neither is a reason to spin.
                 Err(error) => {
-                    warn!(%error, "connection not accepted");
+                    warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(DRAIN_STEP).await;
                 }
             }
@@ -419,7 +419,7 @@ fn refusal(common: &Common, client: SocketAddr, limit: Limit) -> Vec<u8> {
         _ => Failure::ClientLimit,
     };
     let page = page::failure(&failure, &context);
-    debug!(%client, id = %context.request_id, "client beyond a limit");
+    debug!(%client, id = %context.request_id, "client exceeded a limit");
     let mut out = format!("HTTP/1.1 {}\r\nconnection: close\r\n", page.status()).into_bytes();
     for (name, value) in page.headers() {
         out.extend_from_slice(name.as_str().as_bytes());

@@ -202,10 +202,10 @@ pub fn run<E: std::fmt::Display>(
     };
     runtime.block_on(control.mind(signals, reload, threads));
     if let Err(error) = clock.persist() {
-        warn!(%error, "time not noted");
+        warn!(%error, "time not saved");
     }
     if let Err(error) = verified.persist() {
-        warn!(%error, "verified hosts not kept");
+        warn!(%error, "verified hosts not saved");
     }
     log.stop();
     Ok(())

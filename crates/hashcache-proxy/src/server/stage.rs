@@ -45,7 +45,7 @@ pub enum RunError {
         source: io::Error,
     },
     /// The proxy's name is no token.
-    #[error("the name `{name}` cannot stand in a header field")]
+    #[error("the name `{name}` is not valid in a header field")]
     Name {
         /// The name.
         name: String,

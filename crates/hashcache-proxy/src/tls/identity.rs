@@ -37,7 +37,7 @@ pub enum IdentityError {
         source: PemError,
     },
     /// The two do not belong together, or cannot be used.
-    #[error("the certificate in {} does not go with its key", path.display())]
+    #[error("the certificate in {} does not match its key", path.display())]
     Pair {
         /// The certificate's file.
         path: PathBuf,

@@ -39,7 +39,7 @@ pub enum PrefixError {
         max: u8,
     },
     /// There are bits set behind the prefix; most likely a slip.
-    #[error("bits are set behind the prefix; did you mean {meant}?")]
+    #[error("address bits are set after the prefix; did you mean {meant}?")]
     HostBits {
         /// The network the address lies in.
         meant: Prefix,

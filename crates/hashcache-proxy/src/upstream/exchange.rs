@@ -83,7 +83,7 @@ impl Upstream {
             let (mut head, incoming) = response.into_parts();
             let stream = head.extensions.remove::<OnUpgrade>();
             if stream.is_some() && !may_upgrade {
-                let failure = Failure::ResponseMalformed("unasked change of protocol");
+                let failure = Failure::ResponseMalformed("protocol switch that was not requested");
                 return Err(failure.into());
             }
             let mut judged = framing::judge(&mut head, &method)?;
@@ -338,7 +338,7 @@ fn failure_of(error: &hyper::Error) -> Failure {
         // The content the client sends broke off; the origin is not to blame.
         Failure::Refused {
             status: StatusCode::BAD_REQUEST,
-            reason: "request content broke off",
+            reason: "the request content ended early",
         }
     } else {
         Failure::ConnectionTerminated

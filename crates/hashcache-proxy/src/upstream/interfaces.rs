@@ -123,7 +123,7 @@ impl OwnAddresses {
                 // tried.
                 let old = self.0.known.load();
                 if old.complete || old.addresses.is_empty() {
-                    tracing::warn!(%error, "addresses of this host cannot be listed");
+                    tracing::warn!(%error, "cannot list the addresses of this host");
                 }
                 let (addresses, networks) = (old.addresses.clone(), old.networks.clone());
                 self.0.known.store(Arc::new(Snapshot {

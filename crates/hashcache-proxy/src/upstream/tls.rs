@@ -59,7 +59,7 @@ pub enum AuthoritiesError {
         path: PathBuf,
     },
     /// A certificate cannot stand for an authority.
-    #[error("a certificate in {} is not one of an authority", path.display())]
+    #[error("{} contains a certificate that is not a CA certificate", path.display())]
     Certificate {
         /// The file.
         path: PathBuf,
@@ -105,7 +105,7 @@ impl Trust {
             add(&mut roots, path)?;
         }
         if taken == 0 {
-            warn!("this system has no certificates of authorities: https origins are refused");
+            warn!("no CA certificates found on this system: https origins are refused");
         }
         Ok(Self::of(roots, clock))
     }
@@ -271,7 +271,7 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
         Host::Name(name) => {
             let name = name.strip_suffix('.').unwrap_or(name).to_owned();
             ServerName::try_from(name)
-                .map_err(|_| Failure::TlsCertificate("no certificate can bear this name"))
+                .map_err(|_| Failure::TlsCertificate("not possible for this host name"))
         }
         Host::V4(address) => Ok(ServerName::from(IpAddr::V4(*address))),
         Host::V6(address) => Ok(ServerName::from(IpAddr::V6(*address))),
@@ -285,19 +285,17 @@ fn failure_of(error: &io::Error) -> Failure {
         .and_then(|cause| cause.downcast_ref::<TlsError>());
     match cause {
         Some(TlsError::InvalidCertificate(why)) => Failure::TlsCertificate(why_refused(why)),
-        Some(TlsError::NoCertificatesPresented) => {
-            Failure::TlsCertificate("no certificate was shown")
-        }
+        Some(TlsError::NoCertificatesPresented) => Failure::TlsCertificate("missing"),
         Some(TlsError::AlertReceived(alert)) => {
             Failure::TlsAlert(alert.as_str().unwrap_or("of no known kind"))
         }
         Some(TlsError::InvalidMessage(_)) => {
-            Failure::TlsProtocol("what came is no TLS, or too old")
+            Failure::TlsProtocol("the server does not answer with TLS, or with an old version")
         }
-        Some(TlsError::PeerIncompatible(_)) => {
-            Failure::TlsProtocol("no version or suite in common: TLS 1.2 is the oldest spoken")
-        }
-        Some(TlsError::NoApplicationProtocol) => Failure::TlsProtocol("no HTTP version in common"),
+        Some(TlsError::PeerIncompatible(_)) => Failure::TlsProtocol(
+            "no common TLS version or cipher suite; TLS 1.2 is the oldest allowed",
+        ),
+        Some(TlsError::NoApplicationProtocol) => Failure::TlsProtocol("no common HTTP version"),
         Some(_) => Failure::TlsProtocol("the handshake failed"),
         None => Failure::ConnectionTerminated,
     }

@@ -136,7 +136,7 @@ impl Verified {
             };
             // Once per spell of failure: a disk that is full stays full for a while.
             if let (Some(error), false) = (&error, is_failing) {
-                warn!(%error, "verified hosts not kept");
+                warn!(%error, "verified hosts not saved");
             }
             is_failing = error.is_some();
         }
@@ -154,12 +154,12 @@ fn read(path: &Path) -> Rows {
     let read = read.and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
     match read {
         Ok(_) => parse(&text).unwrap_or_else(|| {
-            warn!(path = %path.display(), "verified hosts not taken over: the file is damaged");
+            warn!(path = %path.display(), "verified hosts not loaded: the file is damaged");
             Rows::new()
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Rows::new(),
         Err(error) => {
-            warn!(%error, path = %path.display(), "verified hosts not taken over");
+            warn!(%error, path = %path.display(), "verified hosts not loaded");
             Rows::new()
         }
     }

@@ -154,7 +154,7 @@ pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<Checked, Refusal
     }
     let content = fields.content(version, form)?;
     if version == Version::HTTP_11 && fields.hosts == 0 {
-        return Err(malformed("no Host"));
+        return Err(malformed("request has no Host field"));
     }
     Ok(Checked {
         method,
@@ -344,7 +344,7 @@ impl Fields {
             return Err(malformed("more than one Content-Length"));
         }
         if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-            return Err(malformed("Content-Length is no number"));
+            return Err(malformed("Content-Length is not a number"));
         }
         let length = value.iter().try_fold(0_u64, |sum, digit| {
             sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))

@@ -167,7 +167,7 @@ pub enum DiskModelError {
         word: String,
     },
     /// The value of a key cannot be read.
-    #[error("`{value}` is no value for `{key}`")]
+    #[error("`{value}` is not a value for `{key}`")]
     Value {
         /// The key.
         key: String,
@@ -175,7 +175,7 @@ pub enum DiskModelError {
         value: String,
     },
     /// No disk has such figures.
-    #[error("no disk has this `{key}`")]
+    #[error("`{key}` is out of range for a disk")]
     Impossible {
         /// The key of the figure that is too small, too large, or does not go with the others.
         key: &'static str,

@@ -128,10 +128,11 @@ impl FileDevice {
         match fill_holes(path) {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!(path = %path.display(), "no space for all of the store's file");
+                tracing::warn!(path = %path.display(), "not enough space for the whole cache file");
             }
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "space of the store not claimed");
+                tracing::warn!(%error, path = %path.display(), "space for the cache file not \
+                 allocated");
             }
         }
     }

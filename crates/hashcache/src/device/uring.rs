@@ -261,7 +261,7 @@ impl Worker {
             }
             let wants = usize::from(self.may_sleep());
             if let Err(error) = self.enter(wants) {
-                tracing::error!(%error, "io_uring fails, threads read from now on");
+                tracing::error!(%error, "io_uring failed: reading by threads from now on");
                 self.give_up(&error);
                 return;
             }
@@ -448,6 +448,6 @@ impl Drop for Worker {
 fn call(done: Done, outcome: io::Result<AlignedBuf>) {
     // What is called does not panic; if it did, the others must still be called.
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
-        tracing::error!("a read panicked, its caller gets a miss");
+        tracing::error!("a read panicked; its caller gets a miss");
     }
 }

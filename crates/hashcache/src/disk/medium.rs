@@ -184,7 +184,7 @@ impl Medium {
             }
             Err(error) => {
                 self.counters.read_errors.add(1);
-                tracing::warn!(%error, offset, "read refused by the device");
+                tracing::warn!(%error, offset, "device failed to read");
                 if self.bad_places.refused(offset) {
                     self.health.fail("reading", &error);
                 }

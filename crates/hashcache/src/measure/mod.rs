@@ -26,7 +26,7 @@ pub enum MeasureError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// No file could be made in the directory.
-    #[error("cannot make a file to measure by")]
+    #[error("cannot create a temporary file for the measurement")]
     File(#[source] io::Error),
     /// The measurement failed.
     #[error(transparent)]

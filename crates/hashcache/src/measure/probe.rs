@@ -58,7 +58,7 @@ impl Probe {
 #[non_exhaustive]
 pub enum ProbeError {
     /// Too few extents fit.
-    #[error("{size_bytes} bytes are too few to measure a disk by, {needed_bytes} would do")]
+    #[error("{size_bytes} bytes are too few to measure a disk, {needed_bytes} are needed")]
     TooSmall {
         /// What there is.
         size_bytes: u64,
@@ -66,13 +66,13 @@ pub enum ProbeError {
         needed_bytes: u64,
     },
     /// It holds something, which the probe would have overwritten.
-    #[error("something lies at byte {offset}, and is not overwritten")]
+    #[error("the data at byte {offset} would be overwritten")]
     NotBlank {
         /// Where the extent begins.
         offset: u64,
     },
     /// A store that holds too little: reading what was never written measures nothing.
-    #[error("only {found} MiB of it were found to be written, too few to measure a disk by")]
+    #[error("only {found} MiB of it contain data, too few to measure a disk")]
     NothingWritten {
         /// Extents found.
         found: usize,

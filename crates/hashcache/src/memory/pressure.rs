@@ -130,7 +130,7 @@ impl Share {
         let left = room.to_stay.saturating_sub(coming);
         if left < 0 {
             if !self.is_recent(now) {
-                tracing::info!(hot = taken, "memory is short: hot objects give some back");
+                tracing::info!(hot = taken, "memory is short: hot objects were dropped");
             }
             self.gave = Some(now);
             self.ceiling = taken.saturating_sub(left.unsigned_abs());

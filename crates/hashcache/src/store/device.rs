@@ -639,14 +639,14 @@ fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>
     let device = opened.path.display();
     let started = match config.io {
         Io::Threads => {
-            tracing::info!(%device, "threads read, as asked for");
+            tracing::info!(%device, "reading by threads, as configured");
             return Ok(None);
         }
         Io::Auto | Io::Uring => Ring::start(file),
     };
     match started {
         Ok(ring) => {
-            tracing::debug!(%device, "io_uring reads");
+            tracing::debug!(%device, "reading by io_uring");
             Ok(Some(ring))
         }
         Err(source) if config.io == Io::Uring => Err(OpenError::System {
@@ -654,7 +654,7 @@ fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>
             source,
         }),
         Err(error) => {
-            tracing::info!(%device, %error, "threads read: io_uring is refused");
+            tracing::info!(%device, %error, "reading by threads: the kernel refused io_uring");
             Ok(None)
         }
     }

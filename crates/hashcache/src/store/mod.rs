@@ -275,7 +275,7 @@ fn make(
     {
         let device = device_path.path.display();
         let made = least;
-        tracing::info!(%device, asked, made, "blocks are made as large as the disk's sectors");
+        tracing::info!(%device, asked, made, "slot size raised to the disk's sector size");
     }
     let raised = Config {
         block_bytes: Some(config.block_bytes.unwrap_or(BLOCK_BYTES).max(least)),
@@ -376,19 +376,19 @@ fn agree(opened: &mut [Opened]) -> Result<u64, OpenError> {
             let missing = history.members().iter().filter(|it| !is_here(it));
             let missing: Vec<u16> = missing.map(|it| it.id).collect();
             if !missing.is_empty() {
-                tracing::warn!(?missing, "devices left out: what lies on them is forgotten");
+                tracing::warn!(?missing, "devices missing: their objects are forgotten");
             }
             if !away.is_empty() {
                 tracing::error!(
                     ?away,
-                    "devices were rolled back to an older state: what lies on them is forgotten"
+                    "devices were rolled back to an older state: their objects are forgotten"
                 );
             }
             next_version = history.change_without(next_version, &away, members);
             history
         }
         Some(Chosen::Apart(mut history)) => {
-            tracing::warn!("devices were used apart from each other: all on them is forgotten");
+            tracing::warn!("devices were used separately: all their objects are forgotten");
             history.begin_anew(next_version, members);
             history
         }
@@ -454,7 +454,7 @@ pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
                 .members
                 .superblock_is_durable(superblock.device, superblock.serial),
             // All that matters is on disk already.
-            Err(error) => tracing::warn!(%error, "superblock of a closed store not written"),
+            Err(error) => tracing::warn!(%error, "superblock not written at close"),
         }
     }
 }
@@ -488,7 +488,7 @@ fn write(
     for recovered in recoveries {
         let patience = until.saturating_sub(config.clock.monotone());
         if recovered.wait_for(patience).is_none() {
-            tracing::info!("going on before all of the index is known");
+            tracing::info!("serving before the index is complete");
             break;
         }
     }

@@ -353,7 +353,7 @@ fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     let device = writer.stripe.medium.device_id;
     tracing::error!(
         device,
-        "removes or purges cannot be read: all older content is forgotten"
+        "removes or purges cannot be read: all older objects are forgotten"
     );
     served.medium.counters.forgotten.add(1);
     served

@@ -284,7 +284,7 @@ impl DeviceWriter {
             {
                 break;
             }
-            tracing::warn!(segment, "segment left out: reads of it failed");
+            tracing::warn!(segment, "log segment skipped: reads of it failed");
             self.log.leave_out();
             stripe.log.left_out(segment);
             self.segments_since_checkpoint += 1;

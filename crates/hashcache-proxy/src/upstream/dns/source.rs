@@ -294,7 +294,7 @@ fn build(config: ResolverConfig, dns_time: Duration) -> Option<Rc<TokioResolver>
     match builder.with_options(options).build() {
         Ok(resolver) => Some(Rc::new(resolver)),
         Err(error) => {
-            tracing::warn!(%error, "resolver not usable");
+            tracing::warn!(%error, "system resolver configuration cannot be used");
             None
         }
     }

@@ -299,7 +299,7 @@ async fn who_speaks_no_tls_or_refuses_ours_is_told_apart_from_who_hangs_up() {
         for (says, expected) in [
             (
                 &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
-                Failure::TlsProtocol("what came is no TLS, or too old"),
+                Failure::TlsProtocol("the server does not answer with TLS, or with an old version"),
             ),
             (
                 &[0x15, 3, 3, 0, 2, 2, 0x70],

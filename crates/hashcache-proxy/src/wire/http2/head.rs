@@ -127,7 +127,7 @@ fn content_length(fields: &HeaderMap) -> Result<Option<u64>, &'static str> {
     }
     let digits = length.to_str().unwrap_or_default();
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("Content-Length is no number");
+        return Err("Content-Length is not a number");
     }
     digits
         .parse()

@@ -1,0 +1,764 @@
+//! The reference of all settings: topic, one line, details and default of each.
+//!
+//! `args` takes the lines for `--help`, `man` makes `hashcache.toml(5)` of the table, and `example`
+//! makes the sample configuration. Invariant: every key of `KEYS` has one entry, in the order in
+//! which the documents list them.
+
+use super::environment::Environment;
+use super::keys::{KEYS, Key, Shown};
+use super::values::Values;
+
+/// Heading under which a setting is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// Addresses and roles of the proxy.
+    Listen,
+    /// Where and how much to store.
+    Cache,
+    /// What clients may do.
+    Access,
+    /// Certificates and interception.
+    Https,
+    /// Mirrors of package registries.
+    Mirrors,
+    /// The access log.
+    Logs,
+    /// Settings that few installations need.
+    Expert,
+    /// The table `[limits]`.
+    Limits,
+}
+
+impl Topic {
+    /// All topics, in the order of the documents.
+    pub const ALL: [Self; 8] = [
+        Self::Listen,
+        Self::Cache,
+        Self::Access,
+        Self::Https,
+        Self::Mirrors,
+        Self::Logs,
+        Self::Expert,
+        Self::Limits,
+    ];
+
+    /// The heading.
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Self::Listen => "Listen",
+            Self::Cache => "Cache",
+            Self::Access => "Access",
+            Self::Https => "HTTPS",
+            Self::Mirrors => "Mirrors",
+            Self::Logs => "Logs",
+            Self::Expert => "Expert",
+            Self::Limits => "Limits",
+        }
+    }
+}
+
+/// What a setting is when no source gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultValue {
+    /// A value, the same on every machine: `Values::defaults` has it.
+    Value,
+    /// It depends on the machine or on other settings; `example` is a value in TOML.
+    Words {
+        /// The default in words.
+        words: &'static str,
+        /// A value as TOML writes it.
+        example: &'static str,
+    },
+    /// The setting has no default; `example` is a value in TOML.
+    Unset {
+        /// A value as TOML writes it.
+        example: &'static str,
+    },
+}
+
+/// The entry of one setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The name of its key.
+    pub key: &'static str,
+    /// Where it is listed.
+    pub topic: Topic,
+    /// What it is, in one line without a full stop.
+    pub about: &'static str,
+    /// What else there is to know, in sentences; may be empty.
+    pub details: &'static str,
+    /// Its default.
+    pub default: DefaultValue,
+}
+
+impl Entry {
+    /// The default as it is shown; `None` where the setting has no value by default.
+    pub fn default_shown(&self) -> Option<Shown> {
+        let nowhere = Environment {
+            variables: [].into(),
+            is_root: false,
+            processors: 1,
+        };
+        let shown = (key(self.key).show)(&Values::defaults(&nowhere));
+        (self.default == DefaultValue::Value).then_some(shown)
+    }
+
+    /// The line for `--help`, with the default.
+    fn help(&self) -> String {
+        let default = match (self.default, self.default_shown()) {
+            (DefaultValue::Words { words, .. }, _) => words.to_owned(),
+            (_, Some(Shown::Text(text))) => text,
+            (_, Some(Shown::Number(number))) => number.to_string(),
+            (_, Some(Shown::List(list))) if !list.is_empty() => list.join(", "),
+            // `false` is what a flag that is not given means.
+            _ => return self.about.to_owned(),
+        };
+        format!("{} [default: {default}]", self.about)
+    }
+}
+
+fn key(name: &str) -> &'static Key {
+    let key = KEYS.iter().find(|key| key.name == name);
+    key.expect("the test below finds every entry among the keys")
+}
+
+/// The help of the flag for the key called `name`.
+pub fn help(name: &str) -> String {
+    let entry = ENTRIES.iter().find(|entry| entry.key == name);
+    entry
+        .expect("the test below finds every key among the entries")
+        .help()
+}
+
+const fn entry(
+    key: &'static str,
+    topic: Topic,
+    default: DefaultValue,
+    about: &'static str,
+    details: &'static str,
+) -> Entry {
+    Entry {
+        key,
+        topic,
+        about,
+        details,
+        default,
+    }
+}
+
+const fn limit(key: &'static str, about: &'static str, details: &'static str) -> Entry {
+    entry(key, Topic::Limits, DefaultValue::Value, about, details)
+}
+
+/// All entries: topics in the order of the documents, everyday settings first.
+pub static ENTRIES: &[Entry] = &[
+    entry(
+        "listen",
+        Topic::Listen,
+        DefaultValue::Value,
+        "Address and port for clients; repeat it for several",
+        "A scheme in front chooses the protocol: http://ADDRESS is HTTP/1.1, https://ADDRESS is \
+         TLS with HTTP/1.1 or HTTP/2, h2c://ADDRESS is HTTP/1.1 or HTTP/2 with prior knowledge, \
+         without TLS. An address alone is https if `tls_cert` is set, otherwise http.",
+    ),
+    entry(
+        "accelerate",
+        Topic::Listen,
+        DefaultValue::Unset {
+            example: "\"http://127.0.0.1:8000\"",
+        },
+        "Run in front of this site (reverse proxy), not as a forward proxy",
+        "The origin of the site: http or https, without a path. Every address in `listen` then \
+         serves this site.",
+    ),
+    entry(
+        "accelerate_host",
+        Topic::Listen,
+        DefaultValue::Words {
+            words: "any",
+            example: "[\"www.example.org\"]",
+        },
+        "Host name of the site; requests for other hosts get status 421",
+        "Names without ports. Responses are stored under the URL of the origin, whatever the \
+         Host field of the request.",
+    ),
+    entry(
+        "admin",
+        Topic::Listen,
+        DefaultValue::Value,
+        "Address for metrics, statistics and health checks, or `none`",
+        "Must not be reachable by clients.",
+    ),
+    entry(
+        "public_url",
+        Topic::Listen,
+        DefaultValue::Unset {
+            example: "\"http://cache.lan:3128\"",
+        },
+        "URL by which clients reach this proxy, if they cannot tell by themselves",
+        "Needed behind a forwarded port, behind a TLS terminator, or if the proxy has a name of \
+         its own. Mirrors, /proxy.pac and `hashcache env` use it in their links.",
+    ),
+    entry(
+        "fail",
+        Topic::Listen,
+        DefaultValue::Value,
+        "What browsers with /proxy.pac do if the proxy is down: connect directly (open) or fail \
+         (closed)",
+        "",
+    ),
+    entry(
+        "cache",
+        Topic::Cache,
+        DefaultValue::Words {
+            words: "~/.cache/hashcache/cache.img, or below /var/cache for root",
+            example: "[\"/var/cache/hashcache/cache.img\"]",
+        },
+        "Cache file or block device; repeat it for several disks",
+        "Up to 16. Each object is stored on one of them. Adding or removing a device moves only \
+         the objects of that device.",
+    ),
+    entry(
+        "cache_size",
+        Topic::Cache,
+        DefaultValue::Value,
+        "Size of each cache file",
+        "The space is allocated when the cache is made. A block device is always used whole. An \
+         existing cache keeps its size unless this is set: with the policies log and log-lru a \
+         larger size makes the cache grow and keeps its content. A smaller size is an error, and \
+         so is any other size with the other policies.",
+    ),
+    entry(
+        "memory",
+        Topic::Cache,
+        DefaultValue::Value,
+        "Memory for the index, hot objects, pending writes and connections",
+        "The process takes 15 to 20 MiB more for its code and threads. If the index does not \
+         fit, the proxy does not start and prints the smallest value that works.",
+    ),
+    entry(
+        "max_object_size",
+        Topic::Cache,
+        DefaultValue::Words {
+            words: "an eighth of the cache",
+            example: "\"128MiB\"",
+        },
+        "Largest object to store; larger ones pass through",
+        "With several devices, the smallest device counts.",
+    ),
+    entry(
+        "policy",
+        Topic::Cache,
+        DefaultValue::Value,
+        "How to place and index objects; `hashcache plan` recommends one",
+        "log: a circular log, all of its index in memory. log-lru: the same, half of the index \
+         on disk. set-mem: a table of sets with a small index. set-mem-lru: the same, index only \
+         for the sets used last. set: a table of sets without an index, one disk read per lookup. \
+         basic: a table with one place per object, for comparison. A cache made with set, set-mem \
+         or set-mem-lru can be opened with the other two; log and log-lru likewise.",
+    ),
+    entry(
+        "allow_client",
+        Topic::Access,
+        DefaultValue::Words {
+            words: "this machine and private networks",
+            example: "[\"198.51.100.0/24\"]",
+        },
+        "Also serve clients of this network",
+        "Clients of this machine, of private networks and of the networks of its own interfaces \
+         are always served.",
+    ),
+    entry(
+        "allow_purge",
+        Topic::Access,
+        DefaultValue::Words {
+            words: "this machine; none in front of a site",
+            example: "[\"127.0.0.0/8\", \"192.0.2.0/24\"]",
+        },
+        "Network whose clients may send PURGE",
+        "Replaces the default: include 127.0.0.0/8 if this machine should purge too.",
+    ),
+    entry(
+        "admin_token_file",
+        Topic::Access,
+        DefaultValue::Unset {
+            example: "\"/etc/hashcache/token\"",
+        },
+        "File with the token for `hashcache purge` and POST /-/purge",
+        "At least 16 bytes, not readable by other users. Without it the admin address changes \
+         nothing. The file is read for each request.",
+    ),
+    entry(
+        "allow_port",
+        Topic::Access,
+        DefaultValue::Value,
+        "Port or range of ports that clients may request pages from",
+        "Replaces the default, which is Squid's Safe_ports. Does not apply to CONNECT, to the \
+         accelerated site and to mirrors.",
+    ),
+    entry(
+        "allow_connect_port",
+        Topic::Access,
+        DefaultValue::Value,
+        "Port or range of ports that clients may CONNECT to",
+        "Replaces the default.",
+    ),
+    entry(
+        "allow_destination",
+        Topic::Access,
+        DefaultValue::Words {
+            words: "public addresses only",
+            example: "[\"10.20.0.0/16\"]",
+        },
+        "Also allow origins in this private network",
+        "Private and local addresses are refused by default, and so are addresses that contain \
+         one: 6to4 relays, Teredo, SIIT and NAT64.",
+    ),
+    entry(
+        "deny_destination",
+        Topic::Access,
+        DefaultValue::Value,
+        "Refuse origins in this network",
+        "Wins over `allow_destination`.",
+    ),
+    entry(
+        "tls_cert",
+        Topic::Https,
+        DefaultValue::Unset {
+            example: "[\"/etc/hashcache/site.pem\"]",
+        },
+        "Certificate of the accelerated site with its chain (PEM)",
+        "With several, the first that has the name the client asks for is used, otherwise the \
+         first. A reload reads the files again.",
+    ),
+    entry(
+        "tls_key",
+        Topic::Https,
+        DefaultValue::Unset {
+            example: "[\"/etc/hashcache/site.key\"]",
+        },
+        "Private key for `tls_cert` (PEM); with several, in the same order",
+        "",
+    ),
+    entry(
+        "upstream_ca",
+        Topic::Https,
+        DefaultValue::Words {
+            words: "those of the system",
+            example: "[\"/etc/hashcache/company-ca.pem\"]",
+        },
+        "File with additional CA certificates for https origins (PEM)",
+        "A reload reads the files again, and those of the system too.",
+    ),
+    entry(
+        "intercept.ca",
+        Topic::Https,
+        DefaultValue::Unset {
+            example: "\"/etc/hashcache/ca\"",
+        },
+        "CA directory (see `hashcache ca init`): cache HTTPS of the hosts you list",
+        "TLS is decrypted only for the hosts in `intercept.hosts` and `intercept.lists`. All \
+         other connections stay tunnels.",
+    ),
+    entry(
+        "intercept.hosts",
+        Topic::Https,
+        DefaultValue::Value,
+        "Host to intercept; `*.example.org` is every host below example.org",
+        "Host names only: no addresses and no top-level domains.",
+    ),
+    entry(
+        "intercept.lists",
+        Topic::Https,
+        DefaultValue::Value,
+        "Shipped list of hosts to intercept: `cacheable` has public downloads and Wikimedia",
+        "Package registries are not in it: list yours in `intercept.hosts` or use a mirror.",
+    ),
+    entry(
+        "intercept.never",
+        Topic::Https,
+        DefaultValue::Value,
+        "Hosts never to intercept",
+        "In addition to the shipped list of banks, health, government, mail and login services. \
+         Wins over `intercept.hosts` and `intercept.lists`.",
+    ),
+    entry(
+        "intercept.despite_never",
+        Topic::Https,
+        DefaultValue::Value,
+        "Hosts to intercept although the shipped list of never excludes them",
+        "",
+    ),
+    entry(
+        "mirror",
+        Topic::Mirrors,
+        DefaultValue::Unset {
+            example: "[\"npm=https://registry.example/\"]",
+        },
+        "Mirror a package registry at /mirror/NAME/; KIND is pypi, npm, crates or apt",
+        "URL is the registry's base URL; after it, separated by spaces, the other places that \
+         its index links files from. NAME is the kind unless given. A [[mirror]] table says the \
+         same.",
+    ),
+    entry(
+        "access_log",
+        Topic::Logs,
+        DefaultValue::Value,
+        "Access log: a file, `-` for standard output, or `none`",
+        "",
+    ),
+    entry(
+        "log_format",
+        Topic::Logs,
+        DefaultValue::Value,
+        "Format of the access log",
+        "squid is Squid's native format, combined that of Apache and nginx, json one object per \
+         line.",
+    ),
+    entry(
+        "log_strip_query",
+        Topic::Logs,
+        DefaultValue::Value,
+        "Leave query strings out of the access log",
+        "",
+    ),
+    entry(
+        "log_anonymize",
+        Topic::Logs,
+        DefaultValue::Value,
+        "Log the network of a client (/24, /48) instead of its address",
+        "",
+    ),
+    entry(
+        "name",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Name of this proxy in Via, Cache-Status and Proxy-Status",
+        "With the default name, eight random digits are added in Via, so that two proxies in a \
+         row are not taken for a loop.",
+    ),
+    entry(
+        "workers",
+        Topic::Expert,
+        DefaultValue::Words {
+            words: "one per processor",
+            example: "4",
+        },
+        "Threads that serve clients",
+        "",
+    ),
+    entry(
+        "collapse_wait",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Longest wait for a running fetch of the same URL: satellite, lan or a time",
+        "satellite: as long as the first byte may take (`limits.first_byte_time`). lan: twice \
+         what the origin usually takes, from 200 ms to 5 s. After that the request is sent \
+         upstream by itself.",
+    ),
+    entry(
+        "set_cookie",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Responses that set a cookie: store only if marked public (protect), or like others (rfc)",
+        "protect stores such a response if the origin says `public` or `s-maxage`, or if a \
+         freshness rule of yours gives it a lifetime.",
+    ),
+    entry(
+        "client_reload",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Reload by a client: `validate` at the origin, or a time such as \"10s\"",
+        "With a time, a reload (no-cache, max-age=0) is ignored for a response that was fetched \
+         or validated within that time. For metered links.",
+    ),
+    entry(
+        "default_rules",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Use the freshness rules that ship with the program",
+        "They list files whose names contain a version or a digest, such as packages. Such a \
+         file is fresh for a year.",
+    ),
+    entry(
+        "negative_lifetime",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Freshness lifetime of 404 and 410 responses that state none",
+        "",
+    ),
+    entry(
+        "adaptive_lifetime",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Double the heuristic lifetime each time a response is validated unchanged",
+        "Applies where the origin states no lifetime; from one minute up to one day.",
+    ),
+    entry(
+        "unreachable_lifetime",
+        Topic::Expert,
+        DefaultValue::Value,
+        "How long an origin that cannot be reached is not tried again",
+        "Meanwhile requests get a stale response if one may be served, otherwise an error at \
+         once. The time doubles with each failure, up to 5 minutes. 0 always tries again.",
+    ),
+    entry(
+        "object_size",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Mean object size, which sizes the index of log and log-lru",
+        "Smaller objects need more index. Used only when the cache is made.",
+    ),
+    entry(
+        "block",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Slot size of set-mem, set-mem-lru, set and basic",
+        "A power of two from 2 KiB to 1 MiB. Small slots hold more small objects on a small \
+         disk, but no names of more than 1,636 bytes (2 KiB) or 3,684 bytes (4 KiB). Used only \
+         when the cache is made.",
+    ),
+    entry(
+        "held_share",
+        Topic::Expert,
+        DefaultValue::Words {
+            words: "50 with log-lru, 40 with set-mem-lru",
+            example: "50",
+        },
+        "Percentage of the index that is held in memory with log-lru and set-mem-lru",
+        "May change from one start to the next.",
+    ),
+    entry(
+        "rows",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Index rows in which a name may be with log: one is the paper's form",
+        "one takes 47 bits per slot and finds 86 % of a full log; two takes 48 bits and finds \
+         95 %.",
+    ),
+    entry(
+        "grouped",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Write and read the objects of a web page together (log, log-lru): for hard disks",
+        "Takes 8 more bits per slot with log and 4 with log-lru.",
+    ),
+    entry(
+        "group_by",
+        Topic::Expert,
+        DefaultValue::Value,
+        "What `grouped` keeps together: the objects of one page, or of one origin",
+        "page uses the Referer field, so it needs clients that send it. origin works for all \
+         clients, and is the only choice in front of a site.",
+    ),
+    entry(
+        "readmission",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Keep objects that are in use when the log overwrites its oldest part (log, log-lru)",
+        "A few more hits, up to a third more writes.",
+    ),
+    entry(
+        "io",
+        Topic::Expert,
+        DefaultValue::Value,
+        "How to read the disk: threads, uring, or auto (io_uring if the kernel allows it)",
+        "With uring, the proxy does not start where io_uring is refused.",
+    ),
+    entry(
+        "nat64_prefix",
+        Topic::Expert,
+        DefaultValue::Value,
+        "Prefix of a NAT64 of this network: its addresses are checked as IPv4 addresses",
+        "64:ff9b::/96 is built in.",
+    ),
+    limit(
+        "limits.clients",
+        "Connections from all clients",
+        "At most a quarter of the files that the process may open.",
+    ),
+    limit(
+        "limits.clients_per_address",
+        "Connections from one client",
+        "A client is an IPv4 address or an IPv6 /64 network.",
+    ),
+    limit(
+        "limits.client_share",
+        "Percentage of memory and of upstream connections that one client may take",
+        "Set it to 100 behind a load balancer and where many people share one address.",
+    ),
+    limit(
+        "limits.streams",
+        "Concurrent requests on one HTTP/2 connection",
+        "",
+    ),
+    limit(
+        "limits.frames",
+        "HTTP/2 frames that request nothing (PING, SETTINGS, RST_STREAM) in a burst",
+        "A sixteenth of it is granted again each second, and one frame for each KiB sent to the \
+         client. Also applies to origins.",
+    ),
+    limit("limits.head_bytes", "Size of a request head", ""),
+    limit("limits.head_fields", "Fields in a request head", ""),
+    limit("limits.target_bytes", "Size of a request target", ""),
+    limit(
+        "limits.chunk_extension_bytes",
+        "Size of the extensions of one chunk",
+        "",
+    ),
+    limit(
+        "limits.head_time",
+        "Time for a request head to arrive, after its first byte",
+        "",
+    ),
+    limit(
+        "limits.idle_time",
+        "Idle time of a client connection between requests",
+        "",
+    ),
+    limit(
+        "limits.progress_time",
+        "Time without progress while a request is read or a response is sent",
+        "",
+    ),
+    limit(
+        "limits.connect_time",
+        "Time to connect to an origin, over all its addresses",
+        "",
+    ),
+    limit(
+        "limits.first_byte_time",
+        "Time from a request to the first byte of the origin's response",
+        "",
+    ),
+    limit(
+        "limits.between_bytes_time",
+        "Time between bytes of an origin's response",
+        "",
+    ),
+    limit(
+        "limits.upstream_per_origin",
+        "Busy connections to one origin",
+        "",
+    ),
+    limit("limits.upstream", "Busy connections to all origins", ""),
+    limit(
+        "limits.upstream_idle_time",
+        "How long an idle connection to an origin is kept",
+        "",
+    ),
+    limit("limits.dns_time", "Time for a name lookup", ""),
+    limit(
+        "limits.tunnel_idle_time",
+        "Idle time of a tunnel, both directions",
+        "",
+    ),
+    limit(
+        "limits.drain_time",
+        "Time for open requests to finish when the proxy stops",
+        "",
+    ),
+    limit(
+        "limits.read_ahead",
+        "How far a fetch may run ahead of its fastest client",
+        "",
+    ),
+];
+
+/// What a `[[rule]]` is for.
+pub const RULE_ABOUT: &str = "\
+A freshness rule says how long the responses of certain URLs stay fresh. The first rule that \
+matches a URL decides; yours come before the shipped ones. An origin's no-store, private and \
+no-cache win over every rule. A rule needs path and exactly one of lifetime, heuristic and \
+immutable.";
+
+/// The fields of a `[[rule]]`.
+pub const RULE_FIELDS: [(&str, &str); 5] = [
+    (
+        "path",
+        "Pattern of the URL's path, or a list of patterns: `*` stays within a segment, `**` \
+         crosses segments, `<hex:40>` is 40 hexadecimal digits. A pattern begins with /.",
+    ),
+    (
+        "host",
+        "Pattern of the host, or a list of patterns. Without it, the rule is for every host.",
+    ),
+    (
+        "lifetime",
+        "Freshness lifetime of responses for which the origin states none (no max-age, s-maxage \
+         or Expires), such as \"5m\". It does not depend on Last-Modified. It also says that these \
+         responses are public: they are stored even if they set a cookie.",
+    ),
+    (
+        "heuristic",
+        "A guess where the origin states no lifetime: `percent` of the time since Last-Modified, \
+         at most `max`. Without a rule the guess is 10 percent, at most 1d. A response without \
+         Last-Modified gets no lifetime; it is validated each time.",
+    ),
+    (
+        "immutable",
+        "true: what such a URL names never changes. It stays fresh for a year, even if the origin \
+         states a shorter lifetime (other than 0), and a reload does not fetch it again. It is \
+         public, as with lifetime.",
+    ),
+];
+
+/// What a `[[mirror]]` is for.
+pub const MIRROR_ABOUT: &str = "\
+A mirror of a package registry, at the path /mirror/NAME/ of the proxy. It is the table form of \
+the key mirror; a file has one or the other.";
+
+/// The fields of a `[[mirror]]`.
+pub const MIRROR_FIELDS: [(&str, &str); 4] = [
+    ("kind", "pypi, npm, crates or apt."),
+    (
+        "url",
+        "Base URL of the registry, as its own clients use it.",
+    ),
+    (
+        "files",
+        "For pypi and crates: the places, as URLs of hosts or of paths on them, that the index \
+         links files from. The registry's own host counts only if it is listed.",
+    ),
+    ("name", "Name in the path; the kind unless given."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_one_entry_and_every_entry_a_key() {
+        let mut entries: Vec<&str> = ENTRIES.iter().map(|entry| entry.key).collect();
+        let mut keys: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        entries.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(entries, keys);
+    }
+
+    #[test]
+    fn topics_stand_together_and_in_order() {
+        let topics: Vec<Topic> = ENTRIES.iter().map(|entry| entry.topic).collect();
+        let mut runs = topics.clone();
+        runs.dedup();
+        assert_eq!(runs, Topic::ALL);
+    }
+
+    #[test]
+    fn the_help_says_the_default() {
+        assert!(help("cache_size").ends_with(" [default: 1GiB]"));
+        assert!(help("workers").ends_with(" [default: one per processor]"));
+        assert!(!help("accelerate").contains("default"));
+        assert!(!help("grouped").contains("default"));
+    }
+
+    #[test]
+    fn lines_are_phrases_and_details_are_sentences() {
+        for entry in ENTRIES {
+            let (about, details) = (entry.about, entry.details);
+            assert!(about.starts_with(char::is_uppercase), "{about}");
+            assert!(!about.ends_with('.'), "{about}");
+            assert!(details.is_empty() || details.ends_with('.'), "{details}");
+        }
+    }
+}
