@@ -4,7 +4,6 @@
 //! makes the sample configuration. Invariant: every key of `KEYS` has one entry, in the order in
 //! which the documents list them.
 
-use super::environment::Environment;
 use super::keys::{KEYS, Key, Shown};
 use super::values::Values;
 
@@ -94,12 +93,7 @@ pub struct Entry {
 impl Entry {
     /// The default as it is shown; `None` where the setting has no value by default.
     pub fn default_shown(&self) -> Option<Shown> {
-        let nowhere = Environment {
-            variables: [].into(),
-            is_root: false,
-            processors: 1,
-        };
-        let shown = (key(self.key).show)(&Values::defaults(&nowhere));
+        let shown = (key(self.key).show)(&Values::defaults(1, None));
         (self.default == DefaultValue::Value).then_some(shown)
     }
 

@@ -374,7 +374,7 @@ impl Collector for Exposition {
         )?;
         page.counter(
             "hashcache_forgotten",
-            "Devices whose objects were forgotten at the start because purges on them could not be read",
+            "Devices emptied at the start because the purges on them could not be read",
             engine.forgotten,
         )?;
         page.counter(
