@@ -15,8 +15,8 @@ use hashcache_proxy::{Authority, AuthorityError, MakeOptions};
 use serde_json::json;
 
 use crate::fault::Fault;
+use crate::output::{NOT_WELL, say};
 use crate::settings::{self, Environment};
-use crate::{NOT_WELL, say};
 
 /// What can be done with a certificate authority.
 #[derive(Clone, Debug, Subcommand)]

@@ -8,9 +8,10 @@ use hashcache::{CheckReport, Config, OpenError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::fault;
 use crate::open_fault::{Purpose, cannot_open};
+use crate::output::{NOT_WELL, tell};
 use crate::units::about_size;
-use crate::{NOT_WELL, fault, tell};
 
 /// Verifies the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {

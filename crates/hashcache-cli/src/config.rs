@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{ConfigCommand, SettingArgs};
 use crate::fault::{self, Faults};
+use crate::output::{NOT_WELL, tell};
+use crate::proxy;
 use crate::settings::{self, Effective, Environment, RULE, Shown, Source};
-use crate::{NOT_WELL, tell};
 
 /// Runs either.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
@@ -23,6 +24,11 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
 fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
     match settings::load(file, vec![], environment) {
         Ok(effective) => {
+            let problems = proxy::start_problems(&effective);
+            if !problems.is_empty() {
+                tell(&fault::render(&Faults(problems).into()));
+                return Ok(ExitCode::from(NOT_WELL));
+            }
             let what = match &effective.file {
                 Some(path) => path.display().to_string(),
                 None => "no configuration file, environment".to_owned(),

@@ -89,6 +89,17 @@ pub fn one_line(error: &anyhow::Error) -> String {
     one(&chain(error), hint_of(error))
 }
 
+/// The faults of `error`, each with its hint; an error of another kind is one fault.
+pub fn all(error: &anyhow::Error) -> Vec<Fault> {
+    match error.downcast_ref::<Faults>() {
+        Some(faults) => faults.0.clone(),
+        None => vec![Fault {
+            what: chain(error),
+            hint: hint_of(error).map(str::to_owned),
+        }],
+    }
+}
+
 /// The error and its causes, outermost first.
 fn chain(error: &anyhow::Error) -> String {
     let parts: Vec<String> = error.chain().map(ToString::to_string).collect();

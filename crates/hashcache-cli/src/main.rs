@@ -27,17 +27,16 @@ mod purge;
 
 // What it says while it runs.
 mod logging;
+mod output;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
 use args::{Cli, Command};
+use output::tell;
 use settings::Environment;
 
-/// Exit status when the data is not well.
-const NOT_WELL: u8 = 1;
 /// Exit status when we could not do what was asked.
 const COULD_NOT: u8 = 2;
 
@@ -84,17 +83,4 @@ fn usage(error: &clap::Error) -> ExitCode {
         None => tell(&text),
     }
     ExitCode::from(COULD_NOT)
-}
-
-/// Writes to standard output at once; that nobody reads it is no reason to die of it.
-fn say(text: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = output
-        .write_all(text.as_bytes())
-        .and_then(|()| output.flush());
-}
-
-/// Writes to standard error; that it is closed is no reason to die of it, as `eprint!` would.
-fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }

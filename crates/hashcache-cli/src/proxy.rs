@@ -2,6 +2,7 @@
 //!
 //! Called by `main`; calls `settings`, the engine and the proxy, and holds no logic of either.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use hashcache::{Cache, Config, PolicyKind};
+use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_proxy::{
     AccessLog, Authority, Hosts, Intercept, RunError, Settings, Speaks, StateFiles,
 };
@@ -19,12 +20,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::args::SettingArgs;
-use crate::fault::{self, Fault};
+use crate::fault::{self, Fault, Faults};
+use crate::logging;
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
+use crate::output::{say, tell};
 use crate::private::Private;
 use crate::settings::{self, Effective, Environment, Source};
 use crate::units::show_size;
-use crate::{logging, say, tell};
 
 /// Of all files that may be open, clients may hold this part: each may need a tunnel's other end or
 /// an upstream connection as well, and the cache and logs need the rest.
@@ -36,6 +38,15 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
     let mut effective = load(args, environment)?;
     let started = effective.clone();
     let open_files = raise_open_files();
+    let problems = start_problems(&effective);
+    if !problems.is_empty() {
+        return Err(Faults(problems).into());
+    }
+    let state = StateFiles {
+        clock: state_file(&effective, "clock"),
+        verified: state_file(&effective, "verified"),
+    };
+    let new_files = NewFiles::note(&effective, &state);
     let cache = open(&effective)?;
     let stats = cache.stats();
     let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
@@ -52,7 +63,8 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
         for_proxy(&effective).map_err(|error| fault::one_line(&error))
     };
     let announced = effective.clone();
-    let listening = move |listen: &[SocketAddr], admin: Option<SocketAddr>| {
+    let listening = |listen: &[SocketAddr], admin: Option<SocketAddr>| {
+        new_files.keep();
         let line = greeting(&announced, in_all, listen, admin);
         match announced.values.access_log {
             // Whoever reads the log there would take it for a line of the log.
@@ -60,13 +72,77 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
     };
-    let state = StateFiles {
-        clock: state_file(&effective, "clock"),
-        verified: state_file(&effective, "verified"),
-    };
     hashcache_proxy::run(for_proxy(&effective)?, cache, state, listening, reload)
         .map_err(cannot_run)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every reason for which the proxy would not start that can be known without starting. Nothing is
+/// made or changed, and a proxy that runs with these settings goes on. An address that another
+/// program uses is not among them: that program may be the proxy that is to be restarted.
+pub fn start_problems(effective: &Effective) -> Vec<Fault> {
+    let values = &effective.values;
+    let mut problems = Vec::new();
+    for path in &values.cache {
+        let directory = directory(path);
+        if *effective.source("cache") != Source::Default && !directory.exists() {
+            problems.push(no_directory(path, &directory));
+        }
+        problems.extend(Private::Cache.check(path).err());
+    }
+    if problems.is_empty() {
+        let refusals = Cache::preflight(&engine_config_now(effective));
+        problems.extend(refusals.iter().map(|error| engine_fault(effective, error)));
+    }
+    let settings = match for_proxy(effective) {
+        Ok(settings) => settings,
+        Err(error) => {
+            problems.extend(fault::all(&error));
+            // What the token and the authority lack has been said.
+            Settings {
+                admin_token_file: None,
+                ..values.for_proxy()
+            }
+        }
+    };
+    let refusals = hashcache_proxy::preflight(&settings).into_iter();
+    problems.extend(refusals.flat_map(|error| fault::all(&cannot_run(error))));
+    problems
+}
+
+/// Files that this start makes. Dropped before the proxy listens, they are removed again: a start
+/// that fails leaves nothing behind.
+struct NewFiles {
+    paths: Vec<PathBuf>,
+    kept: Cell<bool>,
+}
+
+impl NewFiles {
+    /// Notes which files of the cache and its state are not there yet.
+    fn note(effective: &Effective, state: &StateFiles) -> Self {
+        let files = effective.values.cache.iter();
+        let files = files.chain(&state.clock).chain(&state.verified);
+        let is_new = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
+        Self {
+            paths: files.filter(is_new).cloned().collect(),
+            kept: Cell::new(false),
+        }
+    }
+
+    fn keep(&self) {
+        self.kept.set(true);
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        if self.kept.get() {
+            return;
+        }
+        for path in &self.paths {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// The proxy's share of the settings, with what they name in files.
@@ -157,6 +233,9 @@ fn cannot_run(error: RunError) -> anyhow::Error {
         RunError::Authorities(_) => {
             "`--upstream-ca` names a file with certificates of authorities, in PEM"
         }
+        RunError::Token { .. } => {
+            "write 16 bytes or more into it, for example with `head -c 24 /dev/urandom | base64`"
+        }
         _ => return error.into(),
     };
     let source = std::error::Error::source(&error)
@@ -195,9 +274,6 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
             return Err(no_directory(path, &directory).into());
         }
     }
-    // A block device has a size of its own before there is a cache on it, and tells none as a file.
-    let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
-    let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
     for path in paths {
         Private::Cache.check(path)?;
     }
@@ -205,12 +281,25 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
         let policy = effective.values.policy.name();
         warn!(setting, policy, "setting does nothing with this policy");
     }
-    let config = engine_config(effective, paths, paths.iter().all(exists));
-    Ok(Cache::open(config).map_err(|error| {
-        // Of several, the one that the engine names.
-        let path = error.path().or(paths.first().map(PathBuf::as_path));
-        cannot_open(path.unwrap_or(Path::new("")), Purpose::Serve, &error)
-    })?)
+    Ok(Cache::open(engine_config_now(effective))
+        .map_err(|error| engine_fault(effective, &error))?)
+}
+
+/// Why the cache of `effective` could not be opened.
+fn engine_fault(effective: &Effective, error: &OpenError) -> Fault {
+    // Of several, the one that the engine names.
+    let first = effective.values.cache.first().map(PathBuf::as_path);
+    let path = error.path().or(first).unwrap_or(Path::new(""));
+    cannot_open(path, Purpose::Serve, error)
+}
+
+/// The engine's share of the settings, by what lies at the paths now.
+fn engine_config_now(effective: &Effective) -> Config {
+    let paths = &effective.values.cache;
+    // A block device has a size of its own before there is a cache on it, and tells none as a file.
+    let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
+    let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
+    engine_config(effective, paths, paths.iter().all(exists))
 }
 
 /// Settings that were given and do nothing with the policy.
@@ -292,7 +381,8 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     *upstream = most.min(*upstream);
 }
 
-/// The line that says where we listen, what we use (of disk `bytes` in all) and what to type next.
+/// The line that says where the proxy listens, what it uses (of disk `bytes` in all) and what to
+/// type next; a second one says what https needs.
 fn greeting(
     effective: &Effective,
     bytes: u64,
@@ -330,6 +420,11 @@ fn greeting(
         }
         (_, None) => String::new(),
     };
+    let stores_https = values.intercept_ca.is_some() || !values.mirror.is_empty();
+    let https = match values.accelerate.is_none() && !stores_https {
+        true => HTTPS_IS_TUNNELLED,
+        false => "",
+    };
     let in_all = if caches.len() > 1 { " in all" } else { "" };
     let role = match &values.accelerate {
         Some(origin) => format!("in front of {origin}"),
@@ -337,7 +432,7 @@ fn greeting(
     };
     format!(
         "hashcache: {role} on {}, {admin}; cache {} ({}{in_all}, policy {}), memory {}; \
-         next: {next}\n",
+         next: {next}\n{https}",
         addresses.join(" "),
         caches.join(" "),
         show_size(bytes),
@@ -345,6 +440,11 @@ fn greeting(
         show_size(values.memory),
     )
 }
+
+/// The second line of the greeting, for a proxy that stores nothing that comes by https.
+const HTTPS_IS_TUNNELLED: &str = "hashcache: https goes through as a tunnel and is not stored; to \
+     store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
+     `--intercept-ca DIR --intercept-list cacheable`\n";
 
 /// What somebody at this machine can type to reach a listener that may listen on every address.
 pub fn reachable(address: SocketAddr) -> SocketAddr {
@@ -447,6 +547,8 @@ mod tests {
             "hashcache: proxy on http://0.0.0.0:3128 http://[::1]:81, \
              admin on http://127.0.0.1:3180; cache /srv/c.img (1GiB, policy log), memory 1GiB; \
              next: export http_proxy=http://127.0.0.1:3128\n"
+                .to_owned()
+                + HTTPS_IS_TUNNELLED
         );
         let effective = self::effective(&["--accelerate=http://192.0.2.1"]);
         let line = greeting(&effective, 1 << 30, &listen[1..], None);
@@ -466,6 +568,9 @@ mod tests {
         assert!(line.contains(told), "{line}");
         let next = "next: curl https://127.0.0.1:3128/\n";
         assert!(line.ends_with(next), "{line}");
+        let mirrors = ["--cache=/a", "--mirror=npm=http://registry.test/"];
+        let line = greeting(&self::effective(&mirrors), 1 << 30, &listen, None);
+        assert_eq!(line.lines().count(), 1, "{line}");
         let effective = self::effective(&["--cache=/a", "--cache=/b"]);
         let line = greeting(&effective, 3 << 30, &listen, None);
         let told = "cache /a /b (3GiB in all, policy log)";

@@ -14,7 +14,7 @@ use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
 use crate::fault::Fault;
-use crate::say;
+use crate::output::say;
 use crate::settings::{self, Environment, Given, Source, Written, find};
 
 /// What is to be purged.

@@ -7,8 +7,8 @@
 
 use http::header::{AGE, HeaderMap};
 
-use crate::date::{Seconds, UnixTime};
-use crate::fields::{delta_seconds, members};
+use crate::date::{Seconds, UnixTime, delta_seconds};
+use crate::fields::members;
 
 /// The value of the Age field: of several members or lines the first counts. One that cannot be
 /// read is ignored, as RFC 9111 5.1 says: the age then rests on Date and our own clock.

@@ -23,8 +23,8 @@ use std::borrow::Cow;
 
 use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, PRAGMA};
 
-use crate::date::Seconds;
-use crate::fields::{Backslash, delta_seconds, is_token, members, split_list, trim, unquote};
+use crate::date::{Seconds, delta_seconds};
+use crate::fields::{Backslash, is_token, members, split_list, trim, unquote};
 
 /// What a response's Cache-Control says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

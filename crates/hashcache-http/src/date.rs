@@ -9,7 +9,7 @@ use std::fmt;
 
 use http::HeaderValue;
 
-use crate::fields::trim;
+use crate::fields::{digits, trim};
 
 /// A point in time: whole seconds since 1970-01-01 00:00:00 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -301,6 +301,11 @@ const DAYS_TO_1970: u64 = 719_468;
 
 /// 9999-12-31 23:59:59, the last time four digits of year can say.
 const LAST_SECOND_OF_9999: u64 = 253_402_300_799;
+
+/// `delta-seconds` (RFC 9111 1.2.2): digits alone, large ones capped.
+pub(crate) fn delta_seconds(value: &[u8]) -> Option<Seconds> {
+    digits(value).map(Seconds::new)
+}
 
 #[cfg(test)]
 mod tests {

@@ -9,8 +9,6 @@ use std::borrow::Cow;
 
 use http::header::{AsHeaderName, HeaderMap, HeaderName};
 
-use crate::date::Seconds;
-
 /// How a backslash inside double quotes reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backslash {
@@ -140,11 +138,6 @@ pub(crate) fn digits(value: &[u8]) -> Option<u64> {
     }
     let append = |n: u64, b: &u8| n.saturating_mul(10).saturating_add(u64::from(b - b'0'));
     Some(value.iter().fold(0, append))
-}
-
-/// `delta-seconds` (RFC 9111 1.2.2): digits alone, large ones capped.
-pub(crate) fn delta_seconds(value: &[u8]) -> Option<Seconds> {
-    digits(value).map(Seconds::new)
 }
 
 /// A field that should come once.

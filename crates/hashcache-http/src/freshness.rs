@@ -17,8 +17,9 @@ use http::{Method, StatusCode};
 
 use crate::cache_control::ResponseDirectives;
 use crate::date::{Seconds, UnixTime, parse_http_date};
-use crate::exchange::{Exchange, StoreOptions};
+use crate::exchange::Exchange;
 use crate::fields::{Single, single, trim};
+use crate::options::StoreOptions;
 use crate::rules::{RuleAction, RuleAuthor};
 
 /// A lifetime and where it is from.
@@ -49,26 +50,6 @@ pub enum LifetimeSource {
     Heuristic,
     /// The default of 404 and 410.
     Negative,
-}
-
-/// The guess at a lifetime the origin did not state: a share of the time since the last change,
-/// up to a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heuristic {
-    /// Hundredths of the time between Last-Modified and Date.
-    pub percent: u32,
-    /// No guess is longer.
-    pub max: Seconds,
-}
-
-impl Default for Heuristic {
-    /// 10 %, the example of RFC 9111 4.2.2, and at most a day.
-    fn default() -> Heuristic {
-        Heuristic {
-            percent: 10,
-            max: Seconds::DAY,
-        }
-    }
 }
 
 /// The lifetime of a response. `date` is its Date, or its arrival if it has none.

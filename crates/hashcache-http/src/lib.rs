@@ -70,7 +70,9 @@ mod digest;
 mod exchange;
 mod freshness;
 mod groups;
+mod heuristic;
 mod invalidate;
+mod options;
 mod request_error;
 mod rules;
 mod storable;
@@ -111,16 +113,18 @@ pub use vary::{VARY_FIELDS_MAX, VARY_ROW_BYTES_MAX, Vary, VaryRow};
 pub use age::{Arrival, age_field, current_age};
 pub use cache_control::{RequestDirectives, ResponseDirectives, Scope};
 pub use digest::ContentDigest;
-pub use exchange::{Exchange, SetCookie, StoreOptions};
+pub use exchange::Exchange;
 pub use freshness::{
-    ADAPTIVE_FIRST, Heuristic, Lifetime, LifetimeSource, confirmed_lifetime,
-    is_heuristically_cacheable, lifetime,
+    ADAPTIVE_FIRST, Lifetime, LifetimeSource, confirmed_lifetime, is_heuristically_cacheable,
+    lifetime,
 };
 pub use groups::{
     CACHE_GROUP_INVALIDATION, CACHE_GROUPS, LABEL_FIELDS, cache_groups, invalidated_groups, labels,
     words,
 };
+pub use heuristic::Heuristic;
 pub use invalidate::{invalidated, is_unsafe, resolve};
+pub use options::{SetCookie, StoreOptions};
 pub use rules::{Matched, RuleAction, RuleAuthor, RuleError, RuleSpec, Rules};
 pub use storable::{NotStored, Storable, storable};
 pub use targeted::CDN_CACHE_CONTROL;

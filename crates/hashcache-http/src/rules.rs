@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::authority::Host;
 use crate::date::Seconds;
-use crate::freshness::Heuristic;
+use crate::heuristic::Heuristic;
 use crate::target::Target;
 
 /// What a rule gives the responses it matches.

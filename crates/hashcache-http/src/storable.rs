@@ -17,12 +17,13 @@ use crate::age::{Arrival, age_field};
 use crate::cache_control::{RequestDirectives, ResponseDirectives};
 use crate::date::{Seconds, UnixTime, parse_http_date};
 use crate::entity_tag::EntityTag;
-use crate::exchange::{Exchange, SetCookie, StoreOptions};
+use crate::exchange::Exchange;
 use crate::fields::{Single, single};
 use crate::freshness::{
     Lifetime, LifetimeSource, is_heuristically_cacheable, last_modified, lifetime,
 };
 use crate::hop::connection_spares_storing;
+use crate::options::{SetCookie, StoreOptions};
 use crate::range::{ContentRange, parse_content_range};
 use crate::request_error::speaks_of_request;
 use crate::rules::Matched;

@@ -12,19 +12,19 @@
 mod entry;
 mod escape;
 mod format;
-mod scribe;
+mod writer;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 pub(crate) use entry::{Entry, Outcome, RequestId, Tally};
-use format::Formatter;
-use scribe::{Scribe, Sink};
+use format::{Client, Formatter, Query, Style, Target};
+use writer::{Desk, Pending, Scribe, Sink, lock};
 
 use crate::settings::{self, LogFormat, Mode, Settings};
 
@@ -37,40 +37,6 @@ pub(crate) struct AccessLog {
     /// Closed by the thread when it ends.
     ended: Option<Mutex<mpsc::Receiver<()>>>,
     queue_bytes: usize,
-}
-
-/// How lines look, the same for all workers.
-#[derive(Clone, Copy, Debug)]
-struct Style {
-    format: LogFormat,
-    query: Query,
-    target: Target,
-    client: Client,
-}
-
-/// How much of a client's address is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Client {
-    /// All of it, and the port where the format has a place for it.
-    Address,
-    /// Its network alone: enough to see where load comes from, too little to name a person.
-    Network,
-}
-
-/// What becomes of query strings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Query {
-    Kept,
-    Stripped,
-}
-
-/// How the combined format shows what was asked for: other formats have a place for the authority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
-    /// With scheme and authority, as clients of a forward proxy ask.
-    Absolute,
-    /// The path alone, as clients of an origin ask.
-    Path,
 }
 
 impl AccessLog {
@@ -104,6 +70,14 @@ impl AccessLog {
             settings::AccessLog::File(path) => Sink::file(path.clone())?,
         };
         Self::start_with(sink, style, QUEUE_BYTES / settings.workers.max(1))
+    }
+
+    /// Whether the log of `settings` could be opened, found out without opening or making it.
+    pub(crate) fn check(settings: &Settings) -> io::Result<()> {
+        match &settings.access_log {
+            settings::AccessLog::None | settings::AccessLog::Stdout => Ok(()),
+            settings::AccessLog::File(path) => writer::can_open(path),
+        }
     }
 
     /// A log that nobody wants.
@@ -253,37 +227,10 @@ struct Tray {
     queue_bytes: usize,
 }
 
-/// Lines that wait for the scribe.
-#[derive(Debug)]
-struct Pending {
-    lines: Vec<u8>,
-    formatter: Formatter,
-}
-
-/// What workers and scribe share.
-#[derive(Debug, Default)]
-struct Desk {
-    trays: Mutex<Vec<Arc<Mutex<Pending>>>>,
-    asleep: AtomicBool,
-    reopen: AtomicBool,
-    stop: AtomicBool,
-    written: AtomicU64,
-    dropped: AtomicU64,
-    failures: AtomicU64,
-    stopped: AtomicBool,
-}
-
-/// A panic in another thread leaves whole lines or none; there is nothing to distrust.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Room for lines of all workers that the scribe has not collected.
 const QUEUE_BYTES: usize = 1 << 20;
 /// A buffer this full is collected at once; about 200 lines.
 const WAKE_BYTES: usize = 32 << 10;
-/// How long a line may lie in its buffer.
-const ROUND_TIME: Duration = Duration::from_millis(100);
 /// How long the end of the process waits for a reader of the log that does not read.
 const STOP_TIME: Duration = Duration::from_secs(2);
 

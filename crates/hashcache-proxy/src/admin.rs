@@ -8,6 +8,7 @@
 //! machine (DNS rebinding): only loopback names, loopback addresses and the address that was
 //! connected to are taken as Host. Connections are few, and each ends within a minute.
 
+mod answer;
 mod purge;
 
 use std::convert::Infallible;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
+use http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -28,7 +29,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use self::answer::{plain, typed};
 use self::purge::Purges;
+pub(crate) use self::purge::read_token;
 use crate::metrics::Exposition;
 use crate::page::{self, Reader};
 use crate::purge::Purger;
@@ -120,7 +123,12 @@ impl Admin {
                 let response = match admin.refusal(&head, local) {
                     Some(refusal) => refusal,
                     None if head.method == Method::POST && head.uri.path() == purge::PATH => {
-                        admin.purge(&head.headers, body).await
+                        match &admin.purges {
+                            Some(purges) => purges.answer(&head.headers, body).await,
+                            None => {
+                                plain(StatusCode::NOT_FOUND, "nothing here; see /\n".to_owned())
+                            }
+                        }
                     }
                     None => admin.answer(&head),
                 };
@@ -286,20 +294,8 @@ fn not_allowed(methods: &'static str) -> Response<Bytes> {
     response
 }
 
-fn plain(status: StatusCode, text: String) -> Response<Bytes> {
-    page::page(status, Reader::Program, text)
-}
-
 fn json_page(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     typed(status, "application/json", format!("{value}\n"))
-}
-
-fn typed(status: StatusCode, kind: &'static str, body: String) -> Response<Bytes> {
-    let mut response = plain(status, body);
-    let fields: &mut HeaderMap = response.headers_mut();
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    fields.remove(header::CONTENT_LANGUAGE);
-    response
 }
 
 const PATHS: [(&str, &str); 5] = [

@@ -37,7 +37,7 @@ use std::time::Duration;
 use hashcache_http::Host;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::kept_file::{Link, open_regular, replace};
+use crate::state_file::{Link, open_regular, replace};
 
 /// Milliseconds since 1970, as told by [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

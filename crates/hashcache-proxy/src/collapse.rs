@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::pieces::Pieces;
+use crate::in_flight_ranges::Pieces;
 use crate::settings::CollapseWait;
 use crate::store::StoredResponse;
 

@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     PortDenied { port: u16 },
     /// The destination's address is not allowed.
     DestinationDenied { address: IpAddr },
-    /// The request came back to us (`Via`, `CDN-Loop`).
+    /// The request has passed through this proxy before (`Via`).
     Loop,
     /// The name does not exist.
     NameNotFound,

@@ -4,6 +4,7 @@
 
 // What was asked for, and what can go wrong.
 mod failure;
+mod limits;
 mod settings;
 mod share;
 
@@ -14,36 +15,40 @@ mod worker;
 
 // The life of a request.
 mod collapse;
+mod connect;
+mod connection;
 mod fetch;
+mod in_flight_ranges;
 mod intercept;
+mod log_entry;
 mod mirror;
-mod pieces;
+mod page_groups;
 mod purge;
-mod related;
 mod request;
 mod store;
 
 // Where answers come from.
-mod tunnel;
+mod tls;
 mod upstream;
 
 // What operators see.
 mod access_log;
 mod admin;
 mod clock;
-mod kept_file;
 mod metrics;
 mod page;
+mod state_file;
 
 pub use intercept::Intercept;
 pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
+pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use server::{IdentityError, RunError, run};
+pub use server::{RunError, preflight, run};
 pub use settings::{
-    AccessLog, CertificateFiles, CollapseWait, Fail, GroupBy, Limits, Listen, LogFormat, Mode,
-    Settings, Speaks, StateFiles,
+    AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
 };
+pub use tls::identity::{CertificateFiles, IdentityError};
 pub use upstream::address::{ConnectPort, Prefix, PrefixError};
 pub use upstream::nat64::{Nat64, Nat64Error};
 pub use upstream::tls::AuthoritiesError;

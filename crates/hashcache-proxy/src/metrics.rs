@@ -224,7 +224,7 @@ impl Drop for Open {
     }
 }
 
-/// The limits of `settings::Limits`, by the names they have there.
+/// The limits of [`Limits`](crate::limits::Limits), by the names they have there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Clients,
@@ -320,15 +320,6 @@ pub(crate) struct EngineFigures {
     pub(crate) devices_uring: u64,
     /// Traffic of all devices.
     pub(crate) device: DeviceFigures,
-}
-
-/// Connections to origins, those of tunnels apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UpstreamFigures {
-    /// Being made or with a request under way; what `upstream` of the limits bounds.
-    pub(crate) busy: u64,
-    /// Kept for the next request.
-    pub(crate) idle: u64,
 }
 
 /// What the devices did since the start.

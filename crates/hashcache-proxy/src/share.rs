@@ -61,6 +61,8 @@ pub(crate) struct Shares {
 struct Client {
     network: Network,
     memory: AtomicU64,
+    /// What of `memory` is content read from disk.
+    reading: AtomicU64,
     shares: Arc<Shares>,
 }
 
@@ -96,6 +98,7 @@ impl Shares {
         let client = Arc::new(Client {
             network,
             memory: AtomicU64::new(0),
+            reading: AtomicU64::new(0),
             shares: Arc::clone(self),
         });
         clients.insert(network, Arc::downgrade(&client));
@@ -125,17 +128,48 @@ impl Share {
 
     /// Takes so much of the share; `None` beyond it.
     pub(crate) fn take(&self, bytes: u64) -> Option<Taken> {
-        let most = self.0.shares.memory_max;
-        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
-        let taken = &self.0.memory;
-        taken
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits)
-            .ok()?;
-        Some(Taken {
+        add_within(&self.0.memory, bytes, self.0.shares.memory_max).then(|| Taken {
             share: self.clone(),
             bytes,
         })
     }
+
+    /// The same for content that is read from disk. The engine reads out of what transfers leave
+    /// free, a quarter of the budget; half of a share, an eighth of the budget, is the most that
+    /// one client gets of that. One read it gets in any case.
+    pub(crate) fn take_for_reading(&self, bytes: u64) -> Option<TakenForReading> {
+        let most = self.0.shares.memory_max / READING_PART;
+        let reading = &self.0.reading;
+        if !add_within(reading, bytes, most) {
+            let none = Ordering::Relaxed;
+            reading
+                .compare_exchange(0, bytes, Ordering::AcqRel, none)
+                .ok()?;
+        }
+        let counted = Reading {
+            share: self.clone(),
+            bytes,
+        };
+        self.take(bytes).map(|taken| TakenForReading {
+            _taken: taken,
+            _counted: counted,
+        })
+    }
+
+    /// Whether there is room for `bytes` and, beside them, for content to be sent: streams and
+    /// their like must not take all of the share.
+    pub(crate) fn has_room_beside_content(&self, bytes: u64) -> bool {
+        let content = PIECE_BYTES.max(self.0.shares.memory_max / CONTENT_PART);
+        self.take(bytes.saturating_add(content)).is_some()
+    }
+}
+
+/// Adds `bytes` to what is taken unless that goes beyond `most`.
+fn add_within(taken: &AtomicU64, bytes: u64, most: u64) -> bool {
+    let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
+    taken
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits)
+        .is_ok()
 }
 
 /// Memory for a transfer that `client` began, which others may share, so that it is not charged to
@@ -161,6 +195,26 @@ pub(crate) struct Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.share.0.memory.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Part of a share that is content read from disk, until dropped.
+#[derive(Debug)]
+pub(crate) struct TakenForReading {
+    _taken: Taken,
+    _counted: Reading,
+}
+
+#[derive(Debug)]
+struct Reading {
+    share: Share,
+    bytes: u64,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let reading = &self.share.0.reading;
+        reading.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -340,6 +394,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The largest piece of an answer that lies in memory: a page of the store.
+pub(crate) const PIECE_BYTES: u64 = 64 << 10;
+/// Content read from disk may take one part in so many of a share.
+const READING_PART: u64 = 2;
+/// What streams leave to content is one part in so many of a share: 1 MiB of 16, four spans.
+const CONTENT_PART: u64 = 16;
+
 /// Unfinished heads may hold one part in so many of the budget.
 const HEADS_PART: u64 = 2;
 
@@ -388,6 +449,27 @@ mod tests {
         assert!(again.reserve(4 * MIB).is_some());
         drop((greedy, again, other));
         assert!(lock(&shares.clients).is_empty());
+    }
+
+    #[test]
+    fn content_read_from_disk_gets_half_of_a_share_and_one_read_in_any_case() {
+        let shares = Shares::new(8 * MIB, 25);
+        let client = shares.of("192.0.2.1".parse().unwrap());
+        let half: Vec<_> = std::iter::from_fn(|| client.take_for_reading(MIB / 4)).collect();
+        assert_eq!(half.len(), 4);
+        assert!(client.take(MIB).is_some(), "the other half");
+        assert!(client.take(MIB + 1).is_none());
+        drop(half);
+        let large = client.take_for_reading(2 * MIB).unwrap();
+        assert!(client.take_for_reading(1).is_none());
+        drop(large);
+        let all = client.take(2 * MIB).unwrap();
+        assert!(client.take_for_reading(1).is_none());
+        drop(all);
+        assert!(
+            client.take_for_reading(MIB).is_some(),
+            "a refusal takes nothing"
+        );
     }
 
     #[test]

@@ -21,16 +21,18 @@ use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::intercept::{Interceptor, Known};
-use crate::metrics::{Exposition, WorkerMetrics};
+use crate::limits::Limits;
+use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
+use crate::page_groups::Related;
 use crate::purge::Purger;
-use crate::related::Related;
-use crate::server::identity::Identity;
-use crate::settings::{CollapseWait, Fail, Limits, Mode, Settings};
+use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
+use crate::tls::identity::Identity;
 use crate::upstream::address::{Clients, ConnectPort, Prefix};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::{self, Destinations, Upstream};
+use crate::wire::Ending;
 
 /// What all cores share and no reload changes.
 pub(crate) struct Common {
@@ -291,6 +293,19 @@ impl Worker {
             );
         }
         Rc::clone(&upstream.1)
+    }
+
+    /// Counts the limit that ended a connection, if one did.
+    pub(crate) fn count_ending(&self, ending: Ending) {
+        let metrics = &self.metrics;
+        match ending {
+            Ending::Idle => metrics.limit(Limit::IdleTime),
+            Ending::SlowHead => metrics.limit(Limit::HeadTime),
+            Ending::Flood => metrics.limit(Limit::Frames),
+            Ending::NoMemory => metrics.limit(Limit::Memory),
+            Ending::SlowWrite => metrics.limit(Limit::ProgressTime),
+            Ending::Upgraded | Ending::Closed | Ending::Broken | Ending::Aborted => {}
+        }
     }
 
     /// The authority of `target` as it stands in a Host field.

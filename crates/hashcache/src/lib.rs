@@ -71,7 +71,7 @@ mod models;
 pub use bans::{Label, MAX_RULES, Rule};
 pub use cache::{
     Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
-    Lookup, OpenFile, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
+    Lookup, OpenFile, Paid, Payer, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
 pub use clock::Clock;
 pub use completion::Outcome;

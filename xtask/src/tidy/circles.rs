@@ -35,85 +35,8 @@ const UNTIED: [(&str, &str); 8] = [
     ("crates/hashcache-proxy", "wire"),
 ];
 
-const ALLOWED: &[Allowed] = &[
-    Allowed {
-        of_crate: "crates/hashcache-http",
-        within: None,
-        members: &["date", "fields"],
-        reason: "`date` trims as `fields` does, which counts in the seconds of `date`",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-http",
-        within: None,
-        members: &["exchange", "freshness", "rules"],
-        reason: "options of storing and of freshness are to move to a module of their own",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: None,
-        members: &[
-            "access_log",
-            "admin",
-            "collapse",
-            "fetch",
-            "intercept",
-            "metrics",
-            "page",
-            "purge",
-            "related",
-            "request",
-            "server",
-            "settings",
-            "upstream",
-            "wire",
-            "worker",
-        ],
-        reason: "still to be untied: a worker holds what all others use",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: Some("fetch"),
-        members: &["fetch/piece", "fetch/pump"],
-        reason: "still to be untied: both say how far a fetch runs ahead",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: Some("request"),
-        members: &["request/assembly", "request/body"],
-        reason: "still to be untied: counts of bytes are to move to `fetch`",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: Some("request"),
-        members: &["request/connect", "request/intercepted"],
-        reason: "still to be untied: both are to move to a folder of their own",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: Some("request"),
-        members: &[
-            "request/follow",
-            "request/forward",
-            "request/hit",
-            "request/partial",
-            "request/ranged",
-            "request/validate",
-        ],
-        reason: "still to be untied: attempts call each other instead of returning to one loop",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: Some("wire"),
-        members: &["wire/cell", "wire/http2/head"],
-        reason: "still to be untied: how a head was judged is to be a module of its own",
-    },
-    Allowed {
-        of_crate: "crates/hashcache-proxy",
-        within: Some("wire"),
-        members: &["wire/http2/body", "wire/http2/flow"],
-        reason: "still to be untied: the size of a piece belongs to `flow`",
-    },
-];
+/// None today.
+const ALLOWED: &[Allowed] = &[];
 
 /// Looks for circles in every crate.
 pub fn circles(tree: &Tree) -> Vec<Finding> {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
 
+use super::given::{Given, Source};
 use super::keys::{self, Form, Written};
-use super::{Given, Source};
 use crate::fault::Fault;
 
 /// Begins every variable that is ours.

@@ -10,9 +10,9 @@ use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
+use super::given::{Given, Source};
 use super::keys::{self, Written};
 use super::mirror::MirrorTable;
-use super::{Given, Source};
 use crate::fault::Fault;
 
 /// Name of the array of tables that holds freshness rules.

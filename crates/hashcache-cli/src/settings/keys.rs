@@ -18,7 +18,8 @@ use hashcache_proxy::{
 use super::mirror::{read_mirror, show_mirror};
 use super::suggest;
 use super::values::Values;
-use crate::fault::Fault;
+use super::words::one_of;
+use crate::fault::{Fault, Faults};
 use crate::units::{parse_size, parse_time, show_size, show_time};
 
 /// A value as a source gave it, not yet read by its key.
@@ -51,7 +52,7 @@ pub enum Form {
     /// It takes one word.
     One(fn(&mut Values, &str) -> Result<(), Fault>),
     /// It takes any number of words; a later source replaces the whole list.
-    Many(fn(&mut Values, &[String]) -> Result<(), Fault>),
+    Many(fn(&mut Values, &[String]) -> Result<(), Faults>),
 }
 
 /// A row of the table.
@@ -82,20 +83,37 @@ pub struct Found {
 }
 
 impl Found {
-    /// Reads `written` into `values`.
-    pub fn read(&self, values: &mut Values, written: &Written) -> Result<(), Fault> {
+    /// Reads `written` into `values`. The error names every element of a list that is wrong.
+    pub fn read(&self, values: &mut Values, written: &Written) -> Result<(), Faults> {
         match (self.key.form, written) {
             (Form::One(read), Written::One(word)) if self.inverted => {
-                read(values, if truth(word)? { "false" } else { "true" })
+                Ok(read(values, if truth(word)? { "false" } else { "true" })?)
             }
-            (Form::One(read), Written::One(word)) => read(values, word),
-            (Form::One(_), Written::Many(_)) => Err(Fault::new(format!(
-                "`{}` takes one value, not a list",
-                self.spelling
-            ))),
+            (Form::One(read), Written::One(word)) => Ok(read(values, word)?),
+            (Form::One(_), Written::Many(_)) => {
+                Err(Fault::new(format!("`{}` takes one value, not a list", self.spelling)).into())
+            }
             (Form::Many(read), Written::One(word)) => read(values, std::slice::from_ref(word)),
             (Form::Many(read), Written::Many(words)) => read(values, words),
         }
+    }
+}
+
+/// Reads each of `words`; the error names every one that is wrong.
+fn each<C: FromIterator<T>, T>(
+    words: &[String],
+    read: impl Fn(&str) -> Result<T, Fault>,
+) -> Result<C, Faults> {
+    let (mut values, mut faults) = (Vec::new(), Vec::new());
+    for word in words {
+        match read(word) {
+            Ok(value) => values.push(value),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(values.into_iter().collect()),
+        false => Err(Faults(faults)),
     }
 }
 
@@ -131,10 +149,7 @@ macro_rules! many {
         Key {
             name: $name,
             form: Form::Many(|values, words| {
-                values.$field = words
-                    .iter()
-                    .map(|word| $read(word))
-                    .collect::<Result<_, _>>()?;
+                values.$field = each(words, |word| $read(word))?;
                 Ok(())
             }),
             show: |values| Shown::List(values.$field.iter().map(ToString::to_string).collect()),
@@ -148,8 +163,7 @@ macro_rules! hosts {
         Key {
             name: $name,
             form: Form::Many(|values, words| {
-                let hosts = words.iter().map(|word| host_pattern(word));
-                values.intercept.$field = hosts.collect::<Result<_, _>>()?;
+                values.intercept.$field = each(words, host_pattern)?;
                 Ok(())
             }),
             show: |values| {
@@ -166,10 +180,7 @@ macro_rules! paths {
         Key {
             name: $name,
             form: Form::Many(|values, words| {
-                values.$field = words
-                    .iter()
-                    .map(|word| path(word))
-                    .collect::<Result<_, _>>()?;
+                values.$field = each(words, path)?;
                 Ok(())
             }),
             show: |values| Shown::List(values.$field.iter().map(|path| show_path(path)).collect()),
@@ -232,10 +243,7 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "mirror",
         form: Form::Many(|values, words| {
-            values.mirror = words
-                .iter()
-                .map(|word| read_mirror(word))
-                .collect::<Result<_, _>>()?;
+            values.mirror = each(words, read_mirror)?;
             Ok(())
         }),
         show: |values| Shown::List(values.mirror.iter().map(show_mirror).collect()),
@@ -285,8 +293,7 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "intercept.lists",
         form: Form::Many(|values, words| {
-            let lists = words.iter().map(|word| one_of(&HostList::ALL, word));
-            values.intercept.lists = lists.collect::<Result<_, _>>()?;
+            values.intercept.lists = each(words, |word| one_of(&HostList::ALL, word))?;
             Ok(())
         }),
         show: |values| {
@@ -418,21 +425,6 @@ pub fn unknown(name: &str) -> Fault {
 fn itself<T: FromStr<Err: std::fmt::Display>>(word: &str) -> Result<T, Fault> {
     word.parse()
         .map_err(|error| Fault::new(format!("`{word}`: {error}")))
-}
-
-pub(super) fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
-    words
-        .iter()
-        .find(|(name, _)| *name == word)
-        .map(|&(_, value)| value)
-        .ok_or_else(|| {
-            let names: Vec<&str> = words.iter().map(|&(name, _)| name).collect();
-            let fault = Fault::new(format!("`{word}` is none of {}", names.join(", ")));
-            match suggest::nearest(word, names) {
-                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-                None => fault,
-            }
-        })
 }
 
 fn policy(word: &str) -> Result<PolicyKind, Fault> {

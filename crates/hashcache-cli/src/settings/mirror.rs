@@ -6,7 +6,7 @@ use hashcache_http::Target;
 use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
 use serde::Deserialize;
 
-use super::keys::one_of;
+use super::words::one_of;
 use crate::fault::Fault;
 
 /// Reads a mirror. No URL holds a blank, so blanks stand between them.

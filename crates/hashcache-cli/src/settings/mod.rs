@@ -8,21 +8,23 @@
 
 mod environment;
 mod file;
+mod given;
 mod keys;
 mod mirror;
 mod suggest;
 mod values;
+mod words;
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
 pub use file::RULE;
+pub use given::{Given, Source};
 pub use keys::{
-    COOKIES, FAILS, FORMATS, Found, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block,
-    find, find_flag,
+    COOKIES, FAILS, FORMATS, GROUPS, IOS, KEYS, Key, POLICIES, ROWS, Shown, Written, block, find,
+    find_flag,
 };
 #[cfg(test)]
 pub use mirror::read_mirror;
@@ -33,45 +35,6 @@ use hashcache_proxy::Speaks;
 
 use crate::fault::{Fault, Faults};
 use crate::units::show_size;
-
-/// Where a value is from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Nobody said anything.
-    Default,
-    /// A line of the configuration file.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-    },
-    /// An environment variable.
-    Variable(String),
-    /// A flag, with its dashes.
-    Flag(String),
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
-        }
-    }
-}
-
-/// One value from one source, not yet read.
-#[derive(Clone, Debug)]
-pub struct Given {
-    /// Its key.
-    pub found: Found,
-    /// The value as it was written.
-    pub written: Written,
-    /// Where.
-    pub source: Source,
-}
 
 /// Settings that hold, and why.
 #[derive(Clone, Debug)]
@@ -162,7 +125,7 @@ fn assemble(
     faults.extend(variable_faults);
 
     let mut effective = Effective {
-        values: Values::defaults(environment),
+        values: Values::defaults(environment.processors, environment.cache_file()),
         file: path.map(Path::to_owned),
         rule_tables: parsed.rule_tables,
         sources: vec![Source::Default; KEYS.len()],
@@ -181,10 +144,10 @@ fn assemble(
                     row.filter(|(key, _)| key.name == found.key.name)
                         .for_each(|(_, slot)| *slot = source.clone());
                 }
-                Err(fault) => faults.push(match source {
-                    Source::File { .. } => fault.at(found.spelling).at(source),
-                    _ => fault.at(source),
-                }),
+                Err(Faults(wrong)) => faults.extend(wrong.into_iter().map(|fault| match &source {
+                    Source::File { .. } => fault.at(found.spelling).at(&source),
+                    _ => fault.at(&source),
+                })),
             }
         }
     }

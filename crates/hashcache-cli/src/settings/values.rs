@@ -14,8 +14,6 @@ use hashcache_proxy::{
     Listen, LogFormat, Mirror, Mode, Nat64, Prefix, Settings,
 };
 
-use super::environment::Environment;
-
 /// Where clients are accepted when nobody says: this machine only, on the port of every proxy.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3128);
 /// Where metrics are served when nobody says: never where strangers are.
@@ -140,8 +138,8 @@ pub struct Values {
 }
 
 impl Values {
-    /// What holds in `environment` when nobody says anything.
-    pub fn defaults(environment: &Environment) -> Self {
+    /// What holds on a machine with so many processors when nobody says anything.
+    pub fn defaults(processors: usize, cache_file: Option<PathBuf>) -> Self {
         Self {
             listen: vec![LISTEN.into()],
             tls_cert: vec![],
@@ -150,8 +148,8 @@ impl Values {
             accelerate_host: vec![],
             admin: Some(ADMIN),
             name: "hashcache".to_owned(),
-            workers: environment.processors,
-            cache: environment.cache_file().into_iter().collect(),
+            workers: processors,
+            cache: cache_file.into_iter().collect(),
             cache_size: 1 << 30,
             memory: 64 << 20,
             policy: PolicyKind::Log,

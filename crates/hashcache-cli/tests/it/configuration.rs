@@ -9,7 +9,7 @@ fn a_file_that_is_well_is_said_to_be() {
     let home = Home::new();
     home.file(
         "a.toml",
-        "memory = \"1MiB\"\n[limits]\nhead_time = \"3s\"\n",
+        "memory = \"64MiB\"\n[limits]\nhead_time = \"3s\"\n",
     );
     let outcome = home.hashcache(&["config", "check", "a.toml"], &[]);
     assert_eq!(
@@ -36,6 +36,76 @@ fn a_file_that_is_wrong_is_told_line_by_line_with_status_1() {
          hashcache: a.toml:3: cache_size: `big` is not a size\n\
          hint: write a size as 64MiB, 20GiB, 1GB or plain bytes\n"
     );
+}
+
+#[test]
+fn each_wrong_element_of_a_list_is_named() {
+    let home = Home::new();
+    home.file(
+        "a.toml",
+        "listen = [\"127.0.0.1:99999\", \"127.0.0.1:0\", \"here\"]\n",
+    );
+    let outcome = home.hashcache(&["config", "check", "a.toml"], &[]);
+    assert_eq!(outcome.status, Some(1));
+    for word in ["127.0.0.1:99999", "here"] {
+        let named = format!("a.toml:1: listen: `{word}`");
+        assert_eq!(outcome.stderr.matches(&named).count(), 1, "{outcome:?}");
+    }
+    assert!(!outcome.stderr.contains("`127.0.0.1:0`"), "{outcome:?}");
+}
+
+/// Settings that `proxy` refuses at its start, each with a part of the error.
+const REFUSED: [(&str, &str); 8] = [
+    ("memory = \"1MiB\"", "1MiB"),
+    ("cache_size = \"1MiB\"", "too small for a cache"),
+    ("access_log = \"none/such/log\"", "none/such/log"),
+    ("admin_token_file = \"none.token\"", "none.token"),
+    ("listen = [\"192.0.2.1:0\"]", "192.0.2.1:0"),
+    ("upstream_ca = [\"none.pem\"]", "none.pem"),
+    ("cache = \"none/such/cache.img\"", "none/such"),
+    (
+        "[intercept]\nca = \"none\"\nhosts = [\"a.example\"]",
+        "none",
+    ),
+];
+
+#[test]
+fn what_the_start_refuses_is_known_before_and_no_file_is_left() {
+    for (setting, part) in REFUSED {
+        let home = Home::new();
+        home.file("a.toml", setting);
+        let before = names(home.path());
+        let check = home.hashcache(&["config", "check", "a.toml"], &[]);
+        assert_eq!(check.status, Some(1), "{setting}: {check:?}");
+        assert!(check.stderr.contains(part), "{setting}: {check:?}");
+        let start = home.hashcache(&["proxy", "--config", "a.toml"], &[]);
+        assert_eq!(start.status, Some(2), "{setting}: {start:?}");
+        assert_eq!(start.stderr, check.stderr, "{setting}");
+        assert_eq!(names(home.path()), before, "{setting}");
+    }
+}
+
+#[test]
+fn a_start_whose_address_is_in_use_leaves_no_file() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("--listen={}", taken.local_addr().unwrap());
+    let home = Home::new();
+    let before = names(home.path());
+    let flags = ["proxy", "--cache=c.img", "--cache-size=32MiB", &listen];
+    let start = home.hashcache(&flags, &[]);
+    assert_eq!(start.status, Some(2), "{start:?}");
+    assert!(start.stderr.contains("another program"), "{start:?}");
+    assert_eq!(names(home.path()), before);
+}
+
+/// The names of what lies in `directory`.
+fn names(directory: &std::path::Path) -> Vec<std::ffi::OsString> {
+    let entries = std::fs::read_dir(directory).expect("the directory can be read");
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    names.sort();
+    names
 }
 
 #[test]

@@ -2,9 +2,6 @@
 //!
 //! `cargo campaign hostile` does the same in full, also through TLS and with hostile origins in
 //! HTTP/2.
-//!
-//! Large content that is not read in HTTP/2 is attacked in the campaign alone: with the 32 MiB of
-//! memory that these tests give, three runs of eight refused innocent requests with 503.
 
 use std::time::Duration;
 
@@ -52,6 +49,11 @@ async fn verdict_of(attack: Attack, percent: u32) -> Verdict {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_with_closed_windows_leave_memory_to_others() {
     play(Attack::ClosedWindows, 40).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_not_read_leave_memory_to_others() {
+    play(Attack::UnreadStreams, 40).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,8 +15,41 @@ use http::Version;
 
 use super::entry::{Entry, Outcome};
 use super::escape::{self, Escape};
-use super::{Client, Query, Style, Target};
 use crate::settings::LogFormat;
+
+/// How lines look, the same for all workers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    pub(super) format: LogFormat,
+    pub(super) query: Query,
+    pub(super) target: Target,
+    pub(super) client: Client,
+}
+
+/// How much of a client's address is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Client {
+    /// All of it, and the port where the format has a place for it.
+    Address,
+    /// Its network alone: enough to see where load comes from, too little to name a person.
+    Network,
+}
+
+/// What becomes of query strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Query {
+    Kept,
+    Stripped,
+}
+
+/// How the combined format shows what was asked for: other formats have a place for the authority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// With scheme and authority, as clients of a forward proxy ask.
+    Absolute,
+    /// The path alone, as clients of an origin ask.
+    Path,
+}
 
 /// Makes lines; holds the date of the second it last saw.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use http::Version;
 
-use super::scribe::RETRY_TIME;
+use super::writer::RETRY_TIME;
 use super::*;
 use crate::clock::UnixMillis;
 

@@ -19,10 +19,10 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
-use super::{Admin, plain, typed};
-use crate::kept_file::{Link, open_regular};
+use super::answer::{plain, typed};
 use crate::purge::{Effect, PurgeError, Purger, Room, What, report};
 use crate::settings::Mode;
+use crate::state_file::{Link, open_regular};
 
 pub(super) const PATH: &str = "/-/purge";
 
@@ -53,28 +53,25 @@ fn error(status: StatusCode, what: &str) -> Response<Bytes> {
     plain(status, format!("{what}\n"))
 }
 
-impl Admin {
+impl Purges {
     /// The answer to a `POST` to [`PATH`] that came to an address of ours.
-    pub(super) async fn purge<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
+    pub(super) async fn answer<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Some(purges) = &self.purges else {
-            return error(StatusCode::NOT_FOUND, "nothing here; see /");
-        };
-        if let Some(refusal) = purges.refusal(fields) {
+        if let Some(refusal) = self.refusal(fields) {
             return refusal;
         }
         let body = match Limited::new(body, BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
             Err(_) => return error(StatusCode::PAYLOAD_TOO_LARGE, "at most 256 KiB of JSON"),
         };
-        let (what, effect) = match purges.asked(&body) {
+        let (what, effect) = match self.asked(&body) {
             Ok(asked) => asked,
             Err(what) => return error(StatusCode::BAD_REQUEST, &what),
         };
-        match purges.purger.purge(&what, effect, Room::Operator).await {
+        match self.purger.purge(&what, effect, Room::Operator).await {
             Ok(()) => {
                 tracing::info!(count = what.len(), ?effect, "purged");
                 typed(
@@ -101,22 +98,18 @@ impl Admin {
 
 /// The token in the file at `path`. Where there is none that will do, the log says so.
 pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
-    let token = read(path).unwrap_or_else(|error| {
-        tracing::warn!(%error, path = %path.display(), "token not read");
-        None
-    });
-    let token = token.map(|token| token.trim_ascii().to_vec());
-    let token = token.filter(|token| token.len() >= TOKEN_MIN);
-    if token.is_none() {
-        tracing::warn!(
-            path = %path.display(),
-            "no token of 16 bytes or more: the admin listener takes no purges"
-        );
+    match read_token(path) {
+        Ok(token) => Some(token),
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%error, %path, "no token: the admin listener takes no purges");
+            None
+        }
     }
-    token
 }
 
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+/// The token in the file at `path`; an error where there is none that will do.
+pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
     let file = open_regular(path, Link::Followed)?;
     let facts = file.metadata()?;
     // At the start that is refused with the command that mends it; this is what was changed since.
@@ -125,8 +118,14 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
     let mut token = Vec::new();
     file.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
-    let fits = u64::try_from(token.len()).is_ok_and(|bytes| bytes <= TOKEN_MAX);
-    Ok(fits.then_some(token))
+    if u64::try_from(token.len()).is_ok_and(|bytes| bytes > TOKEN_MAX) {
+        return Err(io::Error::other("it holds more than 4 KiB"));
+    }
+    let token = token.trim_ascii();
+    if token.len() < TOKEN_MIN {
+        return Err(io::Error::other("it holds fewer than 16 bytes"));
+    }
+    Ok(token.to_vec())
 }
 
 /// Permissions that the token's file must not have: a group may read it, nobody else.

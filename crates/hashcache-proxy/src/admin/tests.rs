@@ -6,7 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
-use crate::metrics::{EngineFigures, Metrics, StoreState, UpstreamFigures};
+use crate::metrics::{EngineFigures, Metrics, StoreState};
+use crate::upstream::UpstreamFigures;
 
 fn admin(store: StoreState) -> Arc<Admin> {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));

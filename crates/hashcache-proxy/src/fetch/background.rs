@@ -4,21 +4,15 @@
 //!
 //! Invariant: one for each key, [`BACKGROUND_MAX`] in all, none within ten seconds of a failure.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::counters::Tally;
 use super::{Order, fetch};
 use crate::collapse::Part;
-use crate::request::body::Tally;
 use crate::worker::Worker;
-
-/// A tally that starts at nothing.
-pub(crate) fn tally() -> Tally {
-    Rc::new(Cell::new(0))
-}
 
 /// Begins a validation that nobody waits for, unless one is under way or failed a moment ago.
 pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, order: Order) {
@@ -36,7 +30,7 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, order: Order) {
     let (reply, _) = oneshot::channel();
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
-        fetch(worker, order, Some(flight), reply, tally()).await;
+        fetch(worker, order, Some(flight), reply, Tally::default()).await;
         drop(counted);
     });
 }

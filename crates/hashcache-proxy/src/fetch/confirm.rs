@@ -15,10 +15,10 @@ use hashcache_http::{
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use super::counters::Tally;
+use super::spec::{Fetched, Known, Order, Reply};
 use super::variant::{add_row, change, change_as_of};
-use super::{Fetched, Known, Order, Reply};
 use crate::collapse::Flight;
-use crate::request::body::Tally;
 use crate::store::StoredResponse;
 use crate::upstream::Exchange;
 use crate::worker::Worker;

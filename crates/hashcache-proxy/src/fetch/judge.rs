@@ -15,12 +15,12 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
+use super::spec::{Extent, Order};
 use super::variant::{NewRow, Spot};
-use super::{Extent, Order};
+use crate::in_flight_ranges::{Awaited, Claim, WholeOnly};
 use crate::metrics::Limit;
-use crate::pieces::{Awaited, Claim, WholeOnly};
+use crate::page_groups::Asked;
 use crate::purge::labels_of;
-use crate::related::Asked;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Exchange;
 use crate::worker::Worker;

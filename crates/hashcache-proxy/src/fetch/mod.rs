@@ -3,7 +3,7 @@
 //! A task of its own, because the client that caused it may leave at any time and others may have
 //! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
 //! done), or when upstream fails and cannot be resumed. `judge` says what becomes of a response,
-//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `piece`
+//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `range_fetch`
 //! fetches a stretch of a response of which other parts are stored.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
@@ -13,154 +13,40 @@
 
 pub(crate) mod background;
 pub(crate) mod confirm;
+pub(crate) mod counters;
+mod fields;
 mod judge;
-pub(crate) mod piece;
 mod pump;
+pub(crate) mod range_fetch;
+mod sink;
+mod spec;
 pub(crate) mod variant;
 
-use std::net::{IpAddr, SocketAddr};
+pub(crate) use self::fields::{passed_on, upstream_fields};
+pub(crate) use self::spec::{Extent, Fetched, Known, Order, Reply, is_error};
+
 use std::rc::Rc;
 
-use hashcache::{Follower, Hit};
 use hashcache_http::{
-    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, Space,
-    StoredFacts, Target, UnixTime, Upgrading, Variant, VariantTable, answer_range,
-    connection_spares_storing, ensure_date, not_modified_confirms, parse_http_date, set_validators,
-    strip_request, strip_response,
+    ByteRange, ContentDigest, FactFlags, NotStored, OnError, RangeAnswer, Scheme, UnixTime,
+    Upgrading, answer_range, not_modified_confirms, parse_http_date, set_validators,
 };
-use http::header::{AGE, CONNECTION, DATE, ETAG, HOST, IF_RANGE, RANGE, SET_COOKIE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
-use tokio::sync::oneshot;
+use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
+use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::confirm::confirm;
+use self::counters::{Tally, Trailers};
+use self::fields::{request, strip_for_storing};
 use self::judge::{Begun, BegunPart, Judged, judge};
 use self::pump::{RESUMES_MAX, Transfer};
+use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, spot};
 use crate::collapse::{Flight, SharedResponse};
 use crate::metrics::Counted;
-use crate::pieces::Awaited;
-use crate::request::body::{Tally, Trailers};
-use crate::share::Share;
-use crate::store::{Place, StoredResponse};
-use crate::upstream::{
-    Endpoint, Exchange, Informational, RequestBody, ResponseBody, SendFailure, SendOptions,
-};
+use crate::store::StoredResponse;
+use crate::upstream::{Endpoint, Exchange, SendFailure, SendOptions};
 use crate::worker::Worker;
-
-/// What is to be fetched, and for whom.
-pub(crate) struct Order {
-    pub(crate) client: IpAddr,
-    /// Out of whose share it takes a connection.
-    pub(crate) share: Share,
-    /// Whose resource it is.
-    pub(crate) space: Space,
-    pub(crate) target: Target,
-    /// Where the answer is stored, unless it turns out to be another variant.
-    pub(crate) place: Place,
-    pub(crate) endpoint: Endpoint,
-    /// The client's fields as they came, without those of its connection.
-    pub(crate) fields: HeaderMap,
-    pub(crate) version: Version,
-    /// What is stored and to be confirmed.
-    pub(crate) known: Option<Known>,
-    /// Other variants that are stored: which of them, if any, is the answer?
-    pub(crate) choices: Option<VariantTable>,
-    /// What is known is good for if upstream answers with an error.
-    pub(crate) on_error: OnError,
-    /// Something is stored under this key, whether or not it is to be confirmed.
-    pub(crate) replaces: Option<Hit>,
-    pub(crate) extent: Extent,
-    pub(crate) informational: Option<Informational>,
-    /// Nobody waits for it, and it is fetched all the same.
-    pub(crate) background: bool,
-}
-
-/// What is asked for of the content.
-pub(crate) enum Extent {
-    /// What the client asked for.
-    AsAsked,
-    /// This range instead, a stretch of whole pages around the client's.
-    Around(HeaderValue),
-    /// All of it, though the client wants a range.
-    Whole,
-}
-
-/// A stored response that is being validated.
-#[derive(Clone)]
-pub(crate) struct Known {
-    pub(crate) hit: Hit,
-    pub(crate) stored: StoredResponse,
-    pub(crate) place: Place,
-    /// The row by which it will answer for other values than those it was stored for.
-    pub(crate) alias: Option<Variant>,
-}
-
-/// What a fetch came to, for the request that caused it.
-pub(crate) enum Fetched {
-    /// It is being stored; read along.
-    Stored {
-        response: Response<()>,
-        facts: StoredFacts,
-        follower: Follower,
-        length: Option<u64>,
-        /// What of it the client wants, where the follower begins; `None`: all of it.
-        part: Option<ByteRange>,
-        /// Filled when the content has ended; for the client that caused the fetch.
-        trailers: Trailers,
-        peer: SocketAddr,
-    },
-    /// A part of it is being stored; more of it can be had.
-    Begun {
-        hit: Hit,
-        stored: Box<StoredResponse>,
-        place: Place,
-        awaited: Awaited,
-        peer: SocketAddr,
-    },
-    /// It cannot be put together from parts: ask as the client did.
-    NotInParts,
-    /// It is not stored: pass it on.
-    Passed {
-        response: Response<ResponseBody>,
-        why: NotStored,
-        peer: SocketAddr,
-    },
-    /// What was stored is good again, with these fields.
-    Confirmed { known: Box<Known>, peer: SocketAddr },
-}
-
-/// The answer to whoever ordered.
-pub(crate) type Reply = oneshot::Sender<Result<Fetched, SendFailure>>;
-
-/// The fields of a request as they go upstream; an error is the client's.
-pub(crate) fn upstream_fields(
-    worker: &Worker,
-    target: &Target,
-    mut fields: HeaderMap,
-    version: Version,
-    upgrading: Upgrading,
-) -> HeaderMap {
-    if strip_request(&mut fields, upgrading).is_err() {
-        // `wire` refuses such requests; if one comes another way, its options are not followed.
-        fields.remove(CONNECTION);
-    }
-    let host = Worker::host_field(target);
-    if let Ok(host) = HeaderValue::from_str(&host) {
-        fields.insert(HOST, host);
-    }
-    worker.common.via.append_via(&mut fields, version);
-    fields
-}
-
-/// A GET of the target.
-fn request(target: &Target, fields: HeaderMap) -> Option<Request<RequestBody>> {
-    let mut request = Request::new(RequestBody::empty());
-    *request.method_mut() = Method::GET;
-    *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).ok()?;
-    *request.headers_mut() = fields;
-    Some(request)
-}
 
 /// Fetches. `tally` counts what comes from upstream.
 pub(crate) async fn fetch(
@@ -284,19 +170,6 @@ async fn spoken_of(
     chosen(worker, order, &choices?, not_modified).await
 }
 
-/// Whether a stale response may stand in for an answer of this status (RFC 5861 4).
-pub(crate) fn is_error(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 500 | 502 | 503 | 504)
-}
-
-/// Whether an answer that is not stored for this reason also says that what is stored must go.
-fn is_withdrawn(why: NotStored) -> bool {
-    matches!(
-        why,
-        NotStored::NoStore | NotStored::Private | NotStored::VaryAnything
-    )
-}
-
 async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure> {
     let mut fields = upstream_fields(
         worker,
@@ -361,40 +234,6 @@ fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime
     }
 }
 
-/// Takes from a response what belongs to the connection it came by, before it is judged: what
-/// `Connection` names is neither stored nor heeded. A response that may not be stored for what it
-/// names there is left as it is, so that `storable` says so.
-///
-/// Below a mirror there are no cookies: those of clients do not go to the registry, so one that it
-/// sets is about the proxy, and no client gets it.
-fn strip_for_storing(space: Space, response: &mut HeaderMap) {
-    if matches!(space, Space::Mirror(_)) {
-        response.remove(SET_COOKIE);
-    }
-    if connection_spares_storing(response) {
-        let _ = strip_response(response, Upgrading::No);
-    }
-}
-
-/// A response freed of what belongs to the connection it came by.
-pub(crate) fn passed_on<B>(
-    mut response: Response<B>,
-    came: UnixTime,
-    upgrading: Upgrading,
-) -> Response<B> {
-    let granted = match response.status() {
-        StatusCode::SWITCHING_PROTOCOLS => upgrading,
-        _ => Upgrading::No,
-    };
-    let fields = response.headers_mut();
-    if strip_response(fields, granted).is_err() {
-        fields.remove(CONNECTION);
-        let _ = strip_response(fields, granted);
-    }
-    ensure_date(fields, came);
-    response
-}
-
 async fn store_part(
     worker: &Rc<Worker>,
     order: &Order,
@@ -429,7 +268,7 @@ async fn store_part(
         peer,
     }));
     let body = exchange.response.into_body();
-    piece::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
+    range_fetch::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
 }
 
 /// What of a whole response the client asked for, if that is one range of it.

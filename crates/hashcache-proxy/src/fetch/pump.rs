@@ -8,18 +8,19 @@
 //! its digest promised, if it has one.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::time::Duration;
 
-use hashcache::{PutError, Writer};
+use hashcache::Writer;
 use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
-use tokio::time::{Instant, timeout};
 
-use super::piece::part_fields;
-use super::{Order, Rc, request};
+use super::counters::{Tally, Trailers};
+use super::fields::{part_fields, request};
+use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
+use super::spec::Order;
 use crate::metrics::Counted;
-use crate::request::body::{Tally, Trailers};
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 
@@ -27,13 +28,6 @@ use crate::worker::Worker;
 pub(super) const RESUMES_MAX: u32 = 3;
 /// Pause before that, times the number of the attempt.
 const RESUME_PAUSE: Duration = Duration::from_millis(100);
-/// How long a fetch waits for the disk before its object goes by without being stored.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
-/// How far a fetch that is not stored runs beyond its slowest reader.
-pub(super) const BYPASS_AHEAD: u64 = 256 << 10;
-/// A fetch without readers goes on if no more than this remains.
-pub(super) const NEARLY_DONE: u64 = 1 << 20;
-
 /// The transfer of a response's content into the store.
 pub(super) struct Transfer {
     pub(super) worker: Rc<Worker>,
@@ -210,35 +204,6 @@ impl Transfer {
             && self.length.is_none_or(|known| known == length)
             && tag.is_none_or(|found| found == etag && strong(found));
         same.then(|| (response.into_body(), length))
-    }
-}
-
-/// Writes `data`; false when the fetch must end.
-pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> bool {
-    let since = Instant::now();
-    loop {
-        match writer.write(data) {
-            Ok(()) => return true,
-            Err(PutError::Full) => {}
-            Err(_) => return false,
-        }
-        let waited = since.elapsed();
-        if waited >= STORE_PATIENCE && writer.is_stored() {
-            writer.bypass();
-            continue;
-        }
-        // Many large transfers at once may leave one without memory for long. It holds next to none
-        // meanwhile, so it may wait as long as somebody waits for it.
-        let nobody = writer.stream().followers() == 0;
-        if waited >= worker.limits.progress_time * if nobody { 1 } else { 10 } {
-            return false;
-        }
-        let patience = match writer.is_stored() {
-            true => STORE_PATIENCE.saturating_sub(waited),
-            // Who waits keeps its place among those who do, but looks whether its reader has left.
-            false => Duration::from_secs(5),
-        };
-        let _ = timeout(patience, writer.released()).await;
     }
 }
 

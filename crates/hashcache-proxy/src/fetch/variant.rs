@@ -14,7 +14,7 @@ use hashcache::{Hit, Intent, Updated, Version};
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
-use super::{Known, Order};
+use super::spec::{Known, Order};
 use crate::share::Network;
 use crate::store::{self, Place, StoredResponse};
 use crate::upstream::Exchange;

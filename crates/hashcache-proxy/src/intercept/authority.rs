@@ -43,11 +43,11 @@ use rustls::pki_types::{
 };
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::SELF_TEST_HOST;
-use super::certificate::Certificate;
-use super::leaves::{Leaf, Leaves};
+use super::hosts::SELF_TEST_HOST;
+use super::leaf_cache::{Leaf, Leaves};
 use super::pem::pem;
-use crate::upstream::tls::provider;
+use crate::tls::certificate::Certificate;
+use crate::tls::provider;
 
 /// What an authority is to be like.
 #[derive(Clone, Debug)]

@@ -15,7 +15,12 @@ use std::sync::LazyLock;
 use hashcache_http::Host;
 use serde::Deserialize;
 
-use super::Reason;
+use super::reason::Reason;
+
+/// The host that is always intercepted and that the proxy answers itself, for nobody else has it:
+/// a browser that gets an answer from there over https trusts the authority. The domain `internal`
+/// is for private use alone, so the name leads nowhere without this proxy.
+pub(crate) const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
 
 /// A name, or `*.` and a domain, which stands for all names below it and not for itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,30 +1,31 @@
 //! TLS that ends here: the proxy answers for an origin with a certificate of its own authority, so
 //! that what passes can be stored. Nothing is intercepted that nobody named.
 //!
-//! `request` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
-//! of those; after the 200, `peek` looks at what the client says and `hello` reads it; `verified`
-//! knows whether the origin's certificate was found good lately, `learned` whether this program
-//! refuses ours. Only when all agree does `authority` make a leaf. Else the bytes go on to the
-//! origin as they came, and the client sees its certificate.
+//! `connect` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
+//! of those; after the 200, `peek` looks at what the client says and `client_hello` reads it;
+//! `upstream::verified_hosts` knows whether the origin's certificate was found good lately,
+//! `refusals` whether this program refuses ours. Only when all agree does `authority` make a leaf.
+//! Otherwise the bytes go on to the origin unchanged, and the client sees its certificate.
 //!
 //! Invariant: a client whose TLS does not end here finds no difference to a proxy that cannot do
 //! it, but that what it says may be passed on up to three seconds later where its host is listed.
 
 // Whom we answer for, and with what.
 pub(crate) mod authority;
-pub(crate) mod certificate;
-pub(crate) mod expiry;
-mod leaves;
+mod leaf_cache;
 pub(crate) mod pem;
 
 // Whether we do.
 pub(crate) mod hosts;
+mod reason;
 
-pub(crate) mod hello;
+pub(crate) mod client_hello;
 pub(crate) mod peek;
 
-pub(crate) mod learned;
-pub(crate) mod verified;
+pub(crate) mod refusals;
+
+pub(crate) use self::hosts::SELF_TEST_HOST;
+pub(crate) use self::reason::Reason;
 
 use std::fmt;
 use std::io;
@@ -39,17 +40,12 @@ use rustls::{AlertDescription, Error as TlsError, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use self::authority::{Authority, AuthorityError};
-use self::hello::{Hello, Inside};
+use self::client_hello::{Hello, Inside};
 use self::hosts::Hosts;
-use self::learned::Learned;
-use self::verified::Verified;
+use self::refusals::Learned;
 use crate::clock::Clock;
-use crate::upstream::tls::{OurTime, provider};
-
-/// The host that is always intercepted and that the proxy answers itself, for nobody else has it:
-/// a browser that gets an answer from there over https trusts the authority. The domain `internal`
-/// is for private use alone, so the name leads nowhere without this proxy.
-pub(crate) const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
+use crate::tls::{OurTime, provider};
+use crate::upstream::verified_hosts::Verified;
 
 /// That TLS is to end here, as an operator says it.
 #[derive(Clone, Debug)]
@@ -148,71 +144,6 @@ impl ResolvesServerCert for Leaf {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.clone()
     }
-}
-
-/// Why TLS does not end here while it might.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The host is not on the list.
-    NotListed,
-    /// It is one of those that are never intercepted.
-    Never,
-    /// There is no name, but an address.
-    Address,
-    /// Our authority is kept to other domains.
-    NotPermitted,
-    /// This program has refused us.
-    Learned,
-    /// Nothing that could be judged came in time.
-    Slow,
-    /// The client ended before.
-    Ended,
-    /// The first byte is not one of TLS.
-    NotTls,
-    /// It is no ClientHello, or one of unheard-of size.
-    Malformed,
-    /// The client names nobody.
-    NoName,
-    /// The client names another host than the one it connects to.
-    OtherName,
-    /// The client does not offer TLS 1.2 or 1.3.
-    OldTls,
-    /// The client wants to speak something else than HTTP.
-    NotHttp,
-    /// We could not shake hands with this client.
-    NothingInCommon,
-    /// The origin's certificate is not good, or the origin is not to be reached.
-    Unverified,
-    /// The origin wants to know who the client is.
-    ClientCertificate,
-    /// The authority does not vouch for the name.
-    NoLeaf,
-    /// There is no memory for it.
-    Memory,
-}
-
-impl Reason {
-    /// All, in the order of their numbers, with their names.
-    pub(crate) const ALL: [(Self, &'static str); 18] = [
-        (Self::NotListed, "not_listed"),
-        (Self::Never, "never"),
-        (Self::Address, "address"),
-        (Self::NotPermitted, "not_permitted"),
-        (Self::Learned, "learned"),
-        (Self::Slow, "slow"),
-        (Self::Ended, "ended"),
-        (Self::NotTls, "not_tls"),
-        (Self::Malformed, "malformed"),
-        (Self::NoName, "no_name"),
-        (Self::OtherName, "other_name"),
-        (Self::OldTls, "old_tls"),
-        (Self::NotHttp, "not_http"),
-        (Self::NothingInCommon, "nothing_in_common"),
-        (Self::Unverified, "unverified"),
-        (Self::ClientCertificate, "client_certificate"),
-        (Self::NoLeaf, "no_leaf"),
-        (Self::Memory, "memory"),
-    ];
 }
 
 /// What became of a handshake of ours.

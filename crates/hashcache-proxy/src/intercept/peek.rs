@@ -1,6 +1,6 @@
 //! The first bytes of a tunnel, looked at and kept: is it TLS, and who is asked for?
 //!
-//! Called by `request/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads
+//! Called by `connect/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads
 //! for it.
 //!
 //! Invariant: what was read is given back whole, whatever it was, to be replayed to the origin or
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::Reason;
-use super::hello::{HANDSHAKE, Hello};
+use super::client_hello::{HANDSHAKE, Hello};
 
 /// What came of a look.
 pub(crate) struct Peeked {

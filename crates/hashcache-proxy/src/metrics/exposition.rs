@@ -18,11 +18,12 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES, UpstreamFigures};
+use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, Known, Reason};
+use crate::upstream::UpstreamFigures;
 
 /// Asks the engine for its figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;

@@ -64,7 +64,7 @@ fn figures() -> EngineFigures {
 
 fn exposition(metrics: &Arc<Metrics>) -> Exposition {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
-    let upstream = || UpstreamFigures { busy: 9, idle: 10 };
+    let upstream = || crate::upstream::UpstreamFigures { busy: 9, idle: 10 };
     Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
 }
 
@@ -95,7 +95,7 @@ fn numbers_of_tables_are_those_of_their_enums() {
 
 #[test]
 fn every_limit_of_the_settings_has_a_name_here() {
-    let limits = format!("{:?}", crate::settings::Limits::default());
+    let limits = format!("{:?}", crate::limits::Limits::default());
     let fields = limits
         .split(['{', ','])
         .filter_map(|part| part.trim().split_once(": "));

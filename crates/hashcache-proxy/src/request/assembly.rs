@@ -2,9 +2,9 @@
 //!
 //! Goes through its parts in order. What is stored is read; where something is missing, or turns
 //! out to be missing when it is read, a piece is claimed and followed. All of it is of one version:
-//! reader, claim and follower come from one hit, and `fetch::piece` lets no other bytes in.
+//! reader, claim and follower come from one hit, and `fetch::range_fetch` lets no other bytes in.
 //!
-//! Called by `partial` and read by `body`. Invariant: it ends after the last byte of the last part
+//! Called by `hit` and read by `body`. Invariant: it ends after the last byte of the last part
 //! or with an error; if upstream no longer has the version, that is an error. Memory: what a reader
 //! or follower holds, and nothing ahead of the client beyond that.
 
@@ -17,10 +17,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache::{Follower, Hit, ReadError, Reader};
 
-use super::body::Tally;
 use crate::failure::Failure;
-use crate::fetch::piece::{Whole, fetch_piece};
-use crate::pieces::{Awaited, Claimed, Stage, claim_end};
+use crate::fetch::counters::Tally;
+use crate::fetch::range_fetch::{Whole, fetch_piece};
+use crate::in_flight_ranges::{Awaited, Claimed, Stage, claim_end};
 use crate::worker::Worker;
 
 /// A part of an answer's content.

@@ -3,28 +3,26 @@
 //! Invariant: a body ends with an error unless all of it was given; hyper then breaks the
 //! connection off, so that no client takes a part for the whole.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::{Follower, ReadError, Reader, Reservation};
-use http::HeaderMap;
+use hashcache::{Follower, Paid, Payer, ReadError, Reader, Reservation};
 use http_body::{Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
 
 use super::assembly::Assembly;
 use crate::failure::Failure;
+use crate::fetch::counters::{Tally, Trailers};
 use crate::metrics::{Counted, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
+use crate::share::Share;
 use crate::upstream::ResponseBody;
-
-/// Bytes received from upstream on behalf of a request, counted while they come.
-pub(crate) type Tally = Rc<Cell<u64>>;
-
-/// The trailers of a response that is being stored, once its content has ended.
-pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;
 
 /// The content of an answer.
 pub(crate) struct Body {
@@ -32,11 +30,52 @@ pub(crate) struct Body {
     /// Bytes still to come, if known.
     left: Option<u64>,
     sending: Option<Sending>,
+    payment: Option<Payment>,
 }
+
+/// What is read from disk for an answer is in the share of its client.
+struct Payment {
+    /// The share had no room for the last read.
+    refused: Arc<AtomicBool>,
+    retry: Option<Pin<Box<Sleep>>>,
+}
+
+impl Payment {
+    /// With what pays for the reads.
+    fn of(share: Share) -> (Self, Payer) {
+        let refused = Arc::<AtomicBool>::default();
+        let payment = Self {
+            refused: Arc::clone(&refused),
+            retry: None,
+        };
+        let payer = move |bytes| {
+            let taken = share.take_for_reading(bytes);
+            refused.store(taken.is_none(), Ordering::Relaxed);
+            taken.map(|taken| Arc::new(taken) as Paid)
+        };
+        (payment, Arc::new(payer))
+    }
+
+    /// Ready when it is time to ask for room again; never while nothing was refused.
+    fn poll_retry(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.refused.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        let retry = self
+            .retry
+            .get_or_insert_with(|| Box::pin(sleep(RETRY_TIME)));
+        ready!(retry.as_mut().poll(context));
+        self.retry = None;
+        Poll::Ready(())
+    }
+}
+
+/// How often an answer looks for room in its client's share.
+const RETRY_TIME: Duration = Duration::from_millis(50);
 
 /// Has a long answer counted on its way to the client.
 struct Sending {
-    metrics: std::sync::Arc<WorkerMetrics>,
+    metrics: Arc<WorkerMetrics>,
     /// What was counted, for who counts the rest at the end.
     counted: Tally,
     /// What was not yet.
@@ -132,7 +171,7 @@ struct Passed {
     tally: Tally,
     content: u64,
     counted: Counted,
-    metrics: std::sync::Arc<WorkerMetrics>,
+    metrics: Arc<WorkerMetrics>,
 }
 
 impl Body {
@@ -192,16 +231,12 @@ impl Body {
     }
 
     /// The same, counted while it is sent if it is long; `counted` is told how much.
-    pub(super) fn counted(
-        mut self,
-        metrics: &std::sync::Arc<WorkerMetrics>,
-        counted: &Tally,
-    ) -> Self {
+    pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &Tally) -> Self {
         let length = http_body::Body::size_hint(&self).exact();
         self.sending = length
             .is_none_or(|length| length >= STEP_BYTES)
             .then(|| Sending {
-                metrics: std::sync::Arc::clone(metrics),
+                metrics: Arc::clone(metrics),
                 counted: Rc::clone(counted),
                 bytes: 0,
             });
@@ -213,15 +248,29 @@ impl Body {
             source,
             left,
             sending: None,
+            payment: None,
         }
     }
 
+    /// The same, with what is read from disk in the share of a client.
+    pub(super) fn paid_by(mut self, share: &Share) -> Self {
+        let (payment, payer) = Payment::of(share.clone());
+        self.source = match self.source {
+            Source::Stored(reader) => Source::Stored(Box::new(reader.paid_by(payer))),
+            Source::Following(follower, trailers) => {
+                Source::Following(Box::new(follower.paid_by(payer)), trailers)
+            }
+            other => {
+                self.source = other;
+                return self;
+            }
+        };
+        self.payment = Some(payment);
+        self
+    }
+
     /// A response that is only passed on.
-    pub(crate) fn passed(
-        body: ResponseBody,
-        tally: Tally,
-        metrics: std::sync::Arc<WorkerMetrics>,
-    ) -> Self {
+    pub(crate) fn passed(body: ResponseBody, tally: Tally, metrics: Arc<WorkerMetrics>) -> Self {
         let left = http_body::Body::size_hint(&body).exact();
         let passed = Passed {
             body,
@@ -320,7 +369,13 @@ impl http_body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = self.get_mut();
-        let polled = this.poll_source(context);
+        let polled = loop {
+            let polled = this.poll_source(context);
+            let retry = |payment: &mut Payment| payment.poll_retry(context).is_ready();
+            if polled.is_ready() || !this.payment.as_mut().is_some_and(retry) {
+                break polled;
+            }
+        };
         if let Some(sending) = &mut this.sending
             && let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(data) = frame.data_ref()

@@ -1,22 +1,21 @@
 //! Reading along with another request's fetch.
 //!
-//! Called by `forward` and `ranged` when a flight says that its response may be shared.
+//! Called by `miss` and `range_miss` when a flight says that its response may be shared.
 //!
 //! Invariant: who follows could have had the response from the store: its row matches, and it is
 //! fresh.
 
 use hashcache::Follower;
 use hashcache_http::{
-    ByteRange, CacheStatus, ContentRange, Forward, Handling, RangeAnswer, RequestFacts, Reuse,
-    answer_range, reuse,
+    ByteRange, CacheStatus, ContentRange, Forward, Handling, RangeAnswer, Reuse, answer_range,
+    reuse,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::body::Body;
-use super::forward::{Order, add_own};
-use super::note::Note;
-use super::{Answer, Connection};
+use super::own_fields::add_own;
+use super::transaction::Transaction;
 use crate::access_log::Outcome;
 use crate::collapse::SharedResponse;
 
@@ -25,12 +24,11 @@ const PART_AHEAD: u64 = 4 << 20;
 
 /// Reads along with another request's fetch, if its response answers this one too.
 pub(super) fn follow(
-    connection: &Connection,
-    order: &Order,
-    facts: &RequestFacts,
+    transaction: &mut Transaction<'_>,
     shared: &SharedResponse,
-    note: &mut Note,
-) -> Option<Answer> {
+) -> Option<Response<Body>> {
+    let connection = transaction.connection;
+    let (order, facts) = (&transaction.order, &transaction.facts);
     let stored = &shared.stored;
     if stored
         .row
@@ -65,7 +63,7 @@ pub(super) fn follow(
         return None;
     }
     let follower = shared.stream.follow(start)?;
-    note.outcome(Outcome::Collapsed);
+    transaction.note.outcome(Outcome::Collapsed);
     let mut response = Response::new(follower);
     *response.status_mut() = stored.facts.status;
     *response.headers_mut() = stored.fields.clone();
@@ -77,7 +75,7 @@ pub(super) fn follow(
         ..CacheStatus::of(Handling::Forwarded(Forward::UriMiss))
     };
     add_own(connection, fields, status);
-    Some(Ok(following(response, part, shared.length)))
+    Some(following(response, part, shared.length))
 }
 
 /// A response of `length` bytes that is being stored, or the part of it that the follower begins

@@ -1,8 +1,13 @@
-//! Answers out of the store: here a hit becomes a response.
+//! Answers from a stored response: here a hit becomes a response.
 //!
-//! Preconditions first, then ranges (RFC 9110 13.2.2).
+//! Preconditions are evaluated first, then ranges (RFC 9110 13.2.2). What the stored content lacks
+//! for the answer is fetched before the answer's head is sent: if the origin no longer has the
+//! stored version, the answer can still be made from the new one. When a later piece fails in this
+//! way, the answer breaks off; it is never finished from another version. If the origin does not
+//! know ranges, all of the object is fetched.
 //!
-//! Cost: the stored fields are put into a map, four of ours are added; content is passed by
+//! Called by the loop in `request`. Cost of a complete hit: the stored fields are put into a map,
+//! four fields are added, the index is looked at once for each span; content is passed by
 //! reference.
 
 use std::collections::VecDeque;
@@ -10,64 +15,164 @@ use std::ops::Range;
 
 use hashcache::Hit;
 use hashcache_http::{
-    ByteRange, CacheStatus, ConditionOutcome, ContentRange, Handling, MethodKind, RangeAnswer,
-    RequestFacts, Seconds, UnixTime, answer_range, evaluate_conditions, not_modified_fields,
+    ByteRange, ConditionOutcome, ContentRange, FactFlags, Forward, Handling, MethodKind, OnError,
+    RangeAnswer, RequestFacts, Reuse, UnixTime, answer_range, evaluate_conditions, if_range_value,
+    not_modified_fields, reuse,
 };
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use tokio::time::Instant;
 
-use super::Connection;
-use super::assembly::Part;
+use super::assembly::{Assembly, Part, Prepared};
 use super::body::Body;
-use super::forward::Order;
 use super::look_up::Source;
+use super::transaction::{Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
-use crate::store::StoredResponse;
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::fetch::range_fetch::Whole;
+use crate::store::{Place, StoredResponse};
 
-/// How old a stored response is when it is served, and why.
-#[derive(Clone, Copy)]
-pub(super) struct Served {
-    pub(super) age: Seconds,
-    pub(super) handling: Handling,
-    pub(super) ttl: i64,
-    pub(super) upstream_status: Option<StatusCode>,
-    pub(super) collapsed: bool,
-    /// What upstream sends for it is stored.
-    pub(super) stored: bool,
+/// Answers the request from a stored response that satisfies it.
+pub(super) async fn answer(
+    transaction: &mut Transaction<'_>,
+    found: Found,
+) -> Result<Next, Failure> {
+    let Found {
+        hit,
+        stored,
+        place,
+        mut served,
+    } = found;
+    let connection = transaction.connection;
+    let worker = &connection.worker;
+    let (order, facts) = (&transaction.order, &transaction.facts);
+    let length = hit.content_len().unwrap_or(0);
+    let mut draft = draft(worker.common.now(), order, facts, length, &stored);
+    let lacks = draft.ranges().any(|range| !hit.holes(range).is_empty());
+    let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
+    let validator = match in_one_piece && !lacks {
+        true => None,
+        false => if_range_value(&stored.facts, &stored.fields),
+    };
+    // What memory takes for stored can turn out to be gone or damaged when it is read. Where the
+    // origin can be asked for it, the answer need not break off.
+    let mends = validator.is_some() && !facts.directives.only_if_cached;
+    if !lacks
+        && !mends
+        && (hit.is_complete() || draft.parts.is_empty())
+        && let Some(body) = body(&draft, &hit)
+    {
+        return Ok(Next::Answer(draft.with(connection, body, served)));
+    }
+    if lacks && facts.directives.only_if_cached {
+        return Err(Failure::NotCached);
+    }
+    let pieces = &worker.common.collapse.pieces;
+    if lacks && transaction.tries == 0 && pieces.comes_whole_only(&place.name, Instant::now()) {
+        transaction.tries = 1;
+        let why = Why {
+            replaces: Some(hit),
+            ..Why::of(Forward::Partial)
+        };
+        return Ok(Next::Miss(place, why));
+    }
+    let whole = Whole {
+        space: order.space,
+        share: connection.allowance.share().clone(),
+        target: order.target.clone(),
+        name: place.name.clone(),
+        endpoint: order.endpoint(),
+        fields: order.fields.clone(),
+        version: order.version,
+        validator,
+        stored,
+    };
+    let parts = std::mem::take(&mut draft.parts);
+    let tally = transaction.note.tally();
+    let mut assembly = Assembly::new(worker, whole, &hit, parts, tally);
+    match assembly.prepare().await {
+        Ok(Prepared::Stored) => {}
+        Ok(prepared) => {
+            if served.handling == Handling::Hit {
+                transaction.note.outcome(Outcome::Partial);
+                served.handling = Handling::Forwarded(Forward::Partial);
+            }
+            served.stored = true;
+            served.collapsed |= prepared == Prepared::Joined;
+        }
+        Err(_) => return Ok(anew(transaction, place)),
+    }
+    let body = Body::assembled(assembly, draft.length);
+    Ok(Next::Answer(draft.with(connection, body, served)))
 }
 
-impl Served {
-    /// Without asking anyone.
-    pub(super) fn fresh(age: Seconds, ttl: i64) -> Self {
-        let handling = Handling::Hit;
-        Self {
-            age,
-            handling,
-            ttl,
-            upstream_status: None,
-            collapsed: false,
-            stored: false,
-        }
+/// What was stored cannot be completed: asks for what there is now, and the last time exactly as
+/// the client did.
+fn anew(transaction: &mut Transaction<'_>, place: Place) -> Next {
+    transaction.tries += 1;
+    match transaction.tries < TRIES_MAX {
+        true => Next::LookUp(place.key),
+        false => Next::Pass(Forward::Partial),
     }
+}
 
-    fn status(&self) -> CacheStatus<'static> {
-        CacheStatus {
-            ttl: Some(self.ttl),
-            upstream_status: self.upstream_status,
-            collapsed: self.collapsed,
-            stored: self.stored,
-            ..CacheStatus::of(self.handling)
+const TRIES_MAX: u8 = 3;
+
+/// What a stored response is good for. One that was purged softly is never fresh.
+pub(super) fn reuse_hit(
+    transaction: &Transaction<'_>,
+    hit: &Hit,
+    stored: &StoredResponse,
+) -> Reuse {
+    let (common, facts) = (&transaction.connection.worker.common, &transaction.facts);
+    let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
+    match decision {
+        Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
+            if facts.directives.only_if_cached {
+                return Reuse::Unsatisfiable;
+            }
+            Reuse::Validate {
+                forward: Forward::Stale,
+                // As after its lifetime: if the origin says nothing against it.
+                on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
+                    true => OnError::Fail,
+                    false => OnError::ServeIfError,
+                },
+            }
         }
+        _ => decision,
+    }
+}
+
+/// A stored response that upstream has just confirmed (`upstream_status`) or could not.
+pub(super) fn found(
+    connection: &Connection,
+    (hit, stored, place): (Hit, StoredResponse, Place),
+    forward: Forward,
+    upstream_status: Option<StatusCode>,
+) -> Found {
+    let now = connection.worker.common.now();
+    let served = Served {
+        handling: Handling::Forwarded(forward),
+        upstream_status,
+        ..Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
+    };
+    Found {
+        hit,
+        stored,
+        place,
+        served,
     }
 }
 
 /// An answer without its content.
-pub(super) struct Draft {
-    pub(super) response: Response<()>,
+struct Draft {
+    response: Response<()>,
     /// Its content, in order.
-    pub(super) parts: VecDeque<Part>,
+    parts: VecDeque<Part>,
     /// The length of that, bytes.
-    pub(super) length: u64,
+    length: u64,
 }
 
 impl Draft {
@@ -93,7 +198,7 @@ impl Draft {
     }
 
     /// What of the stored content it needs.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.parts.iter().filter_map(|part| match part {
             Part::Content(range) => Some(range.clone()),
             Part::Text(_) => None,
@@ -101,12 +206,7 @@ impl Draft {
     }
 
     /// The answer with this content.
-    pub(super) fn with(
-        self,
-        connection: &Connection,
-        body: Body,
-        served: Served,
-    ) -> Response<Body> {
+    fn with(self, connection: &Connection, body: Body, served: Served) -> Response<Body> {
         let mut response = self.response.map(|()| body);
         add_own(connection, response.headers_mut(), served);
         response
@@ -114,7 +214,7 @@ impl Draft {
 }
 
 /// What a stored response of `length` bytes comes to for a request that it satisfies.
-pub(super) fn draft(
+fn draft(
     now: UnixTime,
     order: &Order,
     facts: &RequestFacts,
@@ -203,7 +303,7 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
 }
 
 /// The content of an answer that a hit has in one stretch and whole, as far as memory knows.
-pub(super) fn body(draft: &Draft, hit: &Hit) -> Option<Body> {
+fn body(draft: &Draft, hit: &Hit) -> Option<Body> {
     let mut ranges = draft.ranges();
     let body = match (ranges.next(), draft.parts.len()) {
         (None, 0) => Body::empty(),

@@ -12,7 +12,7 @@ use hashcache::{Hit, Lookup};
 use hashcache_http::{Variant, VariantPlace, VariantTable, if_range_value};
 use http::HeaderMap;
 
-use super::Connection;
+use crate::connection::Connection;
 use crate::store::{Place, StoredResponse};
 
 /// What the store has for a request.

@@ -4,22 +4,20 @@
 //! registry, in a space of its own. Where the response holds links, the client's conditions
 //! are translated before and the content is rewritten after; nothing in between knows of it.
 //!
-//! Called by `request`. Invariant: what is stored is what the registry sent.
-
-use std::rc::Rc;
+//! `request` calls [`enter`] before it answers, and [`dress`] after. Invariant: what is stored is
+//! what the registry sent.
 
 use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::forward::Order;
-use super::note::Note;
-use super::{Answer, Connection, answer, own};
+use super::transaction::Order;
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::metrics::Limit;
 use crate::mirror::{
     Dressing, Led, Links, Mirror, MirrorKind, REWRITING_BYTES, Rewriting, Route, ask_plainly,
-    coding, dress, take_out_of_request, translate_conditions,
+    coding, dress as dress_fields, take_out_of_request, translate_conditions,
 };
 use crate::wire::{ClientBody, HeadInfo};
 
@@ -40,55 +38,39 @@ pub(super) fn purged(connection: &Connection, target: &Target) -> (Space, Target
     }
 }
 
-/// Answers a request for `target`, which leads to a mirror.
-pub(super) async fn serve(
-    connection: &Rc<Connection>,
-    request: Request<ClientBody>,
+/// What is done with the answer to a request that leads to a mirror.
+pub(super) struct Dress {
+    links: Links,
+    dressing: Dressing,
+    is_head: bool,
+}
+
+/// Turns a request for `asked`, which leads to a mirror, into one for a resource of the registry.
+/// `None`: its method is not allowed there.
+pub(super) fn enter(
+    connection: &Connection,
+    mut request: Request<ClientBody>,
     info: &HeadInfo,
-    (target, led): (&Target, Led),
-    note: &mut Note,
-) -> Answer {
+    (asked, led): (&Target, Led),
+) -> Result<Option<(Order, Dress)>, Failure> {
     let not_found = |reason| {
         let status = StatusCode::NOT_FOUND;
         Err(Failure::Refused { status, reason })
     };
-    match led {
-        Led::NoMirror => not_found("there is no mirror of that name"),
-        Led::Nowhere => not_found("that is no place below this mirror's registry"),
-        Led::Refused => Err(Failure::Refused {
-            status: StatusCode::BAD_REQUEST,
-            reason: "a path that could lead out of this mirror's registry",
-        }),
-        Led::To(mirror, _, route) if !may_ask(&mirror, request.method(), &route) => {
-            Ok(own::not_allowed())
+    let (mirror, space, route) = match led {
+        Led::NoMirror => return not_found("there is no mirror of that name"),
+        Led::Nowhere => return not_found("that is no place below this mirror's registry"),
+        Led::Refused => {
+            return Err(Failure::Refused {
+                status: StatusCode::BAD_REQUEST,
+                reason: "a path that could lead out of this mirror's registry",
+            });
         }
-        Led::To(mirror, space, route) => {
-            let to = (mirror, space, route);
-            ask(connection, request, info, target, to, note).await
-        }
+        Led::To(mirror, space, route) => (mirror, space, route),
+    };
+    if !may_ask(&mirror, request.method(), &route) {
+        return Ok(None);
     }
-}
-
-/// Nothing is published through a mirror. npm asks with POST whether what it installs is known to
-/// be broken.
-fn may_ask(mirror: &Mirror, method: &Method, route: &Route) -> bool {
-    match *method {
-        Method::GET | Method::HEAD => true,
-        Method::POST => {
-            mirror.kind() == MirrorKind::Npm && route.target.path().contains("/-/npm/v1/security/")
-        }
-        _ => false,
-    }
-}
-
-async fn ask(
-    connection: &Rc<Connection>,
-    mut request: Request<ClientBody>,
-    info: &HeadInfo,
-    asked: &Target,
-    (mirror, space, route): (Mirror, Space, Route),
-    note: &mut Note,
-) -> Answer {
     let is_head = *request.method() == Method::HEAD;
     let Route { target, links } = route;
     let dressing = match links {
@@ -104,11 +86,28 @@ async fn ask(
         translate_conditions(&links, fields);
     }
     let order = Order::new(space, target, request, info);
-    let response = Box::pin(answer(connection, order, note)).await?;
+    let dress = Dress {
+        links,
+        dressing,
+        is_head,
+    };
+    Ok(Some((order, dress)))
+}
+
+/// Makes the registry's answer one of the mirror's: fields are changed, links are rewritten.
+pub(super) async fn dress(
+    connection: &Connection,
+    Dress {
+        links,
+        dressing,
+        is_head,
+    }: Dress,
+    response: Response<Body>,
+) -> Result<Response<Body>, Failure> {
     let (mut head, body) = response.into_parts();
     let has_content = !is_head && head.status != StatusCode::NOT_MODIFIED;
     if dressing == Dressing::Plain || !has_content {
-        dress(&links, dressing, &mut head.headers);
+        dress_fields(&links, dressing, &mut head.headers);
         return Ok(Response::from_parts(head, body));
     }
     if head.status == StatusCode::PARTIAL_CONTENT {
@@ -126,7 +125,19 @@ async fn ask(
         }
     })?;
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);
-    dress(&links, dressing, &mut head.headers);
+    dress_fields(&links, dressing, &mut head.headers);
     let body = Body::rewritten(body, rewriting, memory).await?;
     Ok(Response::from_parts(head, body))
+}
+
+/// Nothing is published through a mirror. npm asks with POST whether what it installs is known to
+/// be broken.
+fn may_ask(mirror: &Mirror, method: &Method, route: &Route) -> bool {
+    match *method {
+        Method::GET | Method::HEAD => true,
+        Method::POST => {
+            mirror.kind() == MirrorKind::Npm && route.target.path().contains("/-/npm/v1/security/")
+        }
+        _ => false,
+    }
 }

@@ -12,77 +12,46 @@
 
 pub(crate) mod assembly;
 pub(crate) mod body;
-mod connect;
 mod follow;
-mod forward;
 mod hit;
-pub(crate) mod intercepted;
 mod look_up;
 mod mirrored;
-mod note;
+mod miss;
 mod own;
-mod partial;
+mod own_fields;
+mod pass;
 mod purge;
-mod ranged;
+mod range_miss;
+mod target;
+mod transaction;
 mod validate;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
-use bytes::Bytes;
-use hashcache::Hit;
 use hashcache_http::{
-    Authority, FactFlags, OnError, RequestFacts, RequestTarget, Reuse, Scheme, Space,
-    StaleAllowance, Target, TargetError, Upgrading, asks_for_upgrade, cache_key, parse_target,
-    reuse, strip_request,
+    Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, asks_for_upgrade, cache_key,
 };
-use http::header::{HOST, MAX_FORWARDS};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use self::body::{Body, Tally};
-use self::forward::{Order, Why};
-use self::intercepted::Within;
+use self::body::Body;
 use self::look_up::{LookedUp, look_up};
-use self::note::Note;
+use self::target::{max_forwards, not_admin, parse, strip};
+use self::transaction::{Answer, Found, Next, Order, Served, Transaction, Why};
 use crate::access_log::Outcome;
+use crate::connect;
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::Known;
+use crate::fetch::counters::Tally;
 use crate::fetch::variant::with_objects;
+use crate::log_entry::Note;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
-use crate::related::Asked;
-use crate::share::Allowance;
-use crate::store::StoredResponse;
-use crate::upstream::address::{Purpose, check_port};
-use crate::upstream::connect::Endpoint;
-use crate::wire::{Cell, ClientBody, Head, HeadInfo};
-use crate::worker::Worker;
-
-/// One client's connection, as far as its requests must know of it; in HTTP/2, one stream of it.
-#[derive(Clone)]
-pub(crate) struct Connection {
-    pub(crate) worker: Rc<Worker>,
-    pub(crate) cell: Rc<Cell>,
-    /// What the client may take.
-    pub(crate) allowance: Allowance,
-    pub(crate) client: SocketAddr,
-    pub(crate) local: SocketAddr,
-    /// What the client speaks: https where there is TLS.
-    pub(crate) scheme: Scheme,
-    /// Why this client is served nothing, if it is.
-    pub(crate) denied: Option<Failure>,
-    /// Whose requests these are, where TLS to a host ended here.
-    pub(crate) within: Option<Rc<Within>>,
-    /// Tells who serves requests to end with the one under way.
-    pub(crate) stopping: tokio::sync::watch::Receiver<bool>,
-    /// Tells tunnels that the time to end has come.
-    pub(crate) drained: tokio::sync::watch::Receiver<bool>,
-}
-
-/// An answer on its way, or why there is none.
-type Answer = Result<Response<Body>, Failure>;
+use crate::page_groups::Asked;
+use crate::upstream::address::check_port;
+use crate::wire::{ClientBody, Head, HeadInfo};
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -108,7 +77,11 @@ pub(crate) async fn handle(
         failed(&connection, &NO_MEMORY, reader, &mut note)
     };
     let counted = Tally::default();
-    let response = response.map(|body| body.counted(&connection.worker.metrics, &counted));
+    let share = connection.allowance.share();
+    let response = response.map(|body| {
+        body.counted(&connection.worker.metrics, &counted)
+            .paid_by(share)
+    });
     note.finish(&connection, &response, counted);
     Ok(response)
 }
@@ -160,7 +133,8 @@ async fn serve(
         RequestTarget::Tunnel(authority) => {
             note.set_authority(authority.to_string());
             not_admin(connection, &authority)?;
-            return connect::tunnel(connection, authority, note).await;
+            connect::tunnel(connection, authority, note).await?;
+            return Ok(Response::new(Body::empty()));
         }
         RequestTarget::Server(authority) => {
             note.set_authority(authority.display(Scheme::Http).to_string());
@@ -198,7 +172,14 @@ async fn serve(
         let Some(led) = mirrored::lead(connection, &target) else {
             return own::page(connection, &request, &target, note);
         };
-        let mirrored = mirrored::serve(connection, request, info, (&target, led), note);
+        let entered = mirrored::enter(connection, request, info, (&target, led))?;
+        let Some((order, dress)) = entered else {
+            return Ok(own::not_allowed());
+        };
+        let mirrored = async {
+            let response = answer(connection, order, note).await?;
+            mirrored::dress(connection, dress, response).await
+        };
         return Box::pin(mirrored).await;
     }
     if names_host && info.form == crate::wire::Form::Origin {
@@ -225,167 +206,51 @@ async fn serve(
     answer(connection, order, note).await
 }
 
-/// Takes out what belongs to the client's connection, before anything is read from the fields: what
-/// `Connection` names does not go upstream, so it may not select a variant, a range, a condition or
-/// anything else here. A response to `Connection: Origin` would otherwise be stored for requests
-/// with that `Origin`, which the origin has never seen.
-fn strip(request: &mut Request<ClientBody>) -> Result<(), Failure> {
-    let upgrading = match asks_for_upgrade(request.method(), request.headers()) {
-        true => Upgrading::Yes,
-        false => Upgrading::No,
-    };
-    // `wire` has refused such a request already, with the same status.
-    strip_request(request.headers_mut(), upgrading).map_err(|_| Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason: "Connection names an end-to-end field",
-    })
-}
-
-/// Whoever may use this proxy must not come to its figures by it, even where loopback is allowed as
-/// a destination.
-fn not_admin(connection: &Connection, authority: &Authority) -> Result<(), Failure> {
-    if !connection.worker.common.is_admin(authority) {
-        return Ok(());
-    }
-    Err(Failure::Refused {
-        status: StatusCode::MISDIRECTED_REQUEST,
-        reason: "the admin pages are not to be had through the proxy",
-    })
-}
-
-/// What the request is about. Errors are the client's.
-fn parse(
-    connection: &Connection,
-    request: &Request<ClientBody>,
-    info: &HeadInfo,
-) -> Result<RequestTarget, Failure> {
-    let refused = |reason| Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason,
-    };
-    let text = std::str::from_utf8(&info.target).map_err(|_| refused("the target is not ASCII"))?;
-    let host = request.headers().get(HOST).map(HeaderValue::to_str);
-    let host = host.transpose().map_err(|_| refused("Host is not ASCII"))?;
-    if let Some(origin) = connection.worker.common.accelerated() {
-        if *request.method() == Method::CONNECT {
-            return Err(Failure::NotImplemented("CONNECT to an accelerated site"));
-        }
-        // One site: its resources are named by the path, by whichever of its names they are asked
-        // for.
-        let named = parse_target(request.method(), text, host.or(Some("_")), origin.scheme);
-        let named = named.map_err(target_failure)?;
-        if let RequestTarget::Resource(Target { authority, .. }) = &named
-            && !connection.worker.common.is_site(&authority.host)
-        {
-            return Err(Failure::Refused {
-                status: StatusCode::MISDIRECTED_REQUEST,
-                reason: "there is no site of that name here",
-            });
-        }
-        return Ok(match named {
-            RequestTarget::Resource(named) => RequestTarget::Resource(Target {
-                scheme: origin.scheme,
-                authority: origin.authority.clone(),
-                path_and_query: named.path_and_query,
-            }),
-            other => other,
-        });
-    }
-    let Some(within) = &connection.within else {
-        return parse_target(request.method(), text, host, connection.scheme)
-            .map_err(target_failure);
-    };
-    // HTTP/1.0 need not say what the CONNECT has said.
-    let named = within.host_field();
-    let host = host.or(Some(&*named));
-    let named = parse_target(request.method(), text, host, Scheme::Https);
-    let named = named.map_err(target_failure)?;
-    match intercepted::refusal(within, &named) {
-        Some(failure) => Err(failure),
-        None => Ok(named),
-    }
-}
-
-fn target_failure(error: TargetError) -> Failure {
-    let refused = |reason| Failure::Refused {
-        status: StatusCode::BAD_REQUEST,
-        reason,
-    };
-    match error {
-        TargetError::Scheme => Failure::NotImplemented("schemes other than http and https"),
-        TargetError::NoHost => refused("the request names no host"),
-        TargetError::Host => refused("the host is no name and no address in its usual spelling"),
-        TargetError::Port => refused("the port is not a number from 1 to 65535"),
-        TargetError::Userinfo => refused("a user name in the URL"),
-        TargetError::Fragment => refused("a fragment in the request target"),
-        _ => refused("the request target has no form this method may use"),
-    }
-}
-
-/// OPTIONS and TRACE count the proxies they may pass (RFC 9110 7.6.2).
-fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<Answer> {
-    if !matches!(*request.method(), Method::OPTIONS | Method::TRACE) {
-        return None;
-    }
-    let value = request.headers().get(MAX_FORWARDS)?;
-    let left = value
-        .to_str()
-        .ok()
-        .and_then(|left| left.parse::<u32>().ok())?;
-    if left == 0 {
-        return Some(match *request.method() {
-            Method::OPTIONS => Ok(own::options(note)),
-            _ => Err(Failure::NotImplemented("TRACE that ends at this proxy")),
-        });
-    }
-    request
-        .headers_mut()
-        .insert(MAX_FORWARDS, HeaderValue::from(left - 1));
-    None
-}
-
-/// From the store if it may be, else from upstream.
+/// Answers from the store if it may, else from upstream: carries out one step after another until
+/// there is an answer.
 async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
+    let mut transaction = Transaction::new(connection, order, note);
+    let mut next = first(&transaction)?;
+    loop {
+        next = match next {
+            Next::LookUp(key) => {
+                let looked_up = look_up(connection, &key, &transaction.order.fields).await;
+                decide(&mut transaction, looked_up)?
+            }
+            Next::Serve(found) => hit::answer(&mut transaction, found).await?,
+            Next::Validate(known, forward, on_error) => {
+                validate::validate(&mut transaction, known, (forward, on_error)).await?
+            }
+            Next::Miss(place, why) => miss::miss(&mut transaction, place, why).await?,
+            Next::Fetch(fetch) => miss::fetch(&mut transaction, fetch).await?,
+            Next::Pass(forward) => return pass::pass(transaction, forward).await,
+            Next::Answer(response) => return Ok(response),
+        };
+    }
+}
+
+/// A request that the store may not answer is passed on; all others begin with a look-up.
+fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
+    let (connection, order) = (transaction.connection, &transaction.order);
     // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
     if order.space == Space::Own && connection.within.is_none() {
         let ports = &connection.worker.common.live().ports;
         check_port(ports, order.target.authority.port)?;
     }
-    let facts = order.facts();
-    if let Err(forward) = facts.lookup() {
-        return forward::pass(connection, order, forward, note).await;
+    if let Err(forward) = transaction.facts.lookup() {
+        return Ok(Next::Pass(forward));
     }
     if asks_for_upgrade(&order.method, &order.fields) {
-        let bypass = hashcache_http::Forward::Bypass;
-        return forward::pass(connection, order, bypass, note).await;
+        return Ok(Next::Pass(Forward::Bypass));
     }
-    let Some(key) = cache_key(order.space, &order.target) else {
-        let bypass = hashcache_http::Forward::Bypass;
-        return forward::pass(connection, order, bypass, note).await;
-    };
-    look_up_and_decide(connection, order, key, &facts, note).await
+    Ok(match cache_key(order.space, &order.target) {
+        Some(key) => Next::LookUp(key),
+        None => Next::Pass(Forward::Bypass),
+    })
 }
 
-async fn look_up_and_decide(
-    connection: &Rc<Connection>,
-    order: Order,
-    key: Vec<u8>,
-    facts: &RequestFacts,
-    note: &mut Note,
-) -> Answer {
-    let looked_up = look_up(connection, &key, &order.fields).await;
-    decide(connection, order, facts, looked_up, note).await
-}
-
-async fn decide(
-    connection: &Rc<Connection>,
-    order: Order,
-    facts: &RequestFacts,
-    looked_up: LookedUp,
-    note: &mut Note,
-) -> Answer {
-    use hashcache_http::Forward;
-    let worker = &connection.worker;
+/// What to do with the result of a look-up.
+fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next, Failure> {
     let (hit, stored, place, from) = match looked_up {
         LookedUp::Found {
             hit,
@@ -394,30 +259,22 @@ async fn decide(
             from,
         } => (hit, stored, place, from),
         LookedUp::VaryMiss { place, table } => {
-            let choices = table.filter(|_| forward::may_share(&order, facts));
+            let worker = &transaction.connection.worker;
+            let choices = table.filter(|_| transaction.may_share());
             let choices = choices.map(|table| with_objects(worker, &place, table));
             let why = Why {
                 choices,
                 ..Why::of(Forward::VaryMiss)
             };
-            return forward::miss(connection, order, place, facts, why, note).await;
+            return Ok(Next::Miss(place, why));
         }
-        LookedUp::Nothing(place) => {
-            let why = Why::of(Forward::UriMiss);
-            return forward::miss(connection, order, place, facts, why, note).await;
-        }
+        LookedUp::Nothing(place) => return Ok(Next::Miss(place, Why::of(Forward::UriMiss))),
     };
-    let decision = reuse_hit(connection, facts, &hit, &stored);
-    match decision {
+    let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
-            note.outcome(hit::outcome(stored.facts.status, from));
-            let served = hit::Served::fresh(age, ttl);
-            let found = partial::Found {
-                hit: &hit,
-                stored,
-                served,
-            };
-            partial::answer(connection, order, place, facts, found, note).await
+            let outcome = hit::outcome(stored.facts.status, from);
+            transaction.note.outcome(outcome);
+            Served::fresh(age, ttl)
         }
         Reuse::Stale {
             age,
@@ -425,16 +282,10 @@ async fn decide(
             allowed_by,
         } => {
             if allowed_by == StaleAllowance::WhileRevalidating {
-                validate::revalidate(connection, &order, &place, &hit, &stored);
+                validate::revalidate(transaction, &place, &hit, &stored);
             }
-            note.outcome(Outcome::StaleHit);
-            let served = hit::Served::fresh(age, ttl);
-            let found = partial::Found {
-                hit: &hit,
-                stored,
-                served,
-            };
-            partial::answer(connection, order, place, facts, found, note).await
+            transaction.note.outcome(Outcome::StaleHit);
+            Served::fresh(age, ttl)
         }
         Reuse::Validate { forward, on_error } => {
             let known = Known {
@@ -443,65 +294,23 @@ async fn decide(
                 place,
                 alias: None,
             };
-            let why = (forward, on_error);
-            validate::validate(connection, order, facts, why, known, note).await
+            return Ok(Next::Validate(known, forward, on_error));
         }
         Reuse::Miss { forward } => {
             let why = Why {
                 replaces: Some(hit),
                 ..Why::of(forward)
             };
-            forward::pass_or_store(connection, order, place, why, note).await
+            return Ok(transaction.fetch_alone(place, why));
         }
-        Reuse::Unsatisfiable => Err(Failure::NotCached),
-    }
-}
-
-/// What a stored response is good for. One that was purged softly is none that is fresh.
-fn reuse_hit(
-    connection: &Connection,
-    facts: &RequestFacts,
-    hit: &Hit,
-    stored: &StoredResponse,
-) -> Reuse {
-    let common = &connection.worker.common;
-    let decision = reuse(facts, &stored.facts, common.now(), &common.live().reuse);
-    match decision {
-        Reuse::Fresh { .. } | Reuse::Stale { .. } if hit.is_made_stale() => {
-            if facts.directives.only_if_cached {
-                return Reuse::Unsatisfiable;
-            }
-            Reuse::Validate {
-                forward: hashcache_http::Forward::Stale,
-                // As after its lifetime: if the origin says nothing against it.
-                on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
-                    true => OnError::Fail,
-                    false => OnError::ServeIfError,
-                },
-            }
-        }
-        _ => decision,
-    }
-}
-
-/// Where what is asked for is to be fetched from.
-fn endpoint(order: &Order) -> Endpoint {
-    let purpose = match order.space {
-        Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
-        Space::Own => Purpose::Forward,
+        Reuse::Unsatisfiable => return Err(Failure::NotCached),
     };
-    Endpoint {
-        authority: order.target.authority.clone(),
-        purpose,
-        scheme: order.target.scheme,
-    }
-}
-
-/// An authority and its content, empty.
-fn text(status: StatusCode, content: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::full(content));
-    *response.status_mut() = status;
-    response
+    Ok(Next::Serve(Found {
+        hit,
+        stored,
+        place,
+        served,
+    }))
 }
 
 /// What an answer's head may take without being set aside: every connection has that much.

@@ -2,16 +2,18 @@
 
 use std::net::IpAddr;
 
+use bytes::Bytes;
 use hashcache_http::{Authority, Host, Target};
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::note::Note;
-use super::{Answer, Connection, text};
+use super::transaction::Answer;
 use crate::access_log::Outcome;
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::intercept::SELF_TEST_HOST;
+use crate::log_entry::Note;
 use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, Reader};
 use crate::wire::ClientBody;
@@ -81,7 +83,7 @@ pub(super) fn is_self_test(connection: &Connection, authority: &Authority) -> bo
 /// Whatever is asked of the host that only who trusts our authority gets an answer from.
 pub(super) fn self_test(note: &mut Note) -> Response<Body> {
     note.outcome(Outcome::Own);
-    let mut response = text(StatusCode::OK, bytes::Bytes::from_static(b"trusted\n"));
+    let mut response = text(StatusCode::OK, Bytes::from_static(b"trusted\n"));
     let fields = response.headers_mut();
     for (name, value) in [
         (CONTENT_TYPE, "text/plain; charset=utf-8"),
@@ -112,7 +114,7 @@ fn local(connection: &Connection) -> Authority {
 /// `OPTIONS` that ends here.
 pub(super) fn options(note: &mut Note) -> Response<Body> {
     note.outcome(Outcome::Own);
-    let mut response = text(StatusCode::OK, bytes::Bytes::new());
+    let mut response = text(StatusCode::OK, Bytes::new());
     response.headers_mut().insert(
         ALLOW,
         HeaderValue::from_static("GET, HEAD, OPTIONS, CONNECT"),
@@ -121,9 +123,16 @@ pub(super) fn options(note: &mut Note) -> Response<Body> {
 }
 
 pub(super) fn not_allowed() -> Response<Body> {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, bytes::Bytes::new());
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, Bytes::new());
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+/// An answer of our own with this content.
+pub(super) fn text(status: StatusCode, content: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::full(content));
+    *response.status_mut() = status;
     response
 }

@@ -21,10 +21,12 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::note::Note;
-use super::{Answer, Connection, text};
+use super::own::text;
+use super::transaction::Answer;
 use crate::access_log::Outcome;
+use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::log_entry::Note;
 use crate::purge::{Effect, PurgeError, Room, What, report};
 use crate::wire::ClientBody;
 

@@ -16,15 +16,17 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::cores::Counts;
-use super::identity::Identity;
-use super::{DRAIN_STEP, OVER_TIME, Stage};
+use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::intercept::Interceptor;
 use crate::metrics::{Metrics, Reload};
 use crate::settings::Settings;
+use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreached::Unreached;
+use crate::upstream::unreachable::Unreached;
 use crate::worker::{Common, Live};
 
 /// The thread that minds the others.
@@ -92,7 +94,7 @@ impl Control {
         let clock = &self.common.clock;
         let read = || {
             let identity = Identity::load(&settings.tls, clock).map_err(|error| told(&error))?;
-            let interceptor = super::interceptor(&settings, clock).map_err(|error| told(&error))?;
+            let interceptor = interceptor(&settings, clock).map_err(|error| told(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
             Ok((identity, interceptor, trust.map_err(|error| told(&error))?))
         };
@@ -118,7 +120,7 @@ impl Control {
             ..old.upstream.clone()
         };
         let own = &self.common.own;
-        super::account(interceptor.as_deref(), &self.cache, &self.metrics);
+        account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor);
         let live = Live::new(&settings, old.generation + 1, own, upstream, shown);
         self.common.live.store(Arc::new(live));
@@ -235,6 +237,25 @@ impl Signals {
             hup: signal(SignalKind::hangup())?,
             usr1: signal(SignalKind::user_defined1())?,
         })
+    }
+}
+
+/// Who ends TLS for the hosts in `settings`, if anybody does.
+pub(super) fn interceptor(
+    settings: &Settings,
+    clock: &Arc<Clock>,
+) -> Result<Option<Arc<Interceptor>>, IdentityError> {
+    let intercept = settings.intercept.as_ref();
+    let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
+    made.transpose().map_err(IdentityError::Tickets)
+}
+
+/// Has what `interceptor` keeps count in the budget, and operators be told when its authority ends.
+pub(super) fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
+    let authority = interceptor.map(|it| &it.authority);
+    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
+    if let Some(authority) = authority {
+        authority.count_in(cache);
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,29 +23,23 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
-use super::protocol::{NotServed, Protocol, settle};
-use super::{DRAIN_STEP, RunError, Stage};
+use super::protocol::{NotServed, settle};
+use super::stage::{DRAIN_STEP, RunError, Stage};
 use crate::access_log::{RequestId, WorkerLog};
+use crate::connection::Connection;
 use crate::failure::Failure;
+use crate::limits::Limits;
 use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, Reader};
-use crate::request::{self, Connection};
-use crate::settings::{Limits, Settings, Speaks};
+use crate::request;
+use crate::settings::{Settings, Speaks};
 use crate::share::{Allowance, Held, Network};
-use crate::wire::{self, ClientBody, Ending, Socket};
+use crate::wire::{self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES};
 use crate::worker::{Common, Worker};
 
 /// What a client's connection at rest takes of memory: its task, which is 2 KiB, its state, up to
 /// 4 KiB read ahead. What it takes beyond that while a request is under way, `wire` sets aside.
 const CONNECTION_BYTES: u64 = 8 << 10;
-
-/// What TLS takes beside: its state, 9 KiB by measurement, and a record on its way out.
-const TLS_BYTES: u64 = 24 << 10;
-/// What HTTP/2 takes beside: hyper's state, its buffers and tables of fields; of 200 connections at
-/// rest each took 23 KiB more than the first of these, with TLS 30.
-const HTTP_2_BYTES: u64 = 28 << 10;
-/// What both take together, on a connection that began in the clear.
-pub(crate) const INTERCEPTED_BYTES: u64 = TLS_BYTES + HTTP_2_BYTES;
 
 /// What a core's thread starts with.
 pub(super) struct Core {
@@ -207,6 +202,7 @@ impl Core {
             within: None,
             stopping: stopping.clone(),
             drained,
+            serve_inside,
         };
         drop(first);
         let serving = serve(socket, protocol, connection, stopping);
@@ -233,7 +229,7 @@ impl Core {
                     over.closed().await;
                 }
             },
-            _ => count_ending(&worker.metrics, ending),
+            _ => worker.count_ending(ending),
         }
     }
 }
@@ -265,21 +261,9 @@ async fn follow_tunnel(
     }
 }
 
-/// Counts the limit that ended a connection, if one did.
-pub(crate) fn count_ending(metrics: &WorkerMetrics, ending: Ending) {
-    match ending {
-        Ending::Idle => metrics.limit(Limit::IdleTime),
-        Ending::SlowHead => metrics.limit(Limit::HeadTime),
-        Ending::Flood => metrics.limit(Limit::Frames),
-        Ending::NoMemory => metrics.limit(Limit::Memory),
-        Ending::SlowWrite => metrics.limit(Limit::ProgressTime),
-        Ending::Upgraded | Ending::Closed | Ending::Broken | Ending::Aborted => {}
-    }
-}
-
 /// Serves a stream of bytes in one of both protocols, whatever it comes through: the requests on it
 /// are those of `connection`.
-pub(crate) async fn serve(
+async fn serve(
     socket: Socket,
     protocol: Protocol,
     connection: Connection,
@@ -318,6 +302,16 @@ pub(crate) async fn serve(
             .await
         }
     }
+}
+
+/// The same for `connect`, as a pointer.
+fn serve_inside(
+    socket: Socket,
+    protocol: Protocol,
+    inside: Connection,
+    stopping: watch::Receiver<bool>,
+) -> Pin<Box<dyn Future<Output = Ending>>> {
+    Box::pin(serve(socket, protocol, inside, stopping))
 }
 
 /// A listening socket, and what is spoken there.

@@ -13,20 +13,19 @@
 //! Invariant: addresses are bound without SO_REUSEPORT, so a second instance is refused and does
 //! not silently take half of the connections.
 
+mod authority_expiry;
 mod control;
 mod cores;
-pub(crate) mod identity;
+mod preflight;
 mod protocol;
+mod stage;
 
-pub use self::identity::IdentityError;
-
-pub(crate) use self::cores::{INTERCEPTED_BYTES, count_ending, serve};
-pub(crate) use self::protocol::{Protocol, shake};
+pub use self::preflight::preflight;
+pub use self::stage::RunError;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashcache::{Cache, Health};
@@ -36,74 +35,27 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, Signals};
+use self::control::{Control, Signals, account, interceptor};
 use self::cores::{Core, Counts, Door};
-use self::identity::Identity;
+use self::stage::Stage;
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::intercept::verified::Verified;
-use crate::intercept::{Interceptor, Known, expiry};
+use crate::intercept::Known;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
+use crate::page_groups::Related;
 use crate::purge::Purger;
-use crate::related::Related;
 use crate::settings::{Mode, Settings, StateFiles};
 use crate::share::Shares;
+use crate::tls::identity::Identity;
 use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
-use crate::upstream::tls::{AuthoritiesError, Trust};
-use crate::upstream::unreached::Unreached;
+use crate::upstream::tls::Trust;
+use crate::upstream::unreachable::Unreached;
+use crate::upstream::verified_hosts::Verified;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
-
-/// Why the proxy could not start, or stopped out of order.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// An address could not be bound.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The access log could not be opened.
-    #[error("cannot write the access log to {place}")]
-    AccessLog {
-        /// The file, or standard output.
-        place: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The proxy's name is no token.
-    #[error("the name `{name}` cannot stand in a header field")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// Our own certificates could not be read.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// Certificates of authorities could not be read.
-    #[error(transparent)]
-    Authorities(#[from] AuthoritiesError),
-    /// Threads, signals or a runtime could not be had.
-    #[error("the system refused {what}")]
-    System {
-        /// What was asked for.
-        what: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
-}
-
-/// How long cores may take to end when there is no more time; then the process ends without them.
-const OVER_TIME: Duration = Duration::from_secs(2);
-
-/// How often the clock and the health of the store are looked at while draining.
-const DRAIN_STEP: Duration = Duration::from_millis(50);
 
 /// Serves until told to stop. `listening` is called once with the addresses really bound (and that
 /// of the admin listener); `reload` gives the settings anew on SIGHUP.
@@ -118,11 +70,7 @@ pub fn run<E: std::fmt::Display>(
     reload: impl Fn() -> Result<Settings, E>,
 ) -> Result<(), RunError> {
     let system = |what| move |source| RunError::System { what, source };
-    let name_error = |_| RunError::Name {
-        name: settings.name.clone(),
-    };
-    let name = Pseudonym::new(&settings.name).map_err(name_error)?;
-    let via = Pseudonym::new(&via_name(&settings.name)).map_err(name_error)?;
+    let (name, via) = pseudonyms(&settings.name)?;
     let listeners: Vec<StdListener> = settings
         .listen
         .iter()
@@ -240,7 +188,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
-    runtime.spawn(expiry::mind(Arc::clone(&common)));
+    runtime.spawn(authority_expiry::mind(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,
@@ -263,23 +211,13 @@ pub fn run<E: std::fmt::Display>(
     Ok(())
 }
 
-/// Who ends TLS for the hosts in `settings`, if anybody does.
-fn interceptor(
-    settings: &Settings,
-    clock: &Arc<Clock>,
-) -> Result<Option<Arc<Interceptor>>, IdentityError> {
-    let intercept = settings.intercept.as_ref();
-    let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
-    made.transpose().map_err(IdentityError::Tickets)
-}
-
-/// Has what `interceptor` keeps count in the budget, and operators be told when its authority ends.
-fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
-    let authority = interceptor.map(|it| &it.authority);
-    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
-    if let Some(authority) = authority {
-        authority.count_in(cache);
-    }
+/// How the proxy called `name` is called in `Cache-Status`, and in `Via`.
+fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError> {
+    let pseudonym = |text: &str| {
+        let name = name.to_owned();
+        Pseudonym::new(text).map_err(|_| RunError::Name { name })
+    };
+    Ok((pseudonym(name)?, pseudonym(&via_name(name))?))
 }
 
 /// Two proxies that nobody named must not take each other's requests for their own.
@@ -296,22 +234,28 @@ const UNNAMED: &str = "hashcache";
 
 fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
     let listen = || -> io::Result<StdListener> {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(address),
-            socket2::Type::STREAM,
-            None,
-        )?;
-        // Lets a new process have the address while old connections are in TIME_WAIT.
-        socket.set_reuse_address(true)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
+        let socket = socket(address)?;
         socket.listen(1024)?;
         Ok(socket.into())
     };
     listen().map_err(|source| RunError::Listen { address, source })
+}
+
+/// A socket that is bound to `address` and accepts no connections yet.
+fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM,
+        None,
+    )?;
+    // Lets a new process have the address while old connections are in TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 fn exposition(
@@ -360,14 +304,4 @@ fn exposition(
         figures,
         move || places.figures(),
     )
-}
-
-/// How far the end of the process has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Serving,
-    /// No new connections; answers that have begun are finished.
-    Draining,
-    /// No more time.
-    Over,
 }

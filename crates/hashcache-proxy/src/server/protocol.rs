@@ -12,18 +12,10 @@ use bytes::BytesMut;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
-use super::identity::{HTTP_2, Identity};
 use crate::settings::Speaks;
-use crate::wire::{PREFACE, Socket};
-
-/// How requests are framed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Http1,
-    Http2,
-}
+use crate::tls::identity::Identity;
+use crate::wire::{PREFACE, Protocol, Socket, shake};
 
 /// Why a connection is not served.
 #[derive(Debug)]
@@ -74,21 +66,6 @@ async fn preface(mut socket: TcpStream) -> io::Result<(Socket, Protocol)> {
     };
     Ok((Socket::from(socket).begun_with(begun.freeze()), protocol))
 }
-
-/// Shakes hands; who offers HTTP/2 gets it.
-pub(crate) async fn shake(socket: Socket, acceptor: TlsAcceptor) -> io::Result<(Socket, Protocol)> {
-    let mut stream = acceptor.accept(socket).await?;
-    // What a client has not taken waits above, where it is counted.
-    stream.get_mut().1.set_buffer_limit(Some(RECORD_BYTES));
-    let protocol = match stream.get_ref().1.alpn_protocol() {
-        Some(HTTP_2) => Protocol::Http2,
-        _ => Protocol::Http1,
-    };
-    Ok((stream.into(), protocol))
-}
-
-/// The largest content of one record (RFC 8446, section 5.1).
-const RECORD_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {

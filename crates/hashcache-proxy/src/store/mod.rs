@@ -4,7 +4,7 @@
 //! reads numbers instead of parsing fields:
 //!
 //! ```text
-//! layout 1 | facts 48 | row length 2 | vary row | table length 2 | variant table | fields
+//! layout 2 | facts 48 | row length 2 | vary row | table length 2 | variant table | fields
 //! field: name length 2 | name | value length 2 | value
 //! ```
 //!

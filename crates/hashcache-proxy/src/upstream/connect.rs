@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use hashcache_http::{Authority, Host, Scheme};
+use hashcache_http::Host;
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
@@ -22,20 +22,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::address::{Destinations, Purpose};
 use super::dns::Resolver;
+use super::endpoint::Endpoint;
 use super::interfaces::OwnAddresses;
-use super::unreached::Unreached;
+use super::unreachable::Unreached;
 use crate::failure::Failure;
-
-/// Where to connect to and who chose it; the key of pooled connections.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Endpoint {
-    /// Host and port.
-    pub(crate) authority: Authority,
-    /// Whose choice this is; decides which addresses may be reached.
-    pub(crate) purpose: Purpose,
-    /// Whether TLS is spoken there.
-    pub(crate) scheme: Scheme,
-}
 
 /// Opens connections on one core.
 #[derive(Clone, Debug)]
@@ -179,6 +169,7 @@ const KEEPALIVE: Duration = Duration::from_mins(1);
 mod tests {
     use std::sync::Arc;
 
+    use hashcache_http::{Authority, Scheme};
     use tokio::net::TcpListener;
     use tokio::task::LocalSet;
 

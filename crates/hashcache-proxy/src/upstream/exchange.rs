@@ -22,16 +22,17 @@ use hyper::upgrade::OnUpgrade;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
+use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing};
-use super::limit::Place;
+use super::http2::{self, Refused};
+use super::permits::Place;
 use super::pool::{Line, Sender};
 use super::request_body::{RequestBody, Watch};
 use super::response_body::{Lease, ResponseBody};
-use super::trunk::{self, Refused};
 use super::{Exchange, SendFailure, SendOptions, Upgrade, Upstream};
 use crate::failure::Failure;
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 /// An exchange that gave no response, with what is needed to try again.
 pub(super) struct Stumble {
@@ -71,7 +72,7 @@ impl Upstream {
             Sender::Http2(stream) => {
                 // Nobody can say 100 to us.
                 watch.let_go();
-                trunk::convert(&mut request, to);
+                http2::convert(&mut request, to);
                 let sending = stream.sender.try_send_request(request);
                 let patience = Patience::new(&self.limits, &line, &watch, begun);
                 head(sending, &interim, patience, options).await
@@ -346,5 +347,3 @@ fn failure_of(error: &hyper::Error) -> Failure {
 
 /// How long content is held for a `100 Continue` that may never come (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
-/// Interim responses to one request; more is a fault or an attack.
-pub(super) const INTERIM_MAX: usize = 32;

@@ -11,8 +11,7 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use super::exchange::INTERIM_MAX;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::wire::frames::{Budget, CONTINUATION, DATA, FrameHead, Frames, HEADERS, RST_STREAM};
 
 /// Watches the frames of one connection.
@@ -90,6 +89,9 @@ const BLOCKS_MAX: usize = INTERIM_MAX + 2;
 const STREAMS_MAX: usize = 4096;
 /// So many bytes of content count as one that was sent.
 const CONTENT_PER_SENT: u64 = 16;
+
+/// Interim responses to one request; more is a fault or an attack.
+pub(super) const INTERIM_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {

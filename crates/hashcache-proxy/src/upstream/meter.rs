@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::channel::Channel;
 use super::flood::Flood;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{self, Share};
 
 /// What one connection has carried so far. `Send` because a connection may be handed over to the

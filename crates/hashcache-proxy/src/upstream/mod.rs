@@ -1,11 +1,11 @@
 //! Where answers come from: one request to an origin, and its response.
 //!
-//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `limit` gives a place,
-//! `pool` an idle connection or `connect` a new one (`unreached` knows where that was in vain,
-//! `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https `tls`
-//! shakes hands), hyper writes the request (`request_body`) and reads the head (`meter` counts
-//! below it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is
-//! offered, `trunk` keeps the connection.
+//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` gives a
+//! place, `pool` an idle connection or `connect` a new one (`unreachable` knows where that was in
+//! vain, `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https
+//! `tls` shakes hands), hyper writes the request (`request_body`) and reads the head (`meter`
+//! counts below it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is
+//! offered, `http2` keeps the connection.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
 //! and the verdict on destinations are shared through [`Shared`].
@@ -18,19 +18,21 @@ pub(crate) mod address;
 mod channel;
 pub(crate) mod connect;
 pub(crate) mod dns;
+pub(crate) mod endpoint;
 mod exchange;
 mod flood;
 pub(crate) mod framing;
+mod http2;
 pub(crate) mod interfaces;
-pub(crate) mod limit;
 mod meter;
 pub(crate) mod nat64;
+pub(crate) mod permits;
 mod pool;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod tls;
-mod trunk;
-pub(crate) mod unreached;
+pub(crate) mod unreachable;
+pub(crate) mod verified_hosts;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,20 +52,21 @@ use tokio::time::timeout;
 use self::channel::Channel;
 use self::connect::Connector;
 use self::dns::{Names, Resolver};
+use self::http2::{Refused, Trunk, Trunks};
 use self::interfaces::OwnAddresses;
-use self::limit::{Place, Places};
 use self::meter::Memory;
+use self::permits::{Place, Places};
 use self::pool::{Line, Pool};
 use self::tls::{Offer, Trust};
-use self::trunk::{Refused, Trunk, Trunks};
-use self::unreached::Unreached;
+use self::unreachable::Unreached;
+use self::verified_hosts::Verified;
 use crate::failure::Failure;
-use crate::intercept::verified::Verified;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::Share;
 
 pub(crate) use self::address::Destinations;
-pub(crate) use self::connect::Endpoint;
+pub(crate) use self::endpoint::Endpoint;
+pub(crate) use self::permits::UpstreamFigures;
 pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
 pub(crate) use self::tls::Unverified;

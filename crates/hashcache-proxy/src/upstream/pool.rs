@@ -21,11 +21,11 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::channel::Channel;
-use super::connect::Endpoint;
-use super::limit::{CountedIdle, Places};
+use super::endpoint::Endpoint;
+use super::http2::Stream;
 use super::meter::{Memory, Meter, Metered};
+use super::permits::{CountedIdle, Places};
 use super::request_body::RequestBody;
-use super::trunk::Stream;
 use crate::failure::Failure;
 
 /// One connection, driven by a task of its own on this core, or a share of one in HTTP/2.

@@ -16,9 +16,9 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
-use super::limit::Place;
+use super::permits::Place;
 use super::pool::{Line, Pool};
 use super::request_body::Watch;
 use crate::failure::Failure;

@@ -22,12 +22,9 @@ use std::time::{Duration, SystemTime};
 
 use hashcache_http::Host;
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
-use rustls::time_provider::TimeProvider;
 use rustls::{
     CertificateError, ClientConfig, Error as TlsError, HandshakeKind, RootCertStore,
     SignatureScheme,
@@ -41,7 +38,7 @@ use tracing::warn;
 use self::verifier::Verifier;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::intercept::certificate;
+use crate::tls::{OurTime, certificate, provider};
 
 /// Certificates of authorities that could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -241,13 +238,16 @@ impl ResolvesClientCert for Wanted {
     }
 }
 
-/// The algorithms of both sides of the proxy.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(default_provider())
+/// Takes the authorities in the file at `path` into `roots`.
+fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
+    roots.roots.extend(read_authorities(path)?.roots);
+    Ok(())
 }
 
-fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
+/// The authorities in the file at `path`.
+pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
     let path = path.to_owned();
+    let mut roots = RootCertStore::empty();
     let read = CertificateDer::pem_file_iter(&path).and_then(Iterator::collect);
     let certificates: Vec<CertificateDer<'static>> = match read {
         Ok(certificates) => certificates,
@@ -261,7 +261,7 @@ fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
             return Err(AuthoritiesError::Certificate { path, source });
         }
     }
-    Ok(())
+    Ok(roots)
 }
 
 /// The name as it is asked for and looked for in the certificate: DNS knows a dot at the end,
@@ -332,17 +332,6 @@ impl fmt::Debug for Trust {
 /// What is said of certificates that are good at another time only.
 const EXPIRED: &str = "expired";
 const NOT_YET: &str = "not valid yet";
-
-/// The time of handshakes; certificates of origins are judged by [`Clock::certificate_time`].
-#[derive(Debug)]
-pub(crate) struct OurTime(pub(crate) Arc<Clock>);
-
-impl TimeProvider for OurTime {
-    fn current_time(&self) -> Option<UnixTime> {
-        let seconds = self.0.now().seconds();
-        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
-    }
-}
 
 /// Origins whose sessions are remembered, each with up to eight tickets of about 1 KiB.
 const ORIGINS_REMEMBERED: usize = 256;

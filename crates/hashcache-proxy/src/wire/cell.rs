@@ -23,7 +23,6 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::head::{Content, Form, Refusal};
-use super::http2::Judged;
 use super::socket::Socket;
 use crate::failure::Failure;
 use crate::share::{Allowance, Held, UnfinishedHead};
@@ -106,6 +105,14 @@ enum Exchange {
     Asked,
     Answering,
     Flushing,
+}
+
+/// The head of a stream's request, and how it is to be answered.
+pub(super) struct StreamHead {
+    pub(super) head: Head,
+    pub(super) asked: Asked,
+    /// About what it took on the wire, bytes.
+    pub(super) size: u64,
 }
 
 /// What was asked, as far as it decides how an answer ends.
@@ -195,16 +202,16 @@ impl Cell {
     }
 
     /// State of one stream of HTTP/2, whose head is there.
-    pub(super) fn of_stream(allowance: Option<Allowance>, judged: Judged) -> Rc<Self> {
+    pub(super) fn of_stream(allowance: Option<Allowance>, head: StreamHead) -> Rc<Self> {
         let cell = Self {
             allowance,
             ..Self::default()
         };
         cell.traffic.set(Traffic {
-            read: judged.size,
+            read: head.size,
             written: 0,
         });
-        cell.ask(judged.head, judged.asked);
+        cell.ask(head.head, head.asked);
         Rc::new(cell)
     }
 

@@ -28,6 +28,8 @@ mod cell;
 mod socket;
 mod stream;
 
+mod ending;
+mod protocol;
 mod serve;
 
 mod http2;
@@ -38,7 +40,9 @@ mod cuts;
 mod tests;
 
 pub(crate) use cell::{Cell, Head, HeadInfo, Sent, Upgraded};
+pub(crate) use ending::Ending;
 pub(crate) use head::{Content, Form};
 pub(crate) use http2::{ClientBody, PREFACE, frames, serve_http2};
-pub(crate) use serve::{Ending, serve_connection};
+pub(crate) use protocol::{HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, shake};
+pub(crate) use serve::serve_connection;
 pub(crate) use socket::Socket;

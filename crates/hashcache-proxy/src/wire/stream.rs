@@ -24,7 +24,7 @@ use super::cell::{Asked, Cell, Head, HeadInfo, NoMemory, Upgraded, Wait, WaitFor
 use super::head::{Checked, Form, HeadLimits, Refusal, refuse};
 use super::inbound::{HeadStep, Inbound};
 use super::socket::Socket;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::Held;
 
 /// One client's connection, as hyper sees it.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::failure::Failure;
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 mod closing;
 mod exchange;

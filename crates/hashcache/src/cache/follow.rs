@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use super::Cache;
-use super::read::{Spans, wait};
+use super::read::{Payer, Spans, wait};
 use crate::error::ReadError;
 use crate::memory::{Marked, Reservation, marked, wake};
 use crate::object::{Cut, PAGE, Version};
@@ -379,6 +379,13 @@ impl Follower {
             place,
             at: offset,
         }
+    }
+
+    /// The same as [`Reader::paid_by`](super::Reader::paid_by), for what it reads from disk.
+    #[must_use]
+    pub fn paid_by(mut self, payer: Payer) -> Self {
+        self.spans.payer = Some(payer);
+        self
     }
 
     /// Where the next piece begins.

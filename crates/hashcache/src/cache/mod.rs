@@ -22,7 +22,7 @@ use bytes::Bytes;
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
 pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
-pub use read::{Hit, Reader};
+pub use read::{Hit, Paid, Payer, Reader};
 pub use write::{Intent, Keep, Put, Writer};
 
 use hold::Hold;
@@ -123,6 +123,13 @@ impl Cache {
         Ok(Self {
             hold: Hold::with_one_for_each_lane(inner),
         })
+    }
+
+    /// Every reason for which [`Cache::open`] would fail with `config` that can be known without
+    /// opening or making anything. A device that another process has open is no such reason: this
+    /// is meant to be asked beside a store that is being served from.
+    pub fn preflight(config: &Config) -> Vec<OpenError> {
+        store::preflight(config)
     }
 
     /// Writes what is pending, saves the index and lets go of the device. Blocks until that is

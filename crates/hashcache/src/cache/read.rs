@@ -1,5 +1,6 @@
 //! Hits and their content.
 
+use std::any::Any;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -182,6 +183,12 @@ fn add_hole(holes: &mut Vec<Range<u64>>, hole: Range<u64>) {
     }
 }
 
+/// Sets memory aside for so many bytes of content that is to be read from disk; `None` when there
+/// is no room.
+pub type Payer = Arc<dyn Fn(u64) -> Option<Paid> + Send + Sync>;
+/// Memory that a [`Payer`] has set aside, until the last clone is dropped.
+pub type Paid = Arc<dyn Any + Send + Sync>;
+
 /// Content of a hit, in pieces.
 pub struct Reader {
     spans: Spans,
@@ -229,6 +236,15 @@ impl Reader {
         Poll::Ready(Some(Ok(piece)))
     }
 
+    /// Has `payer` asked before content is read from disk. What it set aside is held as long as
+    /// any piece of what was read. Where it refuses, [`Reader::poll_next`] is pending and wakes
+    /// nobody: the caller polls again when there may be room.
+    #[must_use]
+    pub fn paid_by(mut self, payer: Payer) -> Self {
+        self.spans.payer = Some(payer);
+        self
+    }
+
     /// Where the next piece begins.
     pub fn offset(&self) -> u64 {
         self.at
@@ -273,9 +289,39 @@ pub(super) struct Spans {
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
-    current: Option<(u32, Kept)>,
+    current: Option<(u32, Kept, Option<Paid>)>,
     /// In order; spans of one run are asked for together.
-    asked: Vec<(u32, Outcome<Found>)>,
+    asked: Vec<Asked>,
+    pub(super) payer: Option<Payer>,
+}
+
+/// A span that was asked for.
+struct Asked {
+    span: u32,
+    outcome: Outcome<Found>,
+    /// Held for the whole run: its spans lie in one buffer.
+    paid: Option<Paid>,
+}
+
+/// Why spans are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// The first is the next to be sent.
+    Now,
+    /// To be there when they are.
+    Ahead,
+}
+
+/// A piece of a span, with the memory that was set aside for all of its buffer.
+struct PaidPiece {
+    piece: Bytes,
+    _paid: Paid,
+}
+
+impl AsRef<[u8]> for PaidPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
 }
 
 impl Spans {
@@ -289,6 +335,7 @@ impl Spans {
             cut,
             current: None,
             asked: Vec::new(),
+            payer: None,
         }
     }
 
@@ -305,35 +352,45 @@ impl Spans {
         if self
             .current
             .as_ref()
-            .is_none_or(|(current, _)| *current != span)
+            .is_none_or(|(current, ..)| *current != span)
         {
             self.current = None;
-            if !self.asked.iter().any(|(asked, _)| *asked == span) {
+            if !self.asked.iter().any(|asked| asked.span == span) {
                 self.asked.clear();
-                self.ask(span, end);
+                if !self.ask(span, end, Need::Now) {
+                    return Poll::Pending;
+                }
             }
-            let Some((_, outcome)) = self.asked.iter_mut().find(|(asked, _)| *asked == span) else {
+            let Some(asked) = self.asked.iter_mut().find(|asked| asked.span == span) else {
                 return Poll::Ready(None);
             };
-            let Poll::Ready(found) = Pin::new(outcome).poll(context) else {
+            let Poll::Ready(found) = Pin::new(&mut asked.outcome).poll(context) else {
                 return Poll::Pending;
             };
-            self.asked.retain(|(asked, _)| *asked > span);
+            let paid = asked.paid.clone();
+            self.asked.retain(|asked| asked.span > span);
             let Some(record) = found else {
                 return Poll::Ready(None);
             };
-            self.current = Some((span, record));
+            self.current = Some((span, record, paid));
             self.ask_ahead(span.saturating_add(1), end);
         }
-        let piece = self
-            .current
-            .as_ref()
-            .map(|(_, record)| record.piece(usize::try_from(at - start).unwrap_or(usize::MAX)));
-        Poll::Ready(piece.filter(|piece| !piece.is_empty()))
+        let Some((_, record, paid)) = &self.current else {
+            return Poll::Ready(None);
+        };
+        let piece = record.piece(usize::try_from(at - start).unwrap_or(usize::MAX));
+        if piece.is_empty() {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(match paid.clone() {
+            Some(_paid) => Bytes::from_owner(PaidPiece { piece, _paid }),
+            None => piece,
+        }))
     }
 
-    /// Asks for `span`, and for those behind it that lie right behind it on disk.
-    fn ask(&mut self, span: u32, end: u64) {
+    /// Asks for `span`, and for those behind it that lie right behind it on disk. False when there
+    /// is no room for it.
+    fn ask(&mut self, span: u32, end: u64, need: Need) -> bool {
         let stripe = self.cache.stripe(self.key);
         let most = usize::try_from(stripe.run_bytes() / self.cut.span_bytes()).unwrap_or(0);
         let behind = (span..u32::MAX)
@@ -341,16 +398,53 @@ impl Spans {
             .skip(1)
             .take_while(|behind| self.cut.bounds(*behind).start < end)
             .map(|behind| self.wanted(behind, end));
-        let lookups = stripe.lookup_run(self.wanted(span, end), behind);
-        for (span, lookup) in (span..=u32::MAX).zip(lookups) {
-            let outcome = match lookup {
-                Lookup::Found(record) => Outcome::ready(Some(record)),
-                Lookup::Nothing => Outcome::ready(None),
-                Lookup::Asked(outcome) => outcome,
-                Lookup::Deferred(deferred) => deferred.begin(),
-            };
-            self.asked.push((span, outcome));
+        let first = self.wanted(span, end);
+        let mut behind: Vec<Wanted> = behind.collect();
+        let is_hot = self.payer.is_some() && stripe.shared.hot.contains(first.key);
+        if is_hot {
+            // Nothing is read, so nothing is paid.
+            behind.clear();
         }
+        let all = std::iter::once(&first).chain(&behind);
+        let lengths: Vec<u64> = all.map(|wanted| wanted.expect as u64).collect();
+        let pay = |spans: usize| match &self.payer {
+            Some(payer) if !is_hot => payer(lengths.iter().take(spans).sum()).map(Some),
+            _ => Some(None),
+        };
+        let mut paid = match (pay(1 + behind.len()), need) {
+            (Some(paid), _) => paid,
+            (None, Need::Ahead) => return false,
+            (None, Need::Now) => {
+                behind.clear();
+                match pay(1) {
+                    Some(paid) => paid,
+                    None => return false,
+                }
+            }
+        };
+        let spans = 1 + behind.len();
+        let lookups = stripe.lookup_run(first, behind.into_iter());
+        if lookups.len() < spans && paid.is_some() {
+            // The run ends earlier. What was set aside for it is free for this.
+            drop(paid.take());
+            paid = pay(lookups.len()).flatten();
+        }
+        for (span, lookup) in (span..=u32::MAX).zip(lookups) {
+            let paid = paid.clone();
+            let (outcome, paid) = match lookup {
+                // In memory anyway.
+                Lookup::Found(record) => (Outcome::ready(Some(record)), None),
+                Lookup::Nothing => (Outcome::ready(None), None),
+                Lookup::Asked(outcome) => (outcome, paid),
+                Lookup::Deferred(deferred) => (deferred.begin(), paid),
+            };
+            self.asked.push(Asked {
+                span,
+                outcome,
+                paid,
+            });
+        }
+        true
     }
 
     /// What is looked up for a span of which content up to `end` is wanted.
@@ -370,9 +464,9 @@ impl Spans {
     fn ask_ahead(&mut self, span: u32, end: u64) {
         let stripe = self.cache.stripe(self.key);
         let roomy = stripe.shared.available_bytes() > stripe.medium.budget.limit() / 8;
-        let asked = self.asked.iter().any(|(asked, _)| *asked == span);
+        let asked = self.asked.iter().any(|asked| asked.span == span);
         if roomy && !asked && self.cut.bounds(span).start < end {
-            self.ask(span, end);
+            self.ask(span, end, Need::Ahead);
         }
     }
 }

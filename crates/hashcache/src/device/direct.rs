@@ -40,6 +40,14 @@ pub(super) fn turn_on(file: &File) -> Option<usize> {
     alignment
 }
 
+/// The alignment that direct I/O would ask for, if the kernel tells it. Writes nothing.
+pub(super) fn alignment_told(file: &File) -> Option<usize> {
+    match told(file) {
+        Told::Bytes(bytes) => Some(bytes),
+        Told::Refused | Told::Nothing => None,
+    }
+}
+
 /// What the kernel says without being tried.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {

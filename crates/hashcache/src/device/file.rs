@@ -78,6 +78,29 @@ impl FileDevice {
         Ok(device)
     }
 
+    /// Opens the existing `path` as [`FileDevice::open`] does, but without its lock: another
+    /// process may be serving from it. Nothing must be written to it.
+    pub(crate) fn open_shared(path: &Path) -> Result<Self, FileError> {
+        // For writing too: a user who may not write to it cannot serve from it.
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let metadata = file.metadata()?;
+        let len = if metadata.file_type().is_block_device() {
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?
+        } else if metadata.is_file() {
+            metadata.len()
+        } else {
+            // As the system says when space is to be allocated there.
+            return Err(rustix::io::Errno::NODEV.into());
+        };
+        Ok(Self {
+            len,
+            alignment: direct::alignment_told(&file).unwrap_or(512),
+            file,
+            path: path.into(),
+            is_new: false,
+        })
+    }
+
     /// The file, and whether it was made just now.
     fn open_file(path: &Path, create: bool) -> Result<(File, bool), FileError> {
         let mut options = OpenOptions::new();

@@ -12,6 +12,7 @@ mod disk_model;
 mod fault;
 mod file;
 mod memory;
+mod space;
 mod throttle;
 mod uring;
 
@@ -22,6 +23,7 @@ pub use disk_model::{DiskModel, DiskModelError};
 pub use fault::{Fault, FaultDevice};
 pub use file::{FileDevice, FileError};
 pub use memory::MemoryDevice;
+pub(crate) use space::{SpaceRequest, refusals as space_refusals};
 pub use throttle::{Pace, ThrottleDevice, ThrottleFigures};
 pub(crate) use uring::{Request, Ring};
 

@@ -49,10 +49,7 @@ pub fn measure(
         let device = nameless_file(path, file_bytes).map_err(MeasureError::File)?;
         return Ok(probe_blank(&device, budget, clock)?);
     }
-    let opened = device::existing(&Place {
-        path: path.into(),
-        device: None,
-    })?;
+    let opened = device::existing(&Place::of_path(path.into()))?;
     let geometry = &opened.geometry;
     let end = geometry.log_offset + geometry.segments * u64::from(geometry.segment_bytes);
     Ok(probe_written(

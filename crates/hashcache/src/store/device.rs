@@ -3,12 +3,13 @@
 //! Called by `store`, which makes a store of devices, and by `check` and `measure`, which only
 //! look.
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::config::{Config, Io, PolicyKind};
-use crate::device::{Device, FileDevice, FileError, Ring};
+use crate::device::{Device, FileDevice, FileError, Ring, SpaceRequest};
 use crate::disk::circular_log::{Grain, LogWriter};
 use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
@@ -30,15 +31,13 @@ impl Config {
     /// Where the store is kept, device by device.
     pub(crate) fn places(&self) -> Vec<Place> {
         if self.devices.is_empty() {
-            let place = |path: &PathBuf| Place {
-                path: path.clone(),
-                device: None,
-            };
+            let place = |path: &PathBuf| Place::of_path(path.clone());
             return self.paths.iter().map(place).collect();
         }
         let place = |(n, device): (usize, &Arc<dyn Device>)| Place {
             path: format!("device {n}").into(),
             device: Some(Arc::clone(device)),
+            access: Access::Exclusive,
         };
         self.devices.iter().enumerate().map(place).collect()
     }
@@ -50,9 +49,28 @@ pub(crate) struct Place {
     /// The path; what the device is called where it was given as one.
     pub(crate) path: PathBuf,
     pub(crate) device: Option<Arc<dyn Device>>,
+    pub(crate) access: Access,
+}
+
+/// Whether the file or block device of a place is locked while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Locked: no other process may have it open.
+    Exclusive,
+    /// Not locked: a process that serves from it goes on, and one that starts is not refused.
+    Shared,
 }
 
 impl Place {
+    /// The place at `path`, to be locked.
+    pub(crate) fn of_path(path: PathBuf) -> Self {
+        Self {
+            path,
+            device: None,
+            access: Access::Exclusive,
+        }
+    }
+
     /// Whether there is something already.
     pub(crate) fn exists(&self) -> bool {
         self.device.is_some() || self.path.exists()
@@ -96,7 +114,11 @@ pub(crate) fn device_or_new(
     if let Some(device) = &place.device {
         return Ok((Arc::clone(device), false));
     }
-    match FileDevice::open(&place.path, size) {
+    let opened = match place.access {
+        Access::Exclusive => FileDevice::open(&place.path, size),
+        Access::Shared => FileDevice::open_shared(&place.path),
+    };
+    match opened {
         Ok(device) => {
             let is_new = device.is_new();
             Ok((Arc::new(device), is_new))
@@ -387,6 +409,44 @@ pub(crate) fn make_space(place: &Place, opened: Opened) -> Result<Opened, OpenEr
         }),
         _ => Err(OpenError::Locked { path: path() }),
     }
+}
+
+/// What the system would refuse to a store of `config` at `places`, where `found` lies: space, or
+/// io_uring. Found out without making anything.
+pub(crate) fn refused_by_system(
+    config: &Config,
+    places: &[Place],
+    found: &[Option<Opened>],
+) -> Vec<OpenError> {
+    let files = places.iter().zip(found).filter(|it| it.0.device.is_none());
+    let requests: Vec<SpaceRequest> = files
+        .map(|(place, found)| SpaceRequest {
+            path: place.path.clone(),
+            bytes: match found {
+                Some(opened) if opened.past.is_some() => opened.geometry.device_bytes,
+                // What it has already is filled where there is space, and used where there is not.
+                Some(_) => 0,
+                None if place.has_its_size() => 0,
+                None => config.size_bytes.unwrap_or(0),
+            },
+        })
+        .collect();
+    let mut errors: Vec<OpenError> = crate::device::space_refusals(&requests)
+        .into_iter()
+        .map(|(path, source)| OpenError::Device { path, source })
+        .collect();
+    if config.io == Io::Uring {
+        // Any file will do: the kernel has a ring for us or it has none.
+        let ring = File::open("/proc/self/exe").and_then(|file| Ring::start(&file));
+        match ring {
+            Ok(ring) => ring.close(),
+            Err(source) => errors.push(OpenError::System {
+                what: "io_uring",
+                source,
+            }),
+        }
+    }
+    errors
 }
 
 /// A device as it was before it grew, to recover from.

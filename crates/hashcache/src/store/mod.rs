@@ -33,7 +33,7 @@ use crate::memory::{AlignedBuf, Keeper};
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::writer::{Pen, Readmission, Scribe};
-use device::{Opened, Past, Place, member, superblocks_damaged};
+use device::{Access, Opened, Past, Place, member, superblocks_damaged};
 
 /// Reads of a device that can be under way at once.
 const READ_THREADS: usize = 16;
@@ -134,28 +134,8 @@ impl Drop for Made {
 /// written.
 fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
     let places = config.places();
-    if places.is_empty() || places.len() > DEVICES_MAX {
-        return Err(OpenError::Devices {
-            count: places.len(),
-            most: DEVICES_MAX,
-        });
-    }
-    let found: Vec<Option<Opened>> = places
-        .iter()
-        .map(|place| device::look(config, place))
-        .collect::<Result<_, _>>()?;
-    belong_together(found.iter().flatten())?;
     // Refuse before a file is made, or made to grow.
-    let geometries: Vec<Geometry> = places
-        .iter()
-        .zip(&found)
-        .map(|(place, found)| match found {
-            Some(opened) => Ok(opened.geometry.clone()),
-            None => device::planned(config, place),
-        })
-        .collect::<Result<_, _>>()?;
-    let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
-    sizing::enough(config, &geometries, past)?;
+    let found = survey(config, &places).map_err(|mut errors| errors.swap_remove(0))?;
     for (place, _) in places
         .iter()
         .zip(&found)
@@ -172,6 +152,58 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
         None => make(config, place, identity, made),
     };
     places.iter().zip(found).map(device).collect()
+}
+
+/// What lies at `places`, in their order; `None` where a device can be made. Nothing is written.
+///
+/// # Errors
+/// Every reason for which a store of `config` cannot be opened or made there, at least one.
+fn survey(config: &Config, places: &[Place]) -> Result<Vec<Option<Opened>>, Vec<OpenError>> {
+    if places.is_empty() || places.len() > DEVICES_MAX {
+        return Err(vec![OpenError::Devices {
+            count: places.len(),
+            most: DEVICES_MAX,
+        }]);
+    }
+    let found = all(places.iter().map(|place| device::look(config, place)))?;
+    belong_together(found.iter().flatten()).map_err(|error| vec![error])?;
+    let geometries = places.iter().zip(&found).map(|(place, found)| match found {
+        Some(opened) => Ok(opened.geometry.clone()),
+        None => device::planned(config, place),
+    });
+    let geometries: Vec<Geometry> = all(geometries)?;
+    let past = found.iter().flatten().filter_map(|it| it.past.as_ref());
+    sizing::enough(config, &geometries, past).map_err(|error| vec![error])?;
+    Ok(found)
+}
+
+/// All values, or all errors.
+fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>, Vec<OpenError>> {
+    let (mut values, mut errors) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(error) => errors.push(error),
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(values),
+        false => Err(errors),
+    }
+}
+
+/// Why a store of `config` could not be opened or made now. Nothing is written, and no device is
+/// locked: a process that serves from one goes on, and that one is in use is no reason here.
+pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
+    let shared = |place| Place {
+        access: Access::Shared,
+        ..place
+    };
+    let places: Vec<Place> = config.places().into_iter().map(shared).collect();
+    match survey(config, &places) {
+        Err(errors) => errors,
+        Ok(found) => device::refused_by_system(config, &places, &found),
+    }
 }
 
 /// Whether `found` are devices of one store, each another one.

@@ -1,9 +1,13 @@
 //! Memory that is never exceeded, devices that are slow or fail, and ends that always come.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use hashcache::device::{Device, Fault, FaultDevice, MemoryDevice};
-use hashcache::{Cache, Config, Health, OpenError, PolicyKind, Put, PutError, Updated};
+use hashcache::{
+    Cache, Config, Health, OpenError, Paid, Payer, PolicyKind, Put, PutError, Updated,
+};
 
 use super::support::{
     EVERY, Gate, KIB, MIB, Overlay, POLICIES, Value, get, memory, open, quiet, read,
@@ -312,6 +316,67 @@ fn readers_and_followers_outlive_their_cache() {
     assert_eq!(follower.read_to_vec().unwrap(), b"content");
 }
 
+/// Memory that a payer has set aside.
+struct Account(Arc<AtomicU64>, u64);
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_read_from_disk_is_paid_for_as_long_as_any_piece_of_it_is_held() {
+    for policy in POLICIES {
+        let device = memory(64 * MIB);
+        let cache = open(quiet(device.clone(), policy));
+        let value = Value::new(1, 2 * MIB);
+        value.store(&cache, b"name").unwrap();
+        cache.close();
+        // Nothing of it is hot.
+        let cache = open(quiet(device, policy));
+        let (held, room) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let account = (Arc::clone(&held), Arc::clone(&room));
+        let payer: Payer = Arc::new(move |bytes| {
+            let (held, room) = &account;
+            let fits = held.load(Ordering::Relaxed) + bytes <= room.load(Ordering::Relaxed);
+            fits.then(|| {
+                held.fetch_add(bytes, Ordering::Relaxed);
+                Arc::new(Account(Arc::clone(held), bytes)) as Paid
+            })
+        });
+        let hit = cache.get(b"name").wait().unwrap();
+        let mut reader = hit.reader(0..u64::MAX).paid_by(payer);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut content = Vec::new();
+        // The head is in memory.
+        while let Poll::Ready(piece) = reader.poll_next(&mut context) {
+            content.extend_from_slice(&piece.unwrap().unwrap());
+        }
+        assert!(content.len() < MIB, "{policy:?}: some of it is read");
+        // Room for two spans, one that is read and one that is held.
+        room.store(512 * KIB as u64, Ordering::Relaxed);
+        let mut last = None;
+        loop {
+            match reader.poll_next(&mut context) {
+                Poll::Pending => std::thread::yield_now(),
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(piece)) => {
+                    let piece = piece.unwrap();
+                    content.extend_from_slice(&piece);
+                    assert!(held.load(Ordering::Relaxed) >= piece.len() as u64);
+                    last = Some(piece);
+                }
+            }
+        }
+        assert!(content == value.content(b"name"));
+        drop((reader, hit));
+        assert!(held.load(Ordering::Relaxed) > 0, "the last piece is held");
+        drop(last);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+}
+
 /// Takes all that transfers which nobody reads can take, first to be stored and then by the way.
 fn stall(cache: &Cache, transfers: usize) -> Vec<(hashcache::Writer, hashcache::Follower)> {
     let stalled = (0..transfers).map(|number| {
@@ -352,10 +417,10 @@ fn transfers_that_nobody_reads_leave_memory_to_small_puts_and_reads() {
 
 #[test]
 fn a_writer_that_is_refused_wakes_no_other_one() {
-    struct Count(std::sync::atomic::AtomicU64);
+    struct Count(AtomicU64);
     impl std::task::Wake for Count {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
     let (cache, gate) = gated(PolicyKind::Log);
@@ -375,13 +440,13 @@ fn a_writer_that_is_refused_wakes_no_other_one() {
     assert_eq!(one.write(&[1; 100 * KIB]), Err(PutError::Full));
     let mut released = Box::pin(one.released());
     let count = Arc::new(Count(0.into()));
-    let waker = std::task::Waker::from(Arc::clone(&count));
-    let mut context = std::task::Context::from_waker(&waker);
+    let waker = Waker::from(Arc::clone(&count));
+    let mut context = Context::from_waker(&waker);
     assert!(released.as_mut().poll(&mut context).is_pending());
     for _ in 0..10 {
         assert_eq!(other.write(&[1; 100 * KIB]), Err(PutError::Full));
     }
-    assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(count.0.load(Ordering::Relaxed), 0);
     drop(held);
     assert!(released.as_mut().poll(&mut context).is_ready());
     gate.open();

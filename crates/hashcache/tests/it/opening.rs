@@ -511,3 +511,78 @@ fn a_store_that_was_cut_is_told_by_its_lengths() {
         assert!(cut(&check(&config(), |_, _| ()).unwrap_err()), "{policy:?}");
     }
 }
+
+/// What `Cache::preflight` says, and whether `Cache::open` then fails.
+fn asked_before(config: &Config) -> (Vec<String>, bool) {
+    let refusals = Cache::preflight(config);
+    let refusals = refusals.iter().map(ToString::to_string).collect();
+    (refusals, Cache::open(config.clone()).is_err())
+}
+
+#[test]
+fn what_would_be_refused_is_known_before_anything_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache.img");
+    let letter = directory.path().join("letter");
+    std::fs::write(&letter, "Dear Sir or Madam").unwrap();
+    for config in [
+        Config {
+            memory_bytes: 1 << 20,
+            ..file(&path)
+        },
+        Config {
+            size_bytes: Some(100_000),
+            ..file(&path)
+        },
+        Config {
+            size_bytes: None,
+            ..file(&path)
+        },
+        Config {
+            size_bytes: Some(1 << 47),
+            memory_bytes: 1 << 42,
+            ..file(&path)
+        },
+        file(&letter),
+        file(&letter.join("below")),
+        file(directory.path()),
+        file(Path::new("/dev/null")),
+        Config {
+            paths: vec![],
+            ..file(&path)
+        },
+    ] {
+        let (refusals, fails) = asked_before(&config);
+        assert!(fails && refusals.len() == 1, "{refusals:?}");
+        assert!(!path.exists());
+    }
+    assert_eq!(asked_before(&file(&path)), (vec![], false));
+    // Every device that will not do is named.
+    let both = Config {
+        paths: vec![letter, directory.path().into(), path.clone()],
+        ..file(&path)
+    };
+    assert_eq!(asked_before(&both).0.len(), 2);
+    // Of a store that is there, what it was made with counts.
+    let other = Config {
+        policy: PolicyKind::Set,
+        ..file(&path)
+    };
+    let (refusals, fails) = asked_before(&other);
+    assert!(fails && refusals.len() == 1, "{refusals:?}");
+}
+
+#[test]
+fn asking_whether_a_store_can_be_opened_disturbs_nobody_who_has_it_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache.img");
+    let cache = open(file(&path));
+    cache
+        .put(b"name", hashcache::Put::metadata(&b"m"[..]), b"content")
+        .unwrap();
+    assert!(Cache::preflight(&file(&path)).is_empty());
+    cache.close();
+    let before = std::fs::read(&path).unwrap();
+    assert!(Cache::preflight(&file(&path)).is_empty());
+    assert!(std::fs::read(&path).unwrap() == before);
+}

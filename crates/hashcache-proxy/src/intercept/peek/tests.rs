@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::io::{AsyncWriteExt as _, DuplexStream, duplex};
 
-use super::super::hello::tests::{Made, named};
+use super::super::client_hello::tests::{Made, named};
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(3);

@@ -10,8 +10,9 @@
 
 mod source;
 mod table;
+mod verdict;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,13 +21,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use source::NameServers;
+pub(crate) use verdict::Addresses;
 
 use crate::failure::Failure;
 use source::Source;
-use table::{Finding, Table, Verdict};
-
-/// The addresses of a name, in the order in which to try them; never empty.
-pub(crate) type Addresses = Arc<[IpAddr]>;
+use table::{Finding, Table};
+use verdict::{Flight, LookedUp, Verdict};
 
 /// What is known about names; one for the process, shared by the `Resolver` of every core.
 #[derive(Clone, Debug)]
@@ -65,9 +65,6 @@ pub(crate) struct Resolver {
     names: Names,
     source: Rc<Source>,
 }
-
-/// A lookup under way on some core: a verdict comes, or the core has gone.
-type Flight = watch::Receiver<Option<Verdict>>;
 
 impl Resolver {
     /// A resolver for the core that calls this; its lookups run as local tasks.
@@ -154,9 +151,7 @@ impl Resolver {
         tokio::task::spawn_local(async move {
             let limit = landing.names.0.dns_time;
             let looked_up = timeout(limit, source.look_up(&landing.name, ipv6));
-            let verdict = looked_up
-                .await
-                .unwrap_or_else(|_| source::LookedUp::timed_out());
+            let verdict = looked_up.await.unwrap_or_else(|_| LookedUp::timed_out());
             let verdict = landing
                 .names
                 .table()

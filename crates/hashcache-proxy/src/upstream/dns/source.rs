@@ -29,7 +29,7 @@ use hickory_resolver::{Resolver as Hickory, TokioResolver, system_conf};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::table::Verdict;
+use super::verdict::{LookedUp, Verdict};
 
 /// Which resolvers are asked.
 #[derive(Clone, Debug)]
@@ -45,36 +45,6 @@ pub(crate) enum NameServers {
     /// These addresses, and no hosts file.
     #[cfg_attr(not(test), expect(dead_code, reason = "only tests name resolvers"))]
     Fixed(Arc<[SocketAddr]>),
-}
-
-/// How a lookup ended and how long that holds.
-#[derive(Clone, Debug)]
-pub(super) struct LookedUp {
-    pub(super) verdict: Verdict,
-    pub(super) ttl: Option<Duration>,
-}
-
-impl LookedUp {
-    /// Nothing came within the time for a lookup.
-    pub(super) fn timed_out() -> Self {
-        Self {
-            verdict: Verdict::TimedOut,
-            ttl: None,
-        }
-    }
-
-    fn found(addresses: Vec<IpAddr>, ttl: Option<Duration>) -> Self {
-        if addresses.is_empty() {
-            return Self {
-                verdict: Verdict::NoSuchName,
-                ttl,
-            };
-        }
-        Self {
-            verdict: Verdict::Found(addresses.into()),
-            ttl,
-        }
-    }
 }
 
 #[derive(Debug)]

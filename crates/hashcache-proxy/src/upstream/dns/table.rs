@@ -9,30 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::source::LookedUp;
-use super::{Addresses, Flight};
-use crate::failure::Failure;
-
-/// How a lookup ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Found(Addresses),
-    NoSuchName,
-    Broken,
-    TimedOut,
-}
-
-impl Verdict {
-    /// The same as a result; `limit` is the time a lookup may take.
-    pub(super) fn into_result(self, limit: Duration) -> Result<Addresses, Failure> {
-        match self {
-            Self::Found(addresses) => Ok(addresses),
-            Self::NoSuchName => Err(Failure::NameNotFound),
-            Self::Broken => Err(Failure::NameError),
-            Self::TimedOut => Err(Failure::NameTimeout(limit)),
-        }
-    }
-}
+use super::verdict::{Addresses, Flight, LookedUp, Verdict};
 
 /// What the table says when asked.
 #[derive(Debug)]

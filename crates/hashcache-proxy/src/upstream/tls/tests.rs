@@ -20,7 +20,7 @@ use super::super::{
     Destinations, Endpoint, Exchange, RequestBody, SendFailure, SendOptions, Shared, Upstream,
 };
 use super::*;
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 impl Trust {
     /// Trust in these authorities alone, at the time of this machine.

@@ -18,7 +18,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::clock::{Clock, Validity};
-use crate::intercept::certificate::Certificate;
+use crate::tls::certificate::Certificate;
 
 /// Verifies certificates by `roots` and by the clock.
 #[derive(Debug)]

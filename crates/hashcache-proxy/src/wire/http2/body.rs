@@ -8,6 +8,7 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
-use super::flow::{Flow, Turn, Wanted};
+use super::flow::{Entry, Flow, Turn, Wanted};
 use super::head::fields_size;
-use crate::share::{Held, Share, Taken};
+use crate::share::{Held, PIECE_BYTES, Share, Taken};
 
 /// The content of a client's request.
 pub(crate) struct ClientBody {
@@ -273,7 +274,15 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
             Poll::Ready(Some(Err(_))) => this.broken = true,
             Poll::Pending => {}
         }
-        polled
+        polled.map_ok(|frame| {
+            frame.map_data(|bytes| {
+                Bytes::from_owner(Piece {
+                    bytes,
+                    _taken: this.pages.taken.take(),
+                    _entry: Arc::clone(&this.turn.entry),
+                })
+            })
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -300,8 +309,22 @@ impl<B: Body> Drop for Sending<B> {
     }
 }
 
-/// The piece of an answer that hyper holds until the client takes it, in the client's share. What
-/// it takes of the budget the store has set aside already.
+/// A piece of an answer, in the client's share for as long as h2 holds it: also when the answer is
+/// complete for hyper and the stream's task has ended.
+struct Piece {
+    bytes: Bytes,
+    _taken: Option<Taken>,
+    _entry: Arc<Entry>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The next piece of an answer in the client's share. What it takes of the budget the store has set
+/// aside already.
 struct Pages {
     share: Option<Share>,
     /// How large it may be.
@@ -352,8 +375,6 @@ pub(super) const STOPPED: Refusal =
 /// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
 const GATHERED_MAX: usize = 8 << 10;
 
-/// The largest piece of an answer.
-pub(super) const PIECE_BYTES: u64 = 64 << 10;
 /// What a stream may hold of an answer without taking it of the share.
 const PIECE_FREE: u64 = 4 << 10;
 /// How often a stream looks for room in its client's share.

@@ -11,18 +11,19 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::super::serve::Ending;
+use super::super::ending::Ending;
 use super::super::socket::Socket;
 use super::super::stream::Peer;
-use super::body::PIECE_BYTES;
 use super::frames::{Budget, Frames, Seen};
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{Allowance, Held, UnfinishedHead};
 
 /// What is known about one connection.
@@ -32,6 +33,9 @@ pub(super) struct Flow {
     waker: RefCell<Option<Waker>>,
     /// Streams whose answer is not out.
     open: Cell<usize>,
+    tables: Tables,
+    /// The stream that hyper is about to run is refused.
+    refused: Cell<bool>,
     rests_since: Cell<Instant>,
     /// The preface or a head has begun to come and is not complete.
     head_since: Cell<Option<Instant>>,
@@ -52,6 +56,33 @@ pub(super) struct Flow {
 pub(super) struct Turn {
     /// hyper has a piece of the answer and has not come for the next.
     pub(super) waits_since: Cell<Option<Instant>>,
+    /// The stream's entry in the tables of h2.
+    pub(super) entry: Arc<Entry>,
+}
+
+/// The tables in which h2 keeps streams, received heads and frames to be sent. They grow to the
+/// largest number of streams that were there at once, and shrink only with the connection.
+#[derive(Default)]
+struct Tables {
+    /// Heads of requests that have come since h2 and hyper were last done with all of them.
+    coming: Cell<usize>,
+    /// Streams that hyper has taken over, with those of `ended`.
+    used: Cell<usize>,
+    /// Streams whose task and content are gone. Their last frames may wait for the socket.
+    ended: Arc<AtomicUsize>,
+    /// Entries beyond [`ENTRIES_FREE`] for which memory was set aside.
+    paid: Cell<usize>,
+    memory: RefCell<Option<Held>>,
+}
+
+/// A stream that h2 has an entry for: held by its task and by its content that h2 has not sent.
+#[derive(Debug, Default)]
+pub(super) struct Entry(Arc<AtomicUsize>);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Content of requests that has come and was not read.
@@ -74,6 +105,8 @@ impl Flow {
             allowance,
             waker: RefCell::default(),
             open: Cell::new(0),
+            tables: Tables::default(),
+            refused: Cell::new(false),
             rests_since: Cell::new(now),
             head_since: Cell::new(Some(now)),
             writes_since: Cell::new(None),
@@ -101,18 +134,76 @@ impl Flow {
         let Some(allowance) = &self.allowance else {
             return Some(None);
         };
-        // Streams must not take all of the share: then none of them could send a piece.
-        let room = allowance.share().take(bytes + PIECE_BYTES).map(drop);
-        let paid = room.and_then(|()| {
+        let room = allowance.share().has_room_beside_content(bytes);
+        let paid = room.then_some(()).and_then(|()| {
             allowance
                 .reserve_bulk(bytes)
                 .or_else(|| allowance.reserve(bytes))
         });
+        self.refused.set(paid.is_none());
         if paid.is_none() && !self.budget.borrow_mut().pay(1, Instant::now()) {
             self.failed.set(Some(Ending::Flood));
             self.wake();
         }
         paid.map(Some)
+    }
+
+    /// Whether the last stream that asked for memory got none; told once.
+    pub(super) fn take_refused(&self) -> bool {
+        self.refused.take()
+    }
+
+    /// hyper has taken over a stream, which has an entry in the tables of h2 as long as what this
+    /// returns.
+    pub(super) fn enter(&self) -> Arc<Entry> {
+        let tables = &self.tables;
+        tables.coming.set(tables.coming.get().saturating_sub(1));
+        tables.used.set(tables.used.get() + 1);
+        Arc::new(Entry(Arc::clone(&tables.ended)))
+    }
+
+    /// hyper has taken over all streams that it could; h2 has refused the others.
+    pub(super) fn all_entered(&self) {
+        self.tables.coming.set(0);
+    }
+
+    /// Sets memory aside for tables of h2 that have room for `heads` more; false if there is none.
+    fn pay_for_tables(&self, heads: usize) -> bool {
+        let tables = &self.tables;
+        tables.coming.set(tables.coming.get() + heads);
+        // Beyond that h2 refuses them itself.
+        let most = self.limits.streams.saturating_add(RESETS_KEPT);
+        let entries = (tables.used.get() + tables.coming.get()).min(most);
+        let paid = tables.paid.get();
+        if entries <= ENTRIES_FREE + paid {
+            return true;
+        }
+        // The tables double.
+        let entries = entries.next_power_of_two() - ENTRIES_FREE;
+        let memory = self.set_aside((entries - paid) as u64 * ENTRY_BYTES);
+        let Some(memory) = memory else {
+            return false;
+        };
+        join(&mut tables.memory.borrow_mut(), memory);
+        tables.paid.set(entries);
+        true
+    }
+
+    /// All that h2 had to send is with the socket.
+    fn flushed(&self) {
+        let ended = self.tables.ended.swap(0, Ordering::Relaxed);
+        self.tables.used.set(self.tables.used.get() - ended);
+    }
+
+    /// Memory in the client's share; nothing where memory is not counted.
+    fn set_aside(&self, bytes: u64) -> Option<Option<Held>> {
+        let Some(allowance) = &self.allowance else {
+            return Some(None);
+        };
+        allowance
+            .reserve_bulk(bytes)
+            .or_else(|| allowance.reserve(bytes))
+            .map(Some)
     }
 
     pub(super) fn set_waker(&self, waker: &Waker) {
@@ -207,7 +298,9 @@ impl Flow {
         if !self.budget.borrow_mut().pay(seen.cheap, now) {
             self.failed.set(Some(Ending::Flood));
         }
-        if seen.content > 0 && !self.hold(seen.content) {
+        let heads = usize::try_from(seen.heads).unwrap_or(usize::MAX);
+        if heads > 0 && !self.pay_for_tables(heads) || seen.content > 0 && !self.hold(seen.content)
+        {
             self.failed.set(Some(Ending::NoMemory));
         }
     }
@@ -220,25 +313,25 @@ impl Flow {
             unread.bytes = 0;
         }
         unread.bytes += bytes;
-        let Some(allowance) = &self.allowance else {
-            return true;
-        };
         if unread.bytes <= unread.reserved {
             return true;
         }
         let more = (unread.bytes - unread.reserved).next_multiple_of(GRAIN);
-        let memory = allowance
-            .reserve_bulk(more)
-            .or_else(|| allowance.reserve(more));
-        let Some(memory) = memory else {
+        let Some(memory) = self.set_aside(more) else {
             return false;
         };
         unread.reserved += more;
-        match &mut unread.memory {
-            Some(held) => held.join(memory),
-            held => *held = Some(memory),
-        }
+        join(&mut unread.memory, memory);
         true
+    }
+}
+
+/// Adds `more` to what is held.
+fn join(held: &mut Option<Held>, more: Option<Held>) {
+    match (held, more) {
+        (Some(held), Some(more)) => held.join(more),
+        (held @ None, more) => *held = more,
+        (Some(_), None) => {}
     }
 }
 
@@ -334,6 +427,10 @@ impl Read for Framed {
                 out.put_slice(read);
             });
         PAGE.set(page);
+        if self.flow.failed.get().is_some() {
+            // Before h2 makes anything of it.
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         result
     }
 }
@@ -364,6 +461,7 @@ impl Write for Framed {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut *self.socket.borrow_mut()).poll_flush(cx);
         ready!(self.wrote(flushed.map_ok(|()| 0)))?;
+        self.flow.flushed();
         Poll::Ready(Ok(()))
     }
 
@@ -382,5 +480,14 @@ const PAGE_BYTES: usize = 16 << 10;
 /// What a connection in HTTP/2 holds with a head that is not complete, h2's copy of it included.
 const HEAD_BESIDE: u64 = 64 << 10;
 
+/// Streams that h2 remembers for a second after it has reset them.
+const RESETS_KEPT: usize = 50;
+/// Entries of the tables of h2 that the connection itself is charged for.
+const ENTRIES_FREE: usize = 8;
+/// What an entry takes: of the streams 328 bytes, of the received heads 248, of the frames to be
+/// sent 312, and a place in an index.
+pub(super) const ENTRY_BYTES: u64 = 1 << 10;
+
 /// By how much memory for unread content grows.
 const GRAIN: u64 = 64 << 10;
+

@@ -82,11 +82,14 @@ pub(super) struct Seen {
     pub(super) cheap: u64,
     /// Bytes of content, padding included.
     pub(super) content: u64,
+    /// Heads of requests, trailers among them.
+    pub(super) heads: u64,
 }
 
 impl Seen {
     pub(super) fn add(&mut self, frame: FrameHead) {
         self.cheap += u64::from(frame.is_cheap());
+        self.heads += u64::from(frame.kind == HEADERS);
         if frame.kind == DATA {
             self.content += frame.length as u64;
         }
@@ -242,6 +245,7 @@ mod tests {
             let expected = Seen {
                 cheap: 5,
                 content: 1000,
+                heads: 2,
             };
             assert_eq!(all, expected, "cut every {step} bytes");
             assert!(!frames.is_in_head());

@@ -15,20 +15,12 @@ use http::{HeaderMap, Method, StatusCode, Version};
 use http_body::Body;
 use tokio::time::Instant;
 
-use super::super::cell::{Asked, Head, HeadInfo};
+use super::super::cell::{Asked, Head, HeadInfo, StreamHead};
 use super::super::head::{Content, Form, Refusal, refuse};
-use crate::settings::Limits;
-
-/// What the service is to answer, and how.
-pub(in crate::wire) struct Judged {
-    pub(in crate::wire) head: Head,
-    pub(in crate::wire) asked: Asked,
-    /// About what it took on the wire, bytes.
-    pub(in crate::wire) size: u64,
-}
+use crate::limits::Limits;
 
 /// Judges a head; puts the authority into `Host` and one Cookie field in the place of many.
-pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Judged {
+pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> StreamHead {
     let asked = Asked {
         http_2: true,
         head_only: parts.method == Method::HEAD,
@@ -40,7 +32,7 @@ pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> 
         Ok(info) => Head::Accepted(info),
         Err(refusal) => Head::Refused(refusal.into()),
     };
-    Judged { head, asked, size }
+    StreamHead { head, asked, size }
 }
 
 /// What fields take before they are compressed, as RFC 9113 counts them (section 6.5.2).

@@ -21,7 +21,7 @@ use std::error::Error;
 use std::future::{poll_fn, ready};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,16 +38,16 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use self::body::Sending;
-use self::flow::{Flow, Framed, Turn};
+use self::flow::{Flow, Framed, Open, Turn};
 use super::cell::{Cell, Head};
-use super::serve::{Ending, LINGER, LINGER_TIME, linger};
+use super::ending::Ending;
+use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
-use crate::settings::Limits;
+use crate::limits::Limits;
 use crate::share::{Allowance, Held};
 
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::frames::PREFACE;
-pub(super) use self::head::Judged;
 
 /// Serves `socket` until one side is done. `service` is called once a request, with the stream's
 /// own cell. When `stopping` becomes true (or its sender goes), no more requests are taken, and the
@@ -105,6 +105,7 @@ where
             if let Some(failed) = flow.failed() {
                 return Poll::Ready(failed);
             }
+            flow.all_entered();
             if let Poll::Ready(done) = done {
                 return Poll::Ready(match (leaving, done.is_ok()) {
                     (Some((_, why)), _) => why,
@@ -201,10 +202,30 @@ where
     T: Future<Output = ()> + 'static,
 {
     fn execute(&self, stream: T) {
-        let flow = Rc::clone(&self.0);
+        let flow = &self.0;
         let open = flow.open();
+        let turn = Rc::new(Turn {
+            entry: flow.enter(),
+            ..Turn::default()
+        });
+        if flow.take_refused() {
+            // Its reset is ready. As a task of its own it would wait behind those of other
+            // connections: 20,000 refused requests at once took 25 MiB for that.
+            let mut stream = Box::pin(stream);
+            let mut cx = Context::from_waker(Waker::noop());
+            if stream.as_mut().poll(&mut cx).is_pending() {
+                self.spawn(stream, open, turn);
+            }
+        } else {
+            self.spawn(stream, open, turn);
+        }
+    }
+}
+
+impl Streams {
+    fn spawn(&self, stream: impl Future<Output = ()> + 'static, open: Open, turn: Rc<Turn>) {
+        let flow = Rc::clone(&self.0);
         spawn_local(async move {
-            let turn = Rc::new(Turn::default());
             let mut stream = pin!(stream);
             let mut sleep = pin!(sleep_until(Instant::now()));
             poll_fn(|cx| {

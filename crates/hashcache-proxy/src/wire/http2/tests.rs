@@ -16,9 +16,9 @@ use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
 
 use super::super::cell::Sent;
-use super::body::PIECE_BYTES;
+use super::flow::ENTRY_BYTES;
 use super::*;
-use crate::share::Shares;
+use crate::share::{PIECE_BYTES, Shares};
 
 /// What an answer is made of.
 #[derive(Default)]
@@ -51,6 +51,8 @@ fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
     Ok(Frame::data(Bytes::from_static(text.as_bytes())))
 }
 
+static PAGE: [u8; 32 << 10] = [7; 32 << 10];
+
 /// Answers by the path; tells what was sent of each answer.
 async fn service(
     cell: Rc<Cell>,
@@ -74,6 +76,9 @@ async fn service(
             .frames
             .extend([data("hel"), Err("the origin hung up")]),
         "endless" => answer.endless = true,
+        "page" => answer
+            .frames
+            .push_back(Ok(Frame::data(Bytes::from_static(&PAGE)))),
         "slow" => tokio::time::sleep(Duration::from_secs(5)).await,
         "length" => {
             let fields = response.headers_mut();
@@ -503,6 +508,12 @@ async fn first_status(pipe: &mut DuplexStream) -> Option<StatusCode> {
     StatusCode::from_u16(status).ok()
 }
 
+/// So many requests at once.
+fn gets(count: u32, path: &str) -> Vec<u8> {
+    let get = |stream| frame(1, 5, 2 * stream + 1, &fields("GET", path));
+    (0..count).flat_map(get).collect()
+}
+
 /// An allowance of `bytes` out of a budget that has far more.
 fn allowance(bytes: u64) -> (Cache, Allowance) {
     let config = Config {
@@ -517,7 +528,9 @@ fn allowance(bytes: u64) -> (Cache, Allowance) {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_cannot_be_paid_for_is_refused_without_an_answer() {
     locally(async {
-        let (cache, allowance) = allowance(3 * STREAM_BYTES + PIECE_BYTES);
+        // And 32 entries of the tables, of which 8 are free.
+        let tables = 24 * ENTRY_BYTES;
+        let (cache, allowance) = allowance(3 * STREAM_BYTES + PIECE_BYTES + tables);
         let before = cache.stats().memory_used_bytes;
         let (pipe, served) = serve_within(Limits::default(), Some(allowance));
         let (mut sender, _connection) = client(pipe).await;
@@ -543,7 +556,7 @@ async fn a_stream_that_cannot_be_paid_for_is_refused_without_an_answer() {
             3,
             "the service was asked for no other"
         );
-        assert_eq!(cache.stats().memory_used_bytes, before);
+        assert_eq!(cache.stats().memory_used_bytes, before + tables);
         assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
     })
     .await;
@@ -597,6 +610,118 @@ async fn streams_that_are_not_read_hold_no_more_pieces_than_the_share_has_room_f
         drop(pipe);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(share.take(10 * STREAM_BYTES).is_some());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_stream_is_reset_before_any_task_runs() {
+    locally(async {
+        let (_cache, allowance) = allowance(32 << 10);
+        let (mut client, server) = tokio::io::duplex(64 << 10);
+        client.write_all(&opening()).await.unwrap();
+        client.write_all(&gets(8, "/hello")).await.unwrap();
+        let (_stop, stopping) = watch::channel(false);
+        let told = Rc::default();
+        let service = move |cell, request| service(cell, request, Rc::clone(&told));
+        let limits = Rc::new(Limits::default());
+        let mut serving = pin!(serve_http2(
+            server,
+            &limits,
+            Some(&allowance),
+            service,
+            stopping
+        ));
+        // As a task that is polled once; whatever it spawns has no turn.
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(serving.as_mut().poll(&mut cx).is_pending());
+        let mut bytes = vec![0; 4 << 10];
+        let read = client.read(&mut bytes).await.unwrap();
+        let reset = frame(3, 0, 15, &7_u32.to_be_bytes());
+        assert!(bytes[..read].windows(reset.len()).any(|it| it == reset));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tables_of_streams_are_paid_for_until_the_connection_ends() {
+    locally(async {
+        let (cache, allowance) = allowance(4 << 20);
+        let before = cache.stats().memory_used_bytes;
+        let (mut pipe, _served) = serve_within(Limits::default(), Some(allowance));
+        pipe.write_all(&opening()).await.unwrap();
+        pipe.write_all(&gets(100, "/slow")).await.unwrap();
+        for _ in 0..100 {
+            assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // 128 entries, of which 8 are free.
+        let tables = 120 * ENTRY_BYTES;
+        assert_eq!(cache.stats().memory_used_bytes, before + tables);
+        drop(pipe);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(cache.stats().memory_used_bytes, before);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stream_after_another_needs_no_larger_tables() {
+    locally(async {
+        let (cache, allowance) = allowance(4 << 20);
+        let before = cache.stats().memory_used_bytes;
+        let (pipe, _served) = serve_within(Limits::default(), Some(allowance));
+        let (mut sender, _connection) = client(pipe).await;
+        for _ in 0..200 {
+            assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
+        }
+        assert_eq!(cache.stats().memory_used_bytes, before);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_cannot_pay_for_its_tables_ends() {
+    locally(async {
+        let (_cache, allowance) = allowance(100 * ENTRY_BYTES);
+        let (mut pipe, served) = serve_within(Limits::default(), Some(allowance));
+        pipe.write_all(&opening()).await.unwrap();
+        pipe.write_all(&gets(100, "/hello")).await.unwrap();
+        let (mut input, _output) = tokio::io::split(pipe);
+        let reading = spawn_local(async move {
+            let mut page = vec![0; 4 << 10];
+            while input.read(&mut page).await.is_ok_and(|read| read > 0) {}
+        });
+        assert_eq!(served.ending.await.unwrap(), Ending::NoMemory);
+        reading.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_piece_stays_in_the_share_until_h2_has_sent_it() {
+    locally(async {
+        let all = 1 << 20;
+        let (_cache, allowance) = allowance(all);
+        let share = allowance.share().clone();
+        let (mut pipe, served) = serve_within(Limits::default(), Some(allowance));
+        // A window of one byte: hyper hands over the whole answer, h2 sends one byte of it.
+        let window = [0, 4, 0, 0, 0, 1];
+        let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
+        pipe.write_all(&start).await.unwrap();
+        pipe.write_all(&gets(1, "/page")).await.unwrap();
+        assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(served.told.borrow().len(), 1, "hyper is done with it");
+        assert!(share.take(all - PAGE.len() as u64 + 1).is_none());
+        let more = frame(8, 0, 1, &(1_u32 << 20).to_be_bytes());
+        pipe.write_all(&more).await.unwrap();
+        let mut sent = 0;
+        while sent < PAGE.len() - 1 {
+            sent += next_of(&mut pipe, 0).await.unwrap().payload.len();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(share.take(all).is_some());
     })
     .await;
 }

@@ -8,13 +8,15 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Desk, ROUND_TIME, lock};
+use rustix::fs::{Access, access};
+
+use super::format::Formatter;
 
 /// Where lines go.
 pub(super) enum Sink {
@@ -62,6 +64,20 @@ fn open(path: &PathBuf) -> io::Result<File> {
         .create(true)
         .mode(0o640)
         .open(path)
+}
+
+/// Whether `open` would open the file at `path`, or make it. Nothing is opened: a pipe would wait.
+pub(super) fn can_open(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(file) if file.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            Ok(access(parent, Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The state of the thread.
@@ -226,3 +242,31 @@ fn lines(bytes: &[u8]) -> u64 {
 /// After this time a log that failed is tried again.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(10);
 const PIPE_TIME: Duration = Duration::from_millis(10);
+
+/// Lines that wait for the scribe.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) lines: Vec<u8>,
+    pub(super) formatter: Formatter,
+}
+
+/// What workers and scribe share.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    pub(super) trays: Mutex<Vec<Arc<Mutex<Pending>>>>,
+    pub(super) asleep: AtomicBool,
+    pub(super) reopen: AtomicBool,
+    pub(super) stop: AtomicBool,
+    pub(super) written: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) stopped: AtomicBool,
+}
+
+/// A panic in another thread leaves whole lines or none; there is nothing to distrust.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a line may lie in its buffer.
+pub(super) const ROUND_TIME: Duration = Duration::from_millis(100);

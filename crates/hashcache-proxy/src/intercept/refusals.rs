@@ -1,6 +1,6 @@
 //! Programs that refuse our certificates, learned by trying: they get a tunnel.
 //!
-//! Asked by `request/intercepted` after the peek, told by it how a handshake and what followed
+//! Asked by `connect/intercepted` after the peek, told by it how a handshake and what followed
 //! went. A row is one program (by its ClientHello) on one client, for one host: another program
 //! there keeps its hits.
 //!

@@ -29,11 +29,11 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
 use super::meter::{Meter, Metered};
 use super::request_body::RequestBody;
 use crate::failure::Failure;
-use crate::settings::Limits;
+use crate::limits::Limits;
 
 /// One connection.
 pub(super) struct Trunk {

@@ -1,7 +1,7 @@
 //! Hosts whose certificates we have found good within the last week: they are intercepted without
 //! being asked, so that what is stored is there when the line is down.
 //!
-//! Asked by `request/intercepted`, told by `upstream` of every handshake; kept in a small file,
+//! Asked by `connect/intercepted`, told by `upstream` of every handshake; kept in a small file,
 //! which `server` has written every few seconds if anything is new.
 //!
 //! Invariant: at most [`HOSTS`]; the file is replaced as a whole or not at all, and one that is not
@@ -19,7 +19,7 @@ use std::time::Duration;
 use hashcache_http::{Authority, UnixTime};
 use tracing::warn;
 
-use crate::kept_file::{Link, open_regular, replace};
+use crate::state_file::{Link, open_regular, replace};
 
 /// Hosts that were verified; one table for all cores.
 #[derive(Debug, Default)]

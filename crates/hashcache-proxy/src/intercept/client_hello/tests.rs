@@ -8,7 +8,7 @@ use rustls::server::Acceptor;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::*;
-use crate::upstream::tls::provider;
+use crate::tls::provider;
 
 /// What a hello is made of.
 #[derive(Clone, Debug)]

@@ -19,9 +19,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error as TlsError, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
+use super::{HTTP_2, OurTime, provider};
 use crate::clock::Clock;
-use crate::settings::CertificateFiles;
-use crate::upstream::tls::{OurTime, provider};
 
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +47,15 @@ pub enum IdentityError {
     /// The system gave no random bytes for tickets.
     #[error("cannot make keys for session tickets")]
     Tickets(#[source] TlsError),
+}
+
+/// Where a certificate and its key are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The chain, our own certificate first (PEM).
+    pub certificate: PathBuf,
+    /// The key (PEM).
+    pub key: PathBuf,
 }
 
 /// What is shown to clients; one for all cores, made anew by a reload.
@@ -78,7 +86,7 @@ impl Identity {
         Ok(Some(Self(Arc::new(config))))
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.0))
     }
 }
@@ -89,7 +97,8 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
+/// The certificate and the key in `files`, if they belong together.
+pub(crate) fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
     let cannot = |what, path: &Path| {
         let path = path.to_owned();
         move |source| IdentityError::Read { what, path, source }
@@ -127,9 +136,6 @@ fn bears(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
         .and_then(|certificate| verify_server_name(&certificate, name))
         .is_ok()
 }
-
-/// HTTP/2 in ALPN (RFC 9113, section 3.2).
-pub(super) const HTTP_2: &[u8] = b"h2";
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,6 @@ use hashcache_http::Authority;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::Failure;
-use crate::metrics::UpstreamFigures;
 use crate::share::{Network, Share, Taken};
 
 /// The caps; one for the process.
@@ -201,6 +200,15 @@ impl Shared {
 
 /// What a busy connection to an origin takes of its client's share of memory.
 const BUSY_BYTES: u64 = 32 << 10;
+
+/// Connections to origins, those of tunnels apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UpstreamFigures {
+    /// Being made or with a request under way; what `upstream` of the limits bounds.
+    pub(crate) busy: u64,
+    /// Kept for the next request.
+    pub(crate) idle: u64,
+}
 
 #[cfg(test)]
 mod tests {

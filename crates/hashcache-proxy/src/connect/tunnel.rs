@@ -1,6 +1,6 @@
 //! A tunnel: bytes both ways between a client and an upstream, unread.
 //!
-//! `request` calls this after it answered a `CONNECT` with 200, and for connections that switched
+//! `connect` calls this after it answered a `CONNECT` with 200, and for connections that switched
 //! protocols. One task moves both directions; what is read is written on at once, so a silent
 //! tunnel holds no buffer, and a slow reader holds back the writer at the other end.
 //!
@@ -18,6 +18,10 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::connection::Connection;
+use crate::log_entry::TunnelNote;
+use crate::wire::Socket;
 
 /// Bytes that a tunnel has carried so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -280,6 +284,31 @@ const READS_PER_TURN: usize = 16;
 const REPORT_EVERY: Duration = Duration::from_mins(5);
 /// Time for the two FINs.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// Carries bytes both ways and writes the log entries. `held` is kept until the end.
+pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
+    connection: &Connection,
+    note: TunnelNote,
+    client: Socket,
+    upstream: U,
+    held: impl Sized,
+) {
+    let worker = &connection.worker;
+    let mut drained = connection.drained.clone();
+    let stop = async move {
+        let _ = drained.wait_for(|drained| *drained).await;
+    };
+    let idle_time = worker.limits.tunnel_idle_time;
+    let mut told = 0;
+    let progress = |carried: Carried| {
+        note.write(worker, carried.to_client - told, false);
+        told = carried.to_client;
+    };
+    let (carried, ended) = run(client, upstream, idle_time, stop, progress).await;
+    let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
+    note.write(worker, carried.to_client - told, broke);
+    drop(held);
+}
 
 #[cfg(test)]
 mod tests;

@@ -10,18 +10,17 @@ use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
 use tokio::time::Instant;
 
-use super::Connection;
-use super::body::{Body, Tally};
 use crate::access_log::{Entry, Outcome, RequestId};
 use crate::clock::UnixMillis;
+use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch;
+use crate::fetch::counters::Tally;
 use crate::intercept::Handshake;
 use crate::wire::{ClientBody, Head, Sent};
 use crate::worker::Worker;
 
 /// The beginnings of a log entry.
-pub(super) struct Note {
+pub(crate) struct Note {
     id: RequestId,
     start: UnixMillis,
     received: Instant,
@@ -42,7 +41,7 @@ pub(super) struct Note {
 }
 
 impl Note {
-    pub(super) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
+    pub(crate) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
         let (received, version) = match head {
             Head::Accepted(info) => (info.received, info.version),
             Head::Refused(_) if request.version() == Version::HTTP_2 => {
@@ -65,44 +64,44 @@ impl Note {
             upstream: None,
             user_agent: request.headers().get(USER_AGENT).cloned(),
             referer: request.headers().get(REFERER).cloned(),
-            tally: fetch::background::tally(),
+            tally: Tally::default(),
             handed_over: false,
         }
     }
 
-    pub(super) fn id(&self) -> RequestId {
+    pub(crate) fn id(&self) -> RequestId {
         self.id
     }
 
-    pub(super) fn authority(&self) -> &str {
+    pub(crate) fn authority(&self) -> &str {
         &self.authority
     }
 
-    pub(super) fn set_authority(&mut self, authority: String) {
+    pub(crate) fn set_authority(&mut self, authority: String) {
         self.authority = authority;
     }
 
     /// Notes what is asked for; `scheme` is that of the URL the client has in mind.
-    pub(super) fn set_target(&mut self, target: &Target, scheme: Scheme) {
+    pub(crate) fn set_target(&mut self, target: &Target, scheme: Scheme) {
         self.authority = Worker::host_field(target);
         self.scheme = scheme;
         self.path = target.path_and_query.clone();
     }
 
-    pub(super) fn outcome(&mut self, outcome: Outcome) {
+    pub(crate) fn outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
-    pub(super) fn upstream(&mut self, peer: Option<SocketAddr>) {
+    pub(crate) fn upstream(&mut self, peer: Option<SocketAddr>) {
         self.upstream = peer;
     }
 
     /// Counts what is received from upstream on behalf of this request.
-    pub(super) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> Tally {
         Rc::clone(&self.tally)
     }
 
-    pub(super) fn fail(&mut self, failure: &Failure) {
+    pub(crate) fn fail(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
         if matches!(
             failure,
@@ -116,12 +115,12 @@ impl Note {
     }
 
     /// Something went wrong, but the request was answered all the same.
-    pub(super) fn mention(&mut self, failure: &Failure) {
+    pub(crate) fn mention(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
     }
 
     /// The entry of a tunnel that is open now; this note's own is not written.
-    pub(super) fn hand_over(&mut self) -> TunnelNote {
+    pub(crate) fn hand_over(&mut self) -> TunnelNote {
         self.handed_over = true;
         TunnelNote {
             start: self.start,
@@ -144,7 +143,7 @@ impl Note {
     }
 
     /// Has the entry written when `response` is out, of which `counted` bytes are counted by then.
-    pub(super) fn finish(self, connection: &Connection, response: &Response<Body>, counted: Tally) {
+    pub(crate) fn finish<B>(self, connection: &Connection, response: &Response<B>, counted: Tally) {
         if self.handed_over {
             return;
         }
@@ -183,7 +182,7 @@ impl Note {
 }
 
 /// What will stand in the log about a tunnel.
-pub(super) struct TunnelNote {
+pub(crate) struct TunnelNote {
     start: UnixMillis,
     received: Instant,
     client: SocketAddr,
@@ -200,22 +199,22 @@ pub(super) struct TunnelNote {
 
 impl TunnelNote {
     /// Notes where it leads, if that was not known when it was handed over.
-    pub(super) fn upstream(&mut self, peer: SocketAddr) {
+    pub(crate) fn upstream(&mut self, peer: SocketAddr) {
         self.upstream = Some(peer);
     }
 
     /// Writes an entry about what passed since the one before.
-    pub(super) fn write(&self, worker: &Worker, to_client: u64, aborted: bool) {
+    pub(crate) fn write(&self, worker: &Worker, to_client: u64, aborted: bool) {
         self.write_as(worker, Outcome::Tunnel, to_client, (aborted, None));
     }
 
     /// Writes the entry of a tunnel that leads nowhere.
-    pub(super) fn failed(&self, worker: &Worker, failure: &Failure) {
+    pub(crate) fn failed(&self, worker: &Worker, failure: &Failure) {
         self.write_as(worker, Outcome::Tunnel, 0, (true, Some(failure.slug())));
     }
 
     /// Writes the entry of a CONNECT that ended here; what is asked inside has entries of its own.
-    pub(super) fn intercepted(&self, worker: &Worker, handshake: Handshake) {
+    pub(crate) fn intercepted(&self, worker: &Worker, handshake: Handshake) {
         let failed = match handshake {
             Handshake::Finished => (false, None),
             Handshake::Refused => (true, Some("certificate-refused")),

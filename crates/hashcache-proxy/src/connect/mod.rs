@@ -1,29 +1,29 @@
 //! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that
 //! change to another protocol (WebSocket).
 
+pub(crate) mod intercepted;
+mod tunnel;
+
 use std::rc::Rc;
 
 use hashcache_http::{Authority, Scheme};
-use http::Response;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::body::Body;
-use super::note::{Note, TunnelNote};
-use super::{Answer, Connection, intercepted};
+use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::tunnel::{self, Carried, Ended};
+use crate::log_entry::{Note, TunnelNote};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
-use crate::upstream::connect::Endpoint;
-use crate::wire::Socket;
+use crate::upstream::endpoint::Endpoint;
 
-/// Connects first, so that the client hears of a failure; then answers 200 and becomes a pipe.
-pub(super) async fn tunnel(
+/// Connects first, so that the client hears of a failure; then the answer is 200 and the connection
+/// becomes a pipe.
+pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
     note: &mut Note,
-) -> Answer {
+) -> Result<(), Failure> {
     let worker = &connection.worker;
     if worker.common.is_us(&authority) {
         return Err(Failure::Loop);
@@ -46,11 +46,11 @@ pub(super) async fn tunnel(
         async move { Some(upstream) },
         (),
     );
-    Ok(Response::new(Body::empty()))
+    Ok(())
 }
 
 /// Makes a pipe of the client's connection and the one upstream that has agreed to change protocol.
-pub(super) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
+pub(crate) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
     let Upgrade { stream, place } = upgrade;
     let upstream = async move { stream.await.ok().map(TokioIo::new) };
     switch(connection, note.hand_over(), upstream, place);
@@ -73,31 +73,6 @@ fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
         };
         // What the client sent along with its request belongs to the tunnel.
         let client = client.socket.begun_with(client.read);
-        carry(&connection, note, client, upstream, (open, held)).await;
+        tunnel::carry(&connection, note, client, upstream, (open, held)).await;
     });
-}
-
-/// Carries bytes both ways and writes the log entries. `held` is kept until the end.
-pub(super) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
-    connection: &Connection,
-    note: TunnelNote,
-    client: Socket,
-    upstream: U,
-    held: impl Sized,
-) {
-    let worker = &connection.worker;
-    let mut drained = connection.drained.clone();
-    let stop = async move {
-        let _ = drained.wait_for(|drained| *drained).await;
-    };
-    let idle_time = worker.limits.tunnel_idle_time;
-    let mut told = 0;
-    let progress = |carried: Carried| {
-        note.write(worker, carried.to_client - told, false);
-        told = carried.to_client;
-    };
-    let (carried, ended) = tunnel::run(client, upstream, idle_time, stop, progress).await;
-    let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
-    note.write(worker, carried.to_client - told, broke);
-    drop(held);
 }

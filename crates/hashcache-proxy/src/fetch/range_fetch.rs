@@ -14,33 +14,32 @@
 //! the place of the stored ones (RFC 9111 3.4). What forbids storing (`no-store`, `private`) takes
 //! the rest out as well.
 //!
-//! Called by `request` for a claim of `pieces`. Invariant: bytes reach a filler only after that
-//! judgement.
+//! Called by `request` for a claim of `in_flight_ranges`. Invariant: bytes reach a filler only
+//! after that judgement.
 
 use std::future::poll_fn;
 use std::rc::Rc;
 
 use hashcache::Hit;
 use hashcache_http::{
-    NotStored, Space, Storable, Target, UnixTime, Upgrading, continues_stored, parse_content_range,
+    NotStored, Space, Storable, Target, UnixTime, continues_stored, parse_content_range,
     parse_http_date, storable,
 };
-use http::header::{
-    DATE, EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
-};
+use http::header::{DATE, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::confirm::{freshened, may_rewrite};
-use super::pump::{BYPASS_AHEAD, NEARLY_DONE, take};
+use super::counters::Tally;
+use super::fields::{part_fields, request, strip_for_storing};
+use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
+use super::spec::is_withdrawn;
 use super::variant::change;
-use super::{Endpoint, is_withdrawn, request, strip_for_storing, upstream_fields};
+use crate::in_flight_ranges::{Claim, Ticket, WholeOnly};
 use crate::metrics::Counted;
-use crate::pieces::{Claim, Ticket, WholeOnly};
-use crate::request::body::Tally;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
-use crate::upstream::{Exchange, ResponseBody, SendOptions};
+use crate::upstream::{Endpoint, Exchange, ResponseBody, SendOptions};
 use crate::worker::Worker;
 
 /// Of which response a piece is, and for whom it is fetched.
@@ -132,28 +131,6 @@ fn ask(
     fields.insert(RANGE, range.ok()?);
     fields.insert(IF_RANGE, validator);
     request(&whole.target, fields)
-}
-
-/// A client's fields, to ask for a part by conditions of our own.
-pub(super) fn part_fields(
-    worker: &Worker,
-    target: &Target,
-    fields: &HeaderMap,
-    version: Version,
-) -> HeaderMap {
-    let mut fields = upstream_fields(worker, target, fields.clone(), version, Upgrading::No);
-    for name in [
-        EXPECT,
-        IF_NONE_MATCH,
-        IF_MODIFIED_SINCE,
-        IF_MATCH,
-        IF_UNMODIFIED_SINCE,
-        IF_RANGE,
-        RANGE,
-    ] {
-        fields.remove(name);
-    }
-    fields
 }
 
 fn judge(

@@ -12,7 +12,7 @@
 //! claimed for, under that hit's version, and followed and read under that version alone. A
 //! piece that comes late, after its object was replaced or removed, is found by nobody but
 //! those who still answer from the old version. Whether upstream's bytes are of that version is
-//! judged in `fetch::piece`.
+//! judged in `fetch::range_fetch`.
 //!
 //! Some origins do not know ranges and send all of the content for each; who asks them for one
 //! piece after another has all of it sent as often. Their keys are remembered for a while.

@@ -20,7 +20,7 @@ use hashcache_http::Authority;
 use tokio::time::Instant;
 
 use super::address::Purpose;
-use super::connect::Endpoint;
+use super::endpoint::Endpoint;
 use crate::failure::Failure;
 
 /// What could not be reached lately; one for the process.

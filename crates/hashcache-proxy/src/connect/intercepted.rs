@@ -8,36 +8,33 @@
 //! origin. A host that was verified lately is not connected to before somebody needs it. Cost: for
 //! a host that is not known, a connection and a handshake with it; for others a look at two tables.
 
-use std::cell::Cell;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
-use http::{Response, StatusCode};
+use hashcache_http::{Host, RequestTarget, Scheme, UnixTime};
+use http::StatusCode;
 use tokio::net::TcpStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::body::Body;
-use super::note::{Note, TunnelNote};
-use super::{Answer, Connection, connect};
+use super::tunnel;
+use crate::connection::{Connection, Within};
 use crate::failure::Failure;
-use crate::intercept::hello::Hello;
-use crate::intercept::learned::Who;
+use crate::intercept::client_hello::Hello;
 use crate::intercept::peek::peek;
+use crate::intercept::refusals::Who;
 use crate::intercept::{Handshake, Interceptor, PEEK_TIME, Reason, Wanted, suits};
-use crate::server::{self, Protocol};
+use crate::log_entry::{Note, TunnelNote};
 use crate::share::Held;
 use crate::upstream::Unverified;
-use crate::upstream::connect::Endpoint;
-use crate::wire::{self, Ending, Socket, Upgraded};
+use crate::upstream::endpoint::Endpoint;
+use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, shake};
 use crate::worker::Worker;
 
 /// A CONNECT that may be intercepted, by its name alone.
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     wanted: Wanted,
     to: Endpoint,
@@ -45,43 +42,12 @@ pub(super) struct Candidate {
     memory: Held,
 }
 
-/// Whose requests come on an intercepted connection.
-pub(crate) struct Within {
-    /// All of them are for this one.
-    authority: Authority,
-    wanted: Wanted,
-    who: Who,
-    has_asked: Cell<bool>,
-    /// TLS and HTTP/2 take it, also when another protocol follows.
-    _memory: Held,
-}
-
-impl Within {
-    /// The authority as clients write it in Host.
-    pub(super) fn host_field(&self) -> String {
-        self.authority.display(Scheme::Https).to_string()
-    }
-
-    /// Whether the proxy answers all of it by itself.
-    pub(super) fn is_self_test(&self) -> bool {
-        self.wanted == Wanted::SelfTest
-    }
-
-    /// A request has come: this client believes us.
-    pub(super) fn asked(&self, worker: &Worker) {
-        if !self.has_asked.replace(true) && !self.is_self_test() {
-            let known = &worker.common.intercept;
-            known.learned.asked(&self.who, Instant::now());
-        }
-    }
-}
-
 /// Whether a CONNECT to `to` may be intercepted.
-pub(super) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
+pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
     let worker = &connection.worker;
     let interceptor = worker.common.live().intercept.clone()?;
     let judged = interceptor.judge(&to.authority).and_then(|wanted| {
-        let memory = connection.allowance.reserve(server::INTERCEPTED_BYTES);
+        let memory = connection.allowance.reserve(INTERCEPTED_BYTES);
         Ok((wanted, memory.ok_or(Reason::Memory)?))
     });
     match (judged, &to.authority.host) {
@@ -100,13 +66,13 @@ pub(super) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
     }
 }
 
-/// Answers 200, after it has connected to a host that is not known, so that the client hears of a
-/// failure; then goes on by itself.
-pub(super) async fn begin(
+/// Agrees to the CONNECT, after it has connected to a host that is not known, so that the client
+/// hears of a failure; then goes on by itself.
+pub(crate) async fn begin(
     connection: &Rc<Connection>,
     candidate: Candidate,
     note: &mut Note,
-) -> Answer {
+) -> Result<(), Failure> {
     let worker = &connection.worker;
     let upstream = match candidate.is_known(worker) {
         true => None,
@@ -125,7 +91,7 @@ pub(super) async fn begin(
         upstream,
         note.hand_over(),
     ));
-    Ok(Response::new(Body::empty()))
+    Ok(())
 }
 
 fn spawn(going: impl Future<Output = ()> + 'static) {
@@ -231,17 +197,14 @@ async fn decide(
     drop(upstream);
     let learned = &worker.common.intercept.learned;
     let is_origin = candidate.wanted == Wanted::Origin;
-    let shaking = timeout(worker.limits.head_time, server::shake(client, acceptor)).await;
+    let shaking = timeout(worker.limits.head_time, shake(client, acceptor)).await;
     let shaken = shaken_in_time(shaking);
     match shaken {
         Ok((socket, protocol)) => {
-            let within = Rc::new(Within {
-                authority: candidate.to.authority,
-                wanted: candidate.wanted,
-                who,
-                has_asked: Cell::new(false),
-                _memory: candidate.memory,
-            });
+            let Candidate {
+                to, wanted, memory, ..
+            } = candidate;
+            let within = Rc::new(Within::new(to.authority, wanted, who, memory));
             Decided::Ours(Ours {
                 socket,
                 protocol,
@@ -261,17 +224,6 @@ async fn decide(
             Decided::Broken(handshake)
         }
     }
-}
-
-/// What is served inside leads here again: without a name for its type, the compiler would look for
-/// the end of it in vain, and for minutes.
-fn serve_inside(
-    socket: Socket,
-    protocol: Protocol,
-    inside: Connection,
-    stopping: watch::Receiver<bool>,
-) -> Pin<Box<dyn Future<Output = Ending>>> {
-    Box::pin(server::serve(socket, protocol, inside, stopping))
 }
 
 fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>) -> io::Result<T> {
@@ -372,7 +324,7 @@ impl Tunnel {
             }
         };
         let open = worker.metrics.tunnel();
-        connect::carry(connection, note, self.client, upstream, open).await;
+        tunnel::carry(connection, note, self.client, upstream, open).await;
     }
 }
 
@@ -382,16 +334,16 @@ impl Ours {
         let worker = &connection.worker;
         let within = Rc::clone(&self.within);
         let inside = Connection {
-            cell: wire::Cell::within(&connection.allowance, server::INTERCEPTED_BYTES),
+            cell: wire::Cell::within(&connection.allowance, INTERCEPTED_BYTES),
             scheme: Scheme::Https,
             within: Some(self.within),
             ..connection.clone()
         };
         let mut drained = connection.drained.clone();
         let stopping = connection.stopping.clone();
-        let serving = serve_inside(self.socket, self.protocol, inside, stopping);
+        let serving = (connection.serve_inside)(self.socket, self.protocol, inside, stopping);
         tokio::select! {
-            ending = serving => server::count_ending(&worker.metrics, ending),
+            ending = serving => worker.count_ending(ending),
             _ = drained.wait_for(|drained| *drained) => {}
         }
         // Whom we told to stop may have had no time to ask.
@@ -404,7 +356,7 @@ impl Ours {
 }
 
 /// Why a request on an intercepted connection is not answered, if it is not.
-pub(super) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure> {
+pub(crate) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure> {
     let is_ours = match named {
         RequestTarget::Resource(target) => {
             target.scheme == Scheme::Https && target.authority == within.authority

@@ -1,0 +1,56 @@
+//! The settings of the rules of storing.
+//!
+//! Filled by the proxy from its own settings; read by `freshness` and `storable`.
+
+use http::HeaderName;
+
+use crate::date::Seconds;
+use crate::heuristic::Heuristic;
+use crate::rules::Rules;
+
+/// Settings of the rules of storing.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Freshness rules by host and path.
+    pub rules: Rules,
+    /// The lifetime of responses that state none.
+    pub heuristic: Heuristic,
+    /// The lifetime of 404 and 410 that neither state one nor let one be guessed.
+    pub negative: Seconds,
+    /// The lifetime of what a rule calls immutable.
+    pub immutable: Seconds,
+    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    pub adaptive: bool,
+    /// Fields that speak to this kind of cache before Cache-Control does (RFC 9213).
+    pub targets: Vec<HeaderName>,
+    /// What a response that sets a cookie needs in order to be stored.
+    pub set_cookie: SetCookie,
+}
+
+/// What becomes of a 200 with `Set-Cookie`. A 304 and the response to a HEAD never bring that field
+/// into what is stored, whatever this says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetCookie {
+    /// It is stored only where the origin (`public`, `s-maxage`) or a rule of the operator says
+    /// that it is for everybody. Most origins that set a cookie beside `max-age` mean the browser.
+    #[default]
+    Protect,
+    /// It is stored like any other (RFC 9111 7.3).
+    Rfc,
+}
+
+impl Default for StoreOptions {
+    /// The shipped rules; 10 % of the age at most a day; one minute for what is not there; a year
+    /// for what does not change; no targeted fields; cookies protected.
+    fn default() -> StoreOptions {
+        StoreOptions {
+            rules: Rules::shipped(),
+            heuristic: Heuristic::default(),
+            negative: Seconds::new(60),
+            immutable: Seconds::YEAR,
+            adaptive: false,
+            targets: Vec::new(),
+            set_cookie: SetCookie::Protect,
+        }
+    }
+}

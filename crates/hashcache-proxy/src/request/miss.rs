@@ -1,0 +1,263 @@
+//! Requests that nothing stored answers: they join the fetch of another request, or begin one.
+//!
+//! Called by the loop in `request`; `validate` fetches by the same functions. What a fetch brings
+//! back is turned into the next step by [`fetched`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hashcache::Hit;
+use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse};
+use http::{HeaderValue, Response, StatusCode};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::body::Body;
+use super::follow::{follow, following};
+use super::hit::{found, reuse_hit};
+use super::look_up::{LookedUp, look_up};
+use super::own_fields::{add_own, outcome_of};
+use super::range_miss;
+use super::transaction::{Fetch, Found, Next, Served, Transaction, Why};
+use crate::access_log::Outcome;
+use crate::collapse::{Flight, Part, Told, listen};
+use crate::failure::Failure;
+use crate::fetch::{self, Extent, Fetched, Known};
+use crate::metrics::Limit;
+use crate::share;
+use crate::store::Place;
+
+/// Joins the fetch of another request, or says which one to begin.
+pub(super) async fn miss(
+    transaction: &mut Transaction<'_>,
+    place: Place,
+    why: Why,
+) -> Result<Next, Failure> {
+    if transaction.facts.directives.only_if_cached {
+        return Err(Failure::NotCached);
+    }
+    if let Some(range) = range_miss::wanted(transaction) {
+        return Ok(range_miss::miss(transaction, place, why, range).await);
+    }
+    if !transaction.may_share() {
+        return Ok(transaction.fetch_alone(place, why));
+    }
+    let collapse = &transaction.connection.worker.common.collapse;
+    let told = match collapse.join(&place.name, Instant::now()) {
+        Part::Leader(flight) => {
+            return Ok(Next::Fetch(Fetch {
+                flight: Some(flight),
+                ..Fetch::alone(place, why)
+            }));
+        }
+        Part::Alone => return Ok(Next::Fetch(Fetch::alone(place, why))),
+        Part::Follower(told) => told,
+    };
+    Ok(match listen(told, transaction.patience()).await {
+        Told::Shared(shared) => match follow(transaction, &shared) {
+            Some(answer) => Next::Answer(answer),
+            None => Next::Fetch(Fetch::alone(place, why)),
+        },
+        Told::Again => again(transaction, place, why.forward).await,
+        Told::Alone | Told::Wait => Next::Fetch(Fetch::alone(place, why)),
+    })
+}
+
+/// Looks up once more after another request's validation; if that does not help, fetches alone.
+pub(super) async fn again(
+    transaction: &mut Transaction<'_>,
+    place: Place,
+    forward: Forward,
+) -> Next {
+    let connection = transaction.connection;
+    let found = look_up(connection, &place.key, &transaction.order.fields).await;
+    if let LookedUp::Found {
+        hit, stored, place, ..
+    } = found
+        && let Reuse::Fresh { age, ttl } = reuse_hit(transaction, &hit, &stored)
+    {
+        transaction.note.outcome(Outcome::Collapsed);
+        let served = Served {
+            collapsed: true,
+            ..Served::fresh(age, ttl)
+        };
+        return Next::Serve(Found {
+            hit,
+            stored,
+            place,
+            served,
+        });
+    }
+    Next::Fetch(Fetch::alone(place, Why::of(forward)))
+}
+
+/// Fetches, for all who wait for it or for this request alone.
+pub(super) async fn fetch(
+    transaction: &mut Transaction<'_>,
+    Fetch {
+        place,
+        why,
+        flight,
+        range,
+    }: Fetch,
+) -> Result<Next, Failure> {
+    let Why {
+        forward,
+        replaces,
+        choices,
+    } = why;
+    transaction.note.outcome(outcome_of(forward));
+    let order = fetch::Order {
+        choices,
+        ..fetch_order(transaction, place.clone(), replaces, range)
+    };
+    let came = begin(transaction, order, flight).await?;
+    Ok(fetched(transaction, place, came, forward))
+}
+
+/// What to fetch for a request, as long as nothing else is said.
+pub(super) fn fetch_order(
+    transaction: &Transaction<'_>,
+    place: Place,
+    replaces: Option<Hit>,
+    range: Option<HeaderValue>,
+) -> fetch::Order {
+    let (connection, order) = (transaction.connection, &transaction.order);
+    fetch::Order {
+        client: connection.client.ip(),
+        share: connection.allowance.share().clone(),
+        space: order.space,
+        endpoint: order.endpoint(),
+        target: order.target.clone(),
+        place,
+        fields: order.fields.clone(),
+        version: order.version,
+        known: None,
+        choices: None,
+        on_error: OnError::Fail,
+        replaces,
+        extent: range.map_or(Extent::AsAsked, Extent::Around),
+        informational: Some(transaction.informational()),
+        background: false,
+    }
+}
+
+/// Begins a fetch in a task of its own and waits for what it comes to.
+pub(super) async fn begin(
+    transaction: &mut Transaction<'_>,
+    order: fetch::Order,
+    flight: Option<Flight>,
+) -> Result<Fetched, Failure> {
+    let (connection, note) = (transaction.connection, &mut *transaction.note);
+    let (reply, answer) = oneshot::channel();
+    let worker = Rc::clone(&connection.worker);
+    let client = Some(connection.allowance.share());
+    let Some(memory) = share::reserve_for(client, &worker.cache, FETCH_BYTES) else {
+        worker.metrics.limit(Limit::Memory);
+        return Err(NO_MEMORY);
+    };
+    let fetching = Box::pin(fetch::fetch(worker, order, flight, reply, note.tally()));
+    let size = size_of_val(&*fetching) as u64;
+    debug_assert!(size <= FETCH_BYTES, "{size} bytes");
+    tokio::task::spawn_local(async move {
+        fetching.await;
+        drop(memory);
+    });
+    match answer.await {
+        Ok(Ok(fetched)) => Ok(fetched),
+        Ok(Err(failed)) => {
+            note.upstream(failed.peer);
+            Err(failed.failure)
+        }
+        Err(_) => Err(Failure::Internal("a fetch ended without an answer")),
+    }
+}
+
+/// A response from upstream, stored or not.
+pub(super) fn fetched(
+    transaction: &mut Transaction<'_>,
+    place: Place,
+    fetched: Fetched,
+    forward: Forward,
+) -> Next {
+    let connection = transaction.connection;
+    let note = &mut *transaction.note;
+    let mut status = CacheStatus::of(Handling::Forwarded(forward));
+    match fetched {
+        Fetched::Stored {
+            response,
+            facts,
+            follower,
+            length,
+            part,
+            trailers,
+            peer,
+        } => {
+            note.upstream(Some(peer));
+            let now = connection.worker.common.now();
+            status.stored = true;
+            status.ttl = Some(facts.ttl(now));
+            let (mut head, ()) = response.into_parts();
+            add_own(connection, &mut head.headers, status);
+            let answer = following(Response::from_parts(head, follower), part, length);
+            Next::Answer(answer.map(|body| match part {
+                Some(_) => body,
+                None => body.with_trailers(trailers),
+            }))
+        }
+        Fetched::Begun {
+            hit,
+            stored,
+            place,
+            awaited,
+            peer,
+        } => {
+            note.upstream(Some(peer));
+            let now = connection.worker.common.now();
+            let served = Served {
+                handling: Handling::Forwarded(forward),
+                stored: true,
+                ..Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
+            };
+            // Until the answer has a follower of its own, this one keeps the fetch going.
+            transaction.awaited = Some(awaited);
+            Next::Serve(Found {
+                hit,
+                stored: *stored,
+                place,
+                served,
+            })
+        }
+        Fetched::NotInParts => transaction.fetch_alone(place, Why::of(forward)),
+        Fetched::Passed {
+            response,
+            why,
+            peer,
+        } => {
+            note.upstream(Some(peer));
+            status.detail = Some(why.as_str());
+            let (mut head, body) = response.into_parts();
+            add_own(connection, &mut head.headers, status);
+            let metrics = Arc::clone(&connection.worker.metrics);
+            let body = Body::passed(body, note.tally(), metrics);
+            Next::Answer(Response::from_parts(head, body))
+        }
+        Fetched::Confirmed { known, peer } => {
+            note.upstream(Some(peer));
+            note.outcome(Outcome::Revalidated);
+            let Known {
+                hit, stored, place, ..
+            } = *known;
+            let status = Some(StatusCode::NOT_MODIFIED);
+            Next::Serve(found(connection, (hit, stored, place), forward, status))
+        }
+    }
+}
+
+/// What a fetch takes beside its connection and its content: its future.
+const FETCH_BYTES: u64 = 16 << 10;
+
+const NO_MEMORY: Failure = Failure::Refused {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    reason: "no memory to ask the origin",
+};

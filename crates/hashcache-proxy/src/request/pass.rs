@@ -1,0 +1,140 @@
+//! Requests that are only sent on: their responses are not stored.
+//!
+//! Called by the loop in `request`, and by `validate` for a HEAD.
+//!
+//! Invariants: what an unsafe request changes at the origin is no longer served from the store; the
+//! answer to a HEAD is compared with what GET has stored.
+
+use std::sync::Arc;
+
+use hashcache_http::{
+    CacheStatus, Forward, Handling, Space, Target, Upgrading, asks_for_upgrade, cache_key,
+    grants_other_protocol, invalidated, invalidated_groups, is_unsafe,
+};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+
+use super::body::Body;
+use super::look_up::{LookedUp, look_up};
+use super::own_fields::{add_own, outcome_of};
+use super::transaction::{Answer, Order, Transaction};
+use crate::connect;
+use crate::connection::Connection;
+use crate::failure::Failure;
+use crate::fetch::confirm::{self, Times};
+use crate::fetch::{self, Known};
+use crate::log_entry::Note;
+use crate::upstream::{RequestBody, SendFailure, SendOptions};
+
+/// Sends a request upstream and its answer back; nothing is stored.
+pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answer {
+    let informational = transaction.informational();
+    let Transaction {
+        connection,
+        order,
+        note,
+        ..
+    } = transaction;
+    let worker = &connection.worker;
+    note.outcome(outcome_of(forward));
+    let to = order.endpoint();
+    let Order {
+        space,
+        target,
+        method,
+        fields,
+        version,
+        body,
+        has_content,
+    } = order;
+    let upgrading = match asks_for_upgrade(&method, &fields) {
+        true => Upgrading::Yes,
+        false => Upgrading::No,
+    };
+    let wanted = (method == Method::HEAD && !has_content).then(|| fields.clone());
+    let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
+    let mut request = Request::new(match body {
+        Some(body) => RequestBody::streamed(body),
+        None => RequestBody::empty(),
+    });
+    *request.method_mut() = method.clone();
+    let refused = |_| Failure::Refused {
+        status: StatusCode::BAD_REQUEST,
+        reason: "the path cannot be sent on",
+    };
+    *request.uri_mut() = http::Uri::try_from(&*target.path_and_query).map_err(refused)?;
+    *request.headers_mut() = fields;
+    let options = SendOptions {
+        informational: Some(informational),
+        client: Some(connection.allowance.share().clone()),
+    };
+    let asked = worker.common.now();
+    let sent = worker.upstream().send(&to, request, options).await;
+    let exchange = sent.map_err(|failed| {
+        connection
+            .cell
+            .body_failure()
+            .unwrap_or_else(|| send_failed(connection, note, failed))
+    })?;
+    note.upstream(Some(exchange.peer));
+    if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
+        return Err(Failure::ResponseMalformed(
+            "101 to a protocol that was not offered",
+        ));
+    }
+    let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
+    if let Some(upgrade) = exchange.upgrade {
+        connect::upgrade(connection, upgrade, note);
+    }
+    if is_unsafe(&method) {
+        let (status, fields) = (response.status(), response.headers());
+        let targets = invalidated(&method, &target, status, fields);
+        let groups = invalidated_groups(&method, status, fields);
+        let purger = worker.common.purger.within(space);
+        purger.invalidate(&targets, &groups);
+    }
+    let (mut head, body) = response.into_parts();
+    if let Some(fields) = wanted.filter(|_| head.status == StatusCode::OK) {
+        let times = (asked, worker.common.now());
+        let asked = (&target, &fields);
+        head_came(connection, space, asked, &head.headers, times).await;
+    }
+    add_own(
+        connection,
+        &mut head.headers,
+        CacheStatus::of(Handling::Forwarded(forward)),
+    );
+    let body = Body::passed(body, note.tally(), Arc::clone(&worker.metrics));
+    Ok(Response::from_parts(head, body))
+}
+
+/// Has the answer to a HEAD confirm or end what is stored.
+async fn head_came(
+    connection: &Connection,
+    space: Space,
+    asked: (&Target, &HeaderMap),
+    head: &HeaderMap,
+    times: Times,
+) {
+    let Some(key) = cache_key(space, asked.0) else {
+        return;
+    };
+    let found = look_up(connection, &key, asked.1).await;
+    if let LookedUp::Found {
+        hit, stored, place, ..
+    } = found
+    {
+        let known = Known {
+            hit,
+            stored,
+            place,
+            alias: None,
+        };
+        confirm::head_came(&connection.worker, asked, &known, head, times).await;
+    }
+}
+
+fn send_failed(connection: &Connection, note: &mut Note, failed: SendFailure) -> Failure {
+    note.upstream(failed.peer);
+    connection.worker.metrics.fetched(failed.origin_bytes, 0);
+    failed.failure
+}

@@ -1,0 +1,91 @@
+//! Requests for a range of what is not stored.
+//!
+//! Upstream is asked for the range rounded out to pages of 64 KiB, which begins an
+//! incomplete object; the answer is then made from that, like any other. Who asks for ranges
+//! of the same object meanwhile waits for this first answer and not for its content: what they
+//! lack they fetch as pieces.
+//!
+//! Called by `miss` and `validate`. Invariant: an answer that cannot be put together from parts is
+//! asked for again with exactly the client's own Range and not stored; for a while after that,
+//! others do not even try.
+
+use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use tokio::time::Instant;
+
+use super::follow::follow;
+use super::transaction::{Fetch, Next, Order, Transaction, Why};
+use crate::collapse::{Part, Told, listen};
+use crate::store::Place;
+
+const PAGE: u64 = hashcache::PAGE as u64;
+
+/// The range to ask for, if this request may begin an object with it.
+pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
+    let (order, facts) = (&transaction.order, &transaction.facts);
+    let plain = order.body.is_none()
+        && transaction.tries < 2
+        && !facts.has_condition
+        && !facts.has_origin_condition
+        && !facts.directives.no_store
+        && !order.fields.contains_key(AUTHORIZATION);
+    around(order, facts).filter(|_| plain)
+}
+
+/// Whole pages around the first range that a request asks for.
+pub(super) fn around(order: &Order, facts: &RequestFacts) -> Option<HeaderValue> {
+    if facts.method != MethodKind::Get || !facts.has_range {
+        return None;
+    }
+    let first = parse_range(&order.fields)?.into_iter().next()?;
+    let range = match first {
+        RangeSpec::Between(range) => {
+            let last = (range.last / PAGE).saturating_add(1).saturating_mul(PAGE) - 1;
+            format!("bytes={}-{last}", range.first / PAGE * PAGE)
+        }
+        RangeSpec::From(first) => format!("bytes={}-", first / PAGE * PAGE),
+        RangeSpec::Last(0) => return None,
+        // Where the last page begins is not known yet: a page more is enough in any case.
+        RangeSpec::Last(count) => format!("bytes=-{}", count.saturating_add(PAGE - 1)),
+    };
+    HeaderValue::try_from(range).ok()
+}
+
+/// Joins the fetch of another request for the range, or says which one to begin.
+pub(super) async fn miss(
+    transaction: &mut Transaction<'_>,
+    place: Place,
+    why: Why,
+    range: HeaderValue,
+) -> Next {
+    let collapse = &transaction.connection.worker.common.collapse;
+    // A fetch of the whole brings this range too; an object of our own would take its place.
+    let told = match collapse.under_way(&place.name) {
+        Some(told) => told,
+        None => {
+            let mut ranges_key = place.name.clone();
+            // No URL holds this byte.
+            ranges_key.push(0);
+            match collapse.join(&ranges_key, Instant::now()) {
+                Part::Leader(flight) => {
+                    return Next::Fetch(Fetch {
+                        flight: Some(flight),
+                        range: Some(range),
+                        ..Fetch::alone(place, why)
+                    });
+                }
+                Part::Follower(told) => told,
+                Part::Alone => return transaction.fetch_alone(place, why),
+            }
+        }
+    };
+    match listen(told, transaction.patience()).await {
+        Told::Again => Next::LookUp(place.key),
+        Told::Shared(shared) => match follow(transaction, &shared) {
+            Some(answer) => Next::Answer(answer),
+            None => transaction.fetch_alone(place, why),
+        },
+        Told::Alone | Told::Wait => transaction.fetch_alone(place, why),
+    }
+}

@@ -1,0 +1,37 @@
+//! TLS as both sides of the proxy need it: what a certificate says, our own certificates, the
+//! algorithms and the time of handshakes.
+//!
+//! Called by `server`, `intercept` and `upstream`. Invariant: nothing here judges a certificate of
+//! an origin; `upstream::tls` does.
+
+pub(crate) mod certificate;
+pub(crate) mod identity;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
+
+use crate::clock::Clock;
+
+/// The algorithms of both sides of the proxy.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(default_provider())
+}
+
+/// The time of handshakes; certificates of origins are judged by [`Clock::certificate_time`].
+#[derive(Debug)]
+pub(crate) struct OurTime(pub(crate) Arc<Clock>);
+
+impl TimeProvider for OurTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.now().seconds();
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
+/// HTTP/2 in ALPN (RFC 9113, section 3.2).
+pub(crate) const HTTP_2: &[u8] = b"h2";

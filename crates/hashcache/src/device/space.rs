@@ -1,0 +1,101 @@
+//! Whether files of given sizes could be made or grow, found out without making them.
+//!
+//! Called by `store` when a configuration is looked at and nothing is to be opened.
+//!
+//! Invariant: nothing is written. Cost: a few system calls a file.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, statvfs};
+
+/// A file and the bytes it is to have.
+pub(crate) struct SpaceRequest {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+}
+
+/// The requests that cannot be met, each with what the system would say. Files of one file system
+/// share what is free there, in the order of `requests`.
+pub(crate) fn refusals(requests: &[SpaceRequest]) -> Vec<(PathBuf, io::Error)> {
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut refusals = Vec::new();
+    for request in requests {
+        if let Err(error) = check(request, &mut taken) {
+            refusals.push((request.path.clone(), error));
+        }
+    }
+    refusals
+}
+
+/// Counts what `request` needs to what is `taken` of its file system.
+fn check(request: &SpaceRequest, taken: &mut BTreeMap<u64, u64>) -> io::Result<()> {
+    let (place, held) = match request.path.metadata() {
+        Ok(file) => (request.path.as_path(), file.blocks() * 512),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = existing_ancestor(&request.path);
+            // A file is made in it, or first a directory.
+            access(directory, Access::WRITE_OK | Access::EXEC_OK)?;
+            (directory, 0)
+        }
+        Err(error) => return Err(error),
+    };
+    let needed = request.bytes.saturating_sub(held);
+    let system = statvfs(place)?;
+    // Some space is kept for root alone.
+    let free_blocks = match rustix::process::geteuid().is_root() {
+        true => system.f_bfree,
+        false => system.f_bavail,
+    };
+    let taken = taken.entry(place.metadata()?.dev()).or_default();
+    *taken = taken.saturating_add(needed);
+    match *taken <= free_blocks.saturating_mul(system.f_frsize) || needed == 0 {
+        true => Ok(()),
+        false => Err(io::ErrorKind::StorageFull.into()),
+    }
+}
+
+/// The nearest directory above `path` that exists.
+fn existing_ancestor(path: &Path) -> &Path {
+    let above = path.ancestors().skip(1);
+    let mut named = above.filter(|it| !it.as_os_str().is_empty());
+    named.find(|it| it.exists()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(requests: &[(&Path, u64)]) -> Vec<io::ErrorKind> {
+        let request = |(path, bytes): &(&Path, u64)| SpaceRequest {
+            path: path.to_path_buf(),
+            bytes: *bytes,
+        };
+        let requests: Vec<SpaceRequest> = requests.iter().map(request).collect();
+        refusals(&requests).iter().map(|it| it.1.kind()).collect()
+    }
+
+    #[test]
+    fn files_that_do_not_fit_together_are_refused_and_nothing_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let system = statvfs(directory.path()).unwrap();
+        let free = system.f_bfree * system.f_frsize;
+        let [a, b] = ["a.img", "new/b.img"].map(|name| directory.path().join(name));
+        assert_eq!(refused(&[(&a, 1 << 20), (&b, 1 << 20)]), []);
+        assert_eq!(refused(&[(&a, 2 * free)]), [io::ErrorKind::StorageFull]);
+        let most = free / 4 * 3;
+        assert_eq!(refused(&[(&a, most), (&b, most)]).len(), 1);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_place_below_a_file_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        let below = file.join("cache.img");
+        assert_eq!(refused(&[(&below, 1 << 20)]).len(), 1);
+    }
+}
