@@ -46,8 +46,11 @@ pub fn run(args: &SettingArgs, environment: &Environment) -> anyhow::Result<Exit
         clock: state_file(&effective, "clock"),
         verified: state_file(&effective, "verified"),
     };
-    let new_files = NewFiles::note(&effective, &state);
+    let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
+    // Only now: where opening fails, the engine removes what it made, and a file that another
+    // process made meanwhile is not ours.
+    let new_files = NewFiles::new(absent);
     let stats = cache.stats();
     let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
     bound(&mut effective, open_files, cache_size);
@@ -110,6 +113,14 @@ pub fn start_problems(effective: &Effective) -> Vec<Fault> {
     problems
 }
 
+/// The files of the cache and its state that are not there yet.
+fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
+    let files = effective.values.cache.iter();
+    let files = files.chain(&state.clock).chain(&state.verified);
+    let is_absent = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
+    files.filter(is_absent).cloned().collect()
+}
+
 /// Files that this start makes. Dropped before the proxy listens, they are removed again: a start
 /// that fails leaves nothing behind.
 struct NewFiles {
@@ -118,13 +129,9 @@ struct NewFiles {
 }
 
 impl NewFiles {
-    /// Notes which files of the cache and its state are not there yet.
-    fn note(effective: &Effective, state: &StateFiles) -> Self {
-        let files = effective.values.cache.iter();
-        let files = files.chain(&state.clock).chain(&state.verified);
-        let is_new = |path: &&PathBuf| fs::symlink_metadata(path).is_err();
+    fn new(paths: Vec<PathBuf>) -> Self {
         Self {
-            paths: files.filter(is_new).cloned().collect(),
+            paths,
             kept: Cell::new(false),
         }
     }
@@ -148,14 +155,18 @@ impl Drop for NewFiles {
 /// The proxy's share of the settings, with what they name in files.
 fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
     let values = &effective.values;
+    let mut exposed = Vec::new();
     if let Some(token) = &values.admin_token_file {
-        Private::Token.check(token)?;
+        exposed.extend(Private::Token.check(token).err());
     }
     if let Some(directory) = &values.intercept_ca {
-        Private::AuthorityDirectory.check(directory)?;
+        exposed.extend(Private::AuthorityDirectory.check(directory).err());
         for key in ["signer.pem", "root.key"] {
-            Private::AuthorityKey.check(&directory.join(key))?;
+            exposed.extend(Private::AuthorityKey.check(&directory.join(key)).err());
         }
+    }
+    if !exposed.is_empty() {
+        return Err(Faults(exposed).into());
     }
     let intercept = values.intercept_ca.as_deref().map(|directory| {
         let authority = Authority::load(directory).map_err(|error| {

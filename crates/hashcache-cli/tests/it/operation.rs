@@ -476,13 +476,20 @@ fn a_cache_that_was_damaged_cut_or_never_made_is_told_apart_by_check() {
 }
 
 #[test]
-fn a_token_file_that_will_not_do_is_told_at_once_and_another_one_needs_a_restart() {
+fn a_token_file_that_will_not_do_is_refused_and_another_one_needs_a_restart() {
     let home = Home::new();
     home.file("short", "five5");
-    let config = home.file("h.toml", "admin_token_file = \"short\"");
+    home.file("well", "a-token-of-many-letters");
+    let cache = ["--cache=c.img", "--cache-size=32MiB"];
+    for (name, why) in [("short", "fewer than 16 bytes"), ("none", "No such file")] {
+        let token = format!("--admin-token-file={name}");
+        let outcome = refused(&home, &[&cache[..], &[&token]].concat());
+        let (what, hint) = told(&outcome);
+        assert!(what.contains(name) && what.contains(why), "{what}");
+        assert!(hint.contains("16 bytes"), "{hint}");
+    }
+    let config = home.file("h.toml", "admin_token_file = \"well\"");
     let mut proxy = Running::start(&home, &["--config=h.toml"]);
-    let line = proxy.says("fewer than 16 bytes");
-    assert!(line.contains("short"), "{line}");
     fs::write(&config, "admin_token_file = \"other\"").unwrap();
     proxy.signal(Signal::HUP);
     let line = proxy.says("need a restart");

@@ -4,9 +4,11 @@
 //! reads numbers instead of parsing fields:
 //!
 //! ```text
-//! layout 2 | facts 48 | row length 2 | vary row | table length 2 | variant table | fields
+//! layout 1 | facts 48 | row length 2 | vary row | table length 2 | variant table | fields
 //! field: name length 2 | name | value length 2 | value
 //! ```
+//!
+//! The numbers are lengths in bytes; the byte of the layout holds [`LAYOUT`].
 //!
 //! The first response of a URL that varies lies under the cache key and holds the variant table;
 //! the others lie under names derived of it ([`Place`]).
@@ -26,6 +28,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) use self::place::Place;
 
+/// The form of the metadata that this build writes, the only one that it reads.
 const LAYOUT: u8 = 2;
 
 /// The object of this name, from memory or from the disk.
