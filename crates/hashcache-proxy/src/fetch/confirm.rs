@@ -16,7 +16,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::counters::Tally;
-use super::spec::{Fetched, Known, Order, Reply};
+use super::spec::{FetchSpec, Fetched, Known, Reply};
 use super::variant::{add_row, change, change_as_of};
 use crate::collapse::Flight;
 use crate::store::StoredResponse;
@@ -129,7 +129,7 @@ fn is_private(request: &HeaderMap) -> bool {
 /// version `as_of` was drawn.
 pub(super) async fn confirm(
     worker: &Rc<Worker>,
-    order: &Order,
+    spec: &FetchSpec,
     (known, as_of): (Known, Option<Version>),
     exchange: Exchange,
     times: Times,
@@ -142,14 +142,14 @@ pub(super) async fn confirm(
     let (head, body) = exchange.response.into_parts();
     drop(body);
     let mut known = known;
-    let asked = (&order.target, &order.fields);
+    let asked = (&spec.target, &spec.fields);
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, asked, stored, &head.headers, times);
-    let rewrites = may_rewrite(worker, &known.hit, &known.stored, &order.fields);
+    let rewrites = may_rewrite(worker, &known.hit, &known.stored, &spec.fields);
     let stays = fresh(&mut known.stored);
     let name = &known.place.name;
     match stays {
-        _ if is_private(&order.fields) => {}
+        _ if is_private(&spec.fields) => {}
         // Those who wait look again, so it must be there when they are told.
         true => {
             if rewrites {
@@ -163,7 +163,7 @@ pub(super) async fn confirm(
         false => worker.cache.invalidate(name),
     }
     if let Some(flight) = flight {
-        flight.again(&order.endpoint.authority.to_string());
+        flight.again(&spec.endpoint.authority.to_string());
     }
     for_its_client(&mut known.stored.fields, &head.headers);
     let known = Box::new(known);

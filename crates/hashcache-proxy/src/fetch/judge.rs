@@ -15,7 +15,7 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::spec::{Extent, Order};
+use super::spec::{Extent, FetchSpec};
 use super::variant::{NewRow, Spot};
 use crate::in_flight_ranges::{Awaited, Claim, WholeOnly};
 use crate::metrics::Limit;
@@ -63,7 +63,7 @@ pub(super) struct BegunPart {
 /// Judges the head of a response that would be stored at `spot`.
 pub(super) fn judge(
     worker: &Worker,
-    order: &Order,
+    spec: &FetchSpec,
     exchange: &Exchange,
     spot: Spot,
     (request_time, response_time): (UnixTime, UnixTime),
@@ -73,9 +73,9 @@ pub(super) fn judge(
     let response = &exchange.response;
     let judged = storable(
         &hashcache_http::Exchange {
-            target: &order.target,
+            target: &spec.target,
             method: &Method::GET,
-            request: &order.fields,
+            request: &spec.fields,
             status: response.status(),
             response: response.headers(),
             request_time,
@@ -87,7 +87,7 @@ pub(super) fn judge(
         Storable::Whole { facts, row } => (facts, row),
         Storable::Partial { facts, row, range } => {
             pieces.note_whole_only(&spot.place.name, WholeOnly::No, Instant::now());
-            match order.extent {
+            match spec.extent {
                 // Only what we have chosen ourselves begins and ends where it can be stored.
                 Extent::AsAsked => return Judged::Pass(NotStored::ContentRange),
                 Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
@@ -104,12 +104,7 @@ pub(super) fn judge(
                 response_time,
             );
             let put = Put {
-                labels: labels_of(
-                    &worker.cache,
-                    order.space,
-                    &order.target,
-                    response.headers(),
-                ),
+                labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
                 ..Put::metadata(bytes::Bytes::new())
             };
             let part = begin_part(worker, spot, stored, range, live.max_object_size, put);
@@ -119,7 +114,7 @@ pub(super) fn judge(
             };
         }
         Storable::No(_)
-            if !matches!(order.extent, Extent::AsAsked)
+            if !matches!(spec.extent, Extent::AsAsked)
                 && response.status() == StatusCode::PARTIAL_CONTENT =>
         {
             return Judged::NotInParts;
@@ -140,7 +135,7 @@ pub(super) fn judge(
         table: spot.table_with(&fields),
         fields,
     };
-    if matches!(order.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
+    if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
         pieces.note_whole_only(&spot.place.name, WholeOnly::Yes, Instant::now());
     }
     let in_parts = length.is_some()
@@ -149,9 +144,9 @@ pub(super) fn judge(
         && if_range_value(&stored.facts, &stored.fields).is_some()
         && !refuses_ranges(response.headers());
     let asked = Asked {
-        client: order.client,
-        target: &order.target,
-        fields: &order.fields,
+        client: spec.client,
+        target: &spec.target,
+        fields: &spec.fields,
     };
     let related = &worker.common.related;
     let group = related.group(&asked, response.headers(), Instant::now());
@@ -162,12 +157,7 @@ pub(super) fn judge(
             true => Keep::AtEnd,
             false => Keep::Whole,
         },
-        labels: labels_of(
-            &worker.cache,
-            order.space,
-            &order.target,
-            response.headers(),
-        ),
+        labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
         ..Put::metadata(metadata)
     });
     let row = spot.new_row(&stored.fields);

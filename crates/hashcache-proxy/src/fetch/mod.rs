@@ -23,7 +23,7 @@ mod spec;
 pub(crate) mod variant;
 
 pub(crate) use self::fields::{passed_on, upstream_fields};
-pub(crate) use self::spec::{Extent, Fetched, Known, Order, Reply, is_error};
+pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Known, Reply, is_error};
 
 use std::rc::Rc;
 
@@ -51,14 +51,14 @@ use crate::worker::Worker;
 /// Fetches. `tally` counts what comes from upstream.
 pub(crate) async fn fetch(
     worker: Rc<Worker>,
-    mut order: Order,
+    mut spec: FetchSpec,
     flight: Option<Flight>,
     reply: Reply,
     tally: Tally,
 ) {
-    let intents = Intents::draw(&worker, &order);
+    let intents = Intents::draw(&worker, &spec);
     let asked = worker.common.now();
-    let mut exchange = match ask(&worker, &order).await {
+    let mut exchange = match ask(&worker, &spec).await {
         Ok(exchange) => exchange,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
@@ -66,13 +66,13 @@ pub(crate) async fn fetch(
             worker
                 .common
                 .collapse
-                .failed(&order.place.name, Instant::now());
+                .failed(&spec.place.name, Instant::now());
             let _ = reply.send(Err(failure));
             return;
         }
     };
     let came = worker.common.now();
-    strip_for_storing(order.space, exchange.response.headers_mut());
+    strip_for_storing(spec.space, exchange.response.headers_mut());
     tracing::trace!(
         peer = %exchange.peer,
         reused = exchange.reused,
@@ -80,22 +80,22 @@ pub(crate) async fn fetch(
         status = exchange.response.status().as_u16(),
         "response head"
     );
-    let origin = order.endpoint.authority.to_string();
+    let origin = spec.endpoint.authority.to_string();
     worker.common.collapse.took(&origin, exchange.head_time);
-    hint_clock(&worker, &order.endpoint, &exchange, came);
+    hint_clock(&worker, &spec.endpoint, &exchange, came);
     let status = exchange.response.status();
-    if status == StatusCode::NOT_MODIFIED && (order.known.is_some() || order.choices.is_some()) {
-        match spoken_of(&worker, &mut order, exchange.response.headers()).await {
+    if status == StatusCode::NOT_MODIFIED && (spec.known.is_some() || spec.choices.is_some()) {
+        match spoken_of(&worker, &mut spec, exchange.response.headers()).await {
             Some(known) => {
                 let times = (asked, came);
                 let tell = (flight, reply, &tally);
                 let as_of = intents.drawn();
-                confirm(&worker, &order, (known, as_of), exchange, times, tell).await;
+                confirm(&worker, &spec, (known, as_of), exchange, times, tell).await;
             }
             None => {
                 // It speaks of another response than ours: ask once more, without conditions.
                 drop(exchange);
-                Box::pin(fetch(worker, order, flight, reply, tally)).await;
+                Box::pin(fetch(worker, spec, flight, reply, tally)).await;
             }
         }
         return;
@@ -104,28 +104,28 @@ pub(crate) async fn fetch(
         worker
             .common
             .collapse
-            .failed(&order.place.name, Instant::now());
+            .failed(&spec.place.name, Instant::now());
     }
-    let outcome = match is_error(status) && order.on_error == OnError::ServeIfError {
+    let outcome = match is_error(status) && spec.on_error == OnError::ServeIfError {
         // What is known is worth more than this.
         true => Judged::Pass(NotStored::Status),
         false => {
-            let spot = spot(&worker, &order, &exchange, intents, flight.is_some()).await;
-            judge(&worker, &order, &exchange, spot, (asked, came))
+            let spot = spot(&worker, &spec, &exchange, intents, flight.is_some()).await;
+            judge(&worker, &spec, &exchange, spot, (asked, came))
         }
     };
     match outcome {
-        Judged::Store(begun) => store(worker, order, exchange, *begun, flight, reply, tally).await,
+        Judged::Store(begun) => store(worker, spec, exchange, *begun, flight, reply, tally).await,
         Judged::Part(part) => {
-            store_part(&worker, &order, exchange, *part, flight, reply, &tally).await;
+            store_part(&worker, &spec, exchange, *part, flight, reply, &tally).await;
         }
         Judged::Small => {
             let bytes = exchange.response.body().origin_bytes();
             tally.set(tally.get() + bytes);
             worker.metrics.fetched(bytes, 0);
             drop(exchange);
-            order.extent = Extent::Whole;
-            Box::pin(fetch(worker, order, flight, reply, tally)).await;
+            spec.extent = Extent::Whole;
+            Box::pin(fetch(worker, spec, flight, reply, tally)).await;
         }
         Judged::NotInParts => {
             let bytes = exchange.response.body().origin_bytes();
@@ -138,12 +138,12 @@ pub(crate) async fn fetch(
         }
         Judged::Pass(why) => {
             // An error instead of a validation says nothing about what the next one brings.
-            let validated = order.known.is_some() && is_error(status);
+            let validated = spec.known.is_some() && is_error(status);
             if let Some(flight) = flight.filter(|_| !validated) {
                 flight.not_shared(&origin, Instant::now());
             }
-            if is_withdrawn(why) && order.replaces.is_some() {
-                worker.cache.invalidate(&order.place.name);
+            if is_withdrawn(why) && spec.replaces.is_some() {
+                worker.cache.invalidate(&spec.place.name);
             }
             let peer = exchange.peer;
             let response = passed_on(exchange.response, came, Upgrading::No);
@@ -159,31 +159,31 @@ pub(crate) async fn fetch(
 /// The stored response that a 304 speaks of. What was asked about is not asked about again.
 async fn spoken_of(
     worker: &Rc<Worker>,
-    order: &mut Order,
+    spec: &mut FetchSpec,
     not_modified: &HeaderMap,
 ) -> Option<Known> {
-    let (known, choices) = (order.known.take(), order.choices.take());
+    let (known, choices) = (spec.known.take(), spec.choices.take());
     if let Some(known) = known {
         let confirms = not_modified_confirms(&known.stored.fields, not_modified);
         return confirms.then_some(known);
     }
-    chosen(worker, order, &choices?, not_modified).await
+    chosen(worker, spec, &choices?, not_modified).await
 }
 
-async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure> {
+async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Exchange, SendFailure> {
     let mut fields = upstream_fields(
         worker,
-        &order.target,
-        order.fields.clone(),
-        order.version,
+        &spec.target,
+        spec.fields.clone(),
+        spec.version,
         Upgrading::No,
     );
-    if let Some(known) = &order.known {
+    if let Some(known) = &spec.known {
         set_validators(&mut fields, &known.stored.facts, &known.stored.fields);
-    } else if let Some(choices) = &order.choices {
+    } else if let Some(choices) = &spec.choices {
         choices.set_choices(&mut fields);
     }
-    match &order.extent {
+    match &spec.extent {
         Extent::AsAsked => {}
         Extent::Around(range) => {
             fields.remove(IF_RANGE);
@@ -195,15 +195,15 @@ async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure
         }
     }
     let options = SendOptions {
-        informational: order.informational.clone(),
-        client: Some(order.share.clone()),
+        informational: spec.informational.clone(),
+        client: Some(spec.share.clone()),
     };
-    let Some(request) = request(&order.target, fields) else {
+    let Some(request) = request(&spec.target, fields) else {
         return Err(unsendable());
     };
     worker
         .upstream()
-        .send(&order.endpoint, request, options)
+        .send(&spec.endpoint, request, options)
         .await
 }
 
@@ -236,7 +236,7 @@ fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime
 
 async fn store_part(
     worker: &Rc<Worker>,
-    order: &Order,
+    spec: &FetchSpec,
     exchange: Exchange,
     part: BegunPart,
     flight: Option<Flight>,
@@ -257,7 +257,7 @@ async fn store_part(
         add_row(worker, &place.key, row).await;
     }
     if let Some(flight) = flight {
-        flight.again(&order.endpoint.authority.to_string());
+        flight.again(&spec.endpoint.authority.to_string());
     }
     let peer = exchange.peer;
     let _ = reply.send(Ok(Fetched::Begun {
@@ -273,12 +273,12 @@ async fn store_part(
 
 /// What of a whole response the client asked for, if that is one range of it.
 fn wanted_part(
-    order: &Order,
+    spec: &FetchSpec,
     stored: &StoredResponse,
     length: Option<u64>,
     now: UnixTime,
 ) -> Option<ByteRange> {
-    match answer_range(&order.fields, &stored.facts, &stored.fields, length?, now) {
+    match answer_range(&spec.fields, &stored.facts, &stored.fields, length?, now) {
         RangeAnswer::Part(range) => Some(range),
         RangeAnswer::Whole | RangeAnswer::Parts(_) | RangeAnswer::NotSatisfiable => None,
     }
@@ -286,7 +286,7 @@ fn wanted_part(
 
 async fn store(
     worker: Rc<Worker>,
-    order: Order,
+    spec: FetchSpec,
     exchange: Exchange,
     begun: Begun,
     flight: Option<Flight>,
@@ -302,10 +302,10 @@ async fn store(
     } = begun;
     // Before anyone is told: who asks after this answer finds it on its way.
     if let Some(row) = row {
-        add_row(&worker, &order.place.key, row).await;
+        add_row(&worker, &spec.place.key, row).await;
     }
     // Before anyone is told: with a follower there is someone to fetch for.
-    let part = wanted_part(&order, &stored, length, came);
+    let part = wanted_part(&spec, &stored, length, came);
     let follower = writer.follow(part.map_or(0, |part| part.first));
     let peer = exchange.peer;
     let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
@@ -317,10 +317,10 @@ async fn store(
         let shared = SharedResponse {
             stored,
             length,
-            ignores_range: !matches!(order.extent, Extent::AsAsked),
+            ignores_range: !matches!(spec.extent, Extent::AsAsked),
             stream: writer.stream(),
         };
-        flight.share(&order.endpoint.authority.to_string(), shared);
+        flight.share(&spec.endpoint.authority.to_string(), shared);
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();
@@ -345,7 +345,7 @@ async fn store(
         digest,
         trailers,
         worker,
-        order,
+        spec,
         tally,
     };
     transfer.run(writer, body).await;

@@ -19,7 +19,7 @@ use http::{HeaderValue, StatusCode};
 use super::counters::{Tally, Trailers};
 use super::fields::{part_fields, request};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
-use super::spec::Order;
+use super::spec::FetchSpec;
 use crate::metrics::Counted;
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
@@ -31,7 +31,7 @@ const RESUME_PAUSE: Duration = Duration::from_millis(100);
 /// The transfer of a response's content into the store.
 pub(super) struct Transfer {
     pub(super) worker: Rc<Worker>,
-    pub(super) order: Order,
+    pub(super) spec: FetchSpec,
     pub(super) tally: Tally,
     pub(super) length: Option<u64>,
     /// The strong entity tag, by which a broken transfer can be taken up again.
@@ -127,11 +127,11 @@ impl Transfer {
     /// whole (RFC 9530).
     fn broken_promise(&mut self, body: &ResponseBody, writer: Writer) {
         self.count(body, writer.written());
-        let host = self.order.endpoint.authority.to_string();
+        let host = self.spec.endpoint.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
         if !writer.is_stored() {
             // What came before it was bypassed is kept.
-            drop(self.worker.cache.remove(&self.order.place.name));
+            drop(self.worker.cache.remove(&self.spec.place.name));
         }
     }
 
@@ -148,7 +148,7 @@ impl Transfer {
 
     /// Whether the rest is worth fetching.
     fn is_wanted(&self, writer: &Writer) -> bool {
-        if self.order.background || writer.stream().followers() > 0 {
+        if self.spec.background || writer.stream().followers() > 0 {
             return true;
         }
         let Some(length) = self.length else {
@@ -180,19 +180,19 @@ impl Transfer {
 
     /// What follows on `written` bytes, and how many there are in all.
     async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
-        let order = &self.order;
-        let mut fields = part_fields(&self.worker, &order.target, &order.fields, order.version);
+        let spec = &self.spec;
+        let mut fields = part_fields(&self.worker, &spec.target, &spec.fields, spec.version);
         let first = first_again(written);
         let range = HeaderValue::try_from(format!("bytes={first}-"));
         fields.insert(RANGE, range.ok()?);
         fields.insert(IF_RANGE, etag.clone());
-        let request = request(&order.target, fields)?;
+        let request = request(&spec.target, fields)?;
         let upstream = self.worker.upstream();
         let options = SendOptions {
-            client: Some(order.share.clone()),
+            client: Some(spec.share.clone()),
             ..SendOptions::default()
         };
-        let sent = upstream.send(&order.endpoint, request, options).await;
+        let sent = upstream.send(&spec.endpoint, request, options).await;
         let response = sent.ok()?.response;
         let told = parse_content_range(response.headers())?;
         let (range, length) = (told.range?, told.complete?);

@@ -18,7 +18,7 @@ use crate::store::{Place, StoredResponse};
 use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};
 
 /// What is to be fetched, and for whom.
-pub(crate) struct Order {
+pub(crate) struct FetchSpec {
     pub(crate) client: IpAddr,
     /// Out of whose share it takes a connection.
     pub(crate) share: Share,

@@ -14,7 +14,7 @@ use hashcache::{Hit, Intent, Updated, Version};
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
-use super::spec::{Known, Order};
+use super::spec::{FetchSpec, Known};
 use crate::share::Network;
 use crate::store::{self, Place, StoredResponse};
 use crate::upstream::Exchange;
@@ -29,9 +29,9 @@ pub(super) struct Intents {
 }
 
 impl Intents {
-    pub(super) fn draw(worker: &Worker, order: &Order) -> Self {
-        let place = &order.place;
-        let draw = |name: &[u8]| intend(worker, name, order.replaces.as_ref());
+    pub(super) fn draw(worker: &Worker, spec: &FetchSpec) -> Self {
+        let place = &spec.place;
+        let draw = |name: &[u8]| intend(worker, name, spec.replaces.as_ref());
         Self {
             key: draw(&place.key),
             variant: match place.is_under_key() {
@@ -121,7 +121,7 @@ impl Spot {
 /// a moment ago.
 pub(super) async fn spot(
     worker: &Worker,
-    order: &Order,
+    spec: &FetchSpec,
     exchange: &Exchange,
     intents: Intents,
     shared: bool,
@@ -130,19 +130,19 @@ pub(super) async fn spot(
         Vary::Fields(names) => names,
         Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
     };
-    let (place, client) = (order.place.clone(), order.share.network());
+    let (place, client) = (spec.place.clone(), spec.share.network());
     let may_be_there = place.nonce.is_some() || (!names.is_empty() && !shared);
     let stored = match may_be_there {
-        true => under_key(worker, order, &intents).await,
+        true => under_key(worker, spec, &intents).await,
         false => None,
     };
     let Some((hit, first, table)) = stored else {
         let mut spot = Spot::under_key(place, intents.key, client);
-        begin_table(worker, &mut spot, &names, order);
+        begin_table(worker, &mut spot, &names, spec);
         return spot;
     };
-    let values = table.values(&order.fields).filter(|_| table.covers(&names));
-    let own = first.row.is_none_or(|row| row.matches(&order.fields));
+    let values = table.values(&spec.fields).filter(|_| table.covers(&names));
+    let own = first.row.is_none_or(|row| row.matches(&spec.fields));
     let row = values.and_then(|values| table.find(values));
     let is_first = own && row.is_some_and(|row| row.place == VariantPlace::Here);
     match values {
@@ -151,7 +151,7 @@ pub(super) async fn spot(
             let place = place.within(&table, VariantPlace::Derived(values));
             let intent = match intents.variant {
                 Some(intent) if place.name == seen => Some(intent),
-                _ => intend(worker, &place.name, order.replaces.as_ref()),
+                _ => intend(worker, &place.name, spec.replaces.as_ref()),
             };
             Spot {
                 place,
@@ -172,7 +172,7 @@ pub(super) async fn spot(
                     (spot.table, spot.values) = (Some(table), values);
                 }
                 Some(_) => {}
-                None => begin_table(worker, &mut spot, &table.widened(&names), order),
+                None => begin_table(worker, &mut spot, &table.widened(&names), spec),
             }
             spot
         }
@@ -183,24 +183,24 @@ pub(super) async fn spot(
 /// what is there: it was there when they were drawn. A purge since then would have taken it away.
 async fn under_key(
     worker: &Worker,
-    order: &Order,
+    spec: &FetchSpec,
     intents: &Intents,
 ) -> Option<(Hit, StoredResponse, VariantTable)> {
-    let hit = store::find(&worker.cache, &order.place.key).await?;
+    let hit = store::find(&worker.cache, &spec.place.key).await?;
     let mut stored = StoredResponse::decode(hit.metadata())?;
     let table = stored.table.take()?;
     let drawn = intents.key.as_ref()?.version();
-    let was_there = order.place.nonce == Some(table.nonce()) || hit.version() < drawn;
+    let was_there = spec.place.nonce == Some(table.nonce()) || hit.version() < drawn;
     was_there.then_some((hit, stored, table))
 }
 
-fn begin_table(worker: &Worker, spot: &mut Spot, names: &[http::HeaderName], order: &Order) {
+fn begin_table(worker: &Worker, spot: &mut Spot, names: &[http::HeaderName], spec: &FetchSpec) {
     let Some(intent) = spot.intent.as_ref().filter(|_| !names.is_empty()) else {
         return;
     };
     let nonce = worker.common.collapse.nonce(intent.version().to_u64());
     let table = VariantTable::new(nonce, names);
-    let values = table.values(&order.fields);
+    let values = table.values(&spec.fields);
     (spot.table, spot.values) = (values.map(|_| table), values.unwrap_or(0));
 }
 
@@ -270,12 +270,12 @@ pub(crate) fn with_objects(
 /// The stored response that a 304 to a question about all variants has named.
 pub(super) async fn chosen(
     worker: &Rc<Worker>,
-    order: &Order,
+    spec: &FetchSpec,
     choices: &VariantTable,
     not_modified: &HeaderMap,
 ) -> Option<Known> {
     let row = choices.chosen(not_modified.get(ETAG))?;
-    let place = order.place.clone().within(choices, row.place);
+    let place = spec.place.clone().within(choices, row.place);
     let found = store::find(&worker.cache, &place.name).await;
     let found = found.filter(|hit| hit.version().to_u64() == row.version && hit.is_complete());
     let stored = found.and_then(|hit| Some((StoredResponse::decode(hit.metadata())?, hit)));
@@ -292,9 +292,9 @@ pub(super) async fn chosen(
         return None;
     }
     let alias = Variant {
-        values: choices.values(&order.fields)?,
+        values: choices.values(&spec.fields)?,
         alias: true,
-        client: order.share.network().tag(choices.nonce()),
+        client: spec.share.network().tag(choices.nonce()),
         ..row.clone()
     };
     Some(Known {

@@ -28,12 +28,12 @@ pub(super) fn follow(
     shared: &SharedResponse,
 ) -> Option<Response<Body>> {
     let connection = transaction.connection;
-    let (order, facts) = (&transaction.order, &transaction.facts);
+    let (request, facts) = (&transaction.request, &transaction.facts);
     let stored = &shared.stored;
     if stored
         .row
         .as_ref()
-        .is_some_and(|row| !row.matches(&order.fields))
+        .is_some_and(|row| !row.matches(&request.fields))
     {
         return None;
     }
@@ -45,7 +45,7 @@ pub(super) fn follow(
     let part = match shared.length.filter(|_| facts.has_range) {
         Some(length) => {
             match answer_range(
-                &order.fields,
+                &request.fields,
                 &stored.facts,
                 &stored.fields,
                 length,

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::assembly::{Assembly, Part, Prepared};
 use super::body::Body;
 use super::look_up::Source;
-use super::transaction::{Found, Next, Order, Served, Transaction, Why};
+use super::transaction::{ClientRequest, Found, Next, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -46,9 +46,9 @@ pub(super) async fn answer(
     } = found;
     let connection = transaction.connection;
     let worker = &connection.worker;
-    let (order, facts) = (&transaction.order, &transaction.facts);
+    let (request, facts) = (&transaction.request, &transaction.facts);
     let length = hit.content_len().unwrap_or(0);
-    let mut draft = draft(worker.common.now(), order, facts, length, &stored);
+    let mut draft = draft(worker.common.now(), request, facts, length, &stored);
     let lacks = draft.ranges().any(|range| !hit.holes(range).is_empty());
     let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
     let validator = match in_one_piece && !lacks {
@@ -78,13 +78,13 @@ pub(super) async fn answer(
         return Ok(Next::Miss(place, why));
     }
     let whole = Whole {
-        space: order.space,
+        space: request.space,
         share: connection.allowance.share().clone(),
-        target: order.target.clone(),
+        target: request.target.clone(),
         name: place.name.clone(),
-        endpoint: order.endpoint(),
-        fields: order.fields.clone(),
-        version: order.version,
+        endpoint: request.endpoint(),
+        fields: request.fields.clone(),
+        version: request.version,
         validator,
         stored,
     };
@@ -216,7 +216,7 @@ impl Draft {
 /// What a stored response of `length` bytes comes to for a request that it satisfies.
 fn draft(
     now: UnixTime,
-    order: &Order,
+    request: &ClientRequest,
     facts: &RequestFacts,
     length: u64,
     stored: &StoredResponse,
@@ -227,12 +227,12 @@ fn draft(
         ..
     } = stored;
     if facts.has_condition
-        && evaluate_conditions(&order.fields, known, fields, now) == ConditionOutcome::NotModified
+        && evaluate_conditions(&request.fields, known, fields, now) == ConditionOutcome::NotModified
     {
         return Draft::new(StatusCode::NOT_MODIFIED, not_modified_fields(fields));
     }
     let range = match facts.has_range && facts.method == MethodKind::Get {
-        true => answer_range(&order.fields, known, fields, length, now),
+        true => answer_range(&request.fields, known, fields, length, now),
         false => RangeAnswer::Whole,
     };
     match range {

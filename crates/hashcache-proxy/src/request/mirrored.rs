@@ -11,7 +11,7 @@ use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::transaction::Order;
+use super::transaction::ClientRequest;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::metrics::Limit;
@@ -52,7 +52,7 @@ pub(super) fn enter(
     mut request: Request<ClientBody>,
     info: &HeadInfo,
     (asked, led): (&Target, Led),
-) -> Result<Option<(Order, Dress)>, Failure> {
+) -> Result<Option<(ClientRequest, Dress)>, Failure> {
     let not_found = |reason| {
         let status = StatusCode::NOT_FOUND;
         Err(Failure::Refused { status, reason })
@@ -85,13 +85,13 @@ pub(super) fn enter(
         ask_plainly(mirror.kind(), fields);
         translate_conditions(&links, fields);
     }
-    let order = Order::new(space, target, request, info);
+    let request = ClientRequest::new(space, target, request, info);
     let dress = Dress {
         links,
         dressing,
         is_head,
     };
-    Ok(Some((order, dress)))
+    Ok(Some((request, dress)))
 }
 
 /// Makes the registry's answer one of the mirror's: fields are changed, links are rewritten.

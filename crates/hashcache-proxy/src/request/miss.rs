@@ -70,7 +70,7 @@ pub(super) async fn again(
     forward: Forward,
 ) -> Next {
     let connection = transaction.connection;
-    let found = look_up(connection, &place.key, &transaction.order.fields).await;
+    let found = look_up(connection, &place.key, &transaction.request.fields).await;
     if let LookedUp::Found {
         hit, stored, place, ..
     } = found
@@ -107,31 +107,31 @@ pub(super) async fn fetch(
         choices,
     } = why;
     transaction.note.outcome(outcome_of(forward));
-    let order = fetch::Order {
+    let spec = fetch::FetchSpec {
         choices,
-        ..fetch_order(transaction, place.clone(), replaces, range)
+        ..fetch_spec(transaction, place.clone(), replaces, range)
     };
-    let came = begin(transaction, order, flight).await?;
+    let came = begin(transaction, spec, flight).await?;
     Ok(fetched(transaction, place, came, forward))
 }
 
 /// What to fetch for a request, as long as nothing else is said.
-pub(super) fn fetch_order(
+pub(super) fn fetch_spec(
     transaction: &Transaction<'_>,
     place: Place,
     replaces: Option<Hit>,
     range: Option<HeaderValue>,
-) -> fetch::Order {
-    let (connection, order) = (transaction.connection, &transaction.order);
-    fetch::Order {
+) -> fetch::FetchSpec {
+    let (connection, request) = (transaction.connection, &transaction.request);
+    fetch::FetchSpec {
         client: connection.client.ip(),
         share: connection.allowance.share().clone(),
-        space: order.space,
-        endpoint: order.endpoint(),
-        target: order.target.clone(),
+        space: request.space,
+        endpoint: request.endpoint(),
+        target: request.target.clone(),
         place,
-        fields: order.fields.clone(),
-        version: order.version,
+        fields: request.fields.clone(),
+        version: request.version,
         known: None,
         choices: None,
         on_error: OnError::Fail,
@@ -145,7 +145,7 @@ pub(super) fn fetch_order(
 /// Begins a fetch in a task of its own and waits for what it comes to.
 pub(super) async fn begin(
     transaction: &mut Transaction<'_>,
-    order: fetch::Order,
+    spec: fetch::FetchSpec,
     flight: Option<Flight>,
 ) -> Result<Fetched, Failure> {
     let (connection, note) = (transaction.connection, &mut *transaction.note);
@@ -156,7 +156,7 @@ pub(super) async fn begin(
         worker.metrics.limit(Limit::Memory);
         return Err(NO_MEMORY);
     };
-    let fetching = Box::pin(fetch::fetch(worker, order, flight, reply, note.tally()));
+    let fetching = Box::pin(fetch::fetch(worker, spec, flight, reply, note.tally()));
     let size = size_of_val(&*fetching) as u64;
     debug_assert!(size <= FETCH_BYTES, "{size} bytes");
     tokio::task::spawn_local(async move {

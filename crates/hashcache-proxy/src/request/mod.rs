@@ -38,7 +38,7 @@ use tokio::time::Instant;
 use self::body::Body;
 use self::look_up::{LookedUp, look_up};
 use self::target::{max_forwards, not_admin, parse, strip};
-use self::transaction::{Answer, Found, Next, Order, Served, Transaction, Why};
+use self::transaction::{Answer, ClientRequest, Found, Next, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
@@ -173,11 +173,11 @@ async fn serve(
             return own::page(connection, &request, &target, note);
         };
         let entered = mirrored::enter(connection, request, info, (&target, led))?;
-        let Some((order, dress)) = entered else {
+        let Some((request, dress)) = entered else {
             return Ok(own::not_allowed());
         };
         let mirrored = async {
-            let response = answer(connection, order, note).await?;
+            let response = answer(connection, request, note).await?;
             mirrored::dress(connection, dress, response).await
         };
         return Box::pin(mirrored).await;
@@ -196,25 +196,25 @@ async fn serve(
     if let Some(answer) = max_forwards(&mut request, note) {
         return answer;
     }
-    let order = Order::new(common.space(), target, request, info);
+    let request = ClientRequest::new(common.space(), target, request, info);
     let asked = Asked {
         client: connection.client.ip(),
-        target: &order.target,
-        fields: &order.fields,
+        target: &request.target,
+        fields: &request.fields,
     };
     common.related.asked(&asked, Instant::now());
-    answer(connection, order, note).await
+    answer(connection, request, note).await
 }
 
 /// Answers from the store if it may, else from upstream: carries out one step after another until
 /// there is an answer.
-async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
-    let mut transaction = Transaction::new(connection, order, note);
+async fn answer(connection: &Rc<Connection>, request: ClientRequest, note: &mut Note) -> Answer {
+    let mut transaction = Transaction::new(connection, request, note);
     let mut next = first(&transaction)?;
     loop {
         next = match next {
             Next::LookUp(key) => {
-                let looked_up = look_up(connection, &key, &transaction.order.fields).await;
+                let looked_up = look_up(connection, &key, &transaction.request.fields).await;
                 decide(&mut transaction, looked_up)?
             }
             Next::Serve(found) => hit::answer(&mut transaction, found).await?,
@@ -231,19 +231,19 @@ async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> A
 
 /// A request that the store may not answer is passed on; all others begin with a look-up.
 fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
-    let (connection, order) = (transaction.connection, &transaction.order);
+    let (connection, request) = (transaction.connection, &transaction.request);
     // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
-    if order.space == Space::Own && connection.within.is_none() {
+    if request.space == Space::Own && connection.within.is_none() {
         let ports = &connection.worker.common.live().ports;
-        check_port(ports, order.target.authority.port)?;
+        check_port(ports, request.target.authority.port)?;
     }
     if let Err(forward) = transaction.facts.lookup() {
         return Ok(Next::Pass(forward));
     }
-    if asks_for_upgrade(&order.method, &order.fields) {
+    if asks_for_upgrade(&request.method, &request.fields) {
         return Ok(Next::Pass(Forward::Bypass));
     }
-    Ok(match cache_key(order.space, &order.target) {
+    Ok(match cache_key(request.space, &request.target) {
         Some(key) => Next::LookUp(key),
         None => Next::Pass(Forward::Bypass),
     })

@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use super::body::Body;
 use super::look_up::{LookedUp, look_up};
 use super::own_fields::{add_own, outcome_of};
-use super::transaction::{Answer, Order, Transaction};
+use super::transaction::{Answer, ClientRequest, Transaction};
 use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -30,14 +30,14 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let informational = transaction.informational();
     let Transaction {
         connection,
-        order,
+        request,
         note,
         ..
     } = transaction;
     let worker = &connection.worker;
     note.outcome(outcome_of(forward));
-    let to = order.endpoint();
-    let Order {
+    let to = request.endpoint();
+    let ClientRequest {
         space,
         target,
         method,
@@ -45,7 +45,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         version,
         body,
         has_content,
-    } = order;
+    } = request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
         false => Upgrading::No,

@@ -15,7 +15,7 @@ use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
 use super::follow::follow;
-use super::transaction::{Fetch, Next, Order, Transaction, Why};
+use super::transaction::{ClientRequest, Fetch, Next, Transaction, Why};
 use crate::collapse::{Part, Told, listen};
 use crate::store::Place;
 
@@ -23,22 +23,22 @@ const PAGE: u64 = hashcache::PAGE as u64;
 
 /// The range to ask for, if this request may begin an object with it.
 pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
-    let (order, facts) = (&transaction.order, &transaction.facts);
-    let plain = order.body.is_none()
+    let (request, facts) = (&transaction.request, &transaction.facts);
+    let plain = request.body.is_none()
         && transaction.tries < 2
         && !facts.has_condition
         && !facts.has_origin_condition
         && !facts.directives.no_store
-        && !order.fields.contains_key(AUTHORIZATION);
-    around(order, facts).filter(|_| plain)
+        && !request.fields.contains_key(AUTHORIZATION);
+    around(request, facts).filter(|_| plain)
 }
 
 /// Whole pages around the first range that a request asks for.
-pub(super) fn around(order: &Order, facts: &RequestFacts) -> Option<HeaderValue> {
+pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<HeaderValue> {
     if facts.method != MethodKind::Get || !facts.has_range {
         return None;
     }
-    let first = parse_range(&order.fields)?.into_iter().next()?;
+    let first = parse_range(&request.fields)?.into_iter().next()?;
     let range = match first {
         RangeSpec::Between(range) => {
             let last = (range.last / PAGE).saturating_add(1).saturating_mul(PAGE) - 1;

@@ -37,7 +37,7 @@ pub(super) type Answer = Result<Response<Body>, Failure>;
 /// A request that is being answered.
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Rc<Connection>,
-    pub(super) order: Order,
+    pub(super) request: ClientRequest,
     /// What the caching rules need to know of the request.
     pub(super) facts: RequestFacts,
     /// How many stored responses could not be completed for this request.
@@ -133,11 +133,15 @@ impl Fetch {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(connection: &'a Rc<Connection>, order: Order, note: &'a mut Note) -> Self {
-        let facts = order.facts();
+    pub(super) fn new(
+        connection: &'a Rc<Connection>,
+        request: ClientRequest,
+        note: &'a mut Note,
+    ) -> Self {
+        let facts = request.facts();
         Self {
             connection,
-            order,
+            request,
             facts,
             tries: 0,
             awaited: None,
@@ -149,7 +153,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn without_body(&mut self) -> Transaction<'_> {
         Transaction {
             connection: self.connection,
-            order: self.order.without_body(),
+            request: self.request.without_body(),
             facts: self.facts,
             tries: self.tries,
             awaited: None,
@@ -168,7 +172,7 @@ impl<'a> Transaction<'a> {
     /// How long to wait for the same request that is under way.
     pub(super) fn patience(&self) -> Duration {
         let worker = &self.connection.worker;
-        worker.patience(&self.order.target.authority)
+        worker.patience(&self.request.target.authority)
     }
 
     /// Whether the request may share the fetch of another, or share its own.
@@ -179,13 +183,13 @@ impl<'a> Transaction<'a> {
             && !facts.has_condition
             && !facts.has_origin_condition
             && !facts.directives.no_store
-            && !self.order.fields.contains_key(AUTHORIZATION)
+            && !self.request.fields.contains_key(AUTHORIZATION)
     }
 
     /// Fetches for this request alone. The response is stored if it may be, which a response to
     /// anything but a plain GET may not.
     pub(super) fn fetch_alone(&self, place: Place, why: Why) -> Next {
-        if self.order.method != Method::GET || self.order.body.is_some() {
+        if self.request.method != Method::GET || self.request.body.is_some() {
             return Next::Pass(why.forward);
         }
         Next::Fetch(Fetch::alone(place, why))
@@ -193,7 +197,7 @@ impl<'a> Transaction<'a> {
 }
 
 /// What a client asked for.
-pub(super) struct Order {
+pub(super) struct ClientRequest {
     /// Whose resource it is.
     pub(super) space: Space,
     pub(super) target: Target,
@@ -206,7 +210,7 @@ pub(super) struct Order {
     pub(super) has_content: bool,
 }
 
-impl Order {
+impl ClientRequest {
     pub(super) fn new(
         space: Space,
         target: Target,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::follow::follow;
 use super::hit::found;
-use super::miss::{again, begin, fetch_order, fetched};
+use super::miss::{again, begin, fetch_spec, fetched};
 use super::own_fields::outcome_of;
 use super::transaction::{Next, Transaction};
 use super::{pass, range_miss};
@@ -36,7 +36,7 @@ pub(super) async fn validate(
     }
     let place = known.place.clone();
     let collapse = &transaction.connection.worker.common.collapse;
-    let shares = is_get && !transaction.order.fields.contains_key(AUTHORIZATION);
+    let shares = is_get && !transaction.request.fields.contains_key(AUTHORIZATION);
     let flight = match shares.then(|| collapse.join(&place.name, Instant::now())) {
         Some(Part::Leader(flight)) => Some(flight),
         // A client that insists on the origin's answer asks itself.
@@ -56,13 +56,13 @@ pub(super) async fn validate(
     };
     transaction.note.outcome(outcome_of(forward));
     let replaces = Some(known.hit.clone());
-    let range = range_miss::around(&transaction.order, &transaction.facts);
-    let order = fetch::Order {
+    let range = range_miss::around(&transaction.request, &transaction.facts);
+    let spec = fetch::FetchSpec {
         known: Some(known.clone()),
         on_error,
-        ..fetch_order(transaction, place.clone(), replaces, range)
+        ..fetch_spec(transaction, place.clone(), replaces, range)
     };
-    match begin(transaction, order, flight).await {
+    match begin(transaction, spec, flight).await {
         Ok(came) if on_error == OnError::ServeIfError && is_failure(&came) => {
             Ok(stale(transaction, forward, known))
         }
@@ -118,13 +118,13 @@ pub(super) fn revalidate(
         alias: None,
     };
     let replaces = Some(hit.clone());
-    let order = fetch::Order {
+    let spec = fetch::FetchSpec {
         informational: None,
         background: true,
         known: Some(known),
         // What may be served for a while yet does not give way to an error.
         on_error: OnError::ServeIfError,
-        ..fetch_order(transaction, place.clone(), replaces, None)
+        ..fetch_spec(transaction, place.clone(), replaces, None)
     };
-    revalidate_in_background(&transaction.connection.worker, order);
+    revalidate_in_background(&transaction.connection.worker, spec);
 }
