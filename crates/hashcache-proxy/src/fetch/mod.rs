@@ -23,7 +23,7 @@ mod spec;
 pub(crate) mod variant;
 
 pub(crate) use self::fields::{passed_on, upstream_fields};
-pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Known, Reply, is_error};
+pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
 
 use std::rc::Rc;
 
@@ -84,13 +84,13 @@ pub(crate) async fn fetch(
     worker.common.collapse.took(&origin, exchange.head_time);
     hint_clock(&worker, &spec.endpoint, &exchange, came);
     let status = exchange.response.status();
-    if status == StatusCode::NOT_MODIFIED && (spec.known.is_some() || spec.choices.is_some()) {
+    if status == StatusCode::NOT_MODIFIED && (spec.selected.is_some() || spec.choices.is_some()) {
         match spoken_of(&worker, &mut spec, exchange.response.headers()).await {
-            Some(known) => {
+            Some(selected) => {
                 let times = (asked, came);
                 let tell = (flight, reply, &tally);
                 let as_of = intents.drawn();
-                confirm(&worker, &spec, (known, as_of), exchange, times, tell).await;
+                confirm(&worker, &spec, (selected, as_of), exchange, times, tell).await;
             }
             None => {
                 // It speaks of another response than ours: ask once more, without conditions.
@@ -138,7 +138,7 @@ pub(crate) async fn fetch(
         }
         Judged::Pass(why) => {
             // An error instead of a validation says nothing about what the next one brings.
-            let validated = spec.known.is_some() && is_error(status);
+            let validated = spec.selected.is_some() && is_error(status);
             if let Some(flight) = flight.filter(|_| !validated) {
                 flight.not_shared(&origin, Instant::now());
             }
@@ -161,11 +161,11 @@ async fn spoken_of(
     worker: &Rc<Worker>,
     spec: &mut FetchSpec,
     not_modified: &HeaderMap,
-) -> Option<Known> {
-    let (known, choices) = (spec.known.take(), spec.choices.take());
-    if let Some(known) = known {
-        let confirms = not_modified_confirms(&known.stored.fields, not_modified);
-        return confirms.then_some(known);
+) -> Option<SelectedResponse> {
+    let (selected, choices) = (spec.selected.take(), spec.choices.take());
+    if let Some(selected) = selected {
+        let confirms = not_modified_confirms(&selected.stored.fields, not_modified);
+        return confirms.then_some(selected);
     }
     chosen(worker, spec, &choices?, not_modified).await
 }
@@ -178,8 +178,8 @@ async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Exchange, SendFail
         spec.version,
         Upgrading::No,
     );
-    if let Some(known) = &spec.known {
-        set_validators(&mut fields, &known.stored.facts, &known.stored.fields);
+    if let Some(selected) = &spec.selected {
+        set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
     } else if let Some(choices) = &spec.choices {
         choices.set_choices(&mut fields);
     }

@@ -32,7 +32,7 @@ pub(crate) struct FetchSpec {
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
     /// What is stored and to be confirmed.
-    pub(crate) known: Option<Known>,
+    pub(crate) selected: Option<SelectedResponse>,
     /// Other variants that are stored: which of them, if any, is the answer?
     pub(crate) choices: Option<VariantTable>,
     /// What is known is good for if upstream answers with an error.
@@ -57,7 +57,7 @@ pub(crate) enum Extent {
 
 /// A stored response that is being validated.
 #[derive(Clone)]
-pub(crate) struct Known {
+pub(crate) struct SelectedResponse {
     pub(crate) hit: Hit,
     pub(crate) stored: StoredResponse,
     pub(crate) place: Place,
@@ -96,7 +96,10 @@ pub(crate) enum Fetched {
         peer: SocketAddr,
     },
     /// What was stored is good again, with these fields.
-    Confirmed { known: Box<Known>, peer: SocketAddr },
+    Confirmed {
+        selected: Box<SelectedResponse>,
+        peer: SocketAddr,
+    },
 }
 
 /// The answer to whoever ordered.

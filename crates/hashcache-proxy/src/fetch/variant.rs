@@ -14,7 +14,7 @@ use hashcache::{Hit, Intent, Updated, Version};
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
-use super::spec::{FetchSpec, Known};
+use super::spec::{FetchSpec, SelectedResponse};
 use crate::share::Network;
 use crate::store::{self, Place, StoredResponse};
 use crate::upstream::Exchange;
@@ -273,7 +273,7 @@ pub(super) async fn chosen(
     spec: &FetchSpec,
     choices: &VariantTable,
     not_modified: &HeaderMap,
-) -> Option<Known> {
+) -> Option<SelectedResponse> {
     let row = choices.chosen(not_modified.get(ETAG))?;
     let place = spec.place.clone().within(choices, row.place);
     let found = store::find(&worker.cache, &place.name).await;
@@ -297,7 +297,7 @@ pub(super) async fn chosen(
         client: spec.share.network().tag(choices.nonce()),
         ..row.clone()
     };
-    Some(Known {
+    Some(SelectedResponse {
         hit,
         stored,
         place,
@@ -305,7 +305,7 @@ pub(super) async fn chosen(
     })
 }
 
-impl Known {
+impl SelectedResponse {
     /// The row by which this response answers requests like the one that confirmed it.
     pub(super) fn new_row(&self) -> Option<NewRow> {
         let (nonce, row) = (self.place.nonce?, self.alias.clone()?);

@@ -22,7 +22,7 @@ use super::transaction::{Fetch, Found, Next, Served, Transaction, Why};
 use crate::access_log::Outcome;
 use crate::collapse::{Flight, Part, Told, listen};
 use crate::failure::Failure;
-use crate::fetch::{self, Extent, Fetched, Known};
+use crate::fetch::{self, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
 use crate::store::Place;
@@ -132,7 +132,7 @@ pub(super) fn fetch_spec(
         place,
         fields: request.fields.clone(),
         version: request.version,
-        known: None,
+        selected: None,
         choices: None,
         on_error: OnError::Fail,
         replaces,
@@ -242,12 +242,12 @@ pub(super) fn fetched(
             let body = Body::passed(body, note.tally(), metrics);
             Next::Answer(Response::from_parts(head, body))
         }
-        Fetched::Confirmed { known, peer } => {
+        Fetched::Confirmed { selected, peer } => {
             note.upstream(Some(peer));
             note.outcome(Outcome::Revalidated);
-            let Known {
+            let SelectedResponse {
                 hit, stored, place, ..
-            } = *known;
+            } = *selected;
             let status = Some(StatusCode::NOT_MODIFIED);
             Next::Serve(found(connection, (hit, stored, place), forward, status))
         }

@@ -43,7 +43,7 @@ use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::Known;
+use crate::fetch::SelectedResponse;
 use crate::fetch::counters::Tally;
 use crate::fetch::variant::with_objects;
 use crate::log_entry::Note;
@@ -218,8 +218,8 @@ async fn answer(connection: &Rc<Connection>, request: ClientRequest, note: &mut 
                 decide(&mut transaction, looked_up)?
             }
             Next::Serve(found) => hit::answer(&mut transaction, found).await?,
-            Next::Validate(known, forward, on_error) => {
-                validate::validate(&mut transaction, known, (forward, on_error)).await?
+            Next::Validate(selected, forward, on_error) => {
+                validate::validate(&mut transaction, selected, (forward, on_error)).await?
             }
             Next::Miss(place, why) => miss::miss(&mut transaction, place, why).await?,
             Next::Fetch(fetch) => miss::fetch(&mut transaction, fetch).await?,
@@ -288,13 +288,13 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
             Served::fresh(age, ttl)
         }
         Reuse::Validate { forward, on_error } => {
-            let known = Known {
+            let selected = SelectedResponse {
                 hit,
                 stored,
                 place,
                 alias: None,
             };
-            return Ok(Next::Validate(known, forward, on_error));
+            return Ok(Next::Validate(selected, forward, on_error));
         }
         Reuse::Miss { forward } => {
             let why = Why {

@@ -21,7 +21,7 @@ use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
-use crate::fetch::{self, Known};
+use crate::fetch::{self, SelectedResponse};
 use crate::log_entry::Note;
 use crate::upstream::{RequestBody, SendFailure, SendOptions};
 
@@ -123,13 +123,13 @@ async fn head_came(
         hit, stored, place, ..
     } = found
     {
-        let known = Known {
+        let selected = SelectedResponse {
             hit,
             stored,
             place,
             alias: None,
         };
-        confirm::head_came(&connection.worker, asked, &known, head, times).await;
+        confirm::head_came(&connection.worker, asked, &selected, head, times).await;
     }
 }
 

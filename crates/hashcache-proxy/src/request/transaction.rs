@@ -22,7 +22,7 @@ use super::body::Body;
 use crate::collapse::Flight;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::Known;
+use crate::fetch::SelectedResponse;
 use crate::in_flight_ranges::Awaited;
 use crate::log_entry::Note;
 use crate::store::{Place, StoredResponse};
@@ -54,7 +54,7 @@ pub(super) enum Next {
     /// Answer from a stored response that satisfies the request.
     Serve(Found),
     /// Ask upstream whether a stored response is still good.
-    Validate(Known, Forward, OnError),
+    Validate(SelectedResponse, Forward, OnError),
     /// Join the fetch of another request, or begin one.
     Miss(Place, Why),
     /// Fetch; the response is stored if it may be.

@@ -21,20 +21,20 @@ use crate::access_log::Outcome;
 use crate::collapse::{Part, Told, listen};
 use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
-use crate::fetch::{self, Fetched, Known, is_error};
+use crate::fetch::{self, Fetched, SelectedResponse, is_error};
 use crate::store::{Place, StoredResponse};
 
 /// Asks upstream whether a stored response is still good.
 pub(super) async fn validate(
     transaction: &mut Transaction<'_>,
-    known: Known,
+    selected: SelectedResponse,
     (forward, on_error): (Forward, OnError),
 ) -> Result<Next, Failure> {
     let is_get = transaction.facts.method == MethodKind::Get;
     if transaction.facts.method == MethodKind::Head {
-        return head(transaction, known, (forward, on_error)).await;
+        return head(transaction, selected, (forward, on_error)).await;
     }
-    let place = known.place.clone();
+    let place = selected.place.clone();
     let collapse = &transaction.connection.worker.common.collapse;
     let shares = is_get && !transaction.request.fields.contains_key(AUTHORIZATION);
     let flight = match shares.then(|| collapse.join(&place.name, Instant::now())) {
@@ -55,32 +55,32 @@ pub(super) async fn validate(
         _ => None,
     };
     transaction.note.outcome(outcome_of(forward));
-    let replaces = Some(known.hit.clone());
+    let replaces = Some(selected.hit.clone());
     let range = range_miss::around(&transaction.request, &transaction.facts);
     let spec = fetch::FetchSpec {
-        known: Some(known.clone()),
+        selected: Some(selected.clone()),
         on_error,
         ..fetch_spec(transaction, place.clone(), replaces, range)
     };
     match begin(transaction, spec, flight).await {
         Ok(came) if on_error == OnError::ServeIfError && is_failure(&came) => {
-            Ok(stale(transaction, forward, known))
+            Ok(stale(transaction, forward, selected))
         }
         Ok(came) => Ok(fetched(transaction, place, came, forward)),
         Err(failure) if on_error != OnError::Fail => {
             transaction.note.mention(&failure);
-            Ok(stale(transaction, forward, known))
+            Ok(stale(transaction, forward, selected))
         }
         Err(failure) => Err(failure),
     }
 }
 
 /// The stored response, because upstream failed.
-fn stale(transaction: &mut Transaction<'_>, forward: Forward, known: Known) -> Next {
+fn stale(transaction: &mut Transaction<'_>, forward: Forward, selected: SelectedResponse) -> Next {
     transaction.note.outcome(Outcome::StaleIfError);
-    let Known {
+    let SelectedResponse {
         hit, stored, place, ..
-    } = known;
+    } = selected;
     let connection = transaction.connection;
     Next::Serve(found(connection, (hit, stored, place), forward, None))
 }
@@ -92,7 +92,7 @@ fn is_failure(fetched: &Fetched) -> bool {
 /// Sends a HEAD upstream; `pass` compares its answer with what is stored.
 async fn head(
     transaction: &mut Transaction<'_>,
-    known: Known,
+    selected: SelectedResponse,
     (forward, on_error): (Forward, OnError),
 ) -> Result<Next, Failure> {
     let answer = pass::pass(transaction.without_body(), forward).await;
@@ -101,7 +101,7 @@ async fn head(
         Ok(response) if on_error == OnError::ServeIfError && is_error(response.status()) => {}
         answer => return answer.map(Next::Answer),
     }
-    Ok(stale(transaction, forward, known))
+    Ok(stale(transaction, forward, selected))
 }
 
 /// Has a stale response validated that is served meanwhile.
@@ -111,7 +111,7 @@ pub(super) fn revalidate(
     hit: &Hit,
     stored: &StoredResponse,
 ) {
-    let known = Known {
+    let selected = SelectedResponse {
         hit: hit.clone(),
         stored: stored.clone(),
         place: place.clone(),
@@ -121,7 +121,7 @@ pub(super) fn revalidate(
     let spec = fetch::FetchSpec {
         informational: None,
         background: true,
-        known: Some(known),
+        selected: Some(selected),
         // What may be served for a while yet does not give way to an error.
         on_error: OnError::ServeIfError,
         ..fetch_spec(transaction, place.clone(), replaces, None)
