@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::intercept::Wanted;
-use crate::intercept::refusals::Who;
+use crate::intercept::refusals::ClientProgram;
 use crate::share::{Allowance, Held};
 use crate::wire::{self, Ending, Protocol, Socket};
 use crate::worker::Worker;
@@ -57,18 +57,23 @@ pub(crate) struct Within {
     /// All of them are for this one.
     pub(crate) authority: Authority,
     wanted: Wanted,
-    pub(crate) who: Who,
+    pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
     /// TLS and HTTP/2 take it, also when another protocol follows.
     _memory: Held,
 }
 
 impl Within {
-    pub(crate) fn new(authority: Authority, wanted: Wanted, who: Who, memory: Held) -> Self {
+    pub(crate) fn new(
+        authority: Authority,
+        wanted: Wanted,
+        program: ClientProgram,
+        memory: Held,
+    ) -> Self {
         Self {
             authority,
             wanted,
-            who,
+            program,
             has_asked: Cell::new(false),
             _memory: memory,
         }
@@ -87,8 +92,10 @@ impl Within {
     /// A request has come: this client believes us.
     pub(crate) fn asked(&self, worker: &Worker) {
         if !self.has_asked.replace(true) && !self.is_self_test() {
-            let known = &worker.common.intercept;
-            known.learned.asked(&self.who, Instant::now());
+            let intercept_state = &worker.common.intercept;
+            intercept_state
+                .refusals
+                .asked(&self.program, Instant::now());
         }
     }
 }

@@ -20,7 +20,7 @@ use hashcache_http::{
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::intercept::{Interceptor, Known};
+use crate::intercept::{InterceptState, Interceptor};
 use crate::limits::Limits;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
@@ -45,7 +45,7 @@ pub(crate) struct Common {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
     /// What is known of hosts and clients whose TLS may end here.
-    pub(crate) intercept: Arc<Known>,
+    pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) purger: Purger,
     pub(crate) related: Related,

@@ -24,7 +24,7 @@ use crate::connection::{Connection, Within};
 use crate::failure::Failure;
 use crate::intercept::client_hello::Hello;
 use crate::intercept::peek::peek;
-use crate::intercept::refusals::Who;
+use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, Interceptor, PEEK_TIME, Reason, Wanted, suits};
 use crate::log_entry::{Note, TunnelNote};
 use crate::share::Held;
@@ -183,7 +183,7 @@ async fn decide(
         }
         Err(reason) => Err(reason),
     };
-    let (who, acceptor) = match able {
+    let (program, acceptor) = match able {
         Ok(able) => able,
         Err(reason) => {
             return Decided::Tunnel(Tunnel {
@@ -195,7 +195,7 @@ async fn decide(
         }
     };
     drop(upstream);
-    let learned = &worker.common.intercept.learned;
+    let refusals = &worker.common.intercept.refusals;
     let is_origin = candidate.wanted == Wanted::Origin;
     let shaking = timeout(worker.limits.head_time, shake(client, acceptor)).await;
     let shaken = shaken_in_time(shaking);
@@ -204,7 +204,7 @@ async fn decide(
             let Candidate {
                 to, wanted, memory, ..
             } = candidate;
-            let within = Rc::new(Within::new(to.authority, wanted, who, memory));
+            let within = Rc::new(Within::new(to.authority, wanted, program, memory));
             Decided::Ours(Ours {
                 socket,
                 protocol,
@@ -217,8 +217,8 @@ async fn decide(
             match handshake {
                 // By a wrong clock our certificate ends too early for everybody.
                 _ if !is_origin || worker.common.clock.suspect() => {}
-                Handshake::Refused => learned.refused(&who, Instant::now()),
-                Handshake::Left => learned.left(&who, Instant::now()),
+                Handshake::Refused => refusals.refused(&program, Instant::now()),
+                Handshake::Left => refusals.left(&program, Instant::now()),
                 Handshake::Finished | Handshake::Failed => {}
             }
             Decided::Broken(handshake)
@@ -251,15 +251,15 @@ impl Candidate {
         connection: &Connection,
         hello: &Hello,
         upstream: &mut Option<TcpStream>,
-    ) -> Result<(Who, tokio_rustls::TlsAcceptor), Reason> {
+    ) -> Result<(ClientProgram, tokio_rustls::TlsAcceptor), Reason> {
         let common = &worker.common;
-        let who = Who {
+        let program = ClientProgram {
             client: connection.client.ip(),
             host: self.host.clone(),
             fingerprint: hello.fingerprint,
         };
         let is_origin = self.wanted == Wanted::Origin;
-        if is_origin && common.intercept.learned.tunnels(&who, Instant::now()) {
+        if is_origin && common.intercept.refusals.tunnels(&program, Instant::now()) {
             return Err(Reason::Learned);
         }
         let not_after = match self.verified_until(worker) {
@@ -274,7 +274,7 @@ impl Candidate {
             debug!(host = %self.host, %error, "no certificate for a host");
             Reason::NoLeaf
         })?;
-        Ok((who, acceptor))
+        Ok((program, acceptor))
     }
 
     /// Verifies the host by a connection that serves nothing else.
@@ -292,8 +292,8 @@ impl Candidate {
             }
             Unverified::WantsCertificate => Reason::ClientCertificate,
         })?;
-        let known = &common.intercept;
-        known
+        let intercept_state = &common.intercept;
+        intercept_state
             .verified
             .note(&self.to.authority, not_after, common.now());
         Ok(not_after)
@@ -349,8 +349,10 @@ impl Ours {
         // Whom we told to stop may have had no time to ask.
         let is_stopping = *connection.stopping.borrow();
         if !within.has_asked.get() && !within.is_self_test() && !is_stopping {
-            let known = &worker.common.intercept;
-            known.learned.silent(&within.who, Instant::now());
+            let intercept_state = &worker.common.intercept;
+            intercept_state
+                .refusals
+                .silent(&within.program, Instant::now());
         }
     }
 }

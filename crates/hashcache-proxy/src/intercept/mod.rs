@@ -42,10 +42,10 @@ use tokio_rustls::TlsAcceptor;
 use self::authority::{Authority, AuthorityError};
 use self::client_hello::{Hello, Inside};
 use self::hosts::Hosts;
-use self::refusals::Learned;
+use self::refusals::Refusals;
 use crate::clock::Clock;
 use crate::tls::{OurTime, provider};
-use crate::upstream::verified_hosts::Verified;
+use crate::upstream::verified_hosts::VerifiedHosts;
 
 /// That TLS is to end here, as an operator says it.
 #[derive(Clone, Debug)]
@@ -58,9 +58,9 @@ pub struct Intercept {
 
 /// What is known of hosts and clients; one for all cores, and no reload changes it.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    pub(crate) verified: Arc<Verified>,
-    pub(crate) learned: Learned,
+pub(crate) struct InterceptState {
+    pub(crate) verified: Arc<VerifiedHosts>,
+    pub(crate) refusals: Refusals,
 }
 
 /// Who ends TLS; made anew by a reload.

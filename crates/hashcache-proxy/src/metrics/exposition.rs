@@ -22,7 +22,7 @@ use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::intercept::{Handshake, Known, Reason};
+use crate::intercept::{Handshake, InterceptState, Reason};
 use crate::upstream::UpstreamFigures;
 
 /// Asks the engine for its figures; called at every scrape.
@@ -38,7 +38,7 @@ pub(crate) struct Exposition {
     log: Arc<AccessLog>,
     engine: Arc<AskEngine>,
     upstream: Arc<AskUpstream>,
-    known: Arc<Known>,
+    intercept_state: Arc<InterceptState>,
     start_seconds: u64,
 }
 
@@ -58,14 +58,17 @@ impl Exposition {
             log,
             engine: Arc::new(engine),
             upstream: Arc::new(upstream),
-            known: Arc::default(),
+            intercept_state: Arc::default(),
             start_seconds,
         }
     }
 
     /// The same with what is known of hosts and clients whose TLS may end here.
-    pub(crate) fn with_known(self, known: Arc<Known>) -> Self {
-        Self { known, ..self }
+    pub(crate) fn with_intercept_state(self, intercept_state: Arc<InterceptState>) -> Self {
+        Self {
+            intercept_state,
+            ..self
+        }
     }
 
     /// The text of `/metrics`.
@@ -128,7 +131,7 @@ impl Exposition {
     /// What became of CONNECTs, and who refuses our certificates: the latest of them.
     fn intercept(&self) -> Value {
         let now = Instant::now();
-        let (count, latest) = self.known.learned.refusers(REFUSERS_SHOWN, now);
+        let (count, latest) = self.intercept_state.refusals.refusers(REFUSERS_SHOWN, now);
         let latest: Vec<Value> = latest
             .into_iter()
             .map(|refuser| {
@@ -148,7 +151,7 @@ impl Exposition {
             .collect();
         json!({
             "handshakes": handshakes,
-            "verified_hosts": self.known.verified.len(),
+            "verified_hosts": self.intercept_state.verified.len(),
             "refusing_clients": count,
             "refusing": latest,
         })
@@ -177,7 +180,9 @@ impl Exposition {
     }
 
     fn tally(&self, name: &str) -> u64 {
-        let at = TALLIES.iter().position(|(_, known)| *known == name);
+        let at = TALLIES
+            .iter()
+            .position(|(_, intercept_state)| *intercept_state == name);
         at.map_or(0, |at| self.metrics.sum(|worker| &worker.requests[at]))
     }
 
@@ -460,7 +465,7 @@ impl Exposition {
             "reason",
             reasons.map(|(at, (_, name))| (*name, metrics.sum(|it| &it.not_intercepted[at]))),
         )?;
-        let (refusing, _) = self.known.learned.refusers(0, Instant::now());
+        let (refusing, _) = self.intercept_state.refusals.refusers(0, Instant::now());
         page.gauge(
             "hashcache_refusing_clients",
             "Clients that refuse the proxy's certificate for a host and get tunnels",
@@ -469,7 +474,7 @@ impl Exposition {
         page.gauge(
             "hashcache_verified_hosts",
             "Hosts whose certificate was verified within a week",
-            self.known.verified.len() as u64,
+            self.intercept_state.verified.len() as u64,
         )?;
         match metrics.authority_ends.load(Relaxed) {
             0 => Ok(()),

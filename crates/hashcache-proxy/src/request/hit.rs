@@ -222,17 +222,18 @@ fn draft(
     stored: &StoredResponse,
 ) -> Draft {
     let StoredResponse {
-        facts: known,
+        facts: stored_facts,
         fields,
         ..
     } = stored;
     if facts.has_condition
-        && evaluate_conditions(&request.fields, known, fields, now) == ConditionOutcome::NotModified
+        && evaluate_conditions(&request.fields, stored_facts, fields, now)
+            == ConditionOutcome::NotModified
     {
         return Draft::new(StatusCode::NOT_MODIFIED, not_modified_fields(fields));
     }
     let range = match facts.has_range && facts.method == MethodKind::Get {
-        true => answer_range(&request.fields, known, fields, length, now),
+        true => answer_range(&request.fields, stored_facts, fields, length, now),
         false => RangeAnswer::Whole,
     };
     match range {
@@ -240,7 +241,7 @@ fn draft(
             several(&ranges, length, fields)
         }
         RangeAnswer::Whole | RangeAnswer::Parts(_) => {
-            let mut draft = Draft::new(known.status, fields.clone());
+            let mut draft = Draft::new(stored_facts.status, fields.clone());
             if facts.method == MethodKind::Head {
                 let fields = draft.response.headers_mut();
                 fields.insert(CONTENT_LENGTH, HeaderValue::from(length));

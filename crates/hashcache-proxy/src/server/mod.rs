@@ -42,7 +42,7 @@ use crate::access_log::AccessLog;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::intercept::Known;
+use crate::intercept::InterceptState;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
 use crate::page_groups::Related;
 use crate::purge::Purger;
@@ -53,7 +53,7 @@ use crate::upstream::dns::{NameServers, Names};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::Unreached;
-use crate::upstream::verified_hosts::Verified;
+use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
 
@@ -92,10 +92,10 @@ pub fn run<E: std::fmt::Display>(
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
     account(interceptor.as_deref(), &cache, &metrics);
-    let verified = Arc::new(Verified::load(state.verified));
-    let known = Arc::new(Known {
+    let verified = Arc::new(VerifiedHosts::load(state.verified));
+    let intercept_state = Arc::new(InterceptState {
         verified: Arc::clone(&verified),
-        ..Known::default()
+        ..InterceptState::default()
     });
     let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
@@ -114,7 +114,7 @@ pub fn run<E: std::fmt::Display>(
         ..shared
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
-    let exposition = exposition.with_known(Arc::clone(&known));
+    let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
     let live = Live::new(&settings, 0, &own, shared, (identity, interceptor));
     let site = match &settings.mode {
         Mode::Forward => None,
@@ -131,7 +131,7 @@ pub fn run<E: std::fmt::Display>(
         listen: listen.clone(),
         admin: admin_address,
         clock: Arc::clone(&clock),
-        intercept: known,
+        intercept: intercept_state,
         shares: Shares::new(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,

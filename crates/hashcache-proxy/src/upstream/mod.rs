@@ -59,7 +59,7 @@ use self::permits::{Place, Places};
 use self::pool::{Line, Pool};
 use self::tls::{Offer, Trust};
 use self::unreachable::Unreached;
-use self::verified_hosts::Verified;
+use self::verified_hosts::VerifiedHosts;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::share::Share;
@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     /// Whose certificates are good.
     pub(crate) trust: Trust,
     /// Whose certificates were found good.
-    pub(crate) verified: Arc<Verified>,
+    pub(crate) verified: Arc<VerifiedHosts>,
     /// Places for busy connections.
     pub(crate) places: Places,
     /// Bounds on time and memory.
@@ -96,7 +96,7 @@ pub(crate) struct Shared {
 pub(crate) struct Upstream {
     connector: Connector,
     trust: Trust,
-    verified: Arc<Verified>,
+    verified: Arc<VerifiedHosts>,
     places: Places,
     pool: Rc<Pool>,
     trunks: Rc<Trunks>,
