@@ -148,17 +148,17 @@ impl Admin {
     /// What is said to a request that came to our address `local`, but not for us.
     fn refusal(&self, head: &http::request::Parts, local: SocketAddr) -> Option<Response<Bytes>> {
         match authority(head) {
-            Authority::Named(authority) if is_ours(authority, local.ip()) => None,
+            RequestAuthority::Named(authority) if is_ours(authority, local.ip()) => None,
             // No browser speaks HTTP/1.0, but some health checks do, without a Host.
-            Authority::Missing if head.version == Version::HTTP_10 => None,
-            Authority::Named(_) => Some(plain(
+            RequestAuthority::Missing if head.version == Version::HTTP_10 => None,
+            RequestAuthority::Named(_) => Some(plain(
                 StatusCode::MISDIRECTED_REQUEST,
                 format!(
                     "this is the admin listener; use the host localhost or {}\n",
                     local.ip()
                 ),
             )),
-            Authority::Missing | Authority::Malformed => Some(plain(
+            RequestAuthority::Missing | RequestAuthority::Malformed => Some(plain(
                 StatusCode::BAD_REQUEST,
                 "the request needs exactly one Host field\n".to_owned(),
             )),
@@ -228,24 +228,24 @@ impl Open {
 }
 
 /// Whom a request says it wants.
-enum Authority<'a> {
+enum RequestAuthority<'a> {
     Named(&'a str),
     Missing,
     Malformed,
 }
 
 /// The target's authority wins over Host, as everywhere; more than one Host is none.
-fn authority(head: &http::request::Parts) -> Authority<'_> {
+fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (None, _) => return Authority::Missing,
-        (Some(_), Some(_)) => return Authority::Malformed,
+        (None, _) => return RequestAuthority::Missing,
+        (Some(_), Some(_)) => return RequestAuthority::Malformed,
         (Some(host), None) => host,
     };
     match (head.uri.authority(), host.to_str()) {
-        (Some(authority), _) => Authority::Named(authority.as_str()),
-        (None, Ok(host)) => Authority::Named(host),
-        (None, Err(_)) => Authority::Malformed,
+        (Some(authority), _) => RequestAuthority::Named(authority.as_str()),
+        (None, Ok(host)) => RequestAuthority::Named(host),
+        (None, Err(_)) => RequestAuthority::Malformed,
     }
 }
 

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
-use crate::intercept::Wanted;
+use crate::intercept::InterceptKind;
 use crate::intercept::refusals::ClientProgram;
-use crate::share::{Allowance, Held};
+use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Protocol, Socket};
 use crate::worker::Worker;
 
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     /// Why this client is served nothing, if it is.
     pub(crate) denied: Option<Failure>,
     /// Whose requests these are, where TLS to a host ended here.
-    pub(crate) within: Option<Rc<Within>>,
+    pub(crate) intercepted: Option<Rc<InterceptedFor>>,
     /// Tells who serves requests to end with the one under way.
     pub(crate) stopping: watch::Receiver<bool>,
     /// Tells tunnels that the time to end has come.
@@ -53,26 +53,26 @@ pub(crate) type ServeInside = fn(
 ) -> Pin<Box<dyn Future<Output = Ending>>>;
 
 /// Whose requests come on an intercepted connection.
-pub(crate) struct Within {
+pub(crate) struct InterceptedFor {
     /// All of them are for this one.
     pub(crate) authority: Authority,
-    wanted: Wanted,
+    kind: InterceptKind,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
     /// TLS and HTTP/2 take it, also when another protocol follows.
-    _memory: Held,
+    _memory: ShareReservation,
 }
 
-impl Within {
+impl InterceptedFor {
     pub(crate) fn new(
         authority: Authority,
-        wanted: Wanted,
+        kind: InterceptKind,
         program: ClientProgram,
-        memory: Held,
+        memory: ShareReservation,
     ) -> Self {
         Self {
             authority,
-            wanted,
+            kind,
             program,
             has_asked: Cell::new(false),
             _memory: memory,
@@ -86,7 +86,7 @@ impl Within {
 
     /// Whether the proxy answers all of it by itself.
     pub(crate) fn is_self_test(&self) -> bool {
-        self.wanted == Wanted::SelfTest
+        self.kind == InterceptKind::SelfTest
     }
 
     /// A request has come: this client believes us.

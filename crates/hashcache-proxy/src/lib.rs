@@ -40,7 +40,7 @@ mod page;
 mod state_file;
 
 pub use intercept::Intercept;
-pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
+pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};

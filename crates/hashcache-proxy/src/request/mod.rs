@@ -122,9 +122,9 @@ async fn serve(
     }
     strip(&mut request)?;
     let common = &connection.worker.common;
-    if let Some(within) = &connection.within {
-        within.asked(&connection.worker);
-        note.set_authority(within.host_field());
+    if let Some(intercepted) = &connection.intercepted {
+        intercepted.asked(&connection.worker);
+        note.set_authority(intercepted.host_field());
     }
     if common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
@@ -148,20 +148,20 @@ async fn serve(
     };
     note.set_target(&target, scheme);
     if connection
-        .within
+        .intercepted
         .as_ref()
         .is_some_and(|it| it.is_self_test())
     {
         return Ok(own::self_test(note));
     }
-    if connection.within.is_none() && own::is_self_test(connection, &target.authority) {
+    if connection.intercepted.is_none() && own::is_self_test(connection, &target.authority) {
         return Ok(own::self_test(note));
     }
     if request.method().as_str() == "PURGE" {
         let (space, target) = mirrored::purged(connection, &target);
         return purge::answer(connection, &request, (space, &target), note).await;
     }
-    let names_host = common.accelerated().is_none() && connection.within.is_none();
+    let names_host = common.accelerated().is_none() && connection.intercepted.is_none();
     if names_host {
         not_admin(connection, &target.authority)?;
     }
@@ -233,7 +233,7 @@ async fn answer(connection: &Rc<Connection>, request: ClientRequest, note: &mut 
 fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     let (connection, request) = (transaction.connection, &transaction.request);
     // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
-    if request.space == Space::Own && connection.within.is_none() {
+    if request.space == Space::Own && connection.intercepted.is_none() {
         let ports = &connection.worker.common.live().ports;
         check_port(ports, request.target.authority.port)?;
     }

@@ -56,16 +56,16 @@ pub(super) fn parse(
             other => other,
         });
     }
-    let Some(within) = &connection.within else {
+    let Some(intercepted) = &connection.intercepted else {
         return parse_target(request.method(), text, host, connection.scheme)
             .map_err(target_failure);
     };
     // HTTP/1.0 need not say what the CONNECT has said.
-    let named = within.host_field();
+    let named = intercepted.host_field();
     let host = host.or(Some(&*named));
     let named = parse_target(request.method(), text, host, Scheme::Https);
     let named = named.map_err(target_failure)?;
-    match refusal(within, &named) {
+    match refusal(intercepted, &named) {
         Some(failure) => Err(failure),
         None => Ok(named),
     }

@@ -33,7 +33,7 @@ use crate::metrics::{Limit, WorkerMetrics};
 use crate::page::{self, PageContext, Reader};
 use crate::request;
 use crate::settings::{Settings, Speaks};
-use crate::share::{Allowance, Held, Network};
+use crate::share::{Allowance, Network, ShareReservation};
 use crate::wire::{self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES};
 use crate::worker::{Common, Worker};
 
@@ -199,7 +199,7 @@ impl Core {
             },
             client,
             local,
-            within: None,
+            intercepted: None,
             stopping: stopping.clone(),
             drained,
             serve_inside,
@@ -338,7 +338,7 @@ struct Counted {
     counts: Arc<Counts>,
     client: Network,
     bytes: u64,
-    _memory: Held,
+    _memory: ShareReservation,
 }
 
 impl Counts {

@@ -16,7 +16,7 @@ use hashcache_http::Authority;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::Failure;
-use crate::share::{Network, Share, Taken};
+use crate::share::{Network, Share, ShareGuard};
 
 /// The caps; one for the process.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ struct Shared {
 pub(crate) struct Place {
     _all: OwnedSemaphorePermit,
     _turns: Vec<Turn>,
-    _memory: Option<Taken>,
+    _memory: Option<ShareGuard>,
 }
 
 /// What is bounded beside all places together.

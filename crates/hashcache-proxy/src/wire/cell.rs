@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::head::{Content, Form, Refusal};
 use super::socket::Socket;
 use crate::failure::Failure;
-use crate::share::{Allowance, Held, UnfinishedHead};
+use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// What the service is to answer next.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ pub(crate) struct Cell {
     /// While the head of a request has begun and is not complete.
     unfinished: cell::RefCell<Option<UnfinishedHead>>,
     /// Memory for what waits to be sent, until it is.
-    sending: cell::RefCell<Option<Held>>,
+    sending: cell::RefCell<Option<ShareReservation>>,
     /// Flags and deadlines that `stream` sets and `serve` acts on, or the other way round.
     pub(super) signals: Signals,
 }
@@ -286,24 +286,24 @@ impl Cell {
 /// For `stream` and `serve`.
 impl Cell {
     /// Sets memory aside for something a client may hold for long; an error when there is none.
-    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_bulk(wide(bytes)))
     }
 
     /// The same while half of the budget is free.
-    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_spare(wide(bytes)))
     }
 
     /// The same as long as anything is free.
-    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve(wide(bytes)))
     }
 
     fn reserve_by(
         &self,
-        reserve: impl FnOnce(&Allowance) -> Option<Held>,
-    ) -> Result<Option<Held>, NoMemory> {
+        reserve: impl FnOnce(&Allowance) -> Option<ShareReservation>,
+    ) -> Result<Option<ShareReservation>, NoMemory> {
         match &self.allowance {
             Some(allowance) => reserve(allowance).map(Some).ok_or(NoMemory),
             None => Ok(None),

@@ -30,7 +30,7 @@ use super::ending::Ending;
 use super::socket::Socket;
 use super::stream::{NARROW, Peer, Stream};
 use crate::limits::Limits;
-use crate::share::Held;
+use crate::share::ShareReservation;
 
 /// Serves `socket` until one side is done. `service` is called once a request and must take the
 /// request's head from `cell`. When `stopping` becomes true (or its sender goes), the current
@@ -117,7 +117,7 @@ where
 }
 
 /// Memory for hyper and what it calls, while there is a hyper.
-struct Active(#[expect(dead_code, reason = "held until dropped")] Option<Held>);
+struct Active(#[expect(dead_code, reason = "held until dropped")] Option<ShareReservation>);
 
 impl Active {
     /// As soon as half of the budget is spent, a connection does not keep this between two

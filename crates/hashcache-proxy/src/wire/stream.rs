@@ -25,7 +25,7 @@ use super::head::{Checked, Form, HeadLimits, Refusal, refuse};
 use super::inbound::{HeadStep, Inbound};
 use super::socket::Socket;
 use crate::limits::Limits;
-use crate::share::Held;
+use crate::share::ShareReservation;
 
 /// One client's connection, as hyper sees it.
 pub(super) struct Stream {
@@ -36,9 +36,9 @@ pub(super) struct Stream {
     /// Read from the socket, not yet given on.
     held: BytesMut,
     /// What is set aside for `held`.
-    held_memory: Option<Held>,
+    held_memory: Option<ShareReservation>,
     /// What is set aside for the head of the request that is being answered.
-    head_memory: Option<Held>,
+    head_memory: Option<ShareReservation>,
     /// `held` is the beginning of a head and not the end of it.
     starved: bool,
     /// A head that did not fit into hyper's buffer.

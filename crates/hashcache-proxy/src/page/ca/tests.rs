@@ -4,17 +4,22 @@ use super::super::tests::text;
 use super::*;
 use crate::intercept::authority::MakeOptions;
 
-fn authority(name: &str, only: &[&str]) -> Authority {
+fn authority(name: &str, only: &[&str]) -> CertificateAuthority {
     let home = tempfile::tempdir().unwrap();
     let options = MakeOptions {
         name: name.to_owned(),
         only: only.iter().map(|&domain| domain.to_owned()).collect(),
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_250_000),
     };
-    Authority::make(&home.path().join("ca"), &options).unwrap()
+    CertificateAuthority::make(&home.path().join("ca"), &options).unwrap()
 }
 
-fn get(authority: &Authority, url: &str, path: &str, reader: Reader) -> Option<Response<Bytes>> {
+fn get(
+    authority: &CertificateAuthority,
+    url: &str,
+    path: &str,
+    reader: Reader,
+) -> Option<Response<Bytes>> {
     let url = url.parse().unwrap();
     let wanted = CaPage {
         authority,

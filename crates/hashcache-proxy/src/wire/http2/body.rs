@@ -23,7 +23,7 @@ use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
 use super::flow::{Entry, Flow, Turn, Wanted};
 use super::head::fields_size;
-use crate::share::{Held, PIECE_BYTES, Share, Taken};
+use crate::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
 
 /// The content of a client's request.
 pub(crate) struct ClientBody {
@@ -200,7 +200,7 @@ pub(super) struct Sending<B: Body> {
     bodiless: bool,
     complete: bool,
     broken: bool,
-    _memory: Option<Held>,
+    _memory: Option<ShareReservation>,
     pages: Pages,
 }
 
@@ -210,7 +210,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         mut response: Response<B>,
         cell: Rc<Cell>,
         turn: Rc<Turn>,
-        memory: Option<Held>,
+        memory: Option<ShareReservation>,
         share: Option<Share>,
     ) -> Response<Self> {
         let asked = cell.answer();
@@ -313,7 +313,7 @@ impl<B: Body> Drop for Sending<B> {
 /// complete for hyper and the stream's task has ended.
 struct Piece {
     bytes: Bytes,
-    _taken: Option<Taken>,
+    _taken: Option<ShareGuard>,
     _entry: Arc<Entry>,
 }
 
@@ -329,7 +329,7 @@ struct Pages {
     share: Option<Share>,
     /// How large it may be.
     bytes: u64,
-    taken: Option<Taken>,
+    taken: Option<ShareGuard>,
     retry: Option<Pin<Box<Sleep>>>,
 }
 

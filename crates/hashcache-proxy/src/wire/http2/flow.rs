@@ -24,7 +24,7 @@ use super::super::socket::Socket;
 use super::super::stream::Peer;
 use super::frames::{Budget, Frames, Seen};
 use crate::limits::Limits;
-use crate::share::{Allowance, Held, UnfinishedHead};
+use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// What is known about one connection.
 pub(super) struct Flow {
@@ -72,7 +72,7 @@ struct Tables {
     ended: Arc<AtomicUsize>,
     /// Entries beyond [`ENTRIES_FREE`] for which memory was set aside.
     paid: Cell<usize>,
-    memory: RefCell<Option<Held>>,
+    memory: RefCell<Option<ShareReservation>>,
 }
 
 /// A stream that h2 has an entry for: held by its task and by its content that h2 has not sent.
@@ -91,7 +91,7 @@ struct Unread {
     /// Requests whose content is wanted.
     wanted: usize,
     bytes: u64,
-    memory: Option<Held>,
+    memory: Option<ShareReservation>,
     reserved: u64,
 }
 
@@ -130,7 +130,7 @@ impl Flow {
 
     /// Memory for a stream that holds `bytes`; `None` when there is none. A client that asks again
     /// and again pays for it as for other frames that cost nothing.
-    pub(super) fn pay(&self, bytes: u64) -> Option<Option<Held>> {
+    pub(super) fn pay(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
         };
@@ -196,7 +196,7 @@ impl Flow {
     }
 
     /// Memory in the client's share; nothing where memory is not counted.
-    fn set_aside(&self, bytes: u64) -> Option<Option<Held>> {
+    fn set_aside(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
         };
@@ -327,7 +327,7 @@ impl Flow {
 }
 
 /// Adds `more` to what is held.
-fn join(held: &mut Option<Held>, more: Option<Held>) {
+fn join(held: &mut Option<ShareReservation>, more: Option<ShareReservation>) {
     match (held, more) {
         (Some(held), Some(more)) => held.join(more),
         (held @ None, more) => *held = more,

@@ -44,7 +44,7 @@ use super::ending::Ending;
 use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
 use crate::limits::Limits;
-use crate::share::{Allowance, Held};
+use crate::share::{Allowance, ShareReservation};
 
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::frames::PREFACE;
@@ -167,7 +167,7 @@ async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
     request: Request<Incoming>,
-    memory: Option<Held>,
+    memory: Option<ShareReservation>,
 ) -> Result<Response<Sending<B>>, h2::Error>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,
