@@ -299,14 +299,14 @@ pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
         let _ = drained.wait_for(|drained| *drained).await;
     };
     let idle_time = worker.limits.tunnel_idle_time;
-    let mut told = 0;
+    let mut reported = 0;
     let progress = |carried: Carried| {
-        note.write(worker, carried.to_client - told, false);
-        told = carried.to_client;
+        note.write(worker, carried.to_client - reported, false);
+        reported = carried.to_client;
     };
     let (carried, ended) = run(client, upstream, idle_time, stop, progress).await;
     let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
-    note.write(worker, carried.to_client - told, broke);
+    note.write(worker, carried.to_client - reported, broke);
     drop(held);
 }
 

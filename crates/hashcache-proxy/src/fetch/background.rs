@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::counters::Tally;
 use super::{FetchSpec, fetch};
-use crate::collapse::Part;
+use crate::collapse::Role;
 use crate::worker::Worker;
 
 /// Begins a validation that nobody waits for, unless one is under way or failed a moment ago.
@@ -24,13 +24,13 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
     let Some(counted) = collapse.in_background(BACKGROUND_MAX) else {
         return;
     };
-    let Part::Leader(flight) = collapse.join(&spec.place.name, now) else {
+    let Role::Leader(leader) = collapse.join(&spec.place.name, now) else {
         return;
     };
     let (reply, _) = oneshot::channel();
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
-        fetch(worker, spec, Some(flight), reply, Tally::default()).await;
+        fetch(worker, spec, Some(leader), reply, Tally::default()).await;
         drop(counted);
     });
 }

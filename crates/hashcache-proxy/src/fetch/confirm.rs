@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use super::counters::Tally;
 use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse};
 use super::variant::{add_row, change, change_as_of};
-use crate::collapse::Flight;
+use crate::collapse::Leader;
 use crate::store::StoredResponse;
 use crate::upstream::Exchange;
 use crate::worker::Worker;
@@ -38,11 +38,11 @@ pub(crate) async fn head_came(
     let name = &selected.place.name;
     let length = match head.get(CONTENT_LENGTH) {
         None => true,
-        told => told == selected.hit.content_len().map(HeaderValue::from).as_ref(),
+        value => value == selected.hit.content_len().map(HeaderValue::from).as_ref(),
     };
     let same = |name: HeaderName| match head.get(&name) {
         None => true,
-        told => told == selected.stored.fields.get(&name),
+        value => value == selected.stored.fields.get(&name),
     };
     if !length || !same(ETAG) || !same(LAST_MODIFIED) {
         worker.cache.invalidate(name);
@@ -133,7 +133,7 @@ pub(super) async fn confirm(
     (selected, as_of): (SelectedResponse, Option<Version>),
     exchange: Exchange,
     times: Times,
-    (flight, reply, tally): (Option<Flight>, Reply, &Tally),
+    (leader, reply, tally): (Option<Leader>, Reply, &Tally),
 ) {
     let peer = exchange.peer;
     let bytes = exchange.response.body().origin_bytes();
@@ -162,8 +162,8 @@ pub(super) async fn confirm(
         }
         false => worker.cache.invalidate(name),
     }
-    if let Some(flight) = flight {
-        flight.again(&spec.endpoint.authority.to_string());
+    if let Some(leader) = leader {
+        leader.validated(&spec.endpoint.authority.to_string());
     }
     for_its_client(&mut selected.stored.fields, &head.headers);
     let selected = Box::new(selected);

@@ -119,7 +119,7 @@ pub(super) fn judge(
         {
             return Judged::NotInParts;
         }
-        Storable::No(why) => return Judged::Pass(why),
+        Storable::No(reason) => return Judged::Pass(reason),
     };
     let length = http_body::Body::size_hint(response.body()).exact();
     if length.is_some_and(|length| length > live.max_object_size) {

@@ -42,7 +42,7 @@ use self::judge::{Begun, BegunPart, Judged, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::spec::is_withdrawn;
 use self::variant::{Intents, add_row, chosen, spot};
-use crate::collapse::{Flight, SharedResponse};
+use crate::collapse::{Leader, SharedResponse};
 use crate::metrics::Counted;
 use crate::store::StoredResponse;
 use crate::upstream::{Endpoint, Exchange, SendFailure, SendOptions};
@@ -52,7 +52,7 @@ use crate::worker::Worker;
 pub(crate) async fn fetch(
     worker: Rc<Worker>,
     mut spec: FetchSpec,
-    flight: Option<Flight>,
+    leader: Option<Leader>,
     reply: Reply,
     tally: Tally,
 ) {
@@ -81,21 +81,24 @@ pub(crate) async fn fetch(
         "response head"
     );
     let origin = spec.endpoint.authority.to_string();
-    worker.common.collapse.took(&origin, exchange.head_time);
+    worker
+        .common
+        .collapse
+        .note_head_time(&origin, exchange.head_time);
     hint_clock(&worker, &spec.endpoint, &exchange, came);
     let status = exchange.response.status();
     if status == StatusCode::NOT_MODIFIED && (spec.selected.is_some() || spec.choices.is_some()) {
         match spoken_of(&worker, &mut spec, exchange.response.headers()).await {
             Some(selected) => {
                 let times = (asked, came);
-                let tell = (flight, reply, &tally);
+                let tell = (leader, reply, &tally);
                 let as_of = intents.drawn();
                 confirm(&worker, &spec, (selected, as_of), exchange, times, tell).await;
             }
             None => {
                 // It speaks of another response than ours: ask once more, without conditions.
                 drop(exchange);
-                Box::pin(fetch(worker, spec, flight, reply, tally)).await;
+                Box::pin(fetch(worker, spec, leader, reply, tally)).await;
             }
         }
         return;
@@ -110,14 +113,14 @@ pub(crate) async fn fetch(
         // What is known is worth more than this.
         true => Judged::Pass(NotStored::Status),
         false => {
-            let spot = spot(&worker, &spec, &exchange, intents, flight.is_some()).await;
+            let spot = spot(&worker, &spec, &exchange, intents, leader.is_some()).await;
             judge(&worker, &spec, &exchange, spot, (asked, came))
         }
     };
     match outcome {
-        Judged::Store(begun) => store(worker, spec, exchange, *begun, flight, reply, tally).await,
+        Judged::Store(begun) => store(worker, spec, exchange, *begun, leader, reply, tally).await,
         Judged::Part(part) => {
-            store_part(&worker, &spec, exchange, *part, flight, reply, &tally).await;
+            store_part(&worker, &spec, exchange, *part, leader, reply, &tally).await;
         }
         Judged::Small => {
             let bytes = exchange.response.body().origin_bytes();
@@ -125,31 +128,31 @@ pub(crate) async fn fetch(
             worker.metrics.fetched(bytes, 0);
             drop(exchange);
             spec.extent = Extent::Whole;
-            Box::pin(fetch(worker, spec, flight, reply, tally)).await;
+            Box::pin(fetch(worker, spec, leader, reply, tally)).await;
         }
         Judged::NotInParts => {
             let bytes = exchange.response.body().origin_bytes();
             tally.set(tally.get() + bytes);
             worker.metrics.fetched(bytes, 0);
-            if let Some(flight) = flight {
-                flight.not_shared(&origin, Instant::now());
+            if let Some(leader) = leader {
+                leader.not_shared(&origin, Instant::now());
             }
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
-        Judged::Pass(why) => {
+        Judged::Pass(reason) => {
             // An error instead of a validation says nothing about what the next one brings.
             let validated = spec.selected.is_some() && is_error(status);
-            if let Some(flight) = flight.filter(|_| !validated) {
-                flight.not_shared(&origin, Instant::now());
+            if let Some(leader) = leader.filter(|_| !validated) {
+                leader.not_shared(&origin, Instant::now());
             }
-            if is_withdrawn(why) && spec.replaces.is_some() {
+            if is_withdrawn(reason) && spec.replaces.is_some() {
                 worker.cache.invalidate(&spec.place.name);
             }
             let peer = exchange.peer;
             let response = passed_on(exchange.response, came, Upgrading::No);
             let _ = reply.send(Ok(Fetched::Passed {
                 response,
-                why,
+                reason,
                 peer,
             }));
         }
@@ -239,7 +242,7 @@ async fn store_part(
     spec: &FetchSpec,
     exchange: Exchange,
     part: BegunPart,
-    flight: Option<Flight>,
+    leader: Option<Leader>,
     reply: Reply,
     tally: &Tally,
 ) {
@@ -256,8 +259,8 @@ async fn store_part(
     if let Some(row) = row {
         add_row(worker, &place.key, row).await;
     }
-    if let Some(flight) = flight {
-        flight.again(&spec.endpoint.authority.to_string());
+    if let Some(leader) = leader {
+        leader.validated(&spec.endpoint.authority.to_string());
     }
     let peer = exchange.peer;
     let _ = reply.send(Ok(Fetched::Begun {
@@ -289,7 +292,7 @@ async fn store(
     spec: FetchSpec,
     exchange: Exchange,
     begun: Begun,
-    flight: Option<Flight>,
+    leader: Option<Leader>,
     reply: Reply,
     tally: Tally,
 ) {
@@ -313,14 +316,14 @@ async fn store(
     let etag = stored.fields.get(ETAG).cloned();
     let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
     let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
-    if let Some(flight) = &flight {
+    if let Some(leader) = &leader {
         let shared = SharedResponse {
             stored,
             length,
             ignores_range: !matches!(spec.extent, Extent::AsAsked),
             stream: writer.stream(),
         };
-        flight.share(&spec.endpoint.authority.to_string(), shared);
+        leader.share(&spec.endpoint.authority.to_string(), shared);
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();
@@ -349,5 +352,5 @@ async fn store(
         tally,
     };
     transfer.run(writer, body).await;
-    drop(flight);
+    drop(leader);
 }

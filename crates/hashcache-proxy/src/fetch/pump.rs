@@ -194,8 +194,8 @@ impl Transfer {
         };
         let sent = upstream.send(&spec.endpoint, request, options).await;
         let response = sent.ok()?.response;
-        let told = parse_content_range(response.headers())?;
-        let (range, length) = (told.range?, told.complete?);
+        let content_range = parse_content_range(response.headers())?;
+        let (range, length) = (content_range.range?, content_range.complete?);
         let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
         let tag = response.headers().get(ETAG);
         let same = response.status() == StatusCode::PARTIAL_CONTENT

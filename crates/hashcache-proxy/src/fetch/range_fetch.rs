@@ -162,7 +162,7 @@ fn judge(
         &worker.common.live().store,
     );
     match judged {
-        Storable::No(why) if is_withdrawn(why) || why == NotStored::ContentRange => {
+        Storable::No(reason) if is_withdrawn(reason) || reason == NotStored::ContentRange => {
             return Judged::Over;
         }
         // Whatever it is, what is stored is no longer sent for this.
@@ -182,8 +182,8 @@ fn judge(
         pieces.note_whole_only(&whole.name, WholeOnly::Yes, Instant::now());
         return Judged::Comes(ticket.start());
     }
-    let told = parse_content_range(response.headers());
-    let Some((range, length)) = told.and_then(|told| told.range.zip(told.complete)) else {
+    let content_range = parse_content_range(response.headers());
+    let Some((range, length)) = content_range.and_then(|it| it.range.zip(it.complete)) else {
         return Judged::Unknown;
     };
     if Some(length) != hit.content_len()

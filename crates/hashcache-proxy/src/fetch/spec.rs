@@ -92,7 +92,7 @@ pub(crate) enum Fetched {
     /// It is not stored: pass it on.
     Passed {
         response: Response<ResponseBody>,
-        why: NotStored,
+        reason: NotStored,
         peer: SocketAddr,
     },
     /// What was stored is good again, with these fields.
@@ -111,9 +111,9 @@ pub(crate) fn is_error(status: StatusCode) -> bool {
 }
 
 /// Whether an answer that is not stored for this reason also says that what is stored must go.
-pub(super) fn is_withdrawn(why: NotStored) -> bool {
+pub(super) fn is_withdrawn(reason: NotStored) -> bool {
     matches!(
-        why,
+        reason,
         NotStored::NoStore | NotStored::Private | NotStored::VaryAnything
     )
 }

@@ -214,7 +214,7 @@ async fn groups_that_origins_invalidate_never_become_everything() {
 
 #[tokio::test]
 async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
-    use crate::collapse::Part;
+    use crate::collapse::Role;
     let purger = purger();
     let key = purger.key(&target("http://h/a")).unwrap();
     let join = || purger.collapse.join(&key, tokio::time::Instant::now());
@@ -229,12 +229,12 @@ async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
     for what in all {
         for effect in [Effect::Hard, Effect::Soft] {
             let first = join();
-            assert!(matches!(join(), Part::Follower(_)));
+            assert!(matches!(join(), Role::Follower(_)));
             purger
                 .purge(std::slice::from_ref(&what), effect, Room::Operator)
                 .await
                 .unwrap();
-            assert!(matches!(join(), Part::Leader(_)), "{what:?}");
+            assert!(matches!(join(), Role::Leader(_)), "{what:?}");
             drop(first);
         }
     }

@@ -24,7 +24,7 @@ use crate::in_flight_ranges::{Awaited, Claimed, Stage, claim_end};
 use crate::worker::Worker;
 
 /// A part of an answer's content.
-pub(super) enum Part {
+pub(super) enum BodyPart {
     /// What stands between ranges.
     Text(Bytes),
     /// A stretch of the stored content.
@@ -37,7 +37,7 @@ pub(crate) struct Assembly {
     whole: Rc<Whole>,
     hit: Hit,
     tally: Tally,
-    parts: VecDeque<Part>,
+    parts: VecDeque<BodyPart>,
     now: Now,
     /// What was asked for before the answer began, and where it begins.
     ready: Option<(u64, Follower)>,
@@ -77,7 +77,7 @@ impl Assembly {
         worker: &Rc<Worker>,
         whole: Whole,
         hit: &Hit,
-        parts: VecDeque<Part>,
+        parts: VecDeque<BodyPart>,
         tally: Tally,
     ) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Assembly {
 
     fn first_missing(&self) -> Option<(u64, u64)> {
         self.parts.iter().find_map(|part| {
-            let Part::Content(range) = part else {
+            let BodyPart::Content(range) = part else {
                 return None;
             };
             let holes = self.hit.holes(range.clone());
@@ -150,14 +150,14 @@ impl Assembly {
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Failure>> {
         while self.failures <= FAILURES_MAX {
             let range = match self.parts.front()? {
-                Part::Content(range) if range.is_empty() => {
+                BodyPart::Content(range) if range.is_empty() => {
                     self.parts.pop_front();
                     self.now = Now::Nothing;
                     continue;
                 }
-                Part::Content(range) => range.clone(),
-                Part::Text(_) => match self.parts.pop_front() {
-                    Some(Part::Text(text)) => return Some(Ok(text)),
+                BodyPart::Content(range) => range.clone(),
+                BodyPart::Text(_) => match self.parts.pop_front() {
+                    Some(BodyPart::Text(text)) => return Some(Ok(text)),
                     _ => continue,
                 },
             };
@@ -170,7 +170,7 @@ impl Assembly {
                 Now::Following(follower) => poll_fn(|context| follower.poll_next(context)).await,
             };
             match piece {
-                Some(Ok(bytes)) => return Some(Ok(self.took(bytes))),
+                Some(Ok(bytes)) => return Some(Ok(self.note_head_time(bytes))),
                 // A reader ends where something is missing, a piece where the next one begins.
                 None => self.now = Now::Nothing,
                 Some(Err(ReadError::Missing { .. })) => {
@@ -184,9 +184,9 @@ impl Assembly {
     }
 
     /// Cuts `bytes` to what is wanted and goes on behind them.
-    fn took(&mut self, mut bytes: Bytes) -> Bytes {
+    fn note_head_time(&mut self, mut bytes: Bytes) -> Bytes {
         self.failures = 0;
-        if let Some(Part::Content(range)) = self.parts.front_mut() {
+        if let Some(BodyPart::Content(range)) = self.parts.front_mut() {
             let left = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
             bytes.truncate(left);
             range.start += bytes.len() as u64;

@@ -23,10 +23,10 @@ use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use super::assembly::{Assembly, Part, Prepared};
+use super::assembly::{Assembly, BodyPart, Prepared};
 use super::body::Body;
 use super::look_up::Source;
-use super::transaction::{ClientRequest, Found, Next, Served, Transaction, Why};
+use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -71,11 +71,11 @@ pub(super) async fn answer(
     let pieces = &worker.common.collapse.pieces;
     if lacks && transaction.tries == 0 && pieces.comes_whole_only(&place.name, Instant::now()) {
         transaction.tries = 1;
-        let why = Why {
+        let reason = ForwardReason {
             replaces: Some(hit),
-            ..Why::of(Forward::Partial)
+            ..ForwardReason::of(Forward::Partial)
         };
-        return Ok(Next::Miss(place, why));
+        return Ok(Next::Miss(place, reason));
     }
     let whole = Whole {
         space: request.space,
@@ -170,7 +170,7 @@ pub(super) fn found(
 struct Draft {
     response: Response<()>,
     /// Its content, in order.
-    parts: VecDeque<Part>,
+    parts: VecDeque<BodyPart>,
     /// The length of that, bytes.
     length: u64,
 }
@@ -189,19 +189,19 @@ impl Draft {
 
     fn text(&mut self, text: String) {
         self.length += text.len() as u64;
-        self.parts.push_back(Part::Text(text.into()));
+        self.parts.push_back(BodyPart::Text(text.into()));
     }
 
     fn content(&mut self, range: Range<u64>) {
         self.length += range.end - range.start;
-        self.parts.push_back(Part::Content(range));
+        self.parts.push_back(BodyPart::Content(range));
     }
 
     /// What of the stored content it needs.
     fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Content(range) => Some(range.clone()),
-            Part::Text(_) => None,
+            BodyPart::Content(range) => Some(range.clone()),
+            BodyPart::Text(_) => None,
         })
     }
 
@@ -252,15 +252,21 @@ fn draft(
         }
         RangeAnswer::Part(range) => {
             let mut draft = Draft::new(StatusCode::PARTIAL_CONTENT, fields.clone());
-            let told = ContentRange::of(range, length).to_value();
-            draft.response.headers_mut().insert(CONTENT_RANGE, told);
+            let content_range = ContentRange::of(range, length).to_value();
+            draft
+                .response
+                .headers_mut()
+                .insert(CONTENT_RANGE, content_range);
             draft.content(range.first..range.last + 1);
             draft
         }
         RangeAnswer::NotSatisfiable => {
             let mut draft = Draft::new(StatusCode::RANGE_NOT_SATISFIABLE, HeaderMap::new());
-            let told = ContentRange::unsatisfied(length).to_value();
-            draft.response.headers_mut().insert(CONTENT_RANGE, told);
+            let content_range = ContentRange::unsatisfied(length).to_value();
+            draft
+                .response
+                .headers_mut()
+                .insert(CONTENT_RANGE, content_range);
             draft
         }
     }
@@ -292,9 +298,9 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
     let each = each.map_or_else(String::new, |each| format!("Content-Type: {each}\r\n"));
     let mut before = "";
     for range in ranges {
-        let told = ContentRange::of(*range, length);
+        let content_range = ContentRange::of(*range, length);
         draft.text(format!(
-            "{before}--{boundary}\r\n{each}Content-Range: {told}\r\n\r\n"
+            "{before}--{boundary}\r\n{each}Content-Range: {content_range}\r\n\r\n"
         ));
         draft.content(range.first..range.last + 1);
         before = "\r\n";

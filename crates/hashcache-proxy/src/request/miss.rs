@@ -18,9 +18,9 @@ use super::hit::{found, reuse_hit};
 use super::look_up::{LookedUp, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::range_miss;
-use super::transaction::{Fetch, Found, Next, Served, Transaction, Why};
+use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
-use crate::collapse::{Flight, Part, Told, listen};
+use crate::collapse::{CollapseMsg, Leader, Role, wait_for_message};
 use crate::failure::Failure;
 use crate::fetch::{self, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
@@ -31,36 +31,38 @@ use crate::store::Place;
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: Place,
-    why: Why,
+    reason: ForwardReason,
 ) -> Result<Next, Failure> {
     if transaction.facts.directives.only_if_cached {
         return Err(Failure::NotCached);
     }
     if let Some(range) = range_miss::wanted(transaction) {
-        return Ok(range_miss::miss(transaction, place, why, range).await);
+        return Ok(range_miss::miss(transaction, place, reason, range).await);
     }
     if !transaction.may_share() {
-        return Ok(transaction.fetch_alone(place, why));
+        return Ok(transaction.fetch_alone(place, reason));
     }
     let collapse = &transaction.connection.worker.common.collapse;
-    let told = match collapse.join(&place.name, Instant::now()) {
-        Part::Leader(flight) => {
+    let receiver = match collapse.join(&place.name, Instant::now()) {
+        Role::Leader(leader) => {
             return Ok(Next::Fetch(Fetch {
-                flight: Some(flight),
-                ..Fetch::alone(place, why)
+                leader: Some(leader),
+                ..Fetch::alone(place, reason)
             }));
         }
-        Part::Alone => return Ok(Next::Fetch(Fetch::alone(place, why))),
-        Part::Follower(told) => told,
+        Role::Alone => return Ok(Next::Fetch(Fetch::alone(place, reason))),
+        Role::Follower(receiver) => receiver,
     };
-    Ok(match listen(told, transaction.patience()).await {
-        Told::Shared(shared) => match follow(transaction, &shared) {
-            Some(answer) => Next::Answer(answer),
-            None => Next::Fetch(Fetch::alone(place, why)),
+    Ok(
+        match wait_for_message(receiver, transaction.patience()).await {
+            CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
+                Some(answer) => Next::Answer(answer),
+                None => Next::Fetch(Fetch::alone(place, reason)),
+            },
+            CollapseMsg::Validated => again(transaction, place, reason.forward).await,
+            CollapseMsg::NotShared | CollapseMsg::Wait => Next::Fetch(Fetch::alone(place, reason)),
         },
-        Told::Again => again(transaction, place, why.forward).await,
-        Told::Alone | Told::Wait => Next::Fetch(Fetch::alone(place, why)),
-    })
+    )
 }
 
 /// Looks up once more after another request's validation; if that does not help, fetches alone.
@@ -88,7 +90,7 @@ pub(super) async fn again(
             served,
         });
     }
-    Next::Fetch(Fetch::alone(place, Why::of(forward)))
+    Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
 }
 
 /// Fetches, for all who wait for it or for this request alone.
@@ -96,22 +98,22 @@ pub(super) async fn fetch(
     transaction: &mut Transaction<'_>,
     Fetch {
         place,
-        why,
-        flight,
+        reason,
+        leader,
         range,
     }: Fetch,
 ) -> Result<Next, Failure> {
-    let Why {
+    let ForwardReason {
         forward,
         replaces,
         choices,
-    } = why;
+    } = reason;
     transaction.note.outcome(outcome_of(forward));
     let spec = fetch::FetchSpec {
         choices,
         ..fetch_spec(transaction, place.clone(), replaces, range)
     };
-    let came = begin(transaction, spec, flight).await?;
+    let came = begin(transaction, spec, leader).await?;
     Ok(fetched(transaction, place, came, forward))
 }
 
@@ -146,7 +148,7 @@ pub(super) fn fetch_spec(
 pub(super) async fn begin(
     transaction: &mut Transaction<'_>,
     spec: fetch::FetchSpec,
-    flight: Option<Flight>,
+    leader: Option<Leader>,
 ) -> Result<Fetched, Failure> {
     let (connection, note) = (transaction.connection, &mut *transaction.note);
     let (reply, answer) = oneshot::channel();
@@ -156,7 +158,7 @@ pub(super) async fn begin(
         worker.metrics.limit(Limit::Memory);
         return Err(NO_MEMORY);
     };
-    let fetching = Box::pin(fetch::fetch(worker, spec, flight, reply, note.tally()));
+    let fetching = Box::pin(fetch::fetch(worker, spec, leader, reply, note.tally()));
     let size = size_of_val(&*fetching) as u64;
     debug_assert!(size <= FETCH_BYTES, "{size} bytes");
     tokio::task::spawn_local(async move {
@@ -228,14 +230,14 @@ pub(super) fn fetched(
                 served,
             })
         }
-        Fetched::NotInParts => transaction.fetch_alone(place, Why::of(forward)),
+        Fetched::NotInParts => transaction.fetch_alone(place, ForwardReason::of(forward)),
         Fetched::Passed {
             response,
-            why,
+            reason,
             peer,
         } => {
             note.upstream(Some(peer));
-            status.detail = Some(why.as_str());
+            status.detail = Some(reason.as_str());
             let (mut head, body) = response.into_parts();
             add_own(connection, &mut head.headers, status);
             let metrics = Arc::clone(&connection.worker.metrics);

@@ -38,7 +38,7 @@ use tokio::time::Instant;
 use self::body::Body;
 use self::look_up::{LookedUp, look_up};
 use self::target::{max_forwards, not_admin, parse, strip};
-use self::transaction::{Answer, ClientRequest, Found, Next, Served, Transaction, Why};
+use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
@@ -221,7 +221,7 @@ async fn answer(connection: &Rc<Connection>, request: ClientRequest, note: &mut 
             Next::Validate(selected, forward, on_error) => {
                 validate::validate(&mut transaction, selected, (forward, on_error)).await?
             }
-            Next::Miss(place, why) => miss::miss(&mut transaction, place, why).await?,
+            Next::Miss(place, reason) => miss::miss(&mut transaction, place, reason).await?,
             Next::Fetch(fetch) => miss::fetch(&mut transaction, fetch).await?,
             Next::Pass(forward) => return pass::pass(transaction, forward).await,
             Next::Answer(response) => return Ok(response),
@@ -262,13 +262,15 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
             let worker = &transaction.connection.worker;
             let choices = table.filter(|_| transaction.may_share());
             let choices = choices.map(|table| with_objects(worker, &place, table));
-            let why = Why {
+            let reason = ForwardReason {
                 choices,
-                ..Why::of(Forward::VaryMiss)
+                ..ForwardReason::of(Forward::VaryMiss)
             };
-            return Ok(Next::Miss(place, why));
+            return Ok(Next::Miss(place, reason));
         }
-        LookedUp::Nothing(place) => return Ok(Next::Miss(place, Why::of(Forward::UriMiss))),
+        LookedUp::Nothing(place) => {
+            return Ok(Next::Miss(place, ForwardReason::of(Forward::UriMiss)));
+        }
     };
     let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
@@ -297,11 +299,11 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
             return Ok(Next::Validate(selected, forward, on_error));
         }
         Reuse::Miss { forward } => {
-            let why = Why {
+            let reason = ForwardReason {
                 replaces: Some(hit),
-                ..Why::of(forward)
+                ..ForwardReason::of(forward)
             };
-            return Ok(transaction.fetch_alone(place, why));
+            return Ok(transaction.fetch_alone(place, reason));
         }
         Reuse::Unsatisfiable => return Err(Failure::NotCached),
     };

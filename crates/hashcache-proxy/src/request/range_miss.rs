@@ -15,8 +15,8 @@ use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
 use super::follow::follow;
-use super::transaction::{ClientRequest, Fetch, Next, Transaction, Why};
-use crate::collapse::{Part, Told, listen};
+use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
+use crate::collapse::{CollapseMsg, Role, wait_for_message};
 use crate::store::Place;
 
 const PAGE: u64 = hashcache::PAGE as u64;
@@ -56,36 +56,36 @@ pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<He
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: Place,
-    why: Why,
+    reason: ForwardReason,
     range: HeaderValue,
 ) -> Next {
     let collapse = &transaction.connection.worker.common.collapse;
     // A fetch of the whole brings this range too; an object of our own would take its place.
-    let told = match collapse.under_way(&place.name) {
-        Some(told) => told,
+    let receiver = match collapse.under_way(&place.name) {
+        Some(receiver) => receiver,
         None => {
             let mut ranges_key = place.name.clone();
             // No URL holds this byte.
             ranges_key.push(0);
             match collapse.join(&ranges_key, Instant::now()) {
-                Part::Leader(flight) => {
+                Role::Leader(leader) => {
                     return Next::Fetch(Fetch {
-                        flight: Some(flight),
+                        leader: Some(leader),
                         range: Some(range),
-                        ..Fetch::alone(place, why)
+                        ..Fetch::alone(place, reason)
                     });
                 }
-                Part::Follower(told) => told,
-                Part::Alone => return transaction.fetch_alone(place, why),
+                Role::Follower(receiver) => receiver,
+                Role::Alone => return transaction.fetch_alone(place, reason),
             }
         }
     };
-    match listen(told, transaction.patience()).await {
-        Told::Again => Next::LookUp(place.key),
-        Told::Shared(shared) => match follow(transaction, &shared) {
+    match wait_for_message(receiver, transaction.patience()).await {
+        CollapseMsg::Validated => Next::LookUp(place.key),
+        CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
             Some(answer) => Next::Answer(answer),
-            None => transaction.fetch_alone(place, why),
+            None => transaction.fetch_alone(place, reason),
         },
-        Told::Alone | Told::Wait => transaction.fetch_alone(place, why),
+        CollapseMsg::NotShared | CollapseMsg::Wait => transaction.fetch_alone(place, reason),
     }
 }

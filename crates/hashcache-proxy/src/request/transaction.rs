@@ -19,7 +19,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
 use super::body::Body;
-use crate::collapse::Flight;
+use crate::collapse::Leader;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
@@ -56,7 +56,7 @@ pub(super) enum Next {
     /// Ask upstream whether a stored response is still good.
     Validate(SelectedResponse, Forward, OnError),
     /// Join the fetch of another request, or begin one.
-    Miss(Place, Why),
+    Miss(Place, ForwardReason),
     /// Fetch; the response is stored if it may be.
     Fetch(Fetch),
     /// Send the request on; nothing is stored.
@@ -113,20 +113,20 @@ impl Served {
 /// A fetch to begin.
 pub(super) struct Fetch {
     pub(super) place: Place,
-    pub(super) why: Why,
+    pub(super) reason: ForwardReason,
     /// The requests that wait for this fetch; `None`: it is this request's alone.
-    pub(super) flight: Option<Flight>,
+    pub(super) leader: Option<Leader>,
     /// Asked for instead of the client's own range.
     pub(super) range: Option<HeaderValue>,
 }
 
 impl Fetch {
     /// A fetch that no other request waits for.
-    pub(super) fn alone(place: Place, why: Why) -> Self {
+    pub(super) fn alone(place: Place, reason: ForwardReason) -> Self {
         Self {
             place,
-            why,
-            flight: None,
+            reason,
+            leader: None,
             range: None,
         }
     }
@@ -188,11 +188,11 @@ impl<'a> Transaction<'a> {
 
     /// Fetches for this request alone. The response is stored if it may be, which a response to
     /// anything but a plain GET may not.
-    pub(super) fn fetch_alone(&self, place: Place, why: Why) -> Next {
+    pub(super) fn fetch_alone(&self, place: Place, reason: ForwardReason) -> Next {
         if self.request.method != Method::GET || self.request.body.is_some() {
-            return Next::Pass(why.forward);
+            return Next::Pass(reason.forward);
         }
-        Next::Fetch(Fetch::alone(place, why))
+        Next::Fetch(Fetch::alone(place, reason))
     }
 }
 
@@ -263,7 +263,7 @@ impl ClientRequest {
 }
 
 /// Why a request goes upstream, and what is known of what is stored.
-pub(super) struct Why {
+pub(super) struct ForwardReason {
     pub(super) forward: Forward,
     /// What lies where the answer would.
     pub(super) replaces: Option<Hit>,
@@ -271,7 +271,7 @@ pub(super) struct Why {
     pub(super) choices: Option<VariantTable>,
 }
 
-impl Why {
+impl ForwardReason {
     pub(super) fn of(forward: Forward) -> Self {
         Self {
             forward,

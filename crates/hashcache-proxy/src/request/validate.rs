@@ -18,7 +18,7 @@ use super::own_fields::outcome_of;
 use super::transaction::{Next, Transaction};
 use super::{pass, range_miss};
 use crate::access_log::Outcome;
-use crate::collapse::{Part, Told, listen};
+use crate::collapse::{CollapseMsg, Role, wait_for_message};
 use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{self, Fetched, SelectedResponse, is_error};
@@ -37,17 +37,17 @@ pub(super) async fn validate(
     let place = selected.place.clone();
     let collapse = &transaction.connection.worker.common.collapse;
     let shares = is_get && !transaction.request.fields.contains_key(AUTHORIZATION);
-    let flight = match shares.then(|| collapse.join(&place.name, Instant::now())) {
-        Some(Part::Leader(flight)) => Some(flight),
+    let leader = match shares.then(|| collapse.join(&place.name, Instant::now())) {
+        Some(Role::Leader(leader)) => Some(leader),
         // A client that insists on the origin's answer asks itself.
-        Some(Part::Follower(told)) if forward == Forward::Stale => {
-            match listen(told, transaction.patience()).await {
-                Told::Shared(shared) if transaction.may_share() => {
+        Some(Role::Follower(receiver)) if forward == Forward::Stale => {
+            match wait_for_message(receiver, transaction.patience()).await {
+                CollapseMsg::Shared(shared) if transaction.may_share() => {
                     if let Some(answer) = follow(transaction, &shared) {
                         return Ok(Next::Answer(answer));
                     }
                 }
-                Told::Again => return Ok(again(transaction, place, forward).await),
+                CollapseMsg::Validated => return Ok(again(transaction, place, forward).await),
                 _ => {}
             }
             None
@@ -62,7 +62,7 @@ pub(super) async fn validate(
         on_error,
         ..fetch_spec(transaction, place.clone(), replaces, range)
     };
-    match begin(transaction, spec, flight).await {
+    match begin(transaction, spec, leader).await {
         Ok(came) if on_error == OnError::ServeIfError && is_failure(&came) => {
             Ok(stale(transaction, forward, selected))
         }

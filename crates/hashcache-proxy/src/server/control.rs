@@ -93,10 +93,15 @@ impl Control {
         };
         let clock = &self.common.clock;
         let read = || {
-            let identity = Identity::load(&settings.tls, clock).map_err(|error| told(&error))?;
-            let interceptor = interceptor(&settings, clock).map_err(|error| told(&error))?;
+            let identity =
+                Identity::load(&settings.tls, clock).map_err(|error| one_line(&error))?;
+            let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
-            Ok((identity, interceptor, trust.map_err(|error| told(&error))?))
+            Ok((
+                identity,
+                interceptor,
+                trust.map_err(|error| one_line(&error))?,
+            ))
         };
         let (mut identity, interceptor, trust) = match read() {
             Ok(read) => read,
@@ -165,7 +170,7 @@ impl Control {
 }
 
 /// An error with its cause, in one line.
-fn told(error: &dyn std::error::Error) -> String {
+fn one_line(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
@@ -268,13 +273,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_core_that_does_not_end_does_not_keep_the_process() {
         let (hold, held) = mpsc::channel::<()>();
-        let (ended, told) = mpsc::channel::<()>();
+        let (ended, ended_signal) = mpsc::channel::<()>();
         let stuck = std::thread::spawn(move || {
             let _ = held.recv();
             drop(ended);
         });
         join(vec![stuck, std::thread::spawn(|| ())]).await;
         drop(hold);
-        assert!(told.recv().is_err());
+        assert!(ended_signal.recv().is_err());
     }
 }
