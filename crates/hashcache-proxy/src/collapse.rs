@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::in_flight_ranges::Pieces;
+use crate::in_flight_ranges::InFlightRanges;
 use crate::settings::CollapseWait;
 use crate::store::StoredResponse;
 
@@ -127,7 +127,7 @@ pub(crate) struct Collapse {
     /// Validations under way that nobody waits for.
     background: AtomicUsize,
     /// Parts of stored responses that are being fetched.
-    pub(crate) pieces: Arc<Pieces>,
+    pub(crate) ranges: Arc<InFlightRanges>,
 }
 
 impl Collapse {

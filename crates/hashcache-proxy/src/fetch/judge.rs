@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::spec::{Extent, FetchSpec};
 use super::variant::{NewRow, Spot};
-use crate::in_flight_ranges::{Awaited, Claim, WholeOnly};
+use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
 use crate::metrics::Limit;
 use crate::page_groups::Asked;
 use crate::purge::labels_of;
@@ -52,8 +52,8 @@ pub(super) struct Begun {
 pub(super) struct BegunPart {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
-    pub(super) claim: Claim,
-    pub(super) awaited: Awaited,
+    pub(super) claim: RangeClaim,
+    pub(super) awaited: AwaitedRange,
     /// Bytes of the content that lie before the claim.
     pub(super) skip: u64,
     pub(super) row: Option<NewRow>,
@@ -69,7 +69,7 @@ pub(super) fn judge(
     (request_time, response_time): (UnixTime, UnixTime),
 ) -> Judged {
     let live = worker.common.live();
-    let pieces = &worker.common.collapse.pieces;
+    let ranges = &worker.common.collapse.ranges;
     let response = &exchange.response;
     let judged = storable(
         &hashcache_http::Exchange {
@@ -86,7 +86,7 @@ pub(super) fn judge(
     let (facts, row) = match judged {
         Storable::Whole { facts, row } => (facts, row),
         Storable::Partial { facts, row, range } => {
-            pieces.note_whole_only(&spot.place.name, WholeOnly::No, Instant::now());
+            ranges.note_whole_only(&spot.place.name, WholeOnly::No, Instant::now());
             match spec.extent {
                 // Only what we have chosen ourselves begins and ends where it can be stored.
                 Extent::AsAsked => return Judged::Pass(NotStored::ContentRange),
@@ -136,11 +136,11 @@ pub(super) fn judge(
         fields,
     };
     if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
-        pieces.note_whole_only(&spot.place.name, WholeOnly::Yes, Instant::now());
+        ranges.note_whole_only(&spot.place.name, WholeOnly::Yes, Instant::now());
     }
     let in_parts = length.is_some()
         && facts.status == StatusCode::OK
-        && !pieces.comes_whole_only(&spot.place.name, Instant::now())
+        && !ranges.is_whole_only(&spot.place.name, Instant::now())
         && if_range_value(&stored.facts, &stored.fields).is_some()
         && !refuses_ranges(response.headers());
     let asked = Asked {
@@ -239,8 +239,8 @@ fn begin_part(
     };
     let row = spot.new_row(&stored.fields);
     let hit = spot.intent?.incomplete(put).ok()?;
-    let pieces = &worker.common.collapse.pieces;
-    let (claim, awaited) = pieces.begin(&hit, start..end).ok()?;
+    let ranges = &worker.common.collapse.ranges;
+    let (claim, awaited) = ranges.begin(&hit, start..end).ok()?;
     let skip = start - range.first;
     Some(BegunPart {
         hit,

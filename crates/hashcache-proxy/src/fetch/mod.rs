@@ -255,7 +255,7 @@ async fn store_part(
         row,
         place,
     } = part;
-    claim.ticket.comes();
+    claim.guard.note_arriving();
     if let Some(row) = row {
         add_row(worker, &place.key, row).await;
     }
@@ -271,7 +271,7 @@ async fn store_part(
         peer,
     }));
     let body = exchange.response.into_body();
-    range_fetch::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
+    range_fetch::pump(worker, claim.writer, claim.guard, body, skip, tally).await;
 }
 
 /// What of a whole response the client asked for, if that is one range of it.

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
 use super::counters::Trailers;
-use crate::in_flight_ranges::Awaited;
+use crate::in_flight_ranges::AwaitedRange;
 use crate::share::Share;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};
@@ -84,7 +84,7 @@ pub(crate) enum Fetched {
         hit: Hit,
         stored: Box<StoredResponse>,
         place: Place,
-        awaited: Awaited,
+        awaited: AwaitedRange,
         peer: SocketAddr,
     },
     /// It cannot be put together from parts: ask as the client did.

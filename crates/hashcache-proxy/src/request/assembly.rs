@@ -19,8 +19,8 @@ use hashcache::{Follower, Hit, ReadError, Reader};
 
 use crate::failure::Failure;
 use crate::fetch::counters::Tally;
-use crate::fetch::range_fetch::{Whole, fetch_piece};
-use crate::in_flight_ranges::{Awaited, Claimed, Stage, claim_end};
+use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
+use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
 use crate::worker::Worker;
 
 /// A part of an answer's content.
@@ -34,7 +34,7 @@ pub(super) enum BodyPart {
 /// The content of an answer.
 pub(crate) struct Assembly {
     worker: Rc<Worker>,
-    whole: Rc<Whole>,
+    spec: Rc<RangeFetchSpec>,
     hit: Hit,
     tally: Tally,
     parts: VecDeque<BodyPart>,
@@ -75,14 +75,14 @@ pub(super) enum Prepared {
 impl Assembly {
     pub(super) fn new(
         worker: &Rc<Worker>,
-        whole: Whole,
+        spec: RangeFetchSpec,
         hit: &Hit,
         parts: VecDeque<BodyPart>,
         tally: Tally,
     ) -> Self {
         Self {
             worker: Rc::clone(worker),
-            whole: Rc::new(whole),
+            spec: Rc::new(spec),
             hit: hit.clone(),
             tally,
             parts,
@@ -100,14 +100,14 @@ impl Assembly {
             let Some((at, end)) = self.first_missing() else {
                 return Ok(Prepared::Stored);
             };
-            if self.whole.validator.is_none() {
+            if self.spec.validator.is_none() {
                 return Err(Lost);
             }
             let (mut awaited, prepared) = match self.claim(at, end, false)? {
                 Some(claimed) => claimed,
                 None => continue,
             };
-            if awaited.answered().await != Stage::Coming {
+            if awaited.answered().await != RangeStage::Arriving {
                 return Err(Lost);
             }
             self.ready = Some((at, awaited.follower));
@@ -128,15 +128,20 @@ impl Assembly {
     }
 
     /// Claims the byte at `at`; `None` when it is there after all.
-    fn claim(&self, at: u64, end: u64, lost: bool) -> Result<Option<(Awaited, Prepared)>, Lost> {
-        let pieces = &self.worker.common.collapse.pieces;
-        match pieces.claim(&self.hit, at, end, lost) {
-            Ok(Claimed::Stored) => Ok(None),
-            Ok(Claimed::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
-            Ok(Claimed::Lead(claim, awaited)) => {
-                let (worker, whole) = (Rc::clone(&self.worker), Rc::clone(&self.whole));
+    fn claim(
+        &self,
+        at: u64,
+        end: u64,
+        lost: bool,
+    ) -> Result<Option<(AwaitedRange, Prepared)>, Lost> {
+        let ranges = &self.worker.common.collapse.ranges;
+        match ranges.claim(&self.hit, at, end, lost) {
+            Ok(ClaimOutcome::Stored) => Ok(None),
+            Ok(ClaimOutcome::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
+            Ok(ClaimOutcome::Leader(claim, awaited)) => {
+                let (worker, spec) = (Rc::clone(&self.worker), Rc::clone(&self.spec));
                 let tally = Rc::clone(&self.tally);
-                tokio::task::spawn_local(fetch_piece(worker, whole, *claim, tally));
+                tokio::task::spawn_local(fetch_range(worker, spec, *claim, tally));
                 Ok(Some((awaited, Prepared::Asked)))
             }
             Err(error) => {
@@ -232,10 +237,10 @@ impl Assembly {
         let lost = std::mem::take(&mut self.lost);
         match self.claim(at, range.end, lost) {
             Ok(Some((mut awaited, _))) => match awaited.answered().await {
-                Stage::Coming => self.now = Now::Following(awaited.follower),
-                Stage::Asked | Stage::Failed => self.fail().await,
+                RangeStage::Arriving => self.now = Now::Following(awaited.follower),
+                RangeStage::Asked | RangeStage::Failed => self.fail().await,
                 // Nobody has the rest of this version.
-                Stage::Over => self.failures = FAILURES_MAX + 1,
+                RangeStage::Gone => self.failures = FAILURES_MAX + 1,
             },
             Ok(None) => {}
             Err(Lost) => self.fail().await,

@@ -94,14 +94,14 @@ enum Source {
 /// An assembly, and what it waits for while it is polled.
 enum Assembled {
     Idle(Box<Assembly>),
-    Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, Piece)>>>),
+    Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, NextBytes)>>>),
     Gone,
 }
 
-type Piece = Option<Result<Bytes, Failure>>;
+type NextBytes = Option<Result<Bytes, Failure>>;
 
 impl Assembled {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextBytes> {
         if let Self::Idle(_) = self
             && let Self::Idle(mut assembly) = std::mem::replace(self, Self::Gone)
         {
@@ -133,7 +133,7 @@ struct Rewritten {
 }
 
 impl Rewritten {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextBytes> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }

@@ -30,7 +30,7 @@ use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Tran
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::range_fetch::Whole;
+use crate::fetch::range_fetch::RangeFetchSpec;
 use crate::store::{Place, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
@@ -68,8 +68,8 @@ pub(super) async fn answer(
     if lacks && facts.directives.only_if_cached {
         return Err(Failure::NotCached);
     }
-    let pieces = &worker.common.collapse.pieces;
-    if lacks && transaction.tries == 0 && pieces.comes_whole_only(&place.name, Instant::now()) {
+    let ranges = &worker.common.collapse.ranges;
+    if lacks && transaction.tries == 0 && ranges.is_whole_only(&place.name, Instant::now()) {
         transaction.tries = 1;
         let reason = ForwardReason {
             replaces: Some(hit),
@@ -77,7 +77,7 @@ pub(super) async fn answer(
         };
         return Ok(Next::Miss(place, reason));
     }
-    let whole = Whole {
+    let spec = RangeFetchSpec {
         space: request.space,
         share: connection.allowance.share().clone(),
         target: request.target.clone(),
@@ -90,7 +90,7 @@ pub(super) async fn answer(
     };
     let parts = std::mem::take(&mut draft.parts);
     let tally = transaction.note.tally();
-    let mut assembly = Assembly::new(worker, whole, &hit, parts, tally);
+    let mut assembly = Assembly::new(worker, spec, &hit, parts, tally);
     match assembly.prepare().await {
         Ok(Prepared::Stored) => {}
         Ok(prepared) => {

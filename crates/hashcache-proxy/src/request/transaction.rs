@@ -23,7 +23,7 @@ use crate::collapse::Leader;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
-use crate::in_flight_ranges::Awaited;
+use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::Note;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Informational;
@@ -43,7 +43,7 @@ pub(super) struct Transaction<'a> {
     /// How many stored responses could not be completed for this request.
     pub(super) tries: u8,
     /// Keeps the fetch of a range going until the answer has a follower of its own.
-    pub(super) awaited: Option<Awaited>,
+    pub(super) awaited: Option<AwaitedRange>,
     pub(super) note: &'a mut Note,
 }
 
