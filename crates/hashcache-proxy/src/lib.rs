@@ -49,6 +49,7 @@ pub use settings::{
     AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
 };
 pub use tls::identity::{CertificateFiles, IdentityError};
-pub use upstream::address::{ConnectPort, Prefix, PrefixError};
+pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
+pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;

@@ -29,8 +29,9 @@ use crate::purge::Purger;
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
 use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, ConnectPort, Prefix};
+use crate::upstream::address::{Clients, ConnectPort};
 use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::wire::Ending;
 

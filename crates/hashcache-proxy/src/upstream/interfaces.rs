@@ -16,7 +16,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use super::address::Prefix;
+use super::prefix::Prefix;
 
 /// The addresses of this host, shared by all cores and kept up to date.
 #[derive(Clone, Debug)]

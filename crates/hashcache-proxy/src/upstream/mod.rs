@@ -28,6 +28,7 @@ mod meter;
 pub(crate) mod nat64;
 pub(crate) mod permits;
 mod pool;
+pub(crate) mod prefix;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod tls;
