@@ -237,7 +237,7 @@ impl Collapse {
             .unwrap_or(u32::MAX)
             .min(1 << 20);
         self.learn(origin, |origin_stats| {
-            smooth(&mut origin_stats.first_byte_ms, millis)
+            smooth(&mut origin_stats.first_byte_ms, millis);
         });
     }
 

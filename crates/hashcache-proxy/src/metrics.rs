@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub(crate) use exposition::{Exposition, Requests};
 
-use crate::access_log::{Entry, Outcome, Tally};
+use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 use crate::failure::Failure;
 use crate::intercept::{Handshake, Reason};
 use crate::purge;
@@ -83,7 +83,7 @@ pub(crate) enum Reload {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerMetrics {
-    requests: [AtomicU64; TALLIES.len()],
+    requests: [AtomicU64; CLASSES.len()],
     client_bytes: AtomicU64,
     origin_bytes: AtomicU64,
     origin_body_bytes: AtomicU64,
@@ -101,12 +101,12 @@ pub(crate) struct WorkerMetrics {
 
 impl WorkerMetrics {
     /// Counts a request or a tunnel by its log entry.
-    pub(crate) fn record(&self, entry: &Entry<'_>) {
+    pub(crate) fn record(&self, entry: &LogEntry<'_>) {
         self.record_rest(entry, 0);
     }
 
     /// The same when so many of its bytes to the client were counted on their way.
-    pub(crate) fn record_rest(&self, entry: &Entry<'_>, counted: u64) {
+    pub(crate) fn record_rest(&self, entry: &LogEntry<'_>, counted: u64) {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
         {
@@ -118,8 +118,8 @@ impl WorkerMetrics {
         }
         let rest = entry.client_bytes.saturating_sub(counted);
         self.client_bytes.fetch_add(rest, Relaxed);
-        let Some(tally) = entry.tally() else { return };
-        self.requests[tally as usize].fetch_add(1, Relaxed);
+        let Some(class) = entry.class() else { return };
+        self.requests[class as usize].fetch_add(1, Relaxed);
         let bucket = DURATION_BOUNDS.partition_point(|bound| *bound < entry.duration);
         self.durations[bucket].fetch_add(1, Relaxed);
         let ns = u64::try_from(entry.duration.as_nanos()).unwrap_or(u64::MAX);
@@ -362,13 +362,13 @@ impl StoreState {
 }
 
 /// The six tallies in the order of their numbers, with their names.
-const TALLIES: [(Tally, &str); 6] = [
-    (Tally::Hit, "hit"),
-    (Tally::Miss, "miss"),
-    (Tally::Revalidated, "revalidated"),
-    (Tally::Collapsed, "collapsed"),
-    (Tally::Bypass, "bypass"),
-    (Tally::Error, "error"),
+const CLASSES: [(OutcomeClass, &str); 6] = [
+    (OutcomeClass::Hit, "hit"),
+    (OutcomeClass::Miss, "miss"),
+    (OutcomeClass::Revalidated, "revalidated"),
+    (OutcomeClass::Collapsed, "collapsed"),
+    (OutcomeClass::Bypass, "bypass"),
+    (OutcomeClass::Error, "error"),
 ];
 
 /// From a hit in memory to a download; a seek lies in the middle.

@@ -26,7 +26,7 @@ use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
-use crate::log_entry::{Note, TunnelNote};
+use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::share::ShareReservation;
 use crate::upstream::Unverified;
 use crate::upstream::endpoint::Endpoint;
@@ -71,14 +71,14 @@ pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
 pub(crate) async fn begin(
     connection: &Rc<Connection>,
     candidate: Candidate,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Result<(), Failure> {
     let worker = &connection.worker;
     let upstream = match candidate.is_known(worker) {
         true => None,
         false => {
             let (upstream, peer) = worker.upstream().connect(&candidate.to).await?;
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             Some(upstream)
         }
     };
@@ -89,7 +89,7 @@ pub(crate) async fn begin(
         candidate,
         client,
         upstream,
-        note.hand_over(),
+        log_entry.begin_tunnel(),
     ));
     Ok(())
 }
@@ -104,11 +104,11 @@ async fn go_on(
     candidate: Candidate,
     client: oneshot::Receiver<Upgraded>,
     upstream: Option<TcpStream>,
-    note: TunnelNote,
+    log_entry: TunnelEntryBuilder,
 ) {
     let worker = &connection.worker;
     let Ok(Upgraded { socket, read }) = client.await else {
-        return note.write(worker, 0, true);
+        return log_entry.write(worker, 0, true);
     };
     let mut drained = connection.drained.clone();
     let deciding = Box::pin(decide(
@@ -120,20 +120,20 @@ async fn go_on(
     ));
     let decided = tokio::select! {
         decided = deciding => decided,
-        _ = drained.wait_for(|drained| *drained) => return note.write(worker, 0, true),
+        _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),
     };
     match decided {
         Decision::Tunnel(tunnel) => {
             worker.metrics.not_intercepted(tunnel.reason);
-            tunnel.carry(&connection, note).await;
+            tunnel.carry(&connection, log_entry).await;
         }
         Decision::Broken(handshake) => {
             worker.metrics.intercepted(handshake);
-            note.intercepted(worker, handshake);
+            log_entry.intercepted(worker, handshake);
         }
         Decision::Ours(ours) => {
             worker.metrics.intercepted(Handshake::Finished);
-            note.intercepted(worker, Handshake::Finished);
+            log_entry.intercepted(worker, Handshake::Finished);
             ours.serve(&connection).await;
         }
     }
@@ -302,7 +302,7 @@ impl Candidate {
 
 impl Tunnel {
     /// Carries bytes both ways until the end, to an upstream that is connected to if need be.
-    async fn carry(self, connection: &Rc<Connection>, mut note: TunnelNote) {
+    async fn carry(self, connection: &Rc<Connection>, mut log_entry: TunnelEntryBuilder) {
         let worker = &connection.worker;
         let upstream = match self.upstream {
             Some(upstream) => upstream,
@@ -311,20 +311,22 @@ impl Tunnel {
                 let upstream = worker.upstream();
                 let connected = tokio::select! {
                     connected = upstream.connect(&self.to) => connected,
-                    _ = drained.wait_for(|drained| *drained) => return note.write(worker, 0, true),
+                    _ = drained.wait_for(|drained| *drained) => {
+                        return log_entry.write(worker, 0, true);
+                    }
                 };
                 match connected {
                     Ok((upstream, peer)) => {
-                        note.upstream(peer);
+                        log_entry.set_upstream(peer);
                         upstream
                     }
                     // The client has its 200; all there is left to say is that it ends.
-                    Err(failure) => return note.failed(worker, &failure),
+                    Err(failure) => return log_entry.failed(worker, &failure),
                 }
             }
         };
         let open = worker.metrics.tunnel();
-        tunnel::carry(connection, note, self.client, upstream, open).await;
+        tunnel::carry(connection, log_entry, self.client, upstream, open).await;
     }
 }
 

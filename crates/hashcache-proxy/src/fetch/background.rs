@@ -9,7 +9,7 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::counters::Tally;
+use super::counters::ByteCount;
 use super::{FetchSpec, fetch};
 use crate::collapse::Role;
 use crate::worker::Worker;
@@ -30,7 +30,7 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
     let (reply, _) = oneshot::channel();
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
-        fetch(worker, spec, Some(leader), reply, Tally::default()).await;
+        fetch(worker, spec, Some(leader), reply, ByteCount::default()).await;
         drop(counted);
     });
 }

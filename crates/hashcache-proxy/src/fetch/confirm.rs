@@ -15,7 +15,7 @@ use hashcache_http::{
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use super::counters::Tally;
+use super::counters::ByteCount;
 use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse};
 use super::variant::{add_row, change, change_as_of};
 use crate::collapse::Leader;
@@ -133,11 +133,11 @@ pub(super) async fn confirm(
     (selected, as_of): (SelectedResponse, Option<Version>),
     exchange: Exchange,
     times: Times,
-    (leader, reply, tally): (Option<Leader>, Reply, &Tally),
+    (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
 ) {
     let peer = exchange.peer;
     let bytes = exchange.response.body().origin_bytes();
-    tally.set(tally.get() + bytes);
+    byte_count.set(byte_count.get() + bytes);
     worker.metrics.fetched(bytes, 0);
     let (head, body) = exchange.response.into_parts();
     drop(body);

@@ -36,7 +36,7 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::confirm::confirm;
-use self::counters::{Tally, Trailers};
+use self::counters::{ByteCount, Trailers};
 use self::fields::{request, strip_for_storing};
 use self::judge::{Begun, BegunPart, Judged, judge};
 use self::pump::{RESUMES_MAX, Transfer};
@@ -48,13 +48,13 @@ use crate::store::StoredResponse;
 use crate::upstream::{Endpoint, Exchange, SendFailure, SendOptions};
 use crate::worker::Worker;
 
-/// Fetches. `tally` counts what comes from upstream.
+/// Fetches. `byte_count` counts what comes from upstream.
 pub(crate) async fn fetch(
     worker: Rc<Worker>,
     mut spec: FetchSpec,
     leader: Option<Leader>,
     reply: Reply,
-    tally: Tally,
+    byte_count: ByteCount,
 ) {
     let intents = Intents::draw(&worker, &spec);
     let asked = worker.common.now();
@@ -62,7 +62,7 @@ pub(crate) async fn fetch(
         Ok(exchange) => exchange,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
-            tally.set(failure.origin_bytes);
+            byte_count.set(failure.origin_bytes);
             worker
                 .common
                 .collapse
@@ -91,14 +91,14 @@ pub(crate) async fn fetch(
         match spoken_of(&worker, &mut spec, exchange.response.headers()).await {
             Some(selected) => {
                 let times = (asked, came);
-                let tell = (leader, reply, &tally);
+                let tell = (leader, reply, &byte_count);
                 let as_of = intents.drawn();
                 confirm(&worker, &spec, (selected, as_of), exchange, times, tell).await;
             }
             None => {
                 // It speaks of another response than ours: ask once more, without conditions.
                 drop(exchange);
-                Box::pin(fetch(worker, spec, leader, reply, tally)).await;
+                Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
             }
         }
         return;
@@ -118,21 +118,23 @@ pub(crate) async fn fetch(
         }
     };
     match outcome {
-        Judged::Store(begun) => store(worker, spec, exchange, *begun, leader, reply, tally).await,
+        Judged::Store(begun) => {
+            store(worker, spec, exchange, *begun, leader, reply, byte_count).await;
+        }
         Judged::Part(part) => {
-            store_part(&worker, &spec, exchange, *part, leader, reply, &tally).await;
+            store_part(&worker, &spec, exchange, *part, leader, reply, &byte_count).await;
         }
         Judged::Small => {
             let bytes = exchange.response.body().origin_bytes();
-            tally.set(tally.get() + bytes);
+            byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
             drop(exchange);
             spec.extent = Extent::Whole;
-            Box::pin(fetch(worker, spec, leader, reply, tally)).await;
+            Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
         }
         Judged::NotInParts => {
             let bytes = exchange.response.body().origin_bytes();
-            tally.set(tally.get() + bytes);
+            byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
             if let Some(leader) = leader {
                 leader.not_shared(&origin, Instant::now());
@@ -244,7 +246,7 @@ async fn store_part(
     part: BegunPart,
     leader: Option<Leader>,
     reply: Reply,
-    tally: &Tally,
+    byte_count: &ByteCount,
 ) {
     let BegunPart {
         hit,
@@ -271,7 +273,7 @@ async fn store_part(
         peer,
     }));
     let body = exchange.response.into_body();
-    range_fetch::pump(worker, claim.writer, claim.guard, body, skip, tally).await;
+    range_fetch::pump(worker, claim.writer, claim.guard, body, skip, byte_count).await;
 }
 
 /// What of a whole response the client asked for, if that is one range of it.
@@ -294,7 +296,7 @@ async fn store(
     begun: Begun,
     leader: Option<Leader>,
     reply: Reply,
-    tally: Tally,
+    byte_count: ByteCount,
 ) {
     let Begun {
         writer,
@@ -349,7 +351,7 @@ async fn store(
         trailers,
         worker,
         spec,
-        tally,
+        byte_count,
     };
     transfer.run(writer, body).await;
     drop(leader);

@@ -16,7 +16,7 @@ use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 
-use super::counters::{Tally, Trailers};
+use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::FetchSpec;
@@ -32,7 +32,7 @@ const RESUME_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Transfer {
     pub(super) worker: Rc<Worker>,
     pub(super) spec: FetchSpec,
-    pub(super) tally: Tally,
+    pub(super) byte_count: ByteCount,
     pub(super) length: Option<u64>,
     /// The strong entity tag, by which a broken transfer can be taken up again.
     pub(super) etag: Option<HeaderValue>,
@@ -60,7 +60,8 @@ impl Transfer {
             };
             poll_fn(|context| writer.poll_room(context, ahead)).await;
             let frame = body.frame().await;
-            self.tally.set(self.earlier_bytes + body.origin_bytes());
+            self.byte_count
+                .set(self.earlier_bytes + body.origin_bytes());
             match frame {
                 Some(Ok(frame)) => {
                     let data = match frame.into_data() {

@@ -30,7 +30,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::confirm::{freshened, may_rewrite};
-use super::counters::Tally;
+use super::counters::ByteCount;
 use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
@@ -75,7 +75,7 @@ pub(crate) async fn fetch_range(
     worker: Rc<Worker>,
     spec: Rc<RangeFetchSpec>,
     claim: RangeClaim,
-    tally: Tally,
+    byte_count: ByteCount,
 ) {
     let RangeClaim { hit, writer, guard } = claim;
     let Some(request) = ask(&worker, &spec, &guard) else {
@@ -92,7 +92,7 @@ pub(crate) async fn fetch_range(
         Ok(exchange) => exchange,
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
-            tally.set(tally.get() + failed.origin_bytes);
+            byte_count.set(byte_count.get() + failed.origin_bytes);
             return;
         }
     };
@@ -103,12 +103,12 @@ pub(crate) async fn fetch_range(
             freshen_stored(&worker, &spec, &hit, exchange.response.headers(), asked).await;
             guard.note_arriving();
             let body = exchange.response.into_body();
-            pump(&worker, writer, guard, body, skip, &tally).await;
+            pump(&worker, writer, guard, body, skip, &byte_count).await;
         }
         judged => {
             let bytes = exchange.response.body().origin_bytes();
             worker.metrics.fetched(bytes, 0);
-            tally.set(tally.get() + bytes);
+            byte_count.set(byte_count.get() + bytes);
             drop(exchange);
             if matches!(judged, PartCheck::Gone) {
                 end_version(&worker, &spec.name, &hit).await;
@@ -245,7 +245,7 @@ pub(super) async fn pump(
     guard: RangeGuard,
     mut body: ResponseBody,
     mut skip: u64,
-    tally: &Tally,
+    byte_count: &ByteCount,
 ) {
     let (mut counted, mut in_metrics) = (0, Counted::default());
     loop {
@@ -261,7 +261,7 @@ pub(super) async fn pump(
         poll_fn(|context| writer.poll_room(context, ahead)).await;
         let frame = body.frame().await;
         let came = body.origin_bytes();
-        tally.set(tally.get() + (came - counted));
+        byte_count.set(byte_count.get() + (came - counted));
         counted = came;
         let Some(Ok(frame)) = frame else {
             break;

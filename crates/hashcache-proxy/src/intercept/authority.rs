@@ -1,17 +1,17 @@
 //! The certificate authority of an intercepting proxy: a root for devices to trust, an intermediate
 //! that signs for it, and a leaf for each host that is intercepted.
 //!
-//! `hashcache ca init` makes one ([`CertificateAuthority::make`]), the proxy loads it ([`CertificateAuthority::load`])
-//! and asks it for the certificate of a host at each handshake ([`CertificateAuthority::leaf`]). `files` knows
-//! how it lies on disk.
+//! `hashcache ca init` makes one ([`CertificateAuthority::make`]), the proxy loads it
+//! ([`CertificateAuthority::load`]) and asks it for the certificate of a host at each handshake
+//! ([`CertificateAuthority::leaf`]). `files` knows how it lies on disk.
 //!
 //! ```text
 //! root (5 years, pathlen 1) ── intermediate (5 years, pathlen 0, TLS servers only)
 //!                                  └── leaf (7 days, one name) ── one key for all leaves
 //! ```
 //!
-//! Invariant: an [`CertificateAuthority`] that exists has proved by a leaf of its own that its key and
-//! certificates go together. No key is ever shown, by `Debug` neither; the key of the leaves is
+//! Invariant: an [`CertificateAuthority`] that exists has proved by a leaf of its own that its key
+//! and certificates go together. No key is ever shown, by `Debug` neither; the key of the leaves is
 //! never written anywhere. An authority that is kept to domains says so in both its certificates,
 //! and the key of its root is gone.
 //!
@@ -52,7 +52,8 @@ use crate::tls::provider;
 /// What an authority is to be like.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
-    /// The name under which devices list it, at most [`CertificateAuthority::NAME_CHARS`] characters.
+    /// The name under which devices list it, at most [`CertificateAuthority::NAME_CHARS`]
+    /// characters.
     pub name: String,
     /// The domains it may vouch for, each with all below it; none: all.
     pub only: Vec<String>,

@@ -2,8 +2,8 @@
 //!
 //! Called by `authority` under its lock.
 //!
-//! Invariant: what is kept takes no more memory than [`LeafCache::new`] was told, but for the last one
-//! added. Cost: a map of hosts and one of their order; both are looked up once a handshake.
+//! Invariant: what is kept takes no more memory than [`LeafCache::new`] was told, but for the last
+//! one added. Cost: a map of hosts and one of their order; both are looked up once a handshake.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

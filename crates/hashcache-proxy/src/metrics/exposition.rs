@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
+use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened};
 use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -83,9 +83,9 @@ impl Exposition {
     /// The object of `/stats`.
     pub(crate) fn stats(&self) -> Value {
         let (engine, upstream) = (self.engine(), (self.upstream)());
-        let requests: serde_json::Map<_, _> = TALLIES
+        let requests: serde_json::Map<_, _> = CLASSES
             .iter()
-            .map(|(_, name)| ((*name).to_owned(), self.tally(name).into()))
+            .map(|(_, name)| ((*name).to_owned(), self.class(name).into()))
             .collect();
         let now = self.clock.now().seconds();
         json!({
@@ -169,18 +169,18 @@ impl Exposition {
 
     /// Requests counted under one of the names of `/stats`, or in all.
     pub(crate) fn requests(&self) -> Requests {
-        let all = TALLIES
+        let all = CLASSES
             .iter()
-            .map(|(_, name)| self.tally(name))
+            .map(|(_, name)| self.class(name))
             .fold(0, u64::wrapping_add);
         Requests {
-            hits: self.tally("hit"),
+            hits: self.class("hit"),
             all,
         }
     }
 
-    fn tally(&self, name: &str) -> u64 {
-        let at = TALLIES
+    fn class(&self, name: &str) -> u64 {
+        let at = CLASSES
             .iter()
             .position(|(_, intercept_state)| *intercept_state == name);
         at.map_or(0, |at| self.metrics.sum(|worker| &worker.requests[at]))
@@ -222,7 +222,7 @@ impl Collector for Exposition {
             "Version of HashCache",
             &[("version", VERSION)],
         )?;
-        let names = TALLIES.iter().map(|(_, name)| (*name, self.tally(name)));
+        let names = CLASSES.iter().map(|(_, name)| (*name, self.class(name)));
         page.family("hashcache_requests", "Requests by result", "result", names)?;
         page.counter(
             "hashcache_client_bytes",

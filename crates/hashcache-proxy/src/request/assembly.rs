@@ -18,7 +18,7 @@ use bytes::Bytes;
 use hashcache::{Follower, Hit, ReadError, Reader};
 
 use crate::failure::Failure;
-use crate::fetch::counters::Tally;
+use crate::fetch::counters::ByteCount;
 use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
 use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
 use crate::worker::Worker;
@@ -36,7 +36,7 @@ pub(crate) struct Assembly {
     worker: Rc<Worker>,
     spec: Rc<RangeFetchSpec>,
     hit: Hit,
-    tally: Tally,
+    byte_count: ByteCount,
     parts: VecDeque<BodyPart>,
     now: Now,
     /// What was asked for before the answer began, and where it begins.
@@ -78,13 +78,13 @@ impl Assembly {
         spec: RangeFetchSpec,
         hit: &Hit,
         parts: VecDeque<BodyPart>,
-        tally: Tally,
+        byte_count: ByteCount,
     ) -> Self {
         Self {
             worker: Rc::clone(worker),
             spec: Rc::new(spec),
             hit: hit.clone(),
-            tally,
+            byte_count,
             parts,
             now: Now::Nothing,
             ready: None,
@@ -140,8 +140,8 @@ impl Assembly {
             Ok(ClaimOutcome::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
             Ok(ClaimOutcome::Leader(claim, awaited)) => {
                 let (worker, spec) = (Rc::clone(&self.worker), Rc::clone(&self.spec));
-                let tally = Rc::clone(&self.tally);
-                tokio::task::spawn_local(fetch_range(worker, spec, *claim, tally));
+                let byte_count = Rc::clone(&self.byte_count);
+                tokio::task::spawn_local(fetch_range(worker, spec, *claim, byte_count));
                 Ok(Some((awaited, Prepared::Asked)))
             }
             Err(error) => {

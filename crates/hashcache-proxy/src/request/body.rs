@@ -18,7 +18,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::assembly::Assembly;
 use crate::failure::Failure;
-use crate::fetch::counters::{Tally, Trailers};
+use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{Counted, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::share::Share;
@@ -77,7 +77,7 @@ const RETRY_TIME: Duration = Duration::from_millis(50);
 struct Sending {
     metrics: Arc<WorkerMetrics>,
     /// What was counted, for who counts the rest at the end.
-    counted: Tally,
+    counted: ByteCount,
     /// What was not yet.
     bytes: u64,
 }
@@ -168,7 +168,7 @@ impl Rewritten {
 
 struct Passed {
     body: ResponseBody,
-    tally: Tally,
+    byte_count: ByteCount,
     content: u64,
     counted: Counted,
     metrics: Arc<WorkerMetrics>,
@@ -231,7 +231,7 @@ impl Body {
     }
 
     /// The same, counted while it is sent if it is long; `counted` is told how much.
-    pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &Tally) -> Self {
+    pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &ByteCount) -> Self {
         let length = http_body::Body::size_hint(&self).exact();
         self.sending = length
             .is_none_or(|length| length >= STEP_BYTES)
@@ -270,11 +270,15 @@ impl Body {
     }
 
     /// A response that is only passed on.
-    pub(crate) fn passed(body: ResponseBody, tally: Tally, metrics: Arc<WorkerMetrics>) -> Self {
+    pub(crate) fn passed(
+        body: ResponseBody,
+        byte_count: ByteCount,
+        metrics: Arc<WorkerMetrics>,
+    ) -> Self {
         let left = http_body::Body::size_hint(&body).exact();
         let passed = Passed {
             body,
-            tally,
+            byte_count,
             content: 0,
             counted: Counted::default(),
             metrics,
@@ -286,7 +290,7 @@ impl Body {
 impl Drop for Passed {
     fn drop(&mut self) {
         let all = self.body.origin_bytes();
-        self.tally.set(all);
+        self.byte_count.set(all);
         let content = self.content;
         self.metrics.fetched_rest(&mut self.counted, all, content);
     }

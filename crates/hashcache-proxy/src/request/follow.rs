@@ -63,7 +63,7 @@ pub(super) fn follow(
         return None;
     }
     let follower = shared.stream.follow(start)?;
-    transaction.note.outcome(Outcome::Collapsed);
+    transaction.log_entry.set_outcome(Outcome::Collapsed);
     let mut response = Response::new(follower);
     *response.status_mut() = stored.facts.status;
     *response.headers_mut() = stored.fields.clone();

@@ -89,13 +89,13 @@ pub(super) async fn answer(
         stored,
     };
     let parts = std::mem::take(&mut draft.parts);
-    let tally = transaction.note.tally();
-    let mut assembly = Assembly::new(worker, spec, &hit, parts, tally);
+    let byte_count = transaction.log_entry.byte_count();
+    let mut assembly = Assembly::new(worker, spec, &hit, parts, byte_count);
     match assembly.prepare().await {
         Ok(Prepared::Stored) => {}
         Ok(prepared) => {
             if served.handling == Handling::Hit {
-                transaction.note.outcome(Outcome::Partial);
+                transaction.log_entry.set_outcome(Outcome::Partial);
                 served.handling = Handling::Forwarded(Forward::Partial);
             }
             served.stored = true;

@@ -78,7 +78,7 @@ pub(super) async fn again(
     } = found
         && let Reuse::Fresh { age, ttl } = reuse_hit(transaction, &hit, &stored)
     {
-        transaction.note.outcome(Outcome::Collapsed);
+        transaction.log_entry.set_outcome(Outcome::Collapsed);
         let served = Served {
             collapsed: true,
             ..Served::fresh(age, ttl)
@@ -108,7 +108,7 @@ pub(super) async fn fetch(
         replaces,
         choices,
     } = reason;
-    transaction.note.outcome(outcome_of(forward));
+    transaction.log_entry.set_outcome(outcome_of(forward));
     let spec = fetch::FetchSpec {
         choices,
         ..fetch_spec(transaction, place.clone(), replaces, range)
@@ -150,7 +150,7 @@ pub(super) async fn begin(
     spec: fetch::FetchSpec,
     leader: Option<Leader>,
 ) -> Result<Fetched, Failure> {
-    let (connection, note) = (transaction.connection, &mut *transaction.note);
+    let (connection, log_entry) = (transaction.connection, &mut *transaction.log_entry);
     let (reply, answer) = oneshot::channel();
     let worker = Rc::clone(&connection.worker);
     let client = Some(connection.allowance.share());
@@ -158,7 +158,13 @@ pub(super) async fn begin(
         worker.metrics.limit(Limit::Memory);
         return Err(NO_MEMORY);
     };
-    let fetching = Box::pin(fetch::fetch(worker, spec, leader, reply, note.tally()));
+    let fetching = Box::pin(fetch::fetch(
+        worker,
+        spec,
+        leader,
+        reply,
+        log_entry.byte_count(),
+    ));
     let size = size_of_val(&*fetching) as u64;
     debug_assert!(size <= FETCH_BYTES, "{size} bytes");
     tokio::task::spawn_local(async move {
@@ -168,7 +174,7 @@ pub(super) async fn begin(
     match answer.await {
         Ok(Ok(fetched)) => Ok(fetched),
         Ok(Err(failed)) => {
-            note.upstream(failed.peer);
+            log_entry.set_upstream(failed.peer);
             Err(failed.failure)
         }
         Err(_) => Err(Failure::Internal("a fetch ended without a response")),
@@ -183,7 +189,7 @@ pub(super) fn fetched(
     forward: Forward,
 ) -> Next {
     let connection = transaction.connection;
-    let note = &mut *transaction.note;
+    let log_entry = &mut *transaction.log_entry;
     let mut status = CacheStatus::of(Handling::Forwarded(forward));
     match fetched {
         Fetched::Stored {
@@ -195,7 +201,7 @@ pub(super) fn fetched(
             trailers,
             peer,
         } => {
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             let now = connection.worker.common.now();
             status.stored = true;
             status.ttl = Some(facts.ttl(now));
@@ -214,7 +220,7 @@ pub(super) fn fetched(
             awaited,
             peer,
         } => {
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             let now = connection.worker.common.now();
             let served = Served {
                 handling: Handling::Forwarded(forward),
@@ -236,17 +242,17 @@ pub(super) fn fetched(
             reason,
             peer,
         } => {
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             status.detail = Some(reason.as_str());
             let (mut head, body) = response.into_parts();
             add_own(connection, &mut head.headers, status);
             let metrics = Arc::clone(&connection.worker.metrics);
-            let body = Body::passed(body, note.tally(), metrics);
+            let body = Body::passed(body, log_entry.byte_count(), metrics);
             Next::Answer(Response::from_parts(head, body))
         }
         Fetched::Confirmed { selected, peer } => {
-            note.upstream(Some(peer));
-            note.outcome(Outcome::Revalidated);
+            log_entry.set_upstream(Some(peer));
+            log_entry.set_outcome(Outcome::Revalidated);
             let SelectedResponse {
                 hit, stored, place, ..
             } = *selected;

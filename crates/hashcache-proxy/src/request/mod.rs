@@ -44,9 +44,9 @@ use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
-use crate::fetch::counters::Tally;
+use crate::fetch::counters::ByteCount;
 use crate::fetch::variant::with_objects;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
 use crate::page_groups::Asked;
@@ -59,14 +59,14 @@ pub(crate) async fn handle(
     request: Request<ClientBody>,
 ) -> Result<Response<Body>, Infallible> {
     let head = connection.cell.next_head();
-    let mut note = Note::new(&connection, &request, &head);
+    let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
     let reader = Reader::of(request.headers());
     let answer = match head {
         Head::Refused(failure) => Err(failure),
-        Head::Accepted(info) => serve(&connection, request, &info, &mut note).await,
+        Head::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
     };
     let response =
-        answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
+        answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
     // Until the client has taken it, a head is in a buffer of hyper's, which is up to twice as
     // large, and in the map before that; buffers that grow leave holes in the heap behind.
     let head = head_bytes(response.headers());
@@ -74,15 +74,15 @@ pub(crate) async fn handle(
         response
     } else {
         connection.worker.metrics.limit(Limit::Memory);
-        failed(&connection, &NO_MEMORY, reader, &mut note)
+        failed(&connection, &NO_MEMORY, reader, &mut log_entry)
     };
-    let counted = Tally::default();
+    let counted = ByteCount::default();
     let share = connection.allowance.share();
     let response = response.map(|body| {
         body.counted(&connection.worker.metrics, &counted)
             .paid_by(share)
     });
-    note.finish(&connection, &response, counted);
+    log_entry.finish(&connection, &response, counted);
     Ok(response)
 }
 
@@ -99,13 +99,13 @@ fn failed(
     connection: &Connection,
     failure: &Failure,
     reader: Reader,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Response<Body> {
-    note.fail(failure);
+    log_entry.set_failure(failure);
     let context = PageContext {
         name: connection.worker.common.name.as_str(),
-        host: Some(note.authority()).filter(|host| !host.is_empty()),
-        request_id: note.id(),
+        host: Some(log_entry.authority()).filter(|host| !host.is_empty()),
+        request_id: log_entry.id(),
         reader,
     };
     page::failure(failure, &context).map(Body::full)
@@ -115,7 +115,7 @@ async fn serve(
     connection: &Rc<Connection>,
     mut request: Request<ClientBody>,
     info: &HeadInfo,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Answer {
     if let Some(failure) = &connection.denied {
         return Err(failure.clone());
@@ -124,21 +124,21 @@ async fn serve(
     let common = &connection.worker.common;
     if let Some(intercepted) = &connection.intercepted {
         intercepted.asked(&connection.worker);
-        note.set_authority(intercepted.host_field());
+        log_entry.set_authority(intercepted.host_field());
     }
     if common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
     }
     let target = match parse(connection, &request, info)? {
         RequestTarget::Tunnel(authority) => {
-            note.set_authority(authority.to_string());
+            log_entry.set_authority(authority.to_string());
             not_admin(connection, &authority)?;
-            connect::tunnel(connection, authority, note).await?;
+            connect::tunnel(connection, authority, log_entry).await?;
             return Ok(Response::new(Body::empty()));
         }
         RequestTarget::Server(authority) => {
-            note.set_authority(authority.display(Scheme::Http).to_string());
-            return Ok(own::options(note));
+            log_entry.set_authority(authority.display(Scheme::Http).to_string());
+            return Ok(own::options(log_entry));
         }
         RequestTarget::Resource(target) => target,
     };
@@ -146,20 +146,20 @@ async fn serve(
         Some(_) => connection.scheme,
         None => target.scheme,
     };
-    note.set_target(&target, scheme);
+    log_entry.set_target(&target, scheme);
     if connection
         .intercepted
         .as_ref()
         .is_some_and(|it| it.is_self_test())
     {
-        return Ok(own::self_test(note));
+        return Ok(own::self_test(log_entry));
     }
     if connection.intercepted.is_none() && own::is_self_test(connection, &target.authority) {
-        return Ok(own::self_test(note));
+        return Ok(own::self_test(log_entry));
     }
     if request.method().as_str() == "PURGE" {
         let (space, target) = mirrored::purged(connection, &target);
-        return purge::answer(connection, &request, (space, &target), note).await;
+        return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
     let names_host = common.accelerated().is_none() && connection.intercepted.is_none();
     if names_host {
@@ -167,17 +167,17 @@ async fn serve(
     }
     if names_host && common.is_us(&target.authority) {
         if target.path() == "*" {
-            return Ok(own::options(note));
+            return Ok(own::options(log_entry));
         }
         let Some(led) = mirrored::lead(connection, &target) else {
-            return own::page(connection, &request, &target, note);
+            return own::page(connection, &request, &target, log_entry);
         };
         let entered = mirrored::enter(connection, request, info, (&target, led))?;
         let Some((request, dress)) = entered else {
             return Ok(own::not_allowed());
         };
         let mirrored = async {
-            let response = answer(connection, request, note).await?;
+            let response = answer(connection, request, log_entry).await?;
             mirrored::dress(connection, dress, response).await
         };
         return Box::pin(mirrored).await;
@@ -185,7 +185,7 @@ async fn serve(
     if names_host && info.form == crate::wire::Form::Origin {
         // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
         if own::is_pac(&target) {
-            return own::page(connection, &request, &target, note);
+            return own::page(connection, &request, &target, log_entry);
         }
         let reason = "this is a proxy: name the whole URL, as clients do that know of it";
         return Err(Failure::Refused {
@@ -193,7 +193,7 @@ async fn serve(
             reason,
         });
     }
-    if let Some(answer) = max_forwards(&mut request, note) {
+    if let Some(answer) = max_forwards(&mut request, log_entry) {
         return answer;
     }
     let request = ClientRequest::new(common.space(), target, request, info);
@@ -203,13 +203,17 @@ async fn serve(
         fields: &request.fields,
     };
     common.related.asked(&asked, Instant::now());
-    answer(connection, request, note).await
+    answer(connection, request, log_entry).await
 }
 
 /// Answers from the store if it may, else from upstream: carries out one step after another until
 /// there is an answer.
-async fn answer(connection: &Rc<Connection>, request: ClientRequest, note: &mut Note) -> Answer {
-    let mut transaction = Transaction::new(connection, request, note);
+async fn answer(
+    connection: &Rc<Connection>,
+    request: ClientRequest,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
         next = match next {
@@ -275,7 +279,7 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
     let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
             let outcome = hit::outcome(stored.facts.status, from);
-            transaction.note.outcome(outcome);
+            transaction.log_entry.set_outcome(outcome);
             Served::fresh(age, ttl)
         }
         Reuse::Stale {
@@ -286,7 +290,7 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
             if allowed_by == StaleAllowance::WhileRevalidating {
                 validate::revalidate(transaction, &place, &hit, &stored);
             }
-            transaction.note.outcome(Outcome::StaleHit);
+            transaction.log_entry.set_outcome(Outcome::StaleHit);
             Served::fresh(age, ttl)
         }
         Reuse::Validate { forward, on_error } => {

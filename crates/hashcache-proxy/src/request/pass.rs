@@ -22,7 +22,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, SelectedResponse};
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::upstream::{RequestBody, SendFailure, SendOptions};
 
 /// Sends a request upstream and its answer back; nothing is stored.
@@ -31,11 +31,11 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let Transaction {
         connection,
         request,
-        note,
+        log_entry,
         ..
     } = transaction;
     let worker = &connection.worker;
-    note.outcome(outcome_of(forward));
+    log_entry.set_outcome(outcome_of(forward));
     let to = request.endpoint();
     let ClientRequest {
         space,
@@ -73,9 +73,9 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         connection
             .cell
             .body_failure()
-            .unwrap_or_else(|| send_failed(connection, note, failed))
+            .unwrap_or_else(|| send_failed(connection, log_entry, failed))
     })?;
-    note.upstream(Some(exchange.peer));
+    log_entry.set_upstream(Some(exchange.peer));
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
         return Err(Failure::ResponseMalformed(
             "switch to a protocol that was not offered",
@@ -83,7 +83,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     }
     let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
     if let Some(upgrade) = exchange.upgrade {
-        connect::upgrade(connection, upgrade, note);
+        connect::upgrade(connection, upgrade, log_entry);
     }
     if is_unsafe(&method) {
         let (status, fields) = (response.status(), response.headers());
@@ -103,7 +103,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         &mut head.headers,
         CacheStatus::of(Handling::Forwarded(forward)),
     );
-    let body = Body::passed(body, note.tally(), Arc::clone(&worker.metrics));
+    let body = Body::passed(body, log_entry.byte_count(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
 }
 
@@ -133,8 +133,12 @@ async fn head_came(
     }
 }
 
-fn send_failed(connection: &Connection, note: &mut Note, failed: SendFailure) -> Failure {
-    note.upstream(failed.peer);
+fn send_failed(
+    connection: &Connection,
+    log_entry: &mut LogEntryBuilder,
+    failed: SendFailure,
+) -> Failure {
+    log_entry.set_upstream(failed.peer);
     connection.worker.metrics.fetched(failed.origin_bytes, 0);
     failed.failure
 }

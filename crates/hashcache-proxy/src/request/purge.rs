@@ -26,7 +26,7 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::purge::{Effect, PurgeError, Room, What, report};
 use crate::wire::ClientBody;
 
@@ -44,23 +44,23 @@ pub(super) async fn answer(
     connection: &Connection,
     request: &Request<ClientBody>,
     (space, target): (Space, &Target),
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Answer {
     let common = &connection.worker.common;
     if is_of_a_page(request.headers()) {
-        note.outcome(Outcome::Denied);
+        log_entry.set_outcome(Outcome::Denied);
         let reason = "a page in a browser may not purge: this request has Origin or Sec-Fetch-*";
         return Err(refused(StatusCode::FORBIDDEN, reason));
     }
     if !common.may_purge(connection.client.ip(), space) {
-        note.outcome(Outcome::Denied);
+        log_entry.set_outcome(Outcome::Denied);
         return Err(refused(
             StatusCode::FORBIDDEN,
             "this client may not purge: name its network with --allow-purge",
         ));
     }
     let (what, effect) = asked(request.headers(), target)?;
-    note.outcome(Outcome::Purge);
+    log_entry.set_outcome(Outcome::Purge);
     let purger = common.purger.within(space);
     match purger.purge(&what, effect, Room::Client).await {
         Ok(()) => Ok(done(report(&what, effect))),

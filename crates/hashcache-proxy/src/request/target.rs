@@ -15,7 +15,7 @@ use super::transaction::Answer;
 use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::wire::{ClientBody, HeadInfo};
 
 /// What the request is about. Errors are the client's.
@@ -116,7 +116,10 @@ pub(super) fn strip(request: &mut Request<ClientBody>) -> Result<(), Failure> {
 }
 
 /// OPTIONS and TRACE count the proxies they may pass (RFC 9110 7.6.2).
-pub(super) fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<Answer> {
+pub(super) fn max_forwards(
+    request: &mut Request<ClientBody>,
+    log_entry: &mut LogEntryBuilder,
+) -> Option<Answer> {
     if !matches!(*request.method(), Method::OPTIONS | Method::TRACE) {
         return None;
     }
@@ -127,7 +130,7 @@ pub(super) fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -
         .and_then(|left| left.parse::<u32>().ok())?;
     if left == 0 {
         return Some(match *request.method() {
-            Method::OPTIONS => Ok(own::options(note)),
+            Method::OPTIONS => Ok(own::options(log_entry)),
             _ => Err(Failure::NotImplemented("TRACE to this proxy")),
         });
     }

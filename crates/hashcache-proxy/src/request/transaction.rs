@@ -24,7 +24,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
 use crate::in_flight_ranges::AwaitedRange;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::store::{Place, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::address::Purpose;
@@ -44,7 +44,7 @@ pub(super) struct Transaction<'a> {
     pub(super) tries: u8,
     /// Keeps the fetch of a range going until the answer has a follower of its own.
     pub(super) awaited: Option<AwaitedRange>,
-    pub(super) note: &'a mut Note,
+    pub(super) log_entry: &'a mut LogEntryBuilder,
 }
 
 /// The next step towards an answer.
@@ -136,7 +136,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn new(
         connection: &'a Rc<Connection>,
         request: ClientRequest,
-        note: &'a mut Note,
+        log_entry: &'a mut LogEntryBuilder,
     ) -> Self {
         let facts = request.facts();
         Self {
@@ -145,7 +145,7 @@ impl<'a> Transaction<'a> {
             facts,
             tries: 0,
             awaited: None,
-            note,
+            log_entry,
         }
     }
 
@@ -157,7 +157,7 @@ impl<'a> Transaction<'a> {
             facts: self.facts,
             tries: self.tries,
             awaited: None,
-            note: &mut *self.note,
+            log_entry: &mut *self.log_entry,
         }
     }
 

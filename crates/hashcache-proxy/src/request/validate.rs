@@ -54,7 +54,7 @@ pub(super) async fn validate(
         }
         _ => None,
     };
-    transaction.note.outcome(outcome_of(forward));
+    transaction.log_entry.set_outcome(outcome_of(forward));
     let replaces = Some(selected.hit.clone());
     let range = range_miss::around(&transaction.request, &transaction.facts);
     let spec = fetch::FetchSpec {
@@ -68,7 +68,7 @@ pub(super) async fn validate(
         }
         Ok(came) => Ok(fetched(transaction, place, came, forward)),
         Err(failure) if on_error != OnError::Fail => {
-            transaction.note.mention(&failure);
+            transaction.log_entry.set_error(&failure);
             Ok(stale(transaction, forward, selected))
         }
         Err(failure) => Err(failure),
@@ -77,7 +77,7 @@ pub(super) async fn validate(
 
 /// The stored response, because upstream failed.
 fn stale(transaction: &mut Transaction<'_>, forward: Forward, selected: SelectedResponse) -> Next {
-    transaction.note.outcome(Outcome::StaleIfError);
+    transaction.log_entry.set_outcome(Outcome::StaleIfError);
     let SelectedResponse {
         hit, stored, place, ..
     } = selected;
@@ -97,7 +97,7 @@ async fn head(
 ) -> Result<Next, Failure> {
     let answer = pass::pass(transaction.without_body(), forward).await;
     match answer {
-        Err(failure) if on_error != OnError::Fail => transaction.note.mention(&failure),
+        Err(failure) if on_error != OnError::Fail => transaction.log_entry.set_error(&failure),
         Ok(response) if on_error == OnError::ServeIfError && is_error(response.status()) => {}
         answer => return answer.map(Next::Answer),
     }
