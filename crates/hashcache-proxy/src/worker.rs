@@ -73,7 +73,7 @@ pub(crate) struct Live {
     pub(crate) collapse_wait: CollapseWait,
     /// Clients that may purge; see [`Common::may_purge`] for none.
     pub(crate) allow_purge: Vec<Prefix>,
-    pub(crate) upstream: upstream::Shared,
+    pub(crate) upstream: upstream::UpstreamShared,
     /// What is shown to clients that speak TLS.
     pub(crate) identity: Option<Identity>,
     /// Who ends TLS that is for others.
@@ -86,7 +86,7 @@ impl Live {
         settings: &Settings,
         generation: u64,
         own: &OwnAddresses,
-        upstream: upstream::Shared,
+        upstream: upstream::UpstreamShared,
         (identity, intercept): (Option<Identity>, Option<Arc<Interceptor>>),
     ) -> Self {
         let destinations = Destinations::new(
@@ -122,7 +122,7 @@ impl Live {
             fail: settings.fail,
             collapse_wait: settings.collapse_wait,
             allow_purge: settings.allow_purge.clone(),
-            upstream: upstream::Shared {
+            upstream: upstream::UpstreamShared {
                 destinations,
                 ..upstream
             },

@@ -55,9 +55,9 @@ pub(crate) fn upgrade(
     upgrade: Upgrade,
     log_entry: &mut LogEntryBuilder,
 ) {
-    let Upgrade { stream, place } = upgrade;
+    let Upgrade { stream, permit } = upgrade;
     let upstream = async move { stream.await.ok().map(TokioIo::new) };
-    switch(connection, log_entry.begin_tunnel(), upstream, place);
+    switch(connection, log_entry.begin_tunnel(), upstream, permit);
 }
 
 /// Carries bytes both ways once the answer has gone to the client. `held` is kept until the end.

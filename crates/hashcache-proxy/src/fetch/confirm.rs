@@ -20,7 +20,7 @@ use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse};
 use super::variant::{add_row, change, change_as_of};
 use crate::collapse::Leader;
 use crate::store::StoredResponse;
-use crate::upstream::Exchange;
+use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// Holds the answer to a HEAD against what is stored for GET (RFC 9111 4.3.5). If it speaks of the
@@ -131,7 +131,7 @@ pub(super) async fn confirm(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
     (selected, as_of): (SelectedResponse, Option<Version>),
-    exchange: Exchange,
+    exchange: UpstreamExchange,
     times: Times,
     (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
 ) {

@@ -22,7 +22,7 @@ use crate::metrics::Limit;
 use crate::page_groups::Asked;
 use crate::purge::labels_of;
 use crate::store::{Place, StoredResponse};
-use crate::upstream::Exchange;
+use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// What fits into this is no smaller in parts: it is fetched whole, and a careless origin's word
@@ -64,7 +64,7 @@ pub(super) struct BegunPart {
 pub(super) fn judge(
     worker: &Worker,
     spec: &FetchSpec,
-    exchange: &Exchange,
+    exchange: &UpstreamExchange,
     spot: Spot,
     (request_time, response_time): (UnixTime, UnixTime),
 ) -> Judged {

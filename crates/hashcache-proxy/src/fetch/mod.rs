@@ -45,7 +45,7 @@ use self::variant::{Intents, add_row, chosen, spot};
 use crate::collapse::{Leader, SharedResponse};
 use crate::metrics::Counted;
 use crate::store::StoredResponse;
-use crate::upstream::{Endpoint, Exchange, SendFailure, SendOptions};
+use crate::upstream::{Endpoint, SendFailure, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
 /// Fetches. `byte_count` counts what comes from upstream.
@@ -175,7 +175,7 @@ async fn spoken_of(
     chosen(worker, spec, &choices?, not_modified).await
 }
 
-async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Exchange, SendFailure> {
+async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<UpstreamExchange, SendFailure> {
     let mut fields = upstream_fields(
         worker,
         &spec.target,
@@ -225,7 +225,7 @@ fn unsendable() -> SendFailure {
     }
 }
 
-fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime) {
+fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &UpstreamExchange, now: UnixTime) {
     let fields = exchange.response.headers();
     // A plain response proves nothing: anyone on the line, or any page that names hosts, makes it.
     if to.scheme == Scheme::Https
@@ -242,7 +242,7 @@ fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime
 async fn store_part(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
-    exchange: Exchange,
+    exchange: UpstreamExchange,
     part: BegunPart,
     leader: Option<Leader>,
     reply: Reply,
@@ -292,7 +292,7 @@ fn wanted_part(
 async fn store(
     worker: Rc<Worker>,
     spec: FetchSpec,
-    exchange: Exchange,
+    exchange: UpstreamExchange,
     begun: Begun,
     leader: Option<Leader>,
     reply: Reply,

@@ -39,7 +39,7 @@ use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
 use crate::metrics::Counted;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
-use crate::upstream::{Endpoint, Exchange, ResponseBody, SendOptions};
+use crate::upstream::{Endpoint, ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
 /// Of which response a piece is, and for whom it is fetched.
@@ -139,7 +139,7 @@ fn judge(
     spec: &RangeFetchSpec,
     hit: &Hit,
     guard: &RangeGuard,
-    exchange: &Exchange,
+    exchange: &UpstreamExchange,
     request_time: UnixTime,
 ) -> PartCheck {
     let response: &Response<_> = &exchange.response;

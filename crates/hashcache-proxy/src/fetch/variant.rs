@@ -17,7 +17,7 @@ use http::header::{ETAG, HeaderMap};
 use super::spec::{FetchSpec, SelectedResponse};
 use crate::share::Network;
 use crate::store::{self, Place, StoredResponse};
-use crate::upstream::Exchange;
+use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// The intents of a fetch, drawn before its request was sent.
@@ -122,7 +122,7 @@ impl Spot {
 pub(super) async fn spot(
     worker: &Worker,
     spec: &FetchSpec,
-    exchange: &Exchange,
+    exchange: &UpstreamExchange,
     intents: Intents,
     shared: bool,
 ) -> Spot {

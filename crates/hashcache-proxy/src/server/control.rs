@@ -26,7 +26,7 @@ use crate::settings::Settings;
 use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreachable::Unreached;
+use crate::upstream::unreachable::UnreachableCache;
 use crate::worker::{Common, Live};
 
 /// The thread that minds the others.
@@ -118,10 +118,10 @@ impl Control {
         if !settled {
             identity.clone_from(&old.identity);
         }
-        let upstream = upstream::Shared {
+        let upstream = upstream::UpstreamShared {
             trust,
             // Who reloads may just have mended the line.
-            unreached: Unreached::new(settings.unreachable_lifetime),
+            unreachable: UnreachableCache::new(settings.unreachable_lifetime),
             ..old.upstream.clone()
         };
         let own = &self.common.own;

@@ -49,10 +49,10 @@ use crate::purge::Purger;
 use crate::settings::{Mode, Settings, StateFiles};
 use crate::share::Shares;
 use crate::tls::identity::Identity;
-use crate::upstream::dns::{NameServers, Names};
+use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreachable::Unreached;
+use crate::upstream::unreachable::UnreachableCache;
 use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, Live};
@@ -100,17 +100,17 @@ pub fn run<E: std::fmt::Display>(
     let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
     let limits = Arc::new(settings.limits.clone());
-    let names = Names::new(NameServers::System, settings.limits.dns_time);
-    let shared = upstream::Shared::new(
+    let names = DnsCache::new(NameServers::System, settings.limits.dns_time);
+    let shared = upstream::UpstreamShared::new(
         names,
         Destinations::new(&[], &[], own.clone()),
         own.clone(),
         trust,
         limits,
     );
-    let shared = upstream::Shared {
+    let shared = upstream::UpstreamShared {
         verified: Arc::clone(&verified),
-        unreached: Unreached::new(settings.unreachable_lifetime),
+        unreachable: UnreachableCache::new(settings.unreachable_lifetime),
         ..shared
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
@@ -263,9 +263,9 @@ fn exposition(
     clock: &Arc<Clock>,
     log: &Arc<AccessLog>,
     cache: &Cache,
-    upstream: &upstream::Shared,
+    upstream: &upstream::UpstreamShared,
 ) -> Exposition {
-    let (cache, places) = (cache.clone(), upstream.places.clone());
+    let (cache, permits) = (cache.clone(), upstream.permits.clone());
     let figures = move || {
         let stats = cache.stats();
         EngineFigures {
@@ -302,6 +302,6 @@ fn exposition(
         Arc::clone(clock),
         Arc::clone(log),
         figures,
-        move || places.figures(),
+        move || permits.figures(),
     )
 }
