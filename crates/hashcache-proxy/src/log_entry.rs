@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
 use crate::intercept::Handshake;
-use crate::wire::{ClientBody, Head, Sent};
+use crate::wire::{ClientBody, ExchangeEnd, RequestHead};
 use crate::worker::Worker;
 
 /// The beginnings of a log entry.
@@ -41,13 +41,17 @@ pub(crate) struct LogEntryBuilder {
 }
 
 impl LogEntryBuilder {
-    pub(crate) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
+    pub(crate) fn new(
+        connection: &Connection,
+        request: &Request<ClientBody>,
+        head: &RequestHead,
+    ) -> Self {
         let (received, version) = match head {
-            Head::Accepted(info) => (info.received, info.version),
-            Head::Refused(_) if request.version() == Version::HTTP_2 => {
+            RequestHead::Accepted(info) => (info.received, info.version),
+            RequestHead::Refused(_) if request.version() == Version::HTTP_2 => {
                 (Instant::now(), Version::HTTP_2)
             }
-            Head::Refused(_) => (Instant::now(), Version::HTTP_11),
+            RequestHead::Refused(_) => (Instant::now(), Version::HTTP_11),
         };
         Self {
             id: RequestId::fresh(),
@@ -156,7 +160,7 @@ impl LogEntryBuilder {
         let status = response.status().as_u16();
         let content_type = response.headers().get(CONTENT_TYPE).cloned();
         let first_byte = self.received.elapsed();
-        connection.cell.on_sent(move |sent: Sent| {
+        connection.cell.on_sent(move |sent: ExchangeEnd| {
             let entry = LogEntry {
                 start: self.start,
                 duration: self.received.elapsed(),

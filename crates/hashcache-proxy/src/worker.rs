@@ -2,7 +2,7 @@
 //!
 //! Made by `server`, one a runtime; `request` and `fetch` find everything they need here.
 //!
-//! Invariant: what a reload may change lies in [`Live`] and is read anew by each request.
+//! Invariant: what a reload may change lies in [`LiveSettings`] and is read anew by each request.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -53,11 +53,11 @@ pub(crate) struct Common {
     pub(crate) shares: Arc<Shares>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
-    pub(crate) live: ArcSwap<Live>,
+    pub(crate) live: ArcSwap<LiveSettings>,
 }
 
 /// What a reload changes.
-pub(crate) struct Live {
+pub(crate) struct LiveSettings {
     /// Counts reloads.
     pub(crate) generation: u64,
     pub(crate) store: StoreOptions,
@@ -80,7 +80,7 @@ pub(crate) struct Live {
     pub(crate) intercept: Option<Arc<Interceptor>>,
 }
 
-impl Live {
+impl LiveSettings {
     /// What `settings` say, with connections bounded by the counters of `upstream`.
     pub(crate) fn new(
         settings: &Settings,
@@ -141,7 +141,7 @@ impl Worker {
 }
 
 impl Common {
-    pub(crate) fn live(&self) -> Guard<Arc<Live>> {
+    pub(crate) fn live(&self) -> Guard<Arc<LiveSettings>> {
         self.live.load()
     }
 

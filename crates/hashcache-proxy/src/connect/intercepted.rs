@@ -30,7 +30,7 @@ use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::share::ShareReservation;
 use crate::upstream::Unverified;
 use crate::upstream::endpoint::Endpoint;
-use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, shake};
+use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use crate::worker::Worker;
 
 /// A CONNECT that may be intercepted, by its name alone.
@@ -197,7 +197,7 @@ async fn decide(
     drop(upstream);
     let refusals = &worker.common.intercept.refusals;
     let is_origin = candidate.kind == InterceptKind::Origin;
-    let shaking = timeout(worker.limits.head_time, shake(client, acceptor)).await;
+    let shaking = timeout(worker.limits.head_time, handshake(client, acceptor)).await;
     let shaken = shaken_in_time(shaking);
     match shaken {
         Ok((socket, protocol)) => {

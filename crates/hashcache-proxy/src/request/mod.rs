@@ -51,7 +51,7 @@ use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
 use crate::page_groups::Asked;
 use crate::upstream::address::check_port;
-use crate::wire::{ClientBody, Head, HeadInfo};
+use crate::wire::{ClientBody, HeadInfo, RequestHead};
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -62,8 +62,8 @@ pub(crate) async fn handle(
     let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
     let reader = Reader::of(request.headers());
     let answer = match head {
-        Head::Refused(failure) => Err(failure),
-        Head::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
+        RequestHead::Refused(failure) => Err(failure),
+        RequestHead::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
@@ -182,7 +182,7 @@ async fn serve(
         };
         return Box::pin(mirrored).await;
     }
-    if names_host && info.form == crate::wire::Form::Origin {
+    if names_host && info.form == crate::wire::RequestForm::Origin {
         // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
         if own::is_pac(&target) {
             return own::page(connection, &request, &target, log_entry);

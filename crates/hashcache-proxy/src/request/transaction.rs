@@ -29,7 +29,7 @@ use crate::store::{Place, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::address::Purpose;
 use crate::upstream::endpoint::Endpoint;
-use crate::wire::{ClientBody, Content, HeadInfo};
+use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
 /// An answer on its way, or why there is none.
 pub(super) type Answer = Result<Response<Body>, Failure>;
@@ -224,8 +224,11 @@ impl ClientRequest {
             method: head.method,
             fields: head.headers,
             version: info.version,
-            body: (info.content != Content::None).then_some(body),
-            has_content: !matches!(info.content, Content::None | Content::Length(0)),
+            body: (info.content != ContentFraming::None).then_some(body),
+            has_content: !matches!(
+                info.content,
+                ContentFraming::None | ContentFraming::Length(0)
+            ),
         }
     }
 

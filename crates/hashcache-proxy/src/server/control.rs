@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::cores::Counts;
+use super::cores::ConnectionCounts;
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
@@ -27,7 +27,7 @@ use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
-use crate::worker::{Common, Live};
+use crate::worker::{Common, LiveSettings};
 
 /// The thread that minds the others.
 pub(super) struct Control {
@@ -36,7 +36,7 @@ pub(super) struct Control {
     pub(super) log: Arc<AccessLog>,
     pub(super) settings: Settings,
     pub(super) stop: watch::Sender<Stage>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ConnectionCounts>,
     pub(super) admin: Arc<Admin>,
     pub(super) cache: Cache,
 }
@@ -44,7 +44,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) async fn mind<E: std::fmt::Display>(
         mut self,
-        mut signals: Signals,
+        mut signals: UnixSignals,
         reload: impl Fn() -> Result<Settings, E>,
         threads: Vec<JoinHandle<()>>,
     ) {
@@ -127,7 +127,7 @@ impl Control {
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor);
-        let live = Live::new(&settings, old.generation + 1, own, upstream, shown);
+        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, shown);
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -227,14 +227,14 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
 }
 
 /// The signals we answer to.
-pub(super) struct Signals {
+pub(super) struct UnixSignals {
     term: Signal,
     int: Signal,
     hup: Signal,
     usr1: Signal,
 }
 
-impl Signals {
+impl UnixSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,

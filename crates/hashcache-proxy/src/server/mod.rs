@@ -35,8 +35,8 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, Signals, account, interceptor};
-use self::cores::{Core, Counts, Door};
+use self::control::{Control, UnixSignals, account, interceptor};
+use self::cores::{ConnectionCounts, Core, ListeningSocket};
 use self::stage::Stage;
 use crate::access_log::AccessLog;
 use crate::admin::Admin;
@@ -55,7 +55,7 @@ use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
 use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
-use crate::worker::{Common, Live};
+use crate::worker::{Common, LiveSettings};
 
 /// Serves until told to stop. `listening` is called once with the addresses really bound (and that
 /// of the admin listener); `reload` gives the settings anew on SIGHUP.
@@ -115,7 +115,7 @@ pub fn run<E: std::fmt::Display>(
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
     let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
-    let live = Live::new(&settings, 0, &own, shared, (identity, interceptor));
+    let live = LiveSettings::new(&settings, 0, &own, shared, (identity, interceptor));
     let site = match &settings.mode {
         Mode::Forward => None,
         Mode::Accelerate { origin, .. } => Some(origin.clone()),
@@ -147,9 +147,9 @@ pub fn run<E: std::fmt::Display>(
         .build()
         .map_err(system("a runtime"))?;
     let _context = runtime.enter();
-    let signals = Signals::new().map_err(system("signals"))?;
+    let signals = UnixSignals::new().map_err(system("signals"))?;
     let (stop, stopping) = watch::channel(Stage::Serving);
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(ConnectionCounts::default());
     let threads = (0..settings.workers.max(1))
         .map(|number| {
             let core = Core {
@@ -161,16 +161,16 @@ pub fn run<E: std::fmt::Display>(
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
             };
-            let doors = listeners
+            let sockets = listeners
                 .iter()
                 .zip(&settings.listen)
                 .map(|(listener, listen)| {
                     let listener = listener.try_clone()?;
                     let speaks = settings.speaks(listen);
-                    Ok(Door { listener, speaks })
+                    Ok(ListeningSocket { listener, speaks })
                 });
-            let doors = doors.collect::<Result<_, _>>();
-            core.start(number, doors.map_err(system("a listener's copy"))?)
+            let sockets = sockets.collect::<Result<_, _>>();
+            core.start(number, sockets.map_err(system("a listener's copy"))?)
         })
         .collect::<Result<Vec<_>, RunError>>()?;
     // The cores have copies, which they close when a drain begins: from then on clients are refused
