@@ -30,7 +30,7 @@ use crate::settings::{self, LogFormat, Mode, Settings};
 
 /// The log of the process; dropped last, it writes what waits.
 #[derive(Debug)]
-pub(crate) struct AccessLog {
+pub(crate) struct AccessLogger {
     shared: Option<Arc<LogShared>>,
     style: LineStyle,
     writer_thread: Option<Thread>,
@@ -39,7 +39,7 @@ pub(crate) struct AccessLog {
     queue_bytes: usize,
 }
 
-impl AccessLog {
+impl AccessLogger {
     /// Opens the log and starts its thread; an error is the operator's to mend.
     pub(crate) fn start(settings: &Settings) -> io::Result<Self> {
         let style = LineStyle {
@@ -172,7 +172,7 @@ impl AccessLog {
     }
 }
 
-impl Drop for AccessLog {
+impl Drop for AccessLogger {
     fn drop(&mut self) {
         self.stop();
     }

@@ -81,7 +81,7 @@ impl Admin {
     /// Serves `listener` until dropped; connections end with it.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
         let mut connections = JoinSet::new();
-        let mut open: Vec<Open> = Vec::new();
+        let mut open: Vec<OpenConnection> = Vec::new();
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -100,7 +100,7 @@ impl Admin {
                     let active = Arc::new(Mutex::new(Instant::now()));
                     let connection = Arc::clone(&self).connection(stream, Arc::clone(&active));
                     let task = connections.spawn(connection);
-                    open.push(Open { task, active });
+                    open.push(OpenConnection { task, active });
                 }
                 // Out of descriptors, or a client gone at once: haste helps neither.
                 Err(error) => {
@@ -215,13 +215,13 @@ impl Admin {
 }
 
 /// A connection that is being served.
-struct Open {
+struct OpenConnection {
     task: AbortHandle,
     /// When it was accepted, or its last request came.
     active: Arc<Mutex<Instant>>,
 }
 
-impl Open {
+impl OpenConnection {
     fn active(&self) -> Instant {
         *self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }

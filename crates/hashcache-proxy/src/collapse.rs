@@ -95,7 +95,7 @@ const ALL: u32 = 1 << 10;
 const HARDLY_ANY: u32 = ALL / 8;
 
 impl OriginStats {
-    fn patience(self, wait: CollapseWait, first_byte_time: Duration) -> Duration {
+    fn wait_time(self, wait: CollapseWait, first_byte_time: Duration) -> Duration {
         if matches!(self.shared, Some(..HARDLY_ANY)) {
             return WAIT_IN_VAIN.min(first_byte_time);
         }
@@ -220,7 +220,7 @@ impl Collapse {
 
     /// How long to wait for the head of a fetch from `origin`, which fails if it takes longer than
     /// `first_byte_time`: as `wait` says, and not so long if what comes then is hardly ever shared.
-    pub(crate) fn patience(
+    pub(crate) fn wait_time(
         &self,
         origin: &str,
         wait: CollapseWait,
@@ -228,7 +228,7 @@ impl Collapse {
     ) -> Duration {
         let shard = self.shard(origin.as_bytes());
         let origin_stats = shard.origins.get(origin).copied().unwrap_or_default();
-        origin_stats.patience(wait, first_byte_time)
+        origin_stats.wait_time(wait, first_byte_time)
     }
 
     /// Notes how long `origin` took for a head.
@@ -328,13 +328,13 @@ impl Drop for Leader {
     }
 }
 
-/// Waits until followers are told something, at most for `patience`.
+/// Waits until followers are told something, at most for `wait_time`.
 pub(crate) async fn wait_for_message(
     mut receiver: watch::Receiver<CollapseMsg>,
-    patience: Duration,
+    wait_time: Duration,
 ) -> CollapseMsg {
     let wait = receiver.wait_for(|message| !matches!(message, CollapseMsg::Wait));
-    match tokio::time::timeout(patience, wait).await {
+    match tokio::time::timeout(wait_time, wait).await {
         Ok(Ok(message)) => message.clone(),
         Ok(Err(_)) | Err(_) => CollapseMsg::NotShared,
     }
@@ -347,7 +347,7 @@ mod tests {
     const FIRST_BYTE_TIME: Duration = Duration::from_secs(60);
 
     fn patience(collapse: &Collapse, origin: &str) -> Duration {
-        collapse.patience(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
+        collapse.wait_time(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
     }
 
     #[tokio::test(start_paused = true)]
@@ -407,7 +407,7 @@ mod tests {
         collapse.note_head_time("near", Duration::from_millis(10));
         let second = Duration::from_secs(1);
         for origin in ["near", "unknown"] {
-            let wait = |wait| collapse.patience(origin, wait, FIRST_BYTE_TIME);
+            let wait = |wait| collapse.wait_time(origin, wait, FIRST_BYTE_TIME);
             assert_eq!(wait(CollapseWait::Satellite), FIRST_BYTE_TIME);
             assert_eq!(wait(CollapseWait::Within(second)), second);
             for longer in [CollapseWait::Within(2 * FIRST_BYTE_TIME), CollapseWait::Lan] {
@@ -415,7 +415,7 @@ mod tests {
             }
         }
         let most = Duration::from_millis(50);
-        assert_eq!(collapse.patience("unknown", CollapseWait::Lan, most), most);
+        assert_eq!(collapse.wait_time("unknown", CollapseWait::Lan, most), most);
     }
 
     #[tokio::test]
@@ -427,7 +427,7 @@ mod tests {
             CollapseWait::Lan,
             CollapseWait::Within(WAIT_MAX),
         ] {
-            let patience = collapse.patience("counter", wait, FIRST_BYTE_TIME);
+            let patience = collapse.wait_time("counter", wait, FIRST_BYTE_TIME);
             assert_eq!(patience, WAIT_IN_VAIN, "{wait:?}");
         }
     }

@@ -90,12 +90,12 @@ impl InterceptedFor {
     }
 
     /// A request has come: this client believes us.
-    pub(crate) fn asked(&self, worker: &Worker) {
+    pub(crate) fn note_request(&self, worker: &Worker) {
         if !self.has_asked.replace(true) && !self.is_self_test() {
             let intercept_state = &worker.common.intercept;
             intercept_state
                 .refusals
-                .asked(&self.program, Instant::now());
+                .note_request(&self.program, Instant::now());
         }
     }
 }

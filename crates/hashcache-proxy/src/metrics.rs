@@ -27,7 +27,7 @@ pub(crate) struct Metrics {
     reload_failed: AtomicBool,
     /// When the certificate authority ends, seconds since 1970; 0 without one.
     authority_ends: AtomicU64,
-    purges: Arc<purge::Counts>,
+    purges: Arc<purge::PurgeCounts>,
 }
 
 impl Metrics {
@@ -43,7 +43,7 @@ impl Metrics {
     }
 
     /// Counters of purges, for all workers: there are few.
-    pub(crate) fn purges(&self) -> &Arc<purge::Counts> {
+    pub(crate) fn purges(&self) -> &Arc<purge::PurgeCounts> {
         &self.purges
     }
 
@@ -134,19 +134,19 @@ impl WorkerMetrics {
 
     /// The same of a transfer under way, which has come to `all` and `body` by now: a step at a
     /// time, so that most reads count nothing.
-    pub(crate) fn fetching(&self, counted: &mut Counted, all: u64, body: u64) {
+    pub(crate) fn fetching(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         if all.saturating_sub(counted.all) >= STEP_BYTES {
             self.fetched_rest(counted, all, body);
         }
     }
 
     /// What of a transfer was not counted on its way.
-    pub(crate) fn fetched_rest(&self, counted: &mut Counted, all: u64, body: u64) {
+    pub(crate) fn fetched_rest(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         self.fetched(
             all.saturating_sub(counted.all),
             body.saturating_sub(counted.body),
         );
-        *counted = Counted { all, body };
+        *counted = CountedBytes { all, body };
     }
 
     /// Counts bytes on their way to a client; true when `bytes` were enough to be counted.
@@ -174,19 +174,19 @@ impl WorkerMetrics {
     }
 
     /// Counts a client's connection as open while the guard lives.
-    pub(crate) fn connection(self: &Arc<Self>) -> Open {
-        Open::new(self, |worker| &worker.connections)
+    pub(crate) fn connection(self: &Arc<Self>) -> OpenGauge {
+        OpenGauge::new(self, |worker| &worker.connections)
     }
 
     /// Counts a tunnel as open while the guard lives.
-    pub(crate) fn tunnel(self: &Arc<Self>) -> Open {
-        Open::new(self, |worker| &worker.tunnels)
+    pub(crate) fn tunnel(self: &Arc<Self>) -> OpenGauge {
+        OpenGauge::new(self, |worker| &worker.tunnels)
     }
 }
 
 /// What of a transfer from upstream was counted already.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct CountedBytes {
     all: u64,
     body: u64,
 }
@@ -203,12 +203,12 @@ struct Opened {
 
 /// Counts something as open.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenGauge {
     worker: Arc<WorkerMetrics>,
     which: fn(&WorkerMetrics) -> &Opened,
 }
 
-impl Open {
+impl OpenGauge {
     fn new(worker: &Arc<WorkerMetrics>, which: fn(&WorkerMetrics) -> &Opened) -> Self {
         which(worker).opened.fetch_add(1, Relaxed);
         Self {
@@ -218,7 +218,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenGauge {
     fn drop(&mut self) {
         (self.which)(&self.worker).closed.fetch_add(1, Relaxed);
     }

@@ -24,7 +24,7 @@ use crate::intercept::{InterceptState, Interceptor};
 use crate::limits::Limits;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
-use crate::page_groups::Related;
+use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
@@ -49,7 +49,7 @@ pub(crate) struct Common {
     pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) purger: Purger,
-    pub(crate) related: Related,
+    pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
@@ -134,9 +134,9 @@ impl LiveSettings {
 
 impl Worker {
     /// How long a request to `origin` waits for the same one that is under way.
-    pub(crate) fn patience(&self, origin: &Authority) -> Duration {
+    pub(crate) fn wait_time(&self, origin: &Authority) -> Duration {
         let (collapse, wait) = (&self.common.collapse, self.common.live().collapse_wait);
-        collapse.patience(&origin.to_string(), wait, self.limits.first_byte_time)
+        collapse.wait_time(&origin.to_string(), wait, self.limits.first_byte_time)
     }
 }
 

@@ -73,7 +73,7 @@ const STYLE: LineStyle = LineStyle {
 };
 
 /// A log whose rounds the test makes.
-fn by_hand(room: usize, queue_bytes: usize) -> (AccessLog, LogWriterThread, Arc<Mutex<Disk>>) {
+fn by_hand(room: usize, queue_bytes: usize) -> (AccessLogger, LogWriterThread, Arc<Mutex<Disk>>) {
     let disk = Arc::new(Mutex::new(Disk {
         room,
         reopens: 0,
@@ -84,7 +84,7 @@ fn by_hand(room: usize, queue_bytes: usize) -> (AccessLog, LogWriterThread, Arc<
         LogSink::Scripted(ScriptedSink(Arc::clone(&disk))),
         Arc::clone(&shared),
     );
-    let log = AccessLog {
+    let log = AccessLogger {
         shared: Some(shared),
         style: STYLE,
         writer_thread: Some(thread::current()),
@@ -100,8 +100,8 @@ fn line_bytes() -> usize {
     line.len()
 }
 
-fn to_file(path: &Path) -> AccessLog {
-    AccessLog::start_with(LogSink::file(path.to_owned()).unwrap(), STYLE, QUEUE_BYTES).unwrap()
+fn to_file(path: &Path) -> AccessLogger {
+    AccessLogger::start_with(LogSink::file(path.to_owned()).unwrap(), STYLE, QUEUE_BYTES).unwrap()
 }
 
 /// Waits for the log's thread, which needs no time but its turn.
@@ -292,7 +292,7 @@ fn the_file_is_not_for_every_user_to_read() {
 
 #[test]
 fn a_log_that_is_not_wanted_costs_nothing_and_takes_lines_all_the_same() {
-    let log = AccessLog {
+    let log = AccessLogger {
         shared: None,
         style: STYLE,
         writer_thread: None,

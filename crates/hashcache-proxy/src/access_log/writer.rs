@@ -1,7 +1,7 @@
 //! The thread that writes the access log.
 //!
-//! Started by `AccessLog`, it collects the workers' buffers and writes them out. A write that fails
-//! stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
+//! Started by `AccessLogger`, it collects the workers' buffers and writes them out. A write that
+//! fails stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
 //!
 //! Invariant: a line broken off by a full disk is ended before the next one begins.
 

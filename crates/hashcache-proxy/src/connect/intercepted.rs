@@ -217,8 +217,8 @@ async fn decide(
             match handshake {
                 // By a wrong clock our certificate ends too early for everybody.
                 _ if !is_origin || worker.common.clock.suspect() => {}
-                Handshake::Refused => refusals.refused(&program, Instant::now()),
-                Handshake::Left => refusals.left(&program, Instant::now()),
+                Handshake::Refused => refusals.note_refusal(&program, Instant::now()),
+                Handshake::Left => refusals.note_abort(&program, Instant::now()),
                 Handshake::Finished | Handshake::Failed => {}
             }
             Decision::Broken(handshake)
@@ -354,7 +354,7 @@ impl Intercepted {
             let intercept_state = &worker.common.intercept;
             intercept_state
                 .refusals
-                .silent(&intercepted.program, Instant::now());
+                .note_silence(&intercepted.program, Instant::now());
         }
     }
 }

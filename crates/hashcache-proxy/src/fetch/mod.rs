@@ -38,12 +38,12 @@ use tokio::time::Instant;
 use self::confirm::confirm;
 use self::counters::{ByteCount, Trailers};
 use self::fields::{request, strip_for_storing};
-use self::judge::{Begun, BegunPart, Judged, judge};
+use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::spec::is_withdrawn;
-use self::variant::{Intents, add_row, chosen, spot};
+use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedResponse};
-use crate::metrics::Counted;
+use crate::metrics::CountedBytes;
 use crate::store::StoredResponse;
 use crate::upstream::{Endpoint, SendFailure, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
@@ -111,20 +111,20 @@ pub(crate) async fn fetch(
     }
     let outcome = match is_error(status) && spec.on_error == OnError::ServeIfError {
         // What is known is worth more than this.
-        true => Judged::Pass(NotStored::Status),
+        true => StoreDecision::Pass(NotStored::Status),
         false => {
-            let spot = spot(&worker, &spec, &exchange, intents, leader.is_some()).await;
-            judge(&worker, &spec, &exchange, spot, (asked, came))
+            let plan = plan_put(&worker, &spec, &exchange, intents, leader.is_some()).await;
+            judge(&worker, &spec, &exchange, plan, (asked, came))
         }
     };
     match outcome {
-        Judged::Store(begun) => {
+        StoreDecision::Store(begun) => {
             store(worker, spec, exchange, *begun, leader, reply, byte_count).await;
         }
-        Judged::Part(part) => {
+        StoreDecision::Part(part) => {
             store_part(&worker, &spec, exchange, *part, leader, reply, &byte_count).await;
         }
-        Judged::Small => {
+        StoreDecision::Small => {
             let bytes = exchange.response.body().origin_bytes();
             byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
@@ -132,7 +132,7 @@ pub(crate) async fn fetch(
             spec.extent = Extent::Whole;
             Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
         }
-        Judged::NotInParts => {
+        StoreDecision::NotInParts => {
             let bytes = exchange.response.body().origin_bytes();
             byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
@@ -141,7 +141,7 @@ pub(crate) async fn fetch(
             }
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
-        Judged::Pass(reason) => {
+        StoreDecision::Pass(reason) => {
             // An error instead of a validation says nothing about what the next one brings.
             let validated = spec.selected.is_some() && is_error(status);
             if let Some(leader) = leader.filter(|_| !validated) {
@@ -243,12 +243,12 @@ async fn store_part(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
     exchange: UpstreamExchange,
-    part: BegunPart,
+    part: BegunRangePut,
     leader: Option<Leader>,
     reply: Reply,
     byte_count: &ByteCount,
 ) {
-    let BegunPart {
+    let BegunRangePut {
         hit,
         stored,
         claim,
@@ -293,12 +293,12 @@ async fn store(
     worker: Rc<Worker>,
     spec: FetchSpec,
     exchange: UpstreamExchange,
-    begun: Begun,
+    begun: BegunPut,
     leader: Option<Leader>,
     reply: Reply,
     byte_count: ByteCount,
 ) {
-    let Begun {
+    let BegunPut {
         writer,
         stored,
         length,
@@ -346,7 +346,7 @@ async fn store(
         skip: 0,
         length,
         earlier_bytes: 0,
-        counted: Counted::default(),
+        counted: CountedBytes::default(),
         digest,
         trailers,
         worker,

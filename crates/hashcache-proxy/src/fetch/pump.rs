@@ -20,7 +20,7 @@ use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::FetchSpec;
-use crate::metrics::Counted;
+use crate::metrics::CountedBytes;
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 
@@ -41,7 +41,7 @@ pub(super) struct Transfer {
     pub(super) skip: u64,
     /// Bytes from upstream by connections before this one.
     pub(super) earlier_bytes: u64,
-    pub(super) counted: Counted,
+    pub(super) counted: CountedBytes,
     /// What the response promises its content to be.
     pub(super) digest: Option<ContentDigest>,
     /// Where the trailers go.

@@ -36,7 +36,7 @@ use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
 use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
-use crate::metrics::Counted;
+use crate::metrics::CountedBytes;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
 use crate::upstream::{Endpoint, ResponseBody, SendOptions, UpstreamExchange};
@@ -247,7 +247,7 @@ pub(super) async fn pump(
     mut skip: u64,
     byte_count: &ByteCount,
 ) {
-    let (mut counted, mut in_metrics) = (0, Counted::default());
+    let (mut counted, mut in_metrics) = (0, CountedBytes::default());
     loop {
         let left = guard.end().saturating_sub(writer.written());
         let wanted = guard.stream().followers() > 0 || (writer.is_stored() && left <= NEARLY_DONE);

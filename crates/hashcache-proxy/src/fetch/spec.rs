@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::counters::Trailers;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::share::Share;
-use crate::store::{Place, StoredResponse};
+use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};
 
 /// What is to be fetched, and for whom.
@@ -26,7 +26,7 @@ pub(crate) struct FetchSpec {
     pub(crate) space: Space,
     pub(crate) target: Target,
     /// Where the answer is stored, unless it turns out to be another variant.
-    pub(crate) place: Place,
+    pub(crate) place: ObjectPlace,
     pub(crate) endpoint: Endpoint,
     /// The client's fields as they came, without those of its connection.
     pub(crate) fields: HeaderMap,
@@ -60,7 +60,7 @@ pub(crate) enum Extent {
 pub(crate) struct SelectedResponse {
     pub(crate) hit: Hit,
     pub(crate) stored: StoredResponse,
-    pub(crate) place: Place,
+    pub(crate) place: ObjectPlace,
     /// The row by which it will answer for other values than those it was stored for.
     pub(crate) alias: Option<Variant>,
 }
@@ -83,7 +83,7 @@ pub(crate) enum Fetched {
     Begun {
         hit: Hit,
         stored: Box<StoredResponse>,
-        place: Place,
+        place: ObjectPlace,
         awaited: AwaitedRange,
         peer: SocketAddr,
     },

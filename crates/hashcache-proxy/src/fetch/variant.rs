@@ -16,7 +16,7 @@ use http::header::{ETAG, HeaderMap};
 
 use super::spec::{FetchSpec, SelectedResponse};
 use crate::share::Network;
-use crate::store::{self, Place, StoredResponse};
+use crate::store::{self, ObjectPlace, StoredResponse};
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
@@ -59,8 +59,8 @@ fn intend(worker: &Worker, name: &[u8], replaces: Option<&Hit>) -> Option<Intent
 }
 
 /// Where a response is stored, should it be.
-pub(super) struct Spot {
-    pub(super) place: Place,
+pub(super) struct PutPlan {
+    pub(super) place: ObjectPlace,
     pub(super) intent: Option<Intent>,
     /// The table to be stored with it, without its own row.
     table: Option<VariantTable>,
@@ -77,10 +77,10 @@ pub(super) struct NewRow {
     row: Variant,
 }
 
-impl Spot {
-    fn under_key(place: Place, intent: Option<Intent>, client: Network) -> Self {
+impl PutPlan {
+    fn under_key(place: ObjectPlace, intent: Option<Intent>, client: Network) -> Self {
         Self {
-            place: Place::of(place.key),
+            place: ObjectPlace::of(place.key),
             intent,
             table: None,
             values: 0,
@@ -119,13 +119,13 @@ impl Spot {
 /// Decides where the response is to be stored: under the key, where no table is that it could be
 /// beside, else in a row of that. `shared`: others wait for this response; then nothing was there
 /// a moment ago.
-pub(super) async fn spot(
+pub(super) async fn plan_put(
     worker: &Worker,
     spec: &FetchSpec,
     exchange: &UpstreamExchange,
     intents: Intents,
     shared: bool,
-) -> Spot {
+) -> PutPlan {
     let names = match Vary::parse(exchange.response.headers()) {
         Vary::Fields(names) => names,
         Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
@@ -137,9 +137,9 @@ pub(super) async fn spot(
         false => None,
     };
     let Some((hit, first, table)) = stored else {
-        let mut spot = Spot::under_key(place, intents.key, client);
-        begin_table(worker, &mut spot, &names, spec);
-        return spot;
+        let mut plan = PutPlan::under_key(place, intents.key, client);
+        begin_table(worker, &mut plan, &names, spec);
+        return plan;
     };
     let values = table.values(&spec.fields).filter(|_| table.covers(&names));
     let own = first.row.is_none_or(|row| row.matches(&spec.fields));
@@ -153,7 +153,7 @@ pub(super) async fn spot(
                 Some(intent) if place.name == seen => Some(intent),
                 _ => intend(worker, &place.name, spec.replaces.as_ref()),
             };
-            Spot {
+            PutPlan {
                 place,
                 intent,
                 table: None,
@@ -166,15 +166,15 @@ pub(super) async fn spot(
         // does not vary any more, or by more than the table tells apart.
         values => {
             let intent = intents.key.map(|intent| intent.replacing(&hit));
-            let mut spot = Spot::under_key(place, intent, client);
+            let mut plan = PutPlan::under_key(place, intent, client);
             match values {
                 Some(values) if !names.is_empty() => {
-                    (spot.table, spot.values) = (Some(table), values);
+                    (plan.table, plan.values) = (Some(table), values);
                 }
                 Some(_) => {}
-                None => begin_table(worker, &mut spot, &table.widened(&names), spec),
+                None => begin_table(worker, &mut plan, &table.widened(&names), spec),
             }
-            spot
+            plan
         }
     }
 }
@@ -194,14 +194,14 @@ async fn under_key(
     was_there.then_some((hit, stored, table))
 }
 
-fn begin_table(worker: &Worker, spot: &mut Spot, names: &[http::HeaderName], spec: &FetchSpec) {
-    let Some(intent) = spot.intent.as_ref().filter(|_| !names.is_empty()) else {
+fn begin_table(worker: &Worker, plan: &mut PutPlan, names: &[http::HeaderName], spec: &FetchSpec) {
+    let Some(intent) = plan.intent.as_ref().filter(|_| !names.is_empty()) else {
         return;
     };
     let nonce = worker.common.collapse.nonce(intent.version().to_u64());
     let table = VariantTable::new(nonce, names);
     let values = table.values(&spec.fields);
-    (spot.table, spot.values) = (values.map(|_| table), values.unwrap_or(0));
+    (plan.table, plan.values) = (values.map(|_| table), values.unwrap_or(0));
 }
 
 /// Changes the head stored under `name`, if it is still this version; `None` when it is not, or
@@ -256,7 +256,7 @@ pub(super) async fn add_row(worker: &Worker, key: &[u8], new: NewRow) {
 /// The rows whose objects are still there, as far as memory knows.
 pub(crate) fn with_objects(
     worker: &Worker,
-    place: &Place,
+    place: &ObjectPlace,
     mut table: VariantTable,
 ) -> VariantTable {
     let names = table.clone();

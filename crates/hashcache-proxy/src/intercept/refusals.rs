@@ -73,14 +73,14 @@ impl Refusals {
     }
 
     /// It broke off the handshake because of our certificate.
-    pub(crate) fn refused(&self, program: &ClientProgram, now: Instant) {
+    pub(crate) fn note_refusal(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         row(&mut rows, program, now).refuse(now);
     }
 
     /// It broke off the handshake without a word, which may be because of our certificate unless it
     /// has believed us before: browsers connect ahead, and leave when they think better of it.
-    pub(crate) fn left(&self, program: &ClientProgram, now: Instant) {
+    pub(crate) fn note_abort(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
         if !row.has_asked {
@@ -89,7 +89,7 @@ impl Refusals {
     }
 
     /// It finished the handshake and said nothing.
-    pub(crate) fn silent(&self, program: &ClientProgram, now: Instant) {
+    pub(crate) fn note_silence(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
         if row.has_asked || row.is_learned(now) {
@@ -102,7 +102,7 @@ impl Refusals {
     }
 
     /// It sent a request, so it believes us.
-    pub(crate) fn asked(&self, program: &ClientProgram, now: Instant) {
+    pub(crate) fn note_request(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         *row(&mut rows, program, now) = ProgramHistory {
             has_asked: true,
@@ -235,15 +235,15 @@ mod tests {
     #[test]
     fn two_refusals_within_ten_minutes_are_learned_for_this_program_alone() {
         let (learned, now) = (Refusals::default(), Instant::now());
-        learned.refused(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now);
         assert!(!learned.tunnels(&program(1, 1), now));
-        learned.refused(&program(1, 1), now + TOGETHER);
+        learned.note_refusal(&program(1, 1), now + TOGETHER);
         assert!(learned.tunnels(&program(1, 1), now + TOGETHER));
         assert!(!learned.tunnels(&program(1, 2), now));
         assert!(!learned.tunnels(&program(2, 1), now));
         // Connections that were made at the same time are no further reason.
-        learned.refused(&program(1, 1), now + TOGETHER);
-        learned.silent(&program(1, 1), now + TOGETHER);
+        learned.note_refusal(&program(1, 1), now + TOGETHER);
+        learned.note_silence(&program(1, 1), now + TOGETHER);
         let refusers = learned.refusers(8, now + TOGETHER);
         assert_eq!((refusers.0, refusers.1[0].left), (1, TERM));
     }
@@ -251,19 +251,19 @@ mod tests {
     #[test]
     fn two_refusals_far_apart_are_two_accidents() {
         let (learned, now) = (Refusals::default(), Instant::now());
-        learned.refused(&program(1, 1), now);
-        learned.refused(&program(1, 1), now + TOGETHER + SECOND);
+        learned.note_refusal(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now + TOGETHER + SECOND);
         assert!(!learned.tunnels(&program(1, 1), now + TOGETHER + SECOND));
-        learned.refused(&program(1, 1), now + TOGETHER + 2 * SECOND);
+        learned.note_refusal(&program(1, 1), now + TOGETHER + 2 * SECOND);
         assert!(learned.tunnels(&program(1, 1), now + TOGETHER + 2 * SECOND));
     }
 
     #[test]
     fn a_term_ends_and_the_next_is_twice_as_long_up_to_a_bound() {
         let (learned, mut now) = (Refusals::default(), Instant::now());
-        learned.refused(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now);
         for days in [1, 2, 4, 8, 16, 32, 32] {
-            learned.refused(&program(1, 1), now);
+            learned.note_refusal(&program(1, 1), now);
             let term = days * TERM;
             assert!(
                 learned.tunnels(&program(1, 1), now + term - SECOND),
@@ -277,12 +277,12 @@ mod tests {
     #[test]
     fn a_request_forgives_all() {
         let (learned, now) = (Refusals::default(), Instant::now());
-        learned.refused(&program(1, 1), now);
-        learned.asked(&program(1, 1), now);
-        learned.refused(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now);
+        learned.note_request(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now);
         assert!(!learned.tunnels(&program(1, 1), now));
         for _ in 0..2 * SILENCES {
-            learned.silent(&program(1, 1), now);
+            learned.note_silence(&program(1, 1), now);
         }
         assert!(!learned.tunnels(&program(1, 1), now));
     }
@@ -290,15 +290,15 @@ mod tests {
     #[test]
     fn who_leaves_without_a_word_is_believed_to_refuse_unless_it_has_asked() {
         let (learned, now) = (Refusals::default(), Instant::now());
-        learned.asked(&program(1, 1), now);
+        learned.note_request(&program(1, 1), now);
         for _ in 0..4 {
-            learned.left(&program(1, 1), now);
-            learned.left(&program(2, 1), now);
+            learned.note_abort(&program(1, 1), now);
+            learned.note_abort(&program(2, 1), now);
         }
         assert!(!learned.tunnels(&program(1, 1), now));
         assert!(learned.tunnels(&program(2, 1), now));
         for _ in 0..2 {
-            learned.refused(&program(1, 1), now);
+            learned.note_refusal(&program(1, 1), now);
         }
         assert!(learned.tunnels(&program(1, 1), now));
     }
@@ -307,10 +307,10 @@ mod tests {
     fn five_silences_with_no_request_ever_are_learned() {
         let (learned, now) = (Refusals::default(), Instant::now());
         for _ in 1..SILENCES {
-            learned.silent(&program(1, 1), now);
+            learned.note_silence(&program(1, 1), now);
             assert!(!learned.tunnels(&program(1, 1), now));
         }
-        learned.silent(&program(1, 1), now);
+        learned.note_silence(&program(1, 1), now);
         assert!(learned.tunnels(&program(1, 1), now));
     }
 
@@ -318,18 +318,18 @@ mod tests {
     fn a_flood_of_programs_stays_in_its_bounds_and_costs_no_other_client_its_row() {
         let (learned, mut now) = (Refusals::default(), Instant::now());
         for _ in 0..2 {
-            learned.refused(&program(1, 0), now);
+            learned.note_refusal(&program(1, 0), now);
         }
         for fingerprint in 0..3 * ROWS_PER_CLIENT as u64 {
             now += SECOND;
-            learned.refused(&program(2, fingerprint), now);
+            learned.note_refusal(&program(2, fingerprint), now);
         }
         assert_eq!(learned.rows().len(), 1 + ROWS_PER_CLIENT);
         assert!(learned.tunnels(&program(1, 0), now));
         for client in 3..=255 {
             for fingerprint in 0..32 {
                 now += Duration::from_millis(1);
-                learned.refused(&program(client, fingerprint), now);
+                learned.note_refusal(&program(client, fingerprint), now);
             }
         }
         assert_eq!(learned.rows().len(), ROWS);

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened};
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
@@ -35,7 +35,7 @@ type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
 pub(crate) struct Exposition {
     metrics: Arc<Metrics>,
     clock: Arc<Clock>,
-    log: Arc<AccessLog>,
+    log: Arc<AccessLogger>,
     engine: Arc<AskEngine>,
     upstream: Arc<AskUpstream>,
     intercept_state: Arc<InterceptState>,
@@ -47,7 +47,7 @@ impl Exposition {
     pub(crate) fn new(
         metrics: Arc<Metrics>,
         clock: Arc<Clock>,
-        log: Arc<AccessLog>,
+        log: Arc<AccessLogger>,
         engine: impl Fn() -> EngineFigures + Send + Sync + 'static,
         upstream: impl Fn() -> UpstreamFigures + Send + Sync + 'static,
     ) -> Self {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use super::*;
-use crate::access_log::{AccessLog, RequestId};
+use crate::access_log::{AccessLogger, RequestId};
 use crate::clock::{Clock, UnixMillis};
 
 /// An entry of a request that took so long.
@@ -63,7 +63,7 @@ fn figures() -> EngineFigures {
 }
 
 fn exposition(metrics: &Arc<Metrics>) -> Exposition {
-    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
+    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
     let upstream = || crate::upstream::UpstreamFigures { busy: 9, idle: 10 };
     Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
 }

@@ -38,7 +38,7 @@ pub(crate) struct Assembly {
     hit: Hit,
     byte_count: ByteCount,
     parts: VecDeque<BodyPart>,
-    now: Now,
+    now: CurrentSource,
     /// What was asked for before the answer began, and where it begins.
     ready: Option<(u64, Follower)>,
     /// The next byte could not be read.
@@ -47,7 +47,7 @@ pub(crate) struct Assembly {
     failures: u32,
 }
 
-enum Now {
+enum CurrentSource {
     Nothing,
     Reading(Reader),
     Following(Follower),
@@ -59,7 +59,7 @@ const FAILURES_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is missing cannot be had as it was stored.
-pub(super) struct Lost;
+pub(super) struct VersionLost;
 
 /// How the first missing byte came to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Assembly {
             hit: hit.clone(),
             byte_count,
             parts,
-            now: Now::Nothing,
+            now: CurrentSource::Nothing,
             ready: None,
             lost: false,
             failures: 0,
@@ -95,25 +95,25 @@ impl Assembly {
 
     /// Has the first missing byte come before the answer's head is sent, so that an origin which no
     /// longer has this version is noticed while another answer is still possible.
-    pub(super) async fn prepare(&mut self) -> Result<Prepared, Lost> {
+    pub(super) async fn prepare(&mut self) -> Result<Prepared, VersionLost> {
         for _ in 0..FAILURES_MAX {
             let Some((at, end)) = self.first_missing() else {
                 return Ok(Prepared::Stored);
             };
             if self.spec.validator.is_none() {
-                return Err(Lost);
+                return Err(VersionLost);
             }
             let (mut awaited, prepared) = match self.claim(at, end, false)? {
                 Some(claimed) => claimed,
                 None => continue,
             };
             if awaited.answered().await != RangeStage::Arriving {
-                return Err(Lost);
+                return Err(VersionLost);
             }
             self.ready = Some((at, awaited.follower));
             return Ok(prepared);
         }
-        Err(Lost)
+        Err(VersionLost)
     }
 
     fn first_missing(&self) -> Option<(u64, u64)> {
@@ -133,7 +133,7 @@ impl Assembly {
         at: u64,
         end: u64,
         lost: bool,
-    ) -> Result<Option<(AwaitedRange, Prepared)>, Lost> {
+    ) -> Result<Option<(AwaitedRange, Prepared)>, VersionLost> {
         let ranges = &self.worker.common.collapse.ranges;
         match ranges.claim(&self.hit, at, end, lost) {
             Ok(ClaimOutcome::Stored) => Ok(None),
@@ -146,7 +146,7 @@ impl Assembly {
             }
             Err(error) => {
                 tracing::debug!(%error, "no piece could be begun");
-                Err(Lost)
+                Err(VersionLost)
             }
         }
     }
@@ -157,7 +157,7 @@ impl Assembly {
             let range = match self.parts.front()? {
                 BodyPart::Content(range) if range.is_empty() => {
                     self.parts.pop_front();
-                    self.now = Now::Nothing;
+                    self.now = CurrentSource::Nothing;
                     continue;
                 }
                 BodyPart::Content(range) => range.clone(),
@@ -167,17 +167,21 @@ impl Assembly {
                 },
             };
             let piece = match &mut self.now {
-                Now::Nothing => {
+                CurrentSource::Nothing => {
                     self.turn(range).await;
                     continue;
                 }
-                Now::Reading(reader) => poll_fn(|context| reader.poll_next(context)).await,
-                Now::Following(follower) => poll_fn(|context| follower.poll_next(context)).await,
+                CurrentSource::Reading(reader) => {
+                    poll_fn(|context| reader.poll_next(context)).await
+                }
+                CurrentSource::Following(follower) => {
+                    poll_fn(|context| follower.poll_next(context)).await
+                }
             };
             match piece {
                 Some(Ok(bytes)) => return Some(Ok(self.note_head_time(bytes))),
                 // A reader ends where something is missing, a piece where the next one begins.
-                None => self.now = Now::Nothing,
+                None => self.now = CurrentSource::Nothing,
                 Some(Err(ReadError::Missing { .. })) => {
                     self.lost = true;
                     self.fail().await;
@@ -200,7 +204,7 @@ impl Assembly {
     }
 
     async fn fail(&mut self) {
-        self.now = Now::Nothing;
+        self.now = CurrentSource::Nothing;
         self.failures += 1;
         // The first time is no fault of anybody: what memory took for stored was not.
         if self.failures > 1 {
@@ -214,7 +218,7 @@ impl Assembly {
         if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
             && let Some((_, follower)) = self.ready.take()
         {
-            self.now = Now::Following(follower);
+            self.now = CurrentSource::Following(follower);
             return;
         }
         // What is being fetched already is not read: it may not be there yet.
@@ -231,19 +235,19 @@ impl Assembly {
         let hole = holes.first().map(|hole| hole.start);
         if !self.lost && hole.is_none_or(|hole| hole > at) {
             let end = hole.map_or(end, |hole| hole.min(end));
-            self.now = Now::Reading(self.hit.reader(at..end));
+            self.now = CurrentSource::Reading(self.hit.reader(at..end));
             return;
         }
         let lost = std::mem::take(&mut self.lost);
         match self.claim(at, range.end, lost) {
             Ok(Some((mut awaited, _))) => match awaited.answered().await {
-                RangeStage::Arriving => self.now = Now::Following(awaited.follower),
+                RangeStage::Arriving => self.now = CurrentSource::Following(awaited.follower),
                 RangeStage::Asked | RangeStage::Failed => self.fail().await,
                 // Nobody has the rest of this version.
                 RangeStage::Gone => self.failures = FAILURES_MAX + 1,
             },
             Ok(None) => {}
-            Err(Lost) => self.fail().await,
+            Err(VersionLost) => self.fail().await,
         }
     }
 }

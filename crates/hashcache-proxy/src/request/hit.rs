@@ -25,13 +25,13 @@ use tokio::time::Instant;
 
 use super::assembly::{Assembly, BodyPart, Prepared};
 use super::body::Body;
-use super::look_up::Source;
+use super::look_up::HitSource;
 use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::range_fetch::RangeFetchSpec;
-use crate::store::{Place, StoredResponse};
+use crate::store::{ObjectPlace, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(
@@ -109,7 +109,7 @@ pub(super) async fn answer(
 
 /// What was stored cannot be completed: asks for what there is now, and the last time exactly as
 /// the client did.
-fn anew(transaction: &mut Transaction<'_>, place: Place) -> Next {
+fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
     transaction.tries += 1;
     match transaction.tries < TRIES_MAX {
         true => Next::LookUp(place.key),
@@ -148,7 +148,7 @@ pub(super) fn reuse_hit(
 /// A stored response that upstream has just confirmed (`upstream_status`) or could not.
 pub(super) fn found(
     connection: &Connection,
-    (hit, stored, place): (Hit, StoredResponse, Place),
+    (hit, stored, place): (Hit, StoredResponse, ObjectPlace),
     forward: Forward,
     upstream_status: Option<StatusCode>,
 ) -> Found {
@@ -332,10 +332,10 @@ fn add_own(connection: &Connection, fields: &mut HeaderMap, served: Served) {
 }
 
 /// In which words a hit goes to the log.
-pub(super) fn outcome(status: StatusCode, from: Source) -> Outcome {
+pub(super) fn outcome(status: StatusCode, from: HitSource) -> Outcome {
     match from {
         _ if status.is_client_error() || status.is_server_error() => Outcome::NegativeHit,
-        Source::Memory => Outcome::MemoryHit,
-        Source::Disk => Outcome::Hit,
+        HitSource::Memory => Outcome::MemoryHit,
+        HitSource::Disk => Outcome::Hit,
     }
 }

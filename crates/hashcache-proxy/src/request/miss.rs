@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::follow::{follow, following};
 use super::hit::{found, reuse_hit};
-use super::look_up::{LookedUp, look_up};
+use super::look_up::{StoreLookup, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::range_miss;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
@@ -25,12 +25,12 @@ use crate::failure::Failure;
 use crate::fetch::{self, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
-use crate::store::Place;
+use crate::store::ObjectPlace;
 
 /// Joins the fetch of another request, or says which one to begin.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     reason: ForwardReason,
 ) -> Result<Next, Failure> {
     if transaction.facts.directives.only_if_cached {
@@ -54,7 +54,7 @@ pub(super) async fn miss(
         Role::Follower(receiver) => receiver,
     };
     Ok(
-        match wait_for_message(receiver, transaction.patience()).await {
+        match wait_for_message(receiver, transaction.wait_time()).await {
             CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
                 Some(answer) => Next::Answer(answer),
                 None => Next::Fetch(Fetch::alone(place, reason)),
@@ -68,12 +68,12 @@ pub(super) async fn miss(
 /// Looks up once more after another request's validation; if that does not help, fetches alone.
 pub(super) async fn again(
     transaction: &mut Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     forward: Forward,
 ) -> Next {
     let connection = transaction.connection;
     let found = look_up(connection, &place.key, &transaction.request.fields).await;
-    if let LookedUp::Found {
+    if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
         && let Reuse::Fresh { age, ttl } = reuse_hit(transaction, &hit, &stored)
@@ -120,7 +120,7 @@ pub(super) async fn fetch(
 /// What to fetch for a request, as long as nothing else is said.
 pub(super) fn fetch_spec(
     transaction: &Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     replaces: Option<Hit>,
     range: Option<HeaderValue>,
 ) -> fetch::FetchSpec {
@@ -184,7 +184,7 @@ pub(super) async fn begin(
 /// A response from upstream, stored or not.
 pub(super) fn fetched(
     transaction: &mut Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     fetched: Fetched,
     forward: Forward,
 ) -> Next {

@@ -36,7 +36,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
-use self::look_up::{LookedUp, look_up};
+use self::look_up::{StoreLookup, look_up};
 use self::target::{max_forwards, not_admin, parse, strip};
 use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
@@ -49,7 +49,7 @@ use crate::fetch::variant::with_objects;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, Reader};
-use crate::page_groups::Asked;
+use crate::page_groups::PageRequest;
 use crate::upstream::address::check_port;
 use crate::wire::{ClientBody, HeadInfo, RequestHead};
 
@@ -123,7 +123,7 @@ async fn serve(
     strip(&mut request)?;
     let common = &connection.worker.common;
     if let Some(intercepted) = &connection.intercepted {
-        intercepted.asked(&connection.worker);
+        intercepted.note_request(&connection.worker);
         log_entry.set_authority(intercepted.host_field());
     }
     if common.via.is_in_via(request.headers()) {
@@ -158,7 +158,7 @@ async fn serve(
         return Ok(own::self_test(log_entry));
     }
     if request.method().as_str() == "PURGE" {
-        let (space, target) = mirrored::purged(connection, &target);
+        let (space, target) = mirrored::purge_target(connection, &target);
         return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
     let names_host = common.accelerated().is_none() && connection.intercepted.is_none();
@@ -169,16 +169,16 @@ async fn serve(
         if target.path() == "*" {
             return Ok(own::options(log_entry));
         }
-        let Some(led) = mirrored::lead(connection, &target) else {
+        let Some(found) = mirrored::resolve(connection, &target) else {
             return own::page(connection, &request, &target, log_entry);
         };
-        let entered = mirrored::enter(connection, request, info, (&target, led))?;
-        let Some((request, dress)) = entered else {
+        let entered = mirrored::translate_request(connection, request, info, (&target, found))?;
+        let Some((request, rewrite)) = entered else {
             return Ok(own::not_allowed());
         };
         let mirrored = async {
             let response = answer(connection, request, log_entry).await?;
-            mirrored::dress(connection, dress, response).await
+            mirrored::rewrite_response(connection, rewrite, response).await
         };
         return Box::pin(mirrored).await;
     }
@@ -197,12 +197,12 @@ async fn serve(
         return answer;
     }
     let request = ClientRequest::new(common.space(), target, request, info);
-    let asked = Asked {
+    let asked = PageRequest {
         client: connection.client.ip(),
         target: &request.target,
         fields: &request.fields,
     };
-    common.related.asked(&asked, Instant::now());
+    common.page_groups.note_request(&asked, Instant::now());
     answer(connection, request, log_entry).await
 }
 
@@ -254,15 +254,15 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
 }
 
 /// What to do with the result of a look-up.
-fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next, Failure> {
+fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<Next, Failure> {
     let (hit, stored, place, from) = match looked_up {
-        LookedUp::Found {
+        StoreLookup::Found {
             hit,
             stored,
             place,
             from,
         } => (hit, stored, place, from),
-        LookedUp::VaryMiss { place, table } => {
+        StoreLookup::VaryMiss { place, table } => {
             let worker = &transaction.connection.worker;
             let choices = table.filter(|_| transaction.may_share());
             let choices = choices.map(|table| with_objects(worker, &place, table));
@@ -272,7 +272,7 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
             };
             return Ok(Next::Miss(place, reason));
         }
-        LookedUp::Nothing(place) => {
+        StoreLookup::Nothing(place) => {
             return Ok(Next::Miss(place, ForwardReason::of(Forward::UriMiss)));
         }
     };

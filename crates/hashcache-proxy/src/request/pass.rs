@@ -14,7 +14,7 @@ use hashcache_http::{
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::look_up::{LookedUp, look_up};
+use super::look_up::{StoreLookup, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::transaction::{Answer, ClientRequest, Transaction};
 use crate::connect;
@@ -119,7 +119,7 @@ async fn head_came(
         return;
     };
     let found = look_up(connection, &key, asked.1).await;
-    if let LookedUp::Found {
+    if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
     {

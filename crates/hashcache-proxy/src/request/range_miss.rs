@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::follow::follow;
 use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
 use crate::collapse::{CollapseMsg, Role, wait_for_message};
-use crate::store::Place;
+use crate::store::ObjectPlace;
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
@@ -55,7 +55,7 @@ pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<He
 /// Joins the fetch of another request for the range, or says which one to begin.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     reason: ForwardReason,
     range: HeaderValue,
 ) -> Next {
@@ -80,7 +80,7 @@ pub(super) async fn miss(
             }
         }
     };
-    match wait_for_message(receiver, transaction.patience()).await {
+    match wait_for_message(receiver, transaction.wait_time()).await {
         CollapseMsg::Validated => Next::LookUp(place.key),
         CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
             Some(answer) => Next::Answer(answer),

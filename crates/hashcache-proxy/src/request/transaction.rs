@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::fetch::SelectedResponse;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
-use crate::store::{Place, StoredResponse};
+use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::address::Purpose;
 use crate::upstream::endpoint::Endpoint;
@@ -56,7 +56,7 @@ pub(super) enum Next {
     /// Ask upstream whether a stored response is still good.
     Validate(SelectedResponse, Forward, OnError),
     /// Join the fetch of another request, or begin one.
-    Miss(Place, ForwardReason),
+    Miss(ObjectPlace, ForwardReason),
     /// Fetch; the response is stored if it may be.
     Fetch(Fetch),
     /// Send the request on; nothing is stored.
@@ -69,7 +69,7 @@ pub(super) enum Next {
 pub(super) struct Found {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
-    pub(super) place: Place,
+    pub(super) place: ObjectPlace,
     pub(super) served: Served,
 }
 
@@ -112,7 +112,7 @@ impl Served {
 
 /// A fetch to begin.
 pub(super) struct Fetch {
-    pub(super) place: Place,
+    pub(super) place: ObjectPlace,
     pub(super) reason: ForwardReason,
     /// The requests that wait for this fetch; `None`: it is this request's alone.
     pub(super) leader: Option<Leader>,
@@ -122,7 +122,7 @@ pub(super) struct Fetch {
 
 impl Fetch {
     /// A fetch that no other request waits for.
-    pub(super) fn alone(place: Place, reason: ForwardReason) -> Self {
+    pub(super) fn alone(place: ObjectPlace, reason: ForwardReason) -> Self {
         Self {
             place,
             reason,
@@ -170,9 +170,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// How long to wait for the same request that is under way.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn wait_time(&self) -> Duration {
         let worker = &self.connection.worker;
-        worker.patience(&self.request.target.authority)
+        worker.wait_time(&self.request.target.authority)
     }
 
     /// Whether the request may share the fetch of another, or share its own.
@@ -188,7 +188,7 @@ impl<'a> Transaction<'a> {
 
     /// Fetches for this request alone. The response is stored if it may be, which a response to
     /// anything but a plain GET may not.
-    pub(super) fn fetch_alone(&self, place: Place, reason: ForwardReason) -> Next {
+    pub(super) fn fetch_alone(&self, place: ObjectPlace, reason: ForwardReason) -> Next {
         if self.request.method != Method::GET || self.request.body.is_some() {
             return Next::Pass(reason.forward);
         }

@@ -22,7 +22,7 @@ use crate::collapse::{CollapseMsg, Role, wait_for_message};
 use crate::failure::Failure;
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{self, Fetched, SelectedResponse, is_error};
-use crate::store::{Place, StoredResponse};
+use crate::store::{ObjectPlace, StoredResponse};
 
 /// Asks upstream whether a stored response is still good.
 pub(super) async fn validate(
@@ -41,7 +41,7 @@ pub(super) async fn validate(
         Some(Role::Leader(leader)) => Some(leader),
         // A client that insists on the origin's answer asks itself.
         Some(Role::Follower(receiver)) if forward == Forward::Stale => {
-            match wait_for_message(receiver, transaction.patience()).await {
+            match wait_for_message(receiver, transaction.wait_time()).await {
                 CollapseMsg::Shared(shared) if transaction.may_share() => {
                     if let Some(answer) = follow(transaction, &shared) {
                         return Ok(Next::Answer(answer));
@@ -107,7 +107,7 @@ async fn head(
 /// Has a stale response validated that is served meanwhile.
 pub(super) fn revalidate(
     transaction: &Transaction<'_>,
-    place: &Place,
+    place: &ObjectPlace,
     hit: &Hit,
     stored: &StoredResponse,
 ) {

@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 
 use super::cores::ConnectionCounts;
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::intercept::Interceptor;
@@ -33,7 +33,7 @@ use crate::worker::{Common, LiveSettings};
 pub(super) struct Control {
     pub(super) common: Arc<Common>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) log: Arc<AccessLog>,
+    pub(super) log: Arc<AccessLogger>,
     pub(super) settings: Settings,
     pub(super) stop: watch::Sender<Stage>,
     pub(super) counts: Arc<ConnectionCounts>,
@@ -42,7 +42,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) async fn mind<E: std::fmt::Display>(
+    pub(super) async fn run<E: std::fmt::Display>(
         mut self,
         mut signals: UnixSignals,
         reload: impl Fn() -> Result<Settings, E>,

@@ -38,13 +38,13 @@ use tracing::warn;
 use self::control::{Control, UnixSignals, account, interceptor};
 use self::cores::{ConnectionCounts, Core, ListeningSocket};
 use self::stage::Stage;
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
 use crate::intercept::InterceptState;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
-use crate::page_groups::Related;
+use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::settings::{Mode, Settings, StateFiles};
 use crate::share::Shares;
@@ -82,7 +82,7 @@ pub fn run<E: std::fmt::Display>(
         .iter()
         .filter_map(|it| it.local_addr().ok())
         .collect::<Vec<_>>();
-    let log = AccessLog::start(&settings).map_err(|source| RunError::AccessLog {
+    let log = AccessLogger::start(&settings).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
     })?;
@@ -125,7 +125,7 @@ pub fn run<E: std::fmt::Display>(
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
     let common = Arc::new(Common {
         mode: settings.mode.clone(),
-        related: Related::new(settings.group_by, site),
+        page_groups: PageGroups::new(settings.group_by, site),
         name,
         via,
         listen: listen.clone(),
@@ -188,7 +188,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
-    runtime.spawn(authority_expiry::mind(Arc::clone(&common)));
+    runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,
@@ -200,7 +200,7 @@ pub fn run<E: std::fmt::Display>(
         admin,
         cache,
     };
-    runtime.block_on(control.mind(signals, reload, threads));
+    runtime.block_on(control.run(signals, reload, threads));
     if let Err(error) = clock.persist() {
         warn!(%error, "time not saved");
     }
@@ -261,7 +261,7 @@ fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
 fn exposition(
     metrics: &Arc<Metrics>,
     clock: &Arc<Clock>,
-    log: &Arc<AccessLog>,
+    log: &Arc<AccessLogger>,
     cache: &Cache,
     upstream: &upstream::UpstreamShared,
 ) -> Exposition {

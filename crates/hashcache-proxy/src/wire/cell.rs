@@ -10,8 +10,8 @@
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
 //!
-//! Invariant: in `RequestTraits`, every byte of the previous answer has been accepted by the socket; a 1xx
-//! written then stands between two messages.
+//! Invariant: in `RequestTraits`, every byte of the previous answer has been accepted by the
+//! socket; a 1xx written then stands between two messages.
 
 use std::cell;
 use std::rc::Rc;
