@@ -128,7 +128,8 @@ impl Failure {
             ),
             Self::ConnectTimeout(waited) => (
                 "The site does not answer",
-                format!("The proxy could not connect to {site} in {}.", SecondsText(*waited)).into(),
+                format!("The proxy could not connect to {site} in {}.", SecondsText(*waited))
+                    .into(),
                 "The site or the connection to the Internet may be down or busy. Try again \
                  later.".into(),
             ),

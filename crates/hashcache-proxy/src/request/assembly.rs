@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::{Follower, Hit, ReadError, Reader};
+use hashcache::{Follower, Hit, Payer, ReadError, Reader};
 
 use crate::failure::Failure;
 use crate::fetch::counters::ByteCount;
@@ -39,6 +40,8 @@ pub(crate) struct Assembly {
     byte_count: ByteCount,
     parts: VecDeque<BodyPart>,
     now: CurrentSource,
+    /// Sets memory aside for what is read from disk.
+    payer: Option<Payer>,
     /// What was asked for before the answer began, and where it begins.
     ready: Option<(u64, Follower)>,
     /// The next byte could not be read.
@@ -87,10 +90,35 @@ impl Assembly {
             byte_count,
             parts,
             now: CurrentSource::Nothing,
+            payer: None,
             ready: None,
             lost: false,
             failures: 0,
         }
+    }
+
+    /// Has `payer` asked before content is read from disk, as in [`Reader::paid_by`].
+    pub(super) fn pay_by(&mut self, payer: Payer) {
+        self.payer = Some(payer);
+        match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
+            CurrentSource::Nothing => {}
+            CurrentSource::Reading(reader) => self.read(reader),
+            CurrentSource::Following(follower) => self.follow(follower),
+        }
+    }
+
+    fn read(&mut self, reader: Reader) {
+        self.now = CurrentSource::Reading(match &self.payer {
+            Some(payer) => reader.paid_by(Arc::clone(payer)),
+            None => reader,
+        });
+    }
+
+    fn follow(&mut self, follower: Follower) {
+        self.now = CurrentSource::Following(match &self.payer {
+            Some(payer) => follower.paid_by(Arc::clone(payer)),
+            None => follower,
+        });
     }
 
     /// Has the first missing byte come before the answer's head is sent, so that an origin which no
@@ -218,7 +246,7 @@ impl Assembly {
         if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
             && let Some((_, follower)) = self.ready.take()
         {
-            self.now = CurrentSource::Following(follower);
+            self.follow(follower);
             return;
         }
         // What is being fetched already is not read: it may not be there yet.
@@ -235,13 +263,13 @@ impl Assembly {
         let hole = holes.first().map(|hole| hole.start);
         if !self.lost && hole.is_none_or(|hole| hole > at) {
             let end = hole.map_or(end, |hole| hole.min(end));
-            self.now = CurrentSource::Reading(self.hit.reader(at..end));
+            self.read(self.hit.reader(at..end));
             return;
         }
         let lost = std::mem::take(&mut self.lost);
         match self.claim(at, range.end, lost) {
             Ok(Some((mut awaited, _))) => match awaited.answered().await {
-                RangeStage::Arriving => self.now = CurrentSource::Following(awaited.follower),
+                RangeStage::Arriving => self.follow(awaited.follower),
                 RangeStage::Asked | RangeStage::Failed => self.fail().await,
                 // Nobody has the rest of this version.
                 RangeStage::Gone => self.failures = FAILURES_MAX + 1,

@@ -260,7 +260,18 @@ impl Body {
             BodySource::Following(follower, trailers) => {
                 BodySource::Following(Box::new(follower.paid_by(payer)), trailers)
             }
-            other => {
+            BodySource::Assembled(Assembled::Idle(mut assembly)) => {
+                assembly.pay_by(payer);
+                BodySource::Assembled(Assembled::Idle(assembly))
+            }
+            BodySource::Rewritten(mut rewritten) => {
+                // The body within looks for room by itself.
+                let body = std::mem::replace(&mut rewritten.body, Self::empty());
+                rewritten.body = body.paid_by(share);
+                self.source = BodySource::Rewritten(rewritten);
+                return self;
+            }
+            other @ (BodySource::Memory(_) | BodySource::Passed(_) | BodySource::Assembled(_)) => {
                 self.source = other;
                 return self;
             }
