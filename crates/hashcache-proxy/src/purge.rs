@@ -311,7 +311,7 @@ impl Purger {
             }
             // Which labels a response will have is not known before it comes.
             PurgeTarget::LabelAnywhere(_) | PurgeTarget::Everything => {
-                self.collapse.forget_where(|_| true)
+                self.collapse.forget_where(|_| true);
             }
         }
     }
