@@ -33,7 +33,7 @@ use self::answer::{plain, typed};
 use self::purge::Purges;
 pub(crate) use self::purge::read_token;
 use crate::metrics::Exposition;
-use crate::page::{self, Reader};
+use crate::page::{self, PageReader};
 use crate::purge::Purger;
 use crate::settings::Mode;
 
@@ -171,7 +171,7 @@ impl Admin {
             return not_allowed("GET, HEAD");
         }
         match head.uri.path() {
-            "/" => index(Reader::of(&head.headers)),
+            "/" => index(PageReader::of(&head.headers)),
             "/metrics" => self.metrics(),
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
@@ -270,16 +270,16 @@ fn is_ours(authority: &str, local: IpAddr) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-fn index(reader: Reader) -> Response<Bytes> {
+fn index(reader: PageReader) -> Response<Bytes> {
     let body = match reader {
-        Reader::Browser => {
+        PageReader::Browser => {
             let rows: String = PATHS
                 .iter()
                 .map(|(path, what)| format!("<dt><a href=\"{path}\">{path}</a><dd>{what}"))
                 .collect();
             page::document("HashCache admin", &format!("<dl>{rows}</dl>"))
         }
-        Reader::Program => PATHS
+        PageReader::Program => PATHS
             .iter()
             .map(|(path, what)| format!("{path}\t{what}\n"))
             .collect(),

@@ -17,7 +17,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use qrcodegen::{QrCode, QrCodeEcc};
 
 use super::frame::{Escaped, document};
-use super::{Reader, page, printable};
+use super::{PageReader, page, printable};
 use crate::intercept::SELF_TEST_HOST;
 use crate::intercept::authority::{CertificateAuthority, sha256};
 use crate::intercept::pem::base64;
@@ -30,7 +30,7 @@ pub(crate) struct CaPage<'a> {
     /// The URL under which the client reaches us.
     pub(crate) url: &'a Origin,
     /// Who reads it.
-    pub(crate) reader: Reader,
+    pub(crate) reader: PageReader,
 }
 
 /// The answer at `path`, if there is one.
@@ -64,8 +64,8 @@ pub(crate) fn ca(path: &str, wanted: &CaPage<'_>) -> Option<Response<Bytes>> {
 impl CaPage<'_> {
     fn page(&self) -> Response<Bytes> {
         let body = match self.reader {
-            Reader::Browser => document("Trust this cache", &self.html()),
-            Reader::Program => self.text(),
+            PageReader::Browser => document("Trust this cache", &self.html()),
+            PageReader::Program => self.text(),
         };
         let mut response = page(StatusCode::OK, self.reader, body);
         response

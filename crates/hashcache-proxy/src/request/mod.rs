@@ -48,7 +48,7 @@ use crate::fetch::counters::ByteCount;
 use crate::fetch::variant::with_objects;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
-use crate::page::{self, PageContext, Reader};
+use crate::page::{self, PageContext, PageReader};
 use crate::page_groups::PageRequest;
 use crate::upstream::address::check_port;
 use crate::wire::{ClientBody, HeadInfo, RequestHead};
@@ -60,7 +60,7 @@ pub(crate) async fn handle(
 ) -> Result<Response<Body>, Infallible> {
     let head = connection.cell.next_head();
     let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
-    let reader = Reader::of(request.headers());
+    let reader = PageReader::of(request.headers());
     let answer = match head {
         RequestHead::Refused(failure) => Err(failure),
         RequestHead::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
@@ -98,7 +98,7 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 fn failed(
     connection: &Connection,
     failure: &Failure,
-    reader: Reader,
+    reader: PageReader,
     log_entry: &mut LogEntryBuilder,
 ) -> Response<Body> {
     log_entry.set_failure(failure);

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::intercept::SELF_TEST_HOST;
 use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
-use crate::page::{self, CaPage, Landing, Reader};
+use crate::page::{self, CaPage, Landing, PageReader};
 use crate::wire::ClientBody;
 
 /// The page at a path of this proxy itself.
@@ -41,7 +41,7 @@ pub(super) fn page(
     if is_pac(target) {
         return Ok(page::pac(&url, live.fail).map(Body::full));
     }
-    let reader = Reader::of(request.headers());
+    let reader = PageReader::of(request.headers());
     let interceptor = live.intercept.as_deref();
     if let Some(interceptor) = interceptor {
         let wanted = CaPage {

@@ -30,7 +30,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::metrics::{Limit, WorkerMetrics};
-use crate::page::{self, PageContext, Reader};
+use crate::page::{self, PageContext, PageReader};
 use crate::request;
 use crate::settings::{Settings, Speaks};
 use crate::share::{Allowance, Network, ShareReservation};
@@ -413,7 +413,7 @@ fn refusal(common: &Common, client: SocketAddr, limit: Limit) -> Vec<u8> {
         name: common.name.as_str(),
         host: None,
         request_id: RequestId::fresh(),
-        reader: Reader::Program,
+        reader: PageReader::Program,
     };
     let failure = match limit {
         Limit::Memory => Failure::Refused {
