@@ -5,8 +5,8 @@
 //! | no further fields | the URL and its variants |
 //! | a path that ends in `*` | all URLs that begin with the part before it, `…*` itself too |
 //! | `X-Purge-Method: exact` | the URL, even if it ends in `*` |
-//! | `Surrogate-Key`, `xkey` or `xkey-purge` | responses of the URL's origin with one of these labels |
-//! | `Cache-Groups` | responses of the URL's origin in one of these groups |
+//! | `Surrogate-Key`, `xkey` or `xkey-purge` | the origin's responses with these labels |
+//! | `Cache-Groups` | the origin's responses in these groups |
 //! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
 //!
 //! Called by `request`; calls `purge`.
