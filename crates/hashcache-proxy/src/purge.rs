@@ -384,8 +384,8 @@ pub(crate) fn labels_of(
 /// Maximum number of labels per object in the engine.
 const LABELS_MAX: usize = 32;
 
-// The kind stands first and an origin ends in its port, so labels of different kinds or origins never
-// have the same bytes. A label without an origin applies to all origins.
+// The kind stands first and an origin ends in its port, so labels of different kinds or origins
+// never have the same bytes. A label without an origin applies to all origins.
 
 fn group_of(cache: &Cache, origin: &[u8], group: &[u8]) -> Label {
     cache.label(&[b"group", origin, group].concat())
