@@ -32,6 +32,7 @@ mod model;
 mod older;
 mod opening;
 mod peak;
+mod planned;
 mod policies;
 mod power;
 mod purges;
