@@ -8,6 +8,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -266,6 +267,43 @@ impl Reader {
             all.extend_from_slice(&piece?);
         }
         Ok(all)
+    }
+}
+
+/// Blocks while content comes from disk. A read ends at the end of a piece, 64 KiB or less.
+///
+/// Not together with [`Reader::paid_by`]: a payer that refuses wakes nobody.
+impl io::Read for Reader {
+    /// # Errors
+    /// With a [`ReadError`] inside when content has gone.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let Some(piece) = wait(|context| self.poll_next(context)) else {
+            return Ok(0);
+        };
+        let piece = piece.map_err(io::Error::other)?;
+        let length = piece.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&piece[..length]);
+        // The rest of the piece is still in memory: the next read takes it from there.
+        self.at -= (piece.len() - length) as u64;
+        Ok(length)
+    }
+}
+
+/// Ends after the first error: what follows lost content is not returned.
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Reader {
+    type Item = Result<Bytes, ReadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reader = self.get_mut();
+        let piece = Self::poll_next(reader, context);
+        if matches!(piece, Poll::Ready(Some(Err(_)))) {
+            reader.end = reader.at;
+        }
+        piece
     }
 }
 
