@@ -3,12 +3,13 @@
 //! Called by what lies in `disk` and by `store/recover`; calls `key` for MACs.
 //!
 //! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
-//! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the
+//! Each record is defined once, by `layout::record!`; a test compares the definitions with the
 //! document.
 
 mod batch;
 mod checkpoint;
 mod journal;
+pub(crate) mod layout;
 mod record;
 mod rules;
 mod superblock;
@@ -40,6 +41,33 @@ pub(crate) const COUNT_MAX: u64 = 1 << 62;
 pub(crate) const LAP_MAX: u64 = 1 << 31;
 /// A segment of 64 MiB has room for fewer batches than this.
 pub(crate) const ORDINAL_MAX: u32 = 1 << 16;
+
+/// Every record.
+#[cfg(test)]
+const RECORDS: &[layout::Layout] = &[
+    old("SUPERBLOCK", superblock::SUPERBLOCK_LAYOUT, 4096),
+    old("MEMBER", superblock::MEMBER_LAYOUT, 16),
+    old("MEMBERSHIP", superblock::MEMBERSHIP_LAYOUT, 16),
+    old("RECORD", record::RECORD_LAYOUT, 128),
+    old("TAIL", record::TAIL_LAYOUT, 64),
+    old("BATCH", batch::BATCH_LAYOUT, 64),
+    old("LISTED", batch::LISTED_LAYOUT, 56),
+    old("FOOTER", batch::FOOTER_LAYOUT, 64),
+    checkpoint::PartHeader::LAYOUT,
+    rules::BlockHeader::LAYOUT,
+    rules::LineFields::LAYOUT,
+    journal::BlockHeader::LAYOUT,
+    Removed::LAYOUT,
+];
+
+#[cfg(test)]
+const fn old(record: &'static str, fields: Layout, bytes: usize) -> layout::Layout {
+    layout::Layout {
+        record,
+        bytes,
+        fields,
+    }
+}
 
 /// A field of a record on disk: name, offset, size in bytes.
 pub(crate) type Layout = &'static [(&'static str, usize, usize)];
