@@ -26,6 +26,20 @@ record! {
     40 begun: u64,
 }
 
+record! {
+    /// The state of the log, in the first parts; a stamp for each segment follows.
+    struct LogState = "LOG STATE", 64;
+    0 segment: u64,
+    8 lap: u64,
+    16 stamp: u64,
+    24 bytes_used: u64,
+    32 ordinal: u64,
+    /// Version drawn when the checkpoint began.
+    40 begun: u64,
+    48 policy: u64,
+    56 policy_since: u64,
+}
+
 /// A part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part<'a> {
