@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use clap::Args;
 use hashcache::plan::{
-    Candidate, Design, DiskRates, MEMORY_LEFT_MIN, ReadCost, Row, Rows, SizeShare, Tolerance,
-    Wanted, Workload, block_bytes, pick, plan, set_bytes,
+    Candidate, Design, DiskRates, Layout, MEMORY_LEFT_MIN, ReadCost, Row, Rows, SizeShare,
+    Tolerance, Wanted, Workload, block_bytes, pick, plan, set_bytes,
 };
 use hashcache::{Clock, MeasureError, Probe, ProbeError};
 use serde_json::{Value, json};
@@ -56,7 +56,6 @@ struct Plan {
     wanted: Wanted,
     probe: Option<Probe>,
     set_bytes: u32,
-    block_bytes: u32,
     rows: Vec<Row>,
 }
 
@@ -95,6 +94,14 @@ fn planned(args: &PlanArgs) -> Result<Plan, Fault> {
         Some(path) => Some(measured(path, disk_bytes)?),
         None => None,
     };
+    let set_bytes = probe
+        .as_ref()
+        .map_or(set_bytes(&[], Tolerance::of(seeks)), Probe::set_bytes);
+    // Three quarters of web objects are no larger than the mean (paper, Table 5).
+    let shares = [SizeShare {
+        bytes: object_bytes,
+        share: 0.75,
+    }];
     let wanted = Wanted {
         disk_bytes,
         memory_bytes,
@@ -105,20 +112,12 @@ fn planned(args: &PlanArgs) -> Result<Plan, Fault> {
             object_bytes,
             ..Workload::default()
         },
+        block_bytes: block_bytes(&shares, set_bytes),
     };
-    let set_bytes = probe
-        .as_ref()
-        .map_or(set_bytes(&[], Tolerance::of(seeks)), Probe::set_bytes);
-    // Three quarters of web objects are no larger than the mean (paper, Table 5).
-    let shares = [SizeShare {
-        bytes: object_bytes,
-        share: 0.75,
-    }];
     Ok(Plan {
         wanted,
         probe,
         set_bytes,
-        block_bytes: block_bytes(&shares, set_bytes),
         rows: plan(&wanted),
     })
 }
@@ -149,6 +148,7 @@ fn json_of(plan: &Plan) -> Value {
         memory_bytes,
         disk,
         workload,
+        block_bytes,
     } = plan.wanted;
     json!({
         "disk_bytes": disk_bytes,
@@ -164,7 +164,7 @@ fn json_of(plan: &Plan) -> Value {
         },
         "probe": plan.probe.as_ref().map(json_of_probe),
         "set_bytes": plan.set_bytes,
-        "block_bytes": plan.block_bytes,
+        "block_bytes": block_bytes,
         "policies": plan.rows.iter().map(json_of_row).collect::<Vec<_>>(),
         "pick": pick(&plan.rows).map(|row| row.design.to_string()),
     })
@@ -183,6 +183,9 @@ fn json_of_probe(probe: &Probe) -> Value {
 
 fn json_of_row(row: &Row) -> Value {
     let (design, prediction) = (&row.design, &row.prediction);
+    let layout = row.layout.as_ref();
+    // A policy without an index has no tags, so no false reads.
+    let has_index = layout.is_some_and(|layout| layout.index_bytes > 0);
     json!({
         "name": design.to_string(),
         "policy": design.candidate.name(),
@@ -191,17 +194,18 @@ fn json_of_row(row: &Row) -> Value {
         "ways": design.ways,
         "tag_bits": design.tag_bits,
         "held": design.held,
-        "bits_per_slot": design.bits_per_slot(),
-        "bits_per_object": design.bits_per_object(),
-        "reach": design.reach(),
-        // Without an index there is no tag to be deceived by.
-        "false_reads_per_miss": (row.index_bytes > 0).then(|| design.false_reads()),
-        "index_bytes": row.index_bytes,
+        "slots": layout.map(|it| it.slots),
+        "objects_found": layout.map(Layout::objects_found),
+        "bits_per_slot": layout.map(Layout::bits_per_slot),
+        "bits_per_object": layout.map(Layout::bits_per_object),
+        "reach": layout.map(|it| it.reach),
+        "false_reads_per_miss": has_index.then(|| design.false_reads()),
+        "index_bytes": layout.map(|it| it.index_bytes),
         "fits": row.fits,
         "largest_disk_bytes": row.largest_disk_bytes,
         "seeks_per_hit": prediction.seeks.per_hit,
         "seeks_per_miss": prediction.seeks.per_miss,
-        "seeks_per_put": prediction.seeks.per_put,
+        "seeks_per_put": prediction.seeks_per_put(),
         "objects_per_write": prediction.objects_per_write,
         "requests_per_s": prediction.requests_per_s,
     })
@@ -213,6 +217,7 @@ fn text_of(plan: &Plan) -> String {
         memory_bytes,
         disk,
         workload,
+        ..
     } = plan.wanted;
     let mut text = format!(
         "disk {}, memory {}, {} objects of {}\n\
@@ -234,17 +239,12 @@ fn text_of(plan: &Plan) -> String {
     if let Some(probe) = &plan.probe {
         let _ = writeln!(text, "{}\n", line_of_probe(probe));
     }
-    let words = |words: [&'static str; 8]| line_of(words.map(String::from));
-    text += &words(["", "", "bits", "bits", "", "largest", "requests", ""]);
+    let words = |words: [&'static str; 9]| line_of(words.map(String::from));
+    text += &words([
+        "", "", "objects", "", "index", "bits", "largest", "seeks", "requests",
+    ]);
     let last = [
-        "",
-        "policy",
-        "a slot",
-        "an object",
-        "reach",
-        "disk",
-        "a second",
-        "index",
+        "", "policy", "found", "reach", "memory", "/slot", "disk", "/put", "/s",
     ];
     text += &format!("{}  fits\n", words(last).trim_end());
     let picked = pick(&plan.rows);
@@ -269,54 +269,78 @@ fn line_of_probe(probe: &Probe) -> String {
     )
 }
 
-fn cells_of(row: &Row, is_picked: bool) -> [String; 8] {
-    let design = &row.design;
+fn cells_of(row: &Row, is_picked: bool) -> [String; 9] {
+    let cell = |told: fn(&Layout) -> String| row.layout.as_ref().map_or("-".to_owned(), told);
+    let largest = match row.layout {
+        Some(layout) if layout.index_bytes == 0 => "any".to_owned(),
+        _ => row.largest_disk_bytes.map_or("-".to_owned(), about_size),
+    };
     [
         if is_picked { ">" } else { "" }.to_owned(),
-        design.to_string(),
-        format!("{:.1}", design.bits_per_slot()),
-        format!("{:.1}", design.bits_per_object()),
-        format!("{:.0} %", design.reach() * 100.0),
-        row.largest_disk_bytes.map_or("any".to_owned(), about_size),
+        row.design.to_string(),
+        cell(|it| about_count(it.objects_found())),
+        cell(|it| format!("{:.0} %", it.reach * 100.0)),
+        cell(|it| about_size(it.index_bytes)),
+        cell(|it| format!("{:.1}", it.bits_per_slot())),
+        largest,
+        format!("{:.2}", row.prediction.seeks_per_put()),
         format!("{:.0}", row.prediction.requests_per_s),
-        about_size(row.index_bytes),
     ]
 }
 
-fn line_of(cells: [String; 8]) -> String {
-    let [mark, name, slot, object, reach, largest, rate, index] = cells;
+fn line_of(cells: [String; 9]) -> String {
+    let [mark, name, objects, reach, index, slot, largest, put, rate] = cells;
     let line = format!(
-        "{mark:<1} {name:<17} {slot:>6} {object:>10} {reach:>6} {largest:>9} {rate:>9} {index:>9}"
+        "{mark:<1} {name:<15} {objects:>8} {reach:>5} {index:>7} {slot:>6} {largest:>8} {put:>5} \
+         {rate:>8}"
     );
     format!("{}\n", line.trim_end())
 }
 
 fn closing(plan: &Plan, picked: Option<&Row>) -> String {
+    let Wanted {
+        disk_bytes,
+        memory_bytes,
+        workload,
+        block_bytes,
+        ..
+    } = plan.wanted;
     let mut text = format!(
-        "\nlargest disk: what {} can index, with nothing left for content\n\
-         reach: of as many objects as there is room for, the share that is still found\n",
-        brief_size(plan.wanted.memory_bytes),
+        "\nobjects found: how many of the newest {} a lookup finds; that many fill the\n\
+         \x20 disk, and reach is the share. The Disk Table of basic, set, set-mem and\n\
+         \x20 set-mem-lru has half of the disk.\n\
+         index memory: of a store of this size. Compare this, not bits/slot: in small\n\
+         \x20 stores log-lru takes more memory than log.\n\
+         largest disk: the index of that store fills all of {}\n",
+        about_count(disk_bytes / u64::from(workload.object_bytes)),
+        brief_size(memory_bytes),
     );
     let _ = writeln!(
         text,
-        "a Disk Table wants blocks of {}, {} in a set",
-        show_size(plan.block_bytes.into()),
-        plan.set_bytes / plan.block_bytes,
+        "Disk Table: slots of {}, {} in a set",
+        show_size(block_bytes.into()),
+        plan.set_bytes / block_bytes,
     );
     match picked {
         Some(row) => {
-            let _ = writeln!(text, "\n> take {}", flags_of(&row.design));
+            let _ = writeln!(text, "\n> take {}", flags_of(&row.design, &plan.wanted));
         }
         None => {
             let least = show_size(MEMORY_LEFT_MIN);
-            let _ = writeln!(text, "\nno policy fits: {least} of memory are the least");
+            let _ = match plan.rows.iter().any(|row| row.layout.is_some()) {
+                true => writeln!(
+                    text,
+                    "\nno policy fits: at least {least} of memory is needed"
+                ),
+                false => writeln!(text, "\nno policy fits: a store cannot have this size"),
+            };
         }
     }
     text
 }
 
 /// How `hashcache proxy` is told to run it.
-fn flags_of(design: &Design) -> String {
+fn flags_of(design: &Design, wanted: &Wanted) -> String {
     let mut flags = format!("--policy {}", design.candidate.name());
     if design.candidate == Candidate::Log && design.rows == Rows::One {
         flags += " --rows one";
@@ -324,7 +348,24 @@ fn flags_of(design: &Design) -> String {
     if design.grouped {
         flags += " --grouped";
     }
+    let usual = WEB_OBJECT_BYTES;
+    let (object, block) = (wanted.workload.object_bytes, wanted.block_bytes);
+    if design.candidate.is_log() && object != usual {
+        flags += &format!(" --object-size {}", show_size(object.into()));
+    }
+    if !design.candidate.is_log() && block != usual {
+        flags += &format!(" --block {}", show_size(block.into()));
+    }
     flags
+}
+
+/// Default of the proxy for the mean object size and for the slot size.
+const WEB_OBJECT_BYTES: u32 = 8 << 10;
+
+/// `count` in three digits.
+fn about_count(count: u64) -> String {
+    let text = about_size(count);
+    text.strip_suffix('B').unwrap_or(&text).to_owned()
 }
 
 #[cfg(test)]
@@ -344,7 +385,8 @@ mod tests {
 
     #[test]
     fn what_is_advised_is_what_the_proxy_takes() {
-        let flags = |design: Design| flags_of(&design);
+        let wanted = planned(&args("1TB", "256MB")).unwrap().wanted;
+        let flags = |design: Design| flags_of(&design, &wanted);
         let of = Design::of;
         assert_eq!(flags(of(Candidate::SetMem)), "--policy set-mem");
         assert_eq!(flags(of(Candidate::Log)), "--policy log");
@@ -388,6 +430,25 @@ mod tests {
         assert_eq!(marked.len(), 2, "{text}");
         assert!(marked[0].starts_with("> log "), "{text}");
         assert_eq!(marked[1], "> take --policy log --grouped");
+    }
+
+    #[test]
+    fn the_recommended_flags_name_a_slot_or_object_size_other_than_the_default() {
+        let mut wanted = planned(&args("100GB", "2GB")).unwrap().wanted;
+        // A disk that was measured may get larger slots.
+        wanted.block_bytes = 32 << 10;
+        wanted.workload.object_bytes = 2 << 10;
+        let flags = |candidate| flags_of(&Design::of(candidate), &wanted);
+        assert_eq!(flags(Candidate::Set), "--policy set --block 32KiB");
+        let log = "--policy log --object-size 2KiB";
+        assert_eq!(flags(Candidate::Log), log);
+    }
+
+    #[test]
+    fn a_plan_for_a_disk_too_small_for_a_store_says_that_no_policy_fits() {
+        let text = text_of(&planned(&args("1MiB", "256MB")).unwrap());
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(text.contains("no policy fits"), "{text}");
     }
 
     #[test]

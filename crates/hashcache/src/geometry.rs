@@ -47,7 +47,7 @@ const GIB: u64 = 1 << 30;
 /// Largest unit of log positions: a record of a few bytes takes one.
 const UNIT_BYTES_MAX: u64 = 64 << 10;
 /// Positions on disk count units in 32 bits, so this is the largest device: 256 TiB.
-const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - IO_BLOCK as u64;
+pub(crate) const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - IO_BLOCK as u64;
 /// Room for the two superblocks and what may come beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 /// A segment must hold a batch with the largest record and its footer.

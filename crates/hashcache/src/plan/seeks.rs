@@ -113,6 +113,12 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// Seeks of a put, including its share of the seeks of its batch.
+    pub fn seeks_per_put(&self) -> f64 {
+        let batches = self.seeks.batched_per_put / self.objects_per_write.max(1.0);
+        self.seeks.per_put + batches * self.seeks.per_batch
+    }
+
     /// Seeks for a request of average kind on `disk`.
     pub fn seeks_per_request(&self, disk: &DiskRates) -> f64 {
         disk.seeks_per_s / self.requests_per_s
@@ -205,7 +211,12 @@ fn engine(design: &Design, workload: &Workload) -> Seeks {
         Seeks {
             per_hit: 1.0 + TAIL_SHARE / group,
             per_miss: unheld + (1.0 - unheld) * in_vain,
-            per_put: 1.0,
+            // `set` reads the set again to choose a slot. `basic` has one slot to choose from;
+            // `set-mem` chooses in memory, and `set-mem-lru` has the set from the miss before.
+            per_put: match design.candidate {
+                Candidate::Set => 2.0,
+                _ => 1.0,
+            },
             batched_per_put: TAIL_SHARE,
             per_batch: 1.0,
         }

@@ -31,6 +31,7 @@ mod model;
 mod older;
 mod opening;
 mod peak;
+mod planned;
 mod policies;
 mod power;
 mod purges;

@@ -74,7 +74,8 @@ fn policies_stand_in_the_papers_order() {
         engine_rate(Candidate::Log, 70.0),
         grouped_log(70.0),
     ];
-    assert_eq!(order[0], order[1]);
+    // Both measured 45 in the paper.
+    assert!((0.8..1.0).contains(&(order[1] / order[0])), "{order:?}");
     assert!(
         order[1..].windows(2).all(|pair| pair[0] < pair[1]),
         "{order:?}"
@@ -87,6 +88,23 @@ fn grouped_log_answers_three_and_a_half_times_what_set_mem_does() {
     let ratio = grouped_log(70.0) / engine_rate(Candidate::SetMem, 70.0);
     near(ratio, 275.0 / 75.0, 0.05);
     assert!(ratio >= 3.5, "{ratio}");
+}
+
+#[test]
+fn a_put_takes_the_seeks_that_the_bench_measures() {
+    // docs/PAPER.md, Measured: `cargo campaign paper-figure`.
+    let disk = DiskRates::with_seeks(70.0);
+    for (candidate, measured) in [
+        (Candidate::Basic, 1.16),
+        (Candidate::Set, 2.20),
+        (Candidate::SetMem, 1.15),
+        (Candidate::Log, 0.12),
+    ] {
+        let design = Design::of(candidate);
+        let found = predict(&design, &Workload::default(), Accounting::Engine, &disk);
+        let seeks = found.seeks_per_put();
+        assert!((seeks - measured).abs() < 0.05, "{design}: {seeks}");
+    }
 }
 
 #[test]
@@ -107,7 +125,8 @@ fn set_mem_lru_lies_between_set_and_set_mem_by_the_share_it_holds() {
         let design = Design::of(Candidate::SetMemLru).holding(share);
         rate(design, Accounting::Engine, 70.0)
     };
-    near(at(0.0), engine_rate(Candidate::Set, 70.0), 1e-9);
+    // It never reads a set again to write to it, as `basic` need not.
+    near(at(0.0), engine_rate(Candidate::Basic, 70.0), 1e-9);
     near(at(1.0), engine_rate(Candidate::SetMem, 70.0), 1e-9);
     assert!(at(0.3) < at(0.4));
 }
@@ -136,8 +155,9 @@ fn the_engines_cells_are_those_of_the_policy_table() {
     };
     assert_eq!(
         (of(Candidate::Set).per_miss, of(Candidate::Set).per_put),
-        (1.0, 1.0)
+        (1.0, 2.0)
     );
+    assert_eq!(of(Candidate::Basic).per_put, 1.0);
     assert_eq!(
         (of(Candidate::Log).per_hit, of(Candidate::Log).per_put),
         (1.0, 0.0)
