@@ -16,9 +16,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::{Cache, write};
+use super::Cache;
 use crate::completion::Outcome;
-use crate::error::{PutError, ReadError};
+use crate::error::ReadError;
 use crate::key::KeyHash;
 use crate::memory::RecordHandle;
 use crate::object::{Cut, Version};
@@ -147,31 +147,13 @@ impl Hit {
         }
     }
 
-    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is
-    /// that span whole (the last one may be shorter).
-    ///
-    /// # Errors
-    /// [`PutError::Length`] when it is not a whole span, or lies behind the object's end;
-    /// [`PutError::Full`] without memory.
-    pub fn fill(&self, offset: u64, content: &[u8]) -> Result<(), PutError> {
-        let span = self.cut().span_at(offset);
-        let bounds = self.cut().bounds(span);
-        let end = bounds.end.min(self.head.fields.total.unwrap_or(u64::MAX));
-        let announced = end.saturating_sub(bounds.start);
-        let written = content.len() as u64;
-        if bounds.start != offset || announced != written || announced == 0 {
-            return Err(PutError::Length { written, announced });
-        }
-        write::fill(&self.cache, &self.head, self.span_key(span), span, content)
-    }
-
     pub(super) fn cut(&self) -> Cut {
         Cut {
             span_pages: self.head.fields.span_pages,
         }
     }
 
-    fn span_key(&self, span: u32) -> KeyHash {
+    pub(super) fn span_key(&self, span: u32) -> KeyHash {
         self.cache
             .secret()
             .span(&self.head.name, self.version(), span)
