@@ -6,12 +6,15 @@
 //! as the kernel accounts it, divided by the requests that were answered.
 //!
 //! The bar is at 1 KiB: at most 1.5 times nginx's.
+//!
+//! With `--before FILE` an earlier build is the other side, and there are more loads: `paired`.
 
 mod nginx;
+mod paired;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
@@ -27,6 +30,12 @@ use nginx::{Nginx, VARIANTS};
 pub struct Args {
     #[command(flatten)]
     binary: BinaryArgs,
+    /// Compare with this binary, an earlier build, instead of nginx
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
+    /// With --before: only the loads with this word in their name: hit, disk, miss, download
+    #[arg(long, value_name = "WORD", requires = "before")]
+    only: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,7 +56,12 @@ pub struct Args {
 /// Measures all sizes; the first one has the bar.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
-    for program in ["nginx", "wrk", "taskset"] {
+    let rival = if args.before.is_some() {
+        "curl"
+    } else {
+        "nginx"
+    };
+    for program in [rival, "wrk", "taskset"] {
         let found = Command::new("which").arg(program).output()?;
         ensure!(found.status.success(), "{program} is not installed");
     }
@@ -57,6 +71,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
+    if let Some(before) = &args.before {
+        let mut report = Report::new("cpu", args.json);
+        let builds = [before.as_path(), &binary];
+        paired::run(args, builds, directory.path(), &origin, &mut report)?;
+        return report.finish();
+    }
     let ours = Contender {
         name: "hashcache",
         server: Server::Ours(ours(args, &binary, directory.path(), &origin)?),
@@ -212,17 +232,17 @@ impl Contender {
             Server::Ours(proxy) => vec![proxy.pid()],
             Server::Nginx(nginx) => nginx.pids()?,
         };
-        let before = cpu_ticks(&pids)?;
+        let before = cpu_ns(&pids)?;
         let output = Command::new("taskset")
             .args(["-c", &args.load_processors, "wrk", "-t1", "-c32"])
             .arg(format!("-d{}s", args.seconds))
             .arg(format!("http://{}{target}", self.address()))
             .output()
             .context("cannot run wrk")?;
-        let ticks = cpu_ticks(&pids)? - before;
+        let taken = cpu_ns(&pids)?.saturating_sub(before);
         let said = String::from_utf8_lossy(&output.stdout);
         let load = Load::read(&said).with_context(|| format!("{}: {said}", self.name))?;
-        let cpu_ns = ticks * (1_000_000_000 / TICKS_PER_SECOND) / load.requests.max(1);
+        let cpu_ns = taken / load.requests.max(1);
         Ok(Round {
             cpu_ns,
             per_second: load.per_second,
@@ -278,26 +298,27 @@ fn ours(
         .start()
 }
 
-/// Processor time of these processes so far; those that have ended since count nothing.
-fn cpu_ticks(pids: &[u32]) -> anyhow::Result<u64> {
-    let mut ticks = 0;
+/// Processor time of these processes so far, in nanoseconds: the sum of their threads, as the
+/// scheduler counts it. A thread or process that has ended since counts nothing.
+fn cpu_ns(pids: &[u32]) -> anyhow::Result<u64> {
+    let mut ns = 0;
     for pid in pids {
         // nginx's cache loader ends after a minute.
-        if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-            ticks += read_stat(&stat).with_context(|| format!("process {pid}: {stat}"))?;
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for thread in threads.flatten() {
+            if let Ok(stat) = fs::read_to_string(thread.path().join("schedstat")) {
+                ns += on_processor(&stat).with_context(|| format!("process {pid}: {stat}"))?;
+            }
         }
     }
-    Ok(ticks)
+    Ok(ns)
 }
 
-/// User and system time in a `stat` of `/proc`.
-fn read_stat(stat: &str) -> Option<u64> {
-    // The name may hold blanks and brackets; what follows its last bracket does not.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    let system: u64 = times.next()?.parse().ok()?;
-    Some(user + system)
+/// Time on a processor in a `schedstat` of `/proc`.
+fn on_processor(stat: &str) -> Option<u64> {
+    stat.split_whitespace().next()?.parse().ok()
 }
 
 fn median(rounds: &[Round], figure: impl Fn(&Round) -> u64) -> u64 {
@@ -313,18 +334,15 @@ fn micros(ns: u64) -> String {
 /// The first has the bar.
 const SIZES: [u64; 3] = [1 << 10, 8 << 10, 100 << 10];
 const PERCENT_MAX: u64 = 150;
-/// What `USER_HZ` is on all Linux systems of today.
-const TICKS_PER_SECOND: u64 = 100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_are_found_behind_any_name() {
-        let stat = "12 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 40 2 0 0 20 0";
-        assert_eq!(read_stat(stat), Some(42));
-        assert_eq!(read_stat("12 (a"), None);
+    fn the_first_figure_is_the_time_on_a_processor() {
+        assert_eq!(on_processor("42 7 3\n"), Some(42));
+        assert_eq!(on_processor(""), None);
     }
 
     #[test]

@@ -560,7 +560,7 @@ impl ClientStream {
         }
         self.cell.fail_body(refuse(
             StatusCode::BAD_REQUEST,
-            "request content stopped coming",
+            "request content stopped arriving",
         ));
         Err(io::ErrorKind::TimedOut.into())
     }

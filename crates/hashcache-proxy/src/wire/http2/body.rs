@@ -372,7 +372,7 @@ impl NextPiece {
 
 /// The refusal for a request whose content stopped arriving.
 pub(super) const STOPPED: Refusal =
-    refuse(StatusCode::BAD_REQUEST, "request content stopped coming");
+    refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
 
 /// Content that is read ahead, bytes; one more frame may be added.
 const GATHERED_MAX: usize = 8 << 10;
