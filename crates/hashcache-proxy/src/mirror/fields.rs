@@ -192,7 +192,7 @@ fn own_tag(links: &Links, etag: &HeaderValue) -> Option<HeaderValue> {
 }
 
 const PYPI_JSON: &str = "application/vnd.pypi.simple.v1+json";
-/// The first type is for indexes; the others are for registries without JSON.
+/// With fallbacks for indexes without JSON.
 const PYPI_JSON_FIRST: &str = "application/vnd.pypi.simple.v1+json, \
     application/vnd.pypi.simple.v1+html; q=0.2, text/html; q=0.1";
 const NPM_SHORT: &str = "application/vnd.npm.install-v1+json";
