@@ -14,31 +14,27 @@ mod paired;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content};
 use serde_json::json;
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand, ProxyProcess};
+use crate::campaign::Campaign;
+use crate::proxy_process::ProxyProcess;
 use crate::report::{Report, Verdict};
 use nginx::{Nginx, VARIANTS};
 
 /// Arguments of `cpu`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Compare with this binary, an earlier build, instead of nginx
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
     /// With --before: only the loads with this word in their name: hit, disk, miss, download
     #[arg(long, value_name = "WORD", requires = "before")]
     only: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     /// Rounds of each server and size
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -54,7 +50,7 @@ pub struct Args {
 }
 
 /// Measures all sizes; the first one has the bar.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
     let rival = if args.before.is_some() {
         "curl"
@@ -65,27 +61,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let found = Command::new("which").arg(program).output()?;
         ensure!(found.status.success(), "{program} is not installed");
     }
-    let binary = args.binary.binary()?;
-    let directory = tempfile::tempdir()?;
     let origin = ContentOrigin::start_thread(ContentOptions {
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
     if let Some(before) = &args.before {
-        let mut report = Report::new("cpu", args.json);
-        let builds = [before.as_path(), &binary];
-        paired::run(args, builds, directory.path(), &origin, &mut report)?;
-        return report.finish();
+        return paired::run(args, before, campaign, &origin);
     }
     let ours = Contender {
         name: "hashcache",
-        server: Server::Ours(ours(args, &binary, directory.path(), &origin)?),
+        server: Server::Ours(ours(args, campaign, &origin)?),
     };
     let mut contenders = vec![ours];
     for variant in VARIANTS {
         let nginx = Nginx::start(
             &args.server_processors,
-            directory.path(),
+            campaign.folder(),
             origin.address(),
             &variant,
         )?;
@@ -94,15 +85,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             server: Server::Nginx(nginx),
         });
     }
-    let mut report = Report::new("cpu", args.json);
     for size in SIZES {
-        measure(args, &contenders, &origin, size, &mut report)?;
+        measure(args, &contenders, &origin, size, &mut campaign.report).await?;
     }
-    report.finish()
+    Ok(())
 }
 
 /// Rounds of all contenders with one size.
-fn measure(
+async fn measure(
     args: &Args,
     contenders: &[Contender],
     origin: &ContentOrigin,
@@ -111,7 +101,7 @@ fn measure(
 ) -> anyhow::Result<()> {
     let target = format!("/hit?size={size}");
     for contender in contenders.iter() {
-        contender.warm(&target, size)?;
+        contender.warm(&target, size).await?;
     }
     let mut rounds = vec![vec![]; contenders.len()];
     for _ in 0..args.rounds {
@@ -204,27 +194,22 @@ impl Contender {
     }
 
     /// Gets the object a few times: it must be right, and stored after that.
-    fn warm(&self, target: &str, size: u64) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+    async fn warm(&self, target: &str, size: u64) -> anyhow::Result<()> {
         let expected = content::body_for(ContentOptions::default().seed, target, 0, size);
-        runtime.block_on(async {
-            let mut client = Client::connect(self.address()).await?;
-            for _ in 0..20 {
-                let response = client.get(target, &[]).await?;
-                let right = content::verify(&expected, 0, &response.body).is_ok()
-                    && response.body.len() as u64 == size;
-                ensure!(
-                    response.status == 200 && response.end == BodyEnd::Complete && right,
-                    "{} answers {target} with {} and {} bytes",
-                    self.name,
-                    response.status,
-                    response.body.len()
-                );
-            }
-            Ok(())
-        })
+        let mut client = Client::connect(self.address()).await?;
+        for _ in 0..20 {
+            let response = client.get(target, &[]).await?;
+            let right = content::verify(&expected, 0, &response.body).is_ok()
+                && response.body.len() as u64 == size;
+            ensure!(
+                response.status == 200 && response.end == BodyEnd::Complete && right,
+                "{} answers {target} with {} and {} bytes",
+                self.name,
+                response.status,
+                response.body.len()
+            );
+        }
+        Ok(())
     }
 
     fn round(&self, args: &Args, target: &str) -> anyhow::Result<Round> {
@@ -282,17 +267,15 @@ impl Load {
     }
 }
 
-fn ours(
-    args: &Args,
-    binary: &Path,
-    directory: &Path,
-    origin: &ContentOrigin,
-) -> anyhow::Result<ProxyProcess> {
-    ProxyCommand::new(binary, &directory.join("cache.img"))
+fn ours(args: &Args, campaign: &Campaign, origin: &ContentOrigin) -> anyhow::Result<ProxyProcess> {
+    let log = campaign.folder().join("hashcache.log");
+    let command = campaign.proxy()?;
+    command
         .flag("cache-size", "1GiB")
         .flag("accelerate", format!("http://{}", origin.address()))
         .flag("workers", 1)
-        .flag("access-log", directory.join("hashcache.log").display())
+        .without("access-log")
+        .flag("access-log", log.display())
         .flag("log-format", "combined")
         .processors(&args.server_processors)
         .start()

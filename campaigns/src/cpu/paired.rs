@@ -15,27 +15,28 @@ use hashcache_testkit::ContentOrigin;
 use serde_json::json;
 
 use super::{Args, Load, cpu_ns, micros};
+use crate::campaign::Campaign;
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::Report;
 
 /// Measures all loads with both builds.
 pub(super) fn run(
     args: &Args,
-    [before, after]: [&Path; 2],
-    directory: &Path,
+    before: &Path,
+    campaign: &mut Campaign,
     origin: &ContentOrigin,
-    report: &mut Report,
 ) -> anyhow::Result<()> {
+    let directory = campaign.folder().to_owned();
     let builds = [
         Build::start(args, before, &directory.join("before"), origin)?,
-        Build::start(args, after, &directory.join("after"), origin)?,
+        Build::start(args, campaign.binary()?, &directory.join("after"), origin)?,
     ];
     let word = args.only.as_deref().unwrap_or_default();
     for kind in Kind::ALL
         .into_iter()
         .filter(|kind| kind.name().contains(word))
     {
-        measure(args, &builds, kind, directory, report)?;
+        measure(args, &builds, kind, &directory, &mut campaign.report)?;
     }
     Ok(())
 }
