@@ -1,9 +1,9 @@
 //! The age of a response (RFC 9111 4.2.3 and 5.1).
 //!
-//! `storable` computes the age a response has when it comes, `reuse` the age it has now.
+//! `storable` computes the age of a response when it arrives, `reuse` its current age.
 //!
-//! Invariant: an age never shrinks while a response lies in the store, and never turns negative.
-//! Cost: a handful of additions; the field is parsed once per stored response.
+//! Invariant: an age never shrinks while a response is stored, and is never negative.
+//! Cost: a few additions; the field is parsed once per stored response.
 
 use http::header::{AGE, HeaderMap};
 
@@ -17,7 +17,7 @@ pub fn age_field(fields: &HeaderMap) -> Seconds {
     first.and_then(delta_seconds).unwrap_or(Seconds::ZERO)
 }
 
-/// What is known of a response's age when it comes.
+/// Input of the age of a response when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The Age field.

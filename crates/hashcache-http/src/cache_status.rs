@@ -1,4 +1,4 @@
-//! Cache-Status (RFC 9211): how a request was answered, for those who debug it.
+//! Cache-Status (RFC 9211): how a request was answered, for debugging.
 //!
 //! The proxy fills a `CacheStatus` for each response; logs and metrics use the same words.
 //!
@@ -17,7 +17,7 @@ use crate::via::Pseudonym;
 pub enum Forward {
     /// The cache was not to handle it.
     Bypass,
-    /// Its method always goes upstream.
+    /// Its method is always forwarded.
     Method,
     /// Nothing is stored for its URI.
     UriMiss,

@@ -1,11 +1,12 @@
-//! Digests of content: what `Repr-Digest` and `Content-Digest` promise (RFC 9530).
+//! Digests of content in `Repr-Digest` and `Content-Digest` (RFC 9530).
 //!
-//! The proxy asks when a whole response is about to be stored, and feeds the content as it comes.
+//! The proxy asks when a complete response is about to be stored, and passes the content on as it
+//! arrives.
 //!
-//! Invariant: content is called sound only if every promise in `sha-256` and `sha-512` holds. Other
-//! algorithms are ignored, as RFC 9530 2 and 3 allow: they are not to be trusted (RFC 9530 5).
-//! Cost: nothing without the fields; else a hash over the content for each of the two algorithms
-//! that is promised in, a gigabyte a second or so where the processor knows SHA-256.
+//! Invariant: content is valid only if every digest in `sha-256` and `sha-512` matches. Other
+//! algorithms are ignored, as RFC 9530 2 and 3 allow: they are insecure (RFC 9530 5).
+//! Cost: nothing without the fields; else a hash over the content for each of the two algorithms in
+//! use, about a gigabyte a second on processors with SHA-256 instructions.
 
 use std::fmt;
 

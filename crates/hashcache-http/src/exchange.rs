@@ -1,9 +1,9 @@
-//! What the rules of storing look at: one request, its response and two times.
+//! The input of the storage rules: one request, its response and two times.
 //!
-//! The proxy fills an `Exchange` when a response's head has come; `freshness` and `storable` read
-//! it.
+//! The proxy fills an `Exchange` when the head of a response has arrived; `freshness` and
+//! `storable` read it.
 //!
-//! Invariant: `request` holds the fields of the client's request without those of its connection,
+//! Invariant: `request` holds the fields of the client's request without its hop-by-hop fields,
 //! which the origin does not see, and before the proxy adds or changes any.
 //! Cost: borrows, no copies.
 

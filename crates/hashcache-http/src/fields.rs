@@ -140,7 +140,7 @@ pub(crate) fn digits(value: &[u8]) -> Option<u64> {
     Some(value.iter().fold(0, append))
 }
 
-/// A field that should come once.
+/// A field that may occur once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Single<'a> {
     Absent,
@@ -150,7 +150,7 @@ pub(crate) enum Single<'a> {
     Conflicting,
 }
 
-/// Reads a field that should come once.
+/// Reads a field that may occur once.
 pub(crate) fn single<K: AsHeaderName>(fields: &HeaderMap, name: K) -> Single<'_> {
     let mut lines = fields
         .get_all(name)

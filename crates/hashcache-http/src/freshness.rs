@@ -27,7 +27,7 @@ use crate::rules::{RuleAction, RuleAuthor};
 pub struct Lifetime {
     /// How long; zero is stale from the start.
     pub seconds: Seconds,
-    /// Who said so.
+    /// The source of the lifetime.
     pub source: LifetimeSource,
 }
 

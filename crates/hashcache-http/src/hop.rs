@@ -1,10 +1,11 @@
-//! Fields of one connection, and fields that are not stored (RFC 9110 7.6.1, RFC 9111 3.1).
+//! Hop-by-hop fields, and fields that are not stored (RFC 9110 7.6.1, RFC 9111 3.1).
 //!
-//! The proxy strips each request before it looks at it, and each response before it judges, stores
-//! or passes it on: a field that the next hop will not see may not select what is stored either.
+//! The proxy strips each request before it reads its fields, and each response before it judges,
+//! stores or forwards it: a field that the next hop will not see must not select a stored response
+//! either.
 //!
-//! Invariant: what Connection names goes with it, and a Connection that would take away a field on
-//! which framing, routing, access or caching rest is refused.
+//! Invariant: the fields that Connection names are removed. A Connection that names a field needed
+//! for framing, routing, access or caching is refused.
 //! Cost: one removal by name per field.
 
 use http::Method;
@@ -24,7 +25,7 @@ use crate::fields::{members, trim};
 #[error("Connection names {0}")]
 pub struct ForbiddenOption(pub HeaderName);
 
-/// Whether an Upgrade goes on to the other side.
+/// Whether an Upgrade is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrading {
     /// No: the field is dropped.
@@ -60,11 +61,11 @@ pub fn connection_spares_storing(response: &HeaderMap) -> bool {
     })
 }
 
-/// Takes from a request what belongs to the client's connection, and its credentials for us.
+/// Removes the hop-by-hop fields of a request, and its credentials for this proxy.
 ///
-/// `TE: trailers` and, when upgrading, Upgrade go on; Connection then names them, as the next hop
-/// requires (RFC 9110 7.8, 10.1.4). An offer of HTTP itself in another form never goes on, wherever
-/// it stands in the list: see [`asks_for_upgrade`].
+/// `TE: trailers` and, when upgrading, Upgrade are forwarded; Connection then names them, as the
+/// next hop requires (RFC 9110 7.8, 10.1.4). An offer of HTTP itself in another form is never
+/// forwarded, wherever it stands in the list: see [`asks_for_upgrade`].
 pub fn strip_request(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(), ForbiddenOption> {
     let options = connection_options(fields)?;
     let is_trailers = |member: &[u8]| member.eq_ignore_ascii_case(b"trailers");
@@ -93,8 +94,8 @@ pub fn strip_request(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(),
     Ok(())
 }
 
-/// Takes from a response what belongs to the upstream connection. A Content-Length beside a
-/// Transfer-Encoding goes too: the coding framed the content, the length may lie.
+/// Removes the hop-by-hop fields of a response. A Content-Length together with a Transfer-Encoding
+/// is removed too: the coding framed the content, and the length may be wrong.
 pub fn strip_response(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(), ForbiddenOption> {
     let options = connection_options(fields)?;
     let upgrade = match upgrading {

@@ -63,7 +63,7 @@ mod validate;
 mod variants;
 mod vary;
 
-// What comes of a response?
+// Storing responses.
 mod age;
 mod cache_control;
 mod digest;
@@ -79,7 +79,7 @@ mod storable;
 mod targeted;
 mod unkeyed;
 
-// What others are told.
+// Fields for other parties.
 mod cache_status;
 mod proxy_status;
 

@@ -110,7 +110,7 @@ pub struct ProxyStatus<'a> {
     pub rcode: Option<&'a str>,
     /// The status of our answer, of an `http_request_error`.
     pub status: Option<StatusCode>,
-    /// Anything more, for those who debug it.
+    /// Further text, for debugging.
     pub details: Option<&'a str>,
 }
 

@@ -121,10 +121,10 @@ pub enum RangeAnswer {
     NotSatisfiable,
 }
 
-/// What part of a stored response of `length` bytes answers a GET with these fields.
+/// The part of a stored response of `length` bytes that answers a GET with these fields.
 ///
-/// Range counts only for a stored 200, and only if If-Range, when there, holds; preconditions come
-/// first.
+/// Range counts only for a stored 200, and only if If-Range, when present, matches; preconditions
+/// are evaluated first.
 pub fn answer_range(
     request: &HeaderMap,
     facts: &StoredFacts,

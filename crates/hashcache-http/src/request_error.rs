@@ -1,12 +1,12 @@
-//! Errors that a client can cause on purpose with fields that the cache key does not hold.
+//! Errors that a client can cause on purpose with fields outside the cache key.
 //!
-//! Stored, such an error would answer everybody who asks for the URL: the attack is known as CPDoS
-//! (Nguyen, Lo Iacono and Federrath, "Your Cache Has Fallen", 2019): a head larger than the origin
-//! takes, a method overridden by a field, a precondition that must fail.
+//! If such an error were stored, it would answer every request for the URL. The attack is known as
+//! CPDoS (Nguyen, Lo Iacono and Federrath, "Your Cache Has Fallen", 2019): a head larger than the
+//! origin accepts, a method overridden by a field, a precondition that must fail.
 //!
-//! Called by `storable`. Invariant: an error is stored only if the request that met it had nothing
-//! but small fields, none of which is known to make an origin fail. Cost: a pass over the names of
-//! the request's fields, for errors alone.
+//! Called by `storable`. Invariant: an error is stored only if its request had only small fields,
+//! none of which is known to make an origin fail. Cost: a pass over the names of the request's
+//! fields, for errors alone.
 
 use http::StatusCode;
 use http::header::{

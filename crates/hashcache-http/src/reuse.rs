@@ -74,7 +74,7 @@ impl RequestFacts {
         }
     }
 
-    /// Whether a stored response may be looked for at all; if not, why the request goes upstream.
+    /// Whether the store may be searched at all; if not, why the request is forwarded.
     pub fn lookup(&self) -> Result<(), Forward> {
         match self.method {
             MethodKind::Other => Err(Forward::Method),
@@ -100,7 +100,7 @@ pub enum Reuse {
         age: Seconds,
         /// The lifetime that is left: zero or negative.
         ttl: i64,
-        /// Who allows it.
+        /// The permission to serve it.
         allowed_by: StaleAllowance,
     },
     /// Ask upstream whether it is still current, and do not serve it before.
@@ -119,7 +119,7 @@ pub enum Reuse {
     Unsatisfiable,
 }
 
-/// Who allows a stale response to be served.
+/// The source of a permission to serve a stale response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaleAllowance {
     /// The client: `max-stale`.
@@ -252,7 +252,7 @@ fn client_accepts_fresh(
     !wanted.no_cache && (immutable || wanted.max_age.is_none_or(young))
 }
 
-/// Who, if anybody, lets a stale response be served without asking.
+/// The permission, if any, to serve a stale response without validation.
 fn stale_allowance(
     wanted: &RequestDirectives,
     stored: &StoredFacts,

@@ -39,8 +39,8 @@ pub enum RuleAction {
     Immutable,
 }
 
-/// Who wrote a rule. An operator knows the site; the list that ships guesses by the name alone, so
-/// that its rules hold for less.
+/// The author of a rule. An operator knows the site; the shipped list guesses by the name alone, so
+/// its rules apply to fewer responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RuleAuthor {
     /// The operator.
@@ -55,7 +55,7 @@ pub enum RuleAuthor {
 pub struct Matched {
     /// What it gives.
     pub action: RuleAction,
-    /// Who wrote it.
+    /// The author of the rule.
     pub author: RuleAuthor,
 }
 

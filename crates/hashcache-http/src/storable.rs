@@ -1,11 +1,11 @@
-//! Whether a response may be stored (RFC 9111 3, 3.5, 5.2.2), and what to remember of it.
+//! Whether a response may be stored (RFC 9111 3, 3.5, 5.2.2), and its facts.
 //!
-//! The proxy asks once when a response's head has come, and again after a 304 has freshened the
-//! stored fields.
+//! The proxy asks once when the head of a response has arrived, and again after a 304 has freshened
+//! the stored fields.
 //!
 //! Invariant: a response is stored only if every rule of RFC 9111 section 3 for a shared cache
 //! allows it; each refusal has a name.
-//! Cost: one pass over Cache-Control, a handful of lookups by name.
+//! Cost: one pass over Cache-Control, a few lookups by name.
 
 use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, SET_COOKIE,
@@ -241,7 +241,7 @@ fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
     }
 }
 
-/// The range of a 206. Several ranges come as `multipart/byteranges` and have no Content-Range.
+/// The range of a 206. Several ranges are sent as `multipart/byteranges` without Content-Range.
 fn only_range(response: &HeaderMap) -> Result<ContentRange, NotStored> {
     let multipart = response.get(CONTENT_TYPE).is_some_and(|value| {
         let start = value.as_bytes().get(..MULTIPART.len());

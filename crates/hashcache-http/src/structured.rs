@@ -63,7 +63,7 @@ fn joined(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(&b","[..])
 }
 
-/// Goes through what is separated by commas; `member` reads one, up to its parameters.
+/// Reads a comma-separated list; `member` reads one member, up to its parameters.
 fn list<'a>(text: &'a [u8], mut member: impl FnMut(&mut Parser<'a>) -> Option<()>) -> Option<()> {
     let mut parser = Parser(text);
     parser.blanks(b" ");

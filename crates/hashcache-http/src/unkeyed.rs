@@ -1,14 +1,14 @@
-//! Whether the cache key holds all that a request says (RFC 9111 4, 4.1).
+//! Whether a request has only fields that the cache key covers (RFC 9111 4, 4.1).
 //!
-//! A client may have a fresh response validated at any time (`no-cache`), and a HEAD that is passed
-//! on may update it (RFC 9111 4.3.4, 4.3.5). Fields that origins copy into their responses although
-//! no `Vary` names them (`X-Forwarded-Host` into `Link` or `Location`) would then reach everybody
-//! at once, whenever a client likes. Where such a field was sent, what is fresh stays as it is: the
-//! response goes to its client alone. What is stale is updated all the same, or it could never
-//! become fresh again.
+//! A client may have a fresh response validated at any time (`no-cache`), and a forwarded HEAD may
+//! update it (RFC 9111 4.3.4, 4.3.5). Some origins copy request fields into their responses
+//! although no `Vary` names them (`X-Forwarded-Host` into `Link` or `Location`). Such a field would
+//! then reach all clients at once, whenever an attacker likes. Therefore, if a request has such a
+//! field, a fresh stored response is not updated, and the new response is for its client alone. A
+//! stale one is updated all the same, or it could never become fresh again.
 //!
-//! The proxy asks before it rewrites stored fields. Cost: the names of the request's fields, once a
-//! validation.
+//! The proxy asks before it updates stored fields. Cost: the names of the request's fields, once
+//! per validation.
 
 use http::header::{
     CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, IF_MODIFIED_SINCE,

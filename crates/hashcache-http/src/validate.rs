@@ -1,15 +1,16 @@
-//! Validation: a client's preconditions against a stored response, our own conditional requests
-//! upstream, and what a 304 does to the stored fields (RFC 9111 3.2, 4.3; RFC 9110 13).
+//! Validation: a client's preconditions against a stored response, our own conditional requests to
+//! upstream, and the effect of a 304 on the stored fields (RFC 9111 3.2, 4.3; RFC 9110 13).
 //!
 //! The proxy calls `evaluate_conditions` before serving a stored response, the others around a
 //! validation.
 //!
-//! Invariant: fields that describe the stored bytes (length, coding, range) never come from a 304:
-//! it was made without those bytes. Cookies never do either: it was made for one client.
+//! Invariant: fields that describe the stored bytes (length, coding, range) are never taken from a
+//! 304, because it was made without those bytes. Cookies are not taken either, because they are for
+//! one client.
 //! Cost: a comparison per entity tag in the request; freshening copies the 304's fields.
 //!
 //! If-Match and If-Unmodified-Since are not evaluated here: they guard the origin's state, so
-//! `reuse` sends such requests upstream as they came.
+//! `reuse` forwards such requests unchanged.
 
 use http::header::{
     AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,

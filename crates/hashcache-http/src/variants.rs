@@ -1,17 +1,17 @@
-//! The variant table: where the stored responses of one URL are that differ by request fields
-//! (RFC 9111 4.1).
+//! The variant table: where the stored responses of one URL are that differ by request fields (RFC
+//! 9111 4.1).
 //!
-//! The response that came first lies under the cache key itself, the others under names derived of
-//! it; the table lies in the first one's metadata. The proxy asks it at every lookup that finds a
-//! table, and changes it when a response is stored or a 304 names a stored one.
+//! The first response is stored under the cache key itself, the others under names derived from the
+//! key; the table is in the metadata of the first one. The proxy reads it at every lookup that
+//! finds a table, and changes it when a response is stored or a 304 names a stored one.
 //!
-//! Invariants: two requests share a row only if the values of all fields of the table are the same
-//! in their one spelling (`vary`), but for a collision of hashes, which the nonce keeps from being
-//! made on purpose; whoever uses a row that is no alias compares the stored values all the same.
-//! Derived names hold the nonce, so that they are lost with the table.
+//! Invariants: two requests share a row only if the values of all fields of the table are equal in
+//! their normalised form (`vary`), except for a hash collision, which the secret nonce prevents
+//! attackers from making. A reader of a row that is not an alias still compares the stored values.
+//! Derived names contain the nonce, so they are lost with the table.
 //! Cost: one hash over the values, a search among at most sixteen rows.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 8 | nonce |
 //! | 1 | number of fields, then for each its length (1) and its name |
@@ -82,8 +82,7 @@ pub enum VariantPlace {
 }
 
 impl VariantTable {
-    /// A table without rows of responses that vary by `names`. The nonce is random and told to
-    /// nobody.
+    /// A table without rows, of responses that vary by `names`. The nonce is random and secret.
     pub fn new(nonce: u64, names: &[HeaderName]) -> VariantTable {
         let mut names = names.to_vec();
         names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
@@ -136,10 +135,10 @@ impl VariantTable {
         self.rows.iter().find(|row| row.values == values)
     }
 
-    /// Adds a row, or puts it in the place of the one with the same values. Aliases of another
-    /// version in the same place go. Beyond [`VARIANTS_MAX`] the oldest row goes of the client that
-    /// has most of them, so that made-up values evict no rows of others; but never that of the
-    /// object under the key, which is read in any case.
+    /// Adds a row, or replaces the one with the same values. Aliases of another version in the same
+    /// place are removed. If there are more than [`VARIANTS_MAX`] rows, the client with the most
+    /// rows loses its oldest one, so that made-up values evict no rows of other clients. The row of
+    /// the object under the key stays, because that object is read in any case.
     pub fn set(&mut self, variant: Variant) {
         let is_over = |row: &Variant| {
             row.values == variant.values

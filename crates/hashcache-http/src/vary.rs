@@ -356,7 +356,7 @@ fn qvalue(text: &[u8]) -> Option<u16> {
     (weight <= 1000).then_some(weight)
 }
 
-/// The codings that are told apart, sorted.
+/// The distinct codings, sorted.
 const CODINGS: [&str; 4] = ["br", "gzip", "identity", "zstd"];
 
 /// Fields whose every byte may count.

@@ -56,7 +56,7 @@ impl Pseudonym {
         fields.append(VIA, value.clone());
     }
 
-    /// Whether a request has been here before: it goes in a loop.
+    /// Whether a request has passed through this proxy before, so that it is in a loop.
     pub fn is_in_via(&self, request: &HeaderMap) -> bool {
         members(request, &VIA).any(|member| {
             let mut words = member

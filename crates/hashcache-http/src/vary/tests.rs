@@ -175,7 +175,7 @@ fn a_value_longer_than_a_row_has_no_row_and_answers_none() {
         let names = [HeaderName::from_bytes(name.as_bytes()).unwrap()];
         let long = fields(&[(name, &list(VARY_ROW_BYTES_MAX + 2))]);
         assert_eq!(VaryRow::select(&names, &long), None, "{name}");
-        // `identity` and nothing else is what both would come to.
+        // Both requests would otherwise have `identity` alone.
         let row = VaryRow::select(&names, &fields(&[(name, "x")])).unwrap();
         assert!(!row.matches(&long), "{name}");
         let halves = list(VARY_ROW_BYTES_MAX / 2 + 2);

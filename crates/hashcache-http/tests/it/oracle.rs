@@ -158,7 +158,7 @@ impl Stored {
     }
 }
 
-/// All questions, each with who answers it from the cache.
+/// All questions, each with the implementation that answers it from the cache.
 fn all() -> Vec<(Question, (bool, bool))> {
     let mut out = Vec::new();
     for response in RESPONSES {
@@ -183,7 +183,7 @@ fn all() -> Vec<(Question, (bool, bool))> {
     out
 }
 
-/// Who answers from the cache where the other does not.
+/// The implementation that answers from the cache where the other does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Only {
     We,
@@ -192,7 +192,8 @@ enum Only {
 
 type Applies = fn(&Question) -> bool;
 
-/// Each kind of disagreement: who answers, when it applies, and why we stay with our answer.
+/// Each kind of disagreement: which implementation answers, when it applies, and why we keep our
+/// answer.
 const JUDGED: [(Only, Applies, &str); 16] = [
     (
         Only::They,

@@ -34,7 +34,7 @@ const NAMES: [&str; 25] = [
     "via",
 ];
 
-/// Pieces that values are put together from, so that they come close to meaning something.
+/// Pieces for values, so that they are almost meaningful.
 const PIECES: [&str; 40] = [
     "max-age",
     "s-maxage",

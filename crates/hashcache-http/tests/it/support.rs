@@ -3,7 +3,7 @@
 use hashcache_http::*;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-/// When the responses of these tests come: Fri, 15 Jan 2027 08:00:00 GMT.
+/// The arrival time of the responses in these tests: Fri, 15 Jan 2027 08:00:00 GMT.
 pub const T: u64 = 1_800_000_000;
 
 pub fn fields(lines: &[(&str, &str)]) -> HeaderMap {
@@ -21,7 +21,7 @@ pub fn date(offset: i64) -> String {
     http_date(UnixTime(time)).to_str().unwrap().to_owned()
 }
 
-/// A GET for `http://h/x` and its 200, unless told otherwise.
+/// A GET for `http://h/x` and its 200, unless changed.
 #[derive(Clone)]
 pub struct Case {
     pub url: &'static str,

@@ -165,7 +165,7 @@ fn get(path: &str) -> Request<RequestBody> {
         .unwrap()
 }
 
-/// A POST whose content comes in two pieces, with trailers.
+/// A POST whose content arrives in two pieces, with trailers.
 fn post(content: &'static str) -> Request<RequestBody> {
     let body = http_body_util::Full::new(Bytes::from_static(content.as_bytes()));
     let request = Request::post("/").header("host", "a.test");

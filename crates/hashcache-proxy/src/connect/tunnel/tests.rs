@@ -113,7 +113,7 @@ async fn an_open_tunnel_is_reported_every_five_minutes() {
         client.write_all(b"abc").await.unwrap();
         assert_eq!(running.await.unwrap().1, Ended::Idle);
         assert!(begun.elapsed() >= IDLE);
-        // At ten minutes both are due; the report comes first.
+        // At ten minutes both are due; the report is first.
         assert_eq!(*reports.borrow(), [3, 3]);
     })
     .await;

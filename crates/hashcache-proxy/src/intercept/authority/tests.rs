@@ -134,7 +134,7 @@ fn no_two_certificates_have_one_number_and_all_leaves_one_key() {
     let leaves = ["a.test", "b.test"].map(|host| authority.leaf_for_a_week(host));
     let key = |leaf: &CertifiedKey| leaf.key.public_key().unwrap().to_vec();
     assert_eq!(key(&leaves[0]), key(&leaves[1]));
-    // Version (5 bytes) and the number's head come first in the body of 4 bytes head, all in 4.
+    // The body begins with 4 bytes of head, the version (5 bytes) and the head of the number.
     let number = |leaf: &CertifiedKey| leaf.cert[0][13..15 + 16].to_vec();
     assert_eq!(number(&leaves[0])[..2], [0x02, 16]);
     assert_ne!(number(&leaves[0]), number(&leaves[1]));

@@ -21,7 +21,7 @@ fn rewriting(coding: ContentCoding) -> Rewriting {
     Rewriting::new(links, coding, &HeaderMap::new())
 }
 
-/// What comes of content that arrives in pieces of this size.
+/// The output for content that arrives in pieces of this size.
 fn passed(coding: ContentCoding, content: &[u8], piece: usize) -> Result<Vec<u8>, Failure> {
     let (mut rewriting, mut out) = (rewriting(coding), Vec::new());
     for piece in content.chunks(piece) {

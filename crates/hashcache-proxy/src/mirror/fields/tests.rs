@@ -22,7 +22,7 @@ fn tag(etag: &str) -> Option<String> {
     Some(response.get(ETAG)?.to_str().unwrap().to_owned())
 }
 
-/// What of If-None-Match goes upstream.
+/// The If-None-Match that is sent upstream.
 fn translated(value: &str) -> Option<String> {
     let mut request = fields(&[
         ("if-none-match", value),

@@ -6,7 +6,7 @@ use super::super::Mirror;
 use super::super::tests::{crates, links, npm, pypi};
 use super::*;
 
-/// What comes of a text that arrives in pieces of these lengths, and the rest at once.
+/// The output for a text that arrives in pieces of these lengths, and the rest at once.
 fn rewritten(mirror: &Mirror, page: &str, text: &[u8], cuts: &[usize]) -> Vec<u8> {
     let links = links(mirror, page);
     let (mut json, mut out, mut rest) = (JsonRewriter::new(mirror.kind()), Vec::new(), text);
@@ -129,7 +129,7 @@ fn what_is_broken_off_or_endless_passes_as_it_came() {
     ] {
         assert_eq!(npm_rewritten(text), *text);
     }
-    // And what has no sense goes on making none, without a panic.
+    // Invalid input passes, without a panic.
     let utf16: Vec<u8> = r#"{"dist":{"tarball":"http://registry.test/npm/x"}}"#
         .encode_utf16()
         .flat_map(u16::to_le_bytes)
