@@ -10,8 +10,8 @@ use http::header::{AGE, HeaderMap};
 use crate::date::{Seconds, UnixTime, delta_seconds};
 use crate::fields::members;
 
-/// The value of the Age field: of several members or lines the first counts. One that cannot be
-/// read is ignored, as RFC 9111 5.1 says: the age then rests on Date and our own clock.
+/// The value of the Age field; of several members or lines the first counts. An invalid one is
+/// ignored, as RFC 9111 5.1 says: the age then rests on Date and our own clock.
 pub fn age_field(fields: &HeaderMap) -> Seconds {
     let first = members(fields, &AGE).next();
     first.and_then(delta_seconds).unwrap_or(Seconds::ZERO)
@@ -26,13 +26,14 @@ pub struct Arrival {
     pub date: UnixTime,
     /// When the request was sent.
     pub request_time: UnixTime,
-    /// When the response came.
+    /// The time at which the response arrived.
     pub response_time: UnixTime,
 }
 
 impl Arrival {
-    /// `corrected_initial_age`: the larger of what Date and what Age suggest, the time the
-    /// exchange took added to the latter. Too old is safe, too young would serve stale content.
+    /// `corrected_initial_age`: the larger of the ages according to Date and to Age, with the
+    /// duration of the exchange added to the latter. Too old is safe; too young would serve stale
+    /// content.
     pub fn initial_age(&self) -> Seconds {
         let apparent = self.response_time.since(self.date);
         let delay = self.response_time.since(self.request_time);

@@ -51,7 +51,7 @@ pub enum Host {
     Name(Box<str>),
     /// An IPv4 address.
     V4(Ipv4Addr),
-    /// An IPv6 address; printed as RFC 5952 says, in brackets.
+    /// An IPv6 address; printed in brackets as in RFC 5952.
     V6(Ipv6Addr),
 }
 
@@ -86,14 +86,14 @@ impl fmt::Display for Host {
     }
 }
 
-/// A label of a name. Of RFC 3986's `reg-name` only what names in use hold: letters, digits,
-/// hyphen, underscore and tilde. Percent-encoding would give one host many spellings.
+/// A label of a name: only those characters of RFC 3986's `reg-name` that are in use (letters,
+/// digits, hyphen, underscore, tilde). Percent-encoding would give one host many spellings.
 fn is_label(label: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_~".contains(&b);
     !label.is_empty() && label.len() <= 63 && label.bytes().all(allowed)
 }
 
-/// The test by which the URL Standard tells addresses from names.
+/// The URL Standard's test that distinguishes addresses from names.
 fn ends_in_number(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let last = host.rsplit('.').next().unwrap_or(host);
@@ -165,7 +165,7 @@ impl fmt::Display for DisplayAuthority<'_> {
     }
 }
 
-/// Splits off what follows the colon after the host.
+/// Splits off the part after the colon that follows the host.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), TargetError> {
     if text.contains('@') {
         return Err(TargetError::Userinfo);
@@ -228,7 +228,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The scheme before `://` and what follows; `None` when there is none.
+/// The scheme before `://` and the rest; `None` without a scheme.
 pub(crate) fn split_scheme(text: &str) -> Option<Result<(Scheme, &str), TargetError>> {
     if text.starts_with('/') {
         return None;

@@ -26,7 +26,7 @@ use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, PRAGMA};
 use crate::date::{Seconds, delta_seconds};
 use crate::fields::{Backslash, is_token, members, split_list, trim, unquote};
 
-/// What a response's Cache-Control says.
+/// The directives of a response's Cache-Control.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// Lifetime in any cache.
@@ -59,7 +59,7 @@ pub struct ResponseDirectives {
     pub targeted: bool,
 }
 
-/// What a directive covers that may carry field names.
+/// The scope of a directive that may carry field names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// The directive is absent.
@@ -99,7 +99,7 @@ impl Scope {
     }
 }
 
-/// A list of field names, or `None` when it is empty or holds anything else.
+/// A list of field names; `None` if it is empty or contains anything else.
 fn field_names(text: &[u8]) -> Option<Vec<HeaderName>> {
     let parse = |name| HeaderName::from_bytes(name).ok();
     let names: Option<Vec<_>> = split_list(text, Backslash::Plain).map(parse).collect();
@@ -154,7 +154,7 @@ impl ResponseDirectives {
     }
 }
 
-/// What a request's Cache-Control says, or its Pragma when it has no Cache-Control.
+/// The directives of a request's Cache-Control, or of its Pragma if it has no Cache-Control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
     /// No response older than this.
@@ -228,7 +228,7 @@ struct Directive<'a> {
     value: DirectiveValue<'a>,
 }
 
-/// What stands behind a directive's `=`.
+/// The part after a directive's `=`.
 pub(crate) enum DirectiveValue<'a> {
     None,
     /// A token, or the inside of a quoted string.
@@ -258,8 +258,8 @@ fn directives(fields: &HeaderMap) -> impl Iterator<Item = Directive<'_>> {
     members(fields, &CACHE_CONTROL).map(directive)
 }
 
-/// `token [ "=" ( token / quoted-string ) ]`. Blanks around the `=` make the value malformed, not
-/// the name: `no-store =x` still forbids, `max-age = 5` still says something about the lifetime.
+/// `token [ "=" ( token / quoted-string ) ]`. Spaces around the `=` make the value malformed, but
+/// not the name: `no-store =x` still forbids storing, and `max-age = 5` still counts as a lifetime.
 fn directive(member: &[u8]) -> Directive<'_> {
     let Some(equals) = member.iter().position(|&b| b == b'=') else {
         return Directive {

@@ -18,8 +18,8 @@
 use crate::authority::Host;
 use crate::target::Target;
 
-/// Which resources a name belongs to. What an accelerated site or a mirror serves under some URL
-/// need not be what that URL's own authority serves, so they never share a name.
+/// The key space of a resource. An accelerated site or a mirror may serve another resource for a
+/// URL than the URL's own authority, so they never share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
     /// The resource of its own authority: forward proxy, interception.
@@ -43,7 +43,7 @@ pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
     Some(key)
 }
 
-/// What the keys of all resources of the target's origin begin with, and no others.
+/// The prefix of the keys of all resources of the target's origin, and of no others.
 pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     let host = &target.authority.host;
     let printed;
@@ -77,9 +77,9 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     key
 }
 
-/// The first byte of every key. A change of the layout changes it, so that names of the old
-/// layout are never met under the new one. 2: labels are those of an origin; what was stored
-/// before has none by which a purge would find it.
+/// The first byte of every key. It changes with the layout, so that keys of an old layout are never
+/// found by a new one. 2: labels include their origin; older responses have no label by which a
+/// purge would find them.
 const KEY_FORMAT: u8 = 2;
 
 /// Format, space with number, two zero bytes, port.

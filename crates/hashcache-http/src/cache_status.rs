@@ -12,7 +12,7 @@ use http::header::{CACHE_STATUS, HeaderMap, HeaderValue};
 
 use crate::via::Pseudonym;
 
-/// Why a request went upstream (RFC 9211 2.2).
+/// Why a request was forwarded (RFC 9211 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Forward {
     /// The cache was not to handle it.
@@ -21,13 +21,13 @@ pub enum Forward {
     Method,
     /// Nothing is stored for its URI.
     UriMiss,
-    /// What is stored for its URI was chosen by other request fields.
+    /// The stored variants were selected by other request fields.
     VaryMiss,
     /// Nothing stored can answer it, for another reason.
     Miss,
     /// A fresh response is stored, but the request does not want it.
     Request,
-    /// What is stored is stale.
+    /// The stored response is stale.
     Stale,
     /// Only a part of it is stored.
     Partial,
@@ -52,9 +52,9 @@ impl Forward {
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
-    /// From the store, without going upstream.
+    /// Served from the store.
     Hit,
-    /// By going upstream.
+    /// Forwarded.
     Forwarded(Forward),
 }
 
@@ -104,7 +104,7 @@ impl CacheStatus<'_> {
             out.push_str(status.as_str());
         }
         if let Some(ttl) = self.ttl {
-            // Structured Fields hold fifteen digits; a lifetime has ten.
+            // Structured Fields allow fifteen digits; a lifetime has ten.
             let ttl = ttl.clamp(-999_999_999_999_999, 999_999_999_999_999);
             write!(out, "; ttl={ttl}").expect("a String takes all that is written");
         }
@@ -121,7 +121,7 @@ impl CacheStatus<'_> {
         into_value(out)
     }
 
-    /// Adds our member behind those of caches nearer to the origin.
+    /// Adds our member after those of caches nearer to the origin.
     pub fn append(&self, us: &Pseudonym, response: &mut HeaderMap) {
         response.append(CACHE_STATUS, self.to_value(us));
     }

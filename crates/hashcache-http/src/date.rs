@@ -22,14 +22,14 @@ pub struct Seconds(u32);
 impl Seconds {
     /// No time at all.
     pub const ZERO: Seconds = Seconds(0);
-    /// 2^31 seconds: what RFC 9111 1.2.2 reads into every larger number.
+    /// 2^31 seconds, the value that RFC 9111 1.2.2 assigns to every larger number.
     pub const MAX: Seconds = Seconds(1 << 31);
     /// One day.
     pub const DAY: Seconds = Seconds(86_400);
     /// 365 days.
     pub const YEAR: Seconds = Seconds(365 * 86_400);
 
-    /// A length of time; what exceeds [`Seconds::MAX`] becomes `MAX`.
+    /// A duration; larger ones than [`Seconds::MAX`] become `MAX`.
     pub const fn new(seconds: u64) -> Seconds {
         if seconds >= Seconds::MAX.0 as u64 {
             Seconds::MAX
@@ -81,13 +81,13 @@ impl UnixTime {
     }
 }
 
-/// Reads an HTTP-date in any of its three spellings (RFC 9110 5.6.7).
+/// Parses an HTTP-date in any of its three forms (RFC 9110 5.6.7).
 ///
-/// Names match in any case, as RFC 9111 4.2 asks of caches, and `UTC` passes for `GMT`, which many
-/// origins write in Last-Modified (not so in Expires: `freshness`). All else is strict: other
-/// zones, missing commas, one-digit hours and the like are no dates, so that an `Expires` we merely
-/// guess at counts as past. Times before 1970 read as 1970. `now` decides the century of a
-/// two-digit year: one more than 50 years ahead lies in the past.
+/// Names match in any case, as RFC 9111 4.2 requires of caches, and `UTC` is accepted for `GMT`,
+/// because many origins write it in Last-Modified (not in Expires: see `freshness`). Everything
+/// else is strict: other zones, missing commas or one-digit hours make a date invalid, and an
+/// invalid `Expires` counts as past. Times before 1970 become 1970. `now` decides the century of a
+/// two-digit year: a year more than 50 years ahead is in the past.
 pub fn parse_http_date(value: &[u8], now: UnixTime) -> Option<UnixTime> {
     let value = trim(value);
     let comma = value.iter().position(|&b| b == b',');
@@ -299,7 +299,7 @@ const MONTHS: [&str; 12] = [
 /// Days from 0000-03-01 to 1970-01-01.
 const DAYS_TO_1970: u64 = 719_468;
 
-/// 9999-12-31 23:59:59, the last time four digits of year can say.
+/// 9999-12-31 23:59:59, the last time with a four-digit year.
 const LAST_SECOND_OF_9999: u64 = 253_402_300_799;
 
 /// `delta-seconds` (RFC 9111 1.2.2): digits alone, large ones capped.

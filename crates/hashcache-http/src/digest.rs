@@ -15,19 +15,19 @@ use ring::digest::{Algorithm, Context, SHA256, SHA512};
 
 use crate::structured::{Item, dictionary};
 
-/// What is promised about content that is still coming.
+/// The announced digests of content that is still arriving.
 #[derive(Clone)]
 pub struct ContentDigest(Vec<ExpectedDigest>);
 
 #[derive(Clone)]
 struct ExpectedDigest {
-    /// `None`: two fields contradict each other, which no content can keep.
+    /// `None`: two fields contradict each other, so no content can match.
     digest: Option<Vec<u8>>,
     hash: Context,
 }
 
 impl ContentDigest {
-    /// What the fields of a whole response to GET promise; `None` if nothing we can check.
+    /// The digests of a complete response to GET; `None` if there are none that we can check.
     pub fn promised(response: &HeaderMap) -> Option<ContentDigest> {
         let fields = FIELDS.map(|field| dictionary(response, &field).unwrap_or_default());
         let promises = ALGORITHMS.iter().filter_map(|(name, algorithm)| {

@@ -15,11 +15,11 @@ use crate::target::Target;
 /// A request and the head of its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange<'a> {
-    /// What was asked for.
+    /// The target of the request.
     pub target: &'a Target,
     /// The request's method.
     pub method: &'a Method,
-    /// The client's request fields, stripped of what belongs to its connection.
+    /// The client's request fields without the hop-by-hop fields.
     pub request: &'a HeaderMap,
     /// The response's status.
     pub status: StatusCode,
@@ -27,6 +27,6 @@ pub struct Exchange<'a> {
     pub response: &'a HeaderMap,
     /// When the request was sent upstream.
     pub request_time: UnixTime,
-    /// When the response's head came.
+    /// The time at which the response's head arrived.
     pub response_time: UnixTime,
 }

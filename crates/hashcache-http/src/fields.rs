@@ -1,9 +1,9 @@
-//! What field values are made of: lists, tokens, quoted strings, digits.
+//! Building blocks of field values: lists, tokens, quoted strings, digits.
 //!
 //! Called by every module that reads a field; calls nothing.
 //!
 //! Invariant: a list is split only at commas outside quoted strings, over all its field lines.
-//! Cost: each byte is looked at once or twice; nothing is allocated unless a string is unescaped.
+//! Cost: each byte is examined once or twice; nothing is allocated unless a string is unescaped.
 
 use std::borrow::Cow;
 

@@ -1,14 +1,13 @@
-//! How long a response stays fresh in a shared cache (RFC 9111 4.2, 5.3, RFC 8246).
+//! The freshness lifetime of a response in a shared cache (RFC 9111 4.2, 5.3, RFC 8246).
 //!
-//! `storable` calls it once per response; what it finds is kept in the stored facts.
+//! `storable` calls it once per response; the result is kept in the stored facts.
 //!
-//! Invariant: an explicit lifetime that cannot be read is zero, never a guess: a heuristic applies
-//! only where the origin said nothing at all.
+//! Invariant: an invalid explicit lifetime is zero, never a guess: a heuristic applies only if the
+//! origin states nothing at all.
 //! Cost: one lookup in the rules and at most three dates parsed.
 //!
-//! The first that applies decides: a rule that says immutable (unless the origin forbids it),
-//! s-maxage, max-age, Expires less Date, a rule's lifetime, a heuristic, the lifetime of what is
-//! not there.
+//! The first that applies decides: an `immutable` rule (unless the origin forbids it), s-maxage,
+//! max-age, Expires minus Date, the lifetime of a rule, a heuristic, the lifetime of 404 and 410.
 
 use http::header::{
     AUTHORIZATION, CONTENT_TYPE, EXPIRES, HeaderMap, HeaderName, LAST_MODIFIED, SET_COOKIE,
@@ -92,12 +91,12 @@ pub fn lifetime(
     }
 }
 
-/// The lifetime of a response that a validation has shown to be unchanged, given the one it had.
+/// The lifetime of a response that a validation has confirmed, given its previous one.
 ///
-/// With `adaptive` a guess doubles each time, from [`ADAPTIVE_FIRST`] on and up to the bound of
-/// guesses (Chankhunthod et al., A Hierarchical Internet Object Cache, 1996, section 4: binary
-/// exponential backoff). What the origin states is never lengthened, and where no guess is
-/// allowed none is made.
+/// With `adaptive` a heuristic lifetime doubles each time, from [`ADAPTIVE_FIRST`] up to the
+/// maximum of heuristics (Chankhunthod et al., A Hierarchical Internet Object Cache, 1996, section
+/// 4: binary exponential backoff). A lifetime that the origin states is never extended, and where
+/// no heuristic is allowed there is none.
 pub fn confirmed_lifetime(
     exchange: &Exchange<'_>,
     before: Lifetime,
@@ -123,15 +122,15 @@ pub fn confirmed_lifetime(
     of(seconds, LifetimeSource::Heuristic)
 }
 
-/// The first lifetime of what was confirmed once and had none.
+/// The first lifetime of a confirmed response that had none.
 pub const ADAPTIVE_FIRST: Seconds = Seconds::new(60);
 
 fn of(seconds: Seconds, source: LifetimeSource) -> Lifetime {
     Lifetime { seconds, source }
 }
 
-/// What the origin states. Beside targeted directives Expires does not count (RFC 9213 2.2). Of
-/// Expires lines that differ none is believed.
+/// The lifetime that the origin states. With targeted directives Expires does not count (RFC 9213
+/// 2.2). Several different Expires lines are invalid.
 fn explicit_lifetime(
     response: &HeaderMap,
     directives: &ResponseDirectives,

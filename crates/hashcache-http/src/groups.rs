@@ -1,9 +1,10 @@
 //! Cache groups (RFC 9875), and the labels that origins give their responses for purges.
 //!
-//! The proxy stores responses with both, and asks after an unsafe method which groups go.
+//! The proxy stores responses with both, and asks after an unsafe method which groups to
+//! invalidate.
 //!
-//! Invariant: what does not parse is no group at all; a group is one of the origin that names it,
-//! which the caller sees to.
+//! Invariant: an invalid value names no group. The caller ensures that an origin names only its own
+//! groups.
 //! Cost: one pass over fields that few responses have.
 
 use http::header::{HeaderMap, HeaderName};

@@ -34,7 +34,7 @@ pub enum Upgrading {
     Yes,
 }
 
-/// The fields that Connection names. What cannot be a field name names none.
+/// The fields that Connection names; invalid names are ignored.
 pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, ForbiddenOption> {
     let mut options = Vec::new();
     for member in members(fields, &CONNECTION) {
@@ -49,9 +49,9 @@ pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, Forbidd
     Ok(options)
 }
 
-/// Whether Connection leaves all fields of a response in place on which storing it rests. What a
-/// response says of its lifetime, its variants, its cookies or its content, and takes back in the
-/// same breath, has no one meaning: it is not stored.
+/// Whether Connection names none of the response fields that storing depends on. A response that
+/// states its lifetime, variants, cookies or content, and withdraws the statement with Connection,
+/// is ambiguous: it is not stored.
 pub fn connection_spares_storing(response: &HeaderMap) -> bool {
     connection_options(response).is_ok_and(|options| {
         options.iter().all(|name| {
@@ -113,8 +113,8 @@ pub fn strip_response(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<()
     Ok(())
 }
 
-/// Takes from an interim response what belongs to the upstream connection, and what speaks to
-/// proxies alone; it has no content.
+/// Removes the hop-by-hop fields of an interim response, and those for proxies alone; it has no
+/// content.
 pub fn strip_interim(fields: &mut HeaderMap) {
     let options: Vec<_> = members(fields, &CONNECTION)
         .filter_map(|member| HeaderName::from_bytes(member).ok())
@@ -125,7 +125,7 @@ pub fn strip_interim(fields: &mut HeaderMap) {
     }
 }
 
-/// The protocols that a request offers to change to, those left out that may not be passed on.
+/// The protocols that a request offers to change to, without those that must not be forwarded.
 fn offered(fields: &HeaderMap) -> Option<HeaderValue> {
     let offers: Vec<_> = members(fields, &UPGRADE)
         .filter(|it| is_other(it))
@@ -136,7 +136,7 @@ fn offered(fields: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&offers.join(&b", "[..])).ok()
 }
 
-/// Whether a protocol is another than HTTP and what HTTP is wrapped in.
+/// Whether a protocol is neither HTTP nor a wrapper of HTTP.
 fn is_other(protocol: &[u8]) -> bool {
     let name = protocol.split(|&byte| byte == b'/').next();
     let name = trim(name.unwrap_or_default());
@@ -180,7 +180,7 @@ pub(crate) fn withhold(stored: &mut HeaderMap, directives: &ResponseDirectives) 
 
 /// Whether a request may be answered by upgrading its connection. An offer of `h2c` does not count:
 /// some clients make it with every request, and it is no longer part of HTTP/2 (RFC 9113, section
-/// 3.1). Behind a 101 to it, or to TLS, requests would pass that the proxy has not looked at: to
+/// 3.1). After a 101 to it, or to TLS, the proxy could not check the requests, which might be for
 /// hosts other than the accelerated ones.
 pub fn asks_for_upgrade(method: &Method, fields: &HeaderMap) -> bool {
     let is_upgrade = |member: &[u8]| member.eq_ignore_ascii_case(b"upgrade");
@@ -195,7 +195,7 @@ pub fn grants_other_protocol(response: &HeaderMap) -> bool {
     protocols.peek().is_some() && protocols.all(is_other)
 }
 
-/// HTTP in another form, and what HTTP can be wrapped in.
+/// Other forms of HTTP, and wrappers of HTTP.
 const NEVER_OFFERED: [&[u8]; 5] = [b"h2c", b"h2", b"h3", b"http", b"tls"];
 
 const HOP_BY_HOP: [HeaderName; 7] = [
@@ -225,8 +225,8 @@ const NEVER_AN_OPTION: [HeaderName; 6] = [
     VIA,
 ];
 
-/// Fields of a response that decide whether, for how long and for whom it is stored, or that say
-/// what its content is.
+/// Response fields that decide whether, for how long and for which clients the response is stored,
+/// or that describe its content.
 const STORING_RESTS_ON: [HeaderName; 10] = [
     AGE,
     CONTENT_ENCODING,

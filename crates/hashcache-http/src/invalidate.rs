@@ -1,8 +1,10 @@
-//! What an unsafe request makes invalid (RFC 9111 4.4).
+//! Invalidation by unsafe requests (RFC 9111 4.4).
 //!
-//! The proxy calls it with the response to any request that is not safe, and removes what is named.
+//! The proxy calls it with the response to any unsafe request, and invalidates the returned
+//! targets.
 //!
-//! Invariant: nothing of another origin is ever named; a server could else empty what others keep.
+//! Invariant: only targets of the same origin are returned; otherwise a server could empty the
+//! cache of others.
 //! Cost: nothing for safe methods; else at most two references are resolved.
 
 use http::header::{CONTENT_LOCATION, HeaderMap, LOCATION};

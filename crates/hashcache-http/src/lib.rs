@@ -42,13 +42,13 @@
 //! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
 //! sooner is taken; each module's head says which.
 
-// What fields are made of.
+// Building blocks of fields.
 mod date;
 mod entity_tag;
 mod fields;
 mod structured;
 
-// What is asked for.
+// Requests.
 mod authority;
 mod cache_key;
 mod hop;

@@ -17,22 +17,22 @@ pub struct StoreOptions {
     pub heuristic: Heuristic,
     /// The lifetime of 404 and 410 that neither state one nor let one be guessed.
     pub negative: Seconds,
-    /// The lifetime of what a rule calls immutable.
+    /// The lifetime of responses that match an `immutable` rule.
     pub immutable: Seconds,
     /// Whether a guessed lifetime doubles each time the response proves unchanged.
     pub adaptive: bool,
     /// Fields that speak to this kind of cache before Cache-Control does (RFC 9213).
     pub targets: Vec<HeaderName>,
-    /// What a response that sets a cookie needs in order to be stored.
+    /// The condition for storing a response that sets a cookie.
     pub set_cookie: SetCookie,
 }
 
-/// What becomes of a 200 with `Set-Cookie`. A 304 and the response to a HEAD never bring that field
-/// into what is stored, whatever this says.
+/// The treatment of a 200 with `Set-Cookie`. A 304 and the response to a HEAD never add that field
+/// to a stored response, whatever this setting is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetCookie {
-    /// It is stored only where the origin (`public`, `s-maxage`) or a rule of the operator says
-    /// that it is for everybody. Most origins that set a cookie beside `max-age` mean the browser.
+    /// Stored only if the origin (`public`, `s-maxage`) or a rule of the operator says that it is
+    /// for everybody. Most origins that set a cookie with `max-age` mean the browser's cache.
     #[default]
     Protect,
     /// It is stored like any other (RFC 9111 7.3).

@@ -29,7 +29,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The number of bytes; at most 2^64 - 1 is said of a longer one.
+    /// The number of bytes; at most 2^64 - 1 for a longer one.
     pub fn length(&self) -> u64 {
         (self.last - self.first).saturating_add(1)
     }
@@ -108,7 +108,7 @@ fn byte_range(first: &[u8], last: &[u8]) -> Option<ByteRange> {
     (first <= last).then_some(ByteRange { first, last })
 }
 
-/// What part of a stored whole response answers a request.
+/// The part of a complete stored response that answers a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeAnswer {
     /// All of it, with its own status.
@@ -143,7 +143,7 @@ pub fn answer_range(
         .filter_map(|spec| spec.resolve(length))
         .collect();
     match found[..] {
-        // The last bytes of nothing are nothing, which no Content-Range can say.
+        // A suffix range of empty content cannot be expressed in Content-Range.
         [] if length == 0
             && specs
                 .iter()
@@ -222,7 +222,7 @@ pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
     same_validator && agrees(CONTENT_ENCODING) && agrees(CONTENT_TYPE)
 }
 
-/// What Content-Range says.
+/// The value of Content-Range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentRange {
     /// The range enclosed; `None` in a 416.
@@ -240,7 +240,7 @@ impl ContentRange {
         }
     }
 
-    /// What a 416 says of content of this length.
+    /// The Content-Range of a 416 for content of this length.
     pub fn unsatisfied(complete: u64) -> ContentRange {
         ContentRange {
             range: None,

@@ -23,7 +23,7 @@ use crate::date::{Seconds, UnixTime};
 use crate::storable::has_content;
 use crate::stored_facts::{FactFlags, StoredFacts};
 
-/// What the rules need to know of a request, read once.
+/// Properties of a request that the rules need, read once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestFacts {
     /// What its Cache-Control or Pragma says.
@@ -45,7 +45,7 @@ pub struct RequestFacts {
 pub enum MethodKind {
     /// Stored and answered.
     Get,
-    /// Answered from what GET stored.
+    /// Answered from the stored response to GET.
     Head,
     /// Never from the cache.
     Other,
@@ -110,12 +110,12 @@ pub enum Reuse {
         /// What to do if upstream fails.
         on_error: OnError,
     },
-    /// Send the request upstream as it came: this response cannot answer it.
+    /// Forward the request unchanged: this response cannot answer it.
     Miss {
         /// Why.
         forward: Forward,
     },
-    /// The request forbids going upstream (`only-if-cached`): answer 504.
+    /// The request forbids forwarding (`only-if-cached`): answer 504.
     Unsatisfiable,
 }
 
@@ -128,7 +128,7 @@ pub enum StaleAllowance {
     WhileRevalidating,
 }
 
-/// What a stored response is good for when the validation meets an error.
+/// Whether a stored response may be served if the validation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// Nothing: pass on the error, or answer 504.
@@ -143,10 +143,10 @@ pub enum OnError {
 /// Settings of the rules of reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReuseOptions {
-    /// What a client's reload does.
+    /// The effect of a client's reload.
     pub client_reload: ClientReload,
-    /// How long past its lifetime a response may stand in for an upstream that cannot be reached,
-    /// where the origin says nothing about it.
+    /// How long after its lifetime a response may be served while upstream cannot be reached, if
+    /// the origin says nothing about that.
     pub disconnected: Seconds,
 }
 
@@ -160,12 +160,12 @@ impl Default for ReuseOptions {
     }
 }
 
-/// What a client's `no-cache`, `max-age=0` or `Pragma: no-cache` does to a fresh response.
+/// The effect of a client's `no-cache`, `max-age=0` or `Pragma: no-cache` on a fresh response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientReload {
     /// It is validated.
     Validate,
-    /// It is served all the same if it came or was validated within this time: for metered links.
+    /// It is still served if it arrived or was validated within this time: for metered lines.
     IgnoreWithin(Seconds),
 }
 
@@ -246,8 +246,8 @@ fn client_accepts_fresh(
     }
     // A response of this very second has age 0, yet `max-age=0` asks for a validation.
     let young = |most| stored.age(now) <= most && most > Seconds::ZERO;
-    // RFC 8246 2: what is immutable is not validated while fresh unless the client insists.
-    // `no-cache` insists; `max-age=0` is what every plain reload sends.
+    // RFC 8246 2: an immutable response is not validated while fresh unless the client insists.
+    // `no-cache` insists; every plain reload sends `max-age=0`.
     let immutable = stored.flags.has(FactFlags::IMMUTABLE);
     !wanted.no_cache && (immutable || wanted.max_age.is_none_or(young))
 }

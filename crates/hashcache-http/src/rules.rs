@@ -28,7 +28,7 @@ use crate::date::Seconds;
 use crate::heuristic::Heuristic;
 use crate::target::Target;
 
-/// What a rule gives the responses it matches.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
     /// A lifetime where the origin states none.
@@ -53,7 +53,7 @@ pub enum RuleAuthor {
 /// The first rule that matches a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matched {
-    /// What it gives.
+    /// The action of the rule.
     pub action: RuleAction,
     /// The author of the rule.
     pub author: RuleAuthor,

@@ -35,14 +35,14 @@ use crate::vary::{Vary, VaryRow, coding_escapes_row};
 pub enum Storable {
     /// The content is the whole representation.
     Whole {
-        /// What hits will need to know.
+        /// The facts that hits will need.
         facts: StoredFacts,
         /// The request values it was chosen by, if it varies.
         row: Option<VaryRow>,
     },
     /// The content is one range of it (206). It must not be stored as if it were the whole.
     Partial {
-        /// What hits will need to know.
+        /// The facts that hits will need.
         facts: StoredFacts,
         /// The request values it was chosen by, if it varies.
         row: Option<VaryRow>,
@@ -61,15 +61,15 @@ pub enum NotStored {
     Method,
     /// The request had content, which may have shaped the answer.
     RequestContent,
-    /// The request says `no-store`.
+    /// The request has `no-store`.
     RequestNoStore,
-    /// The response says `no-store`.
+    /// The response has `no-store`.
     NoStore,
-    /// The response says `private`.
+    /// The response has `private`.
     Private,
-    /// The request had credentials, and the response does not say that others may have it.
+    /// The request had credentials, and the response does not allow sharing.
     Authorization,
-    /// The response sets a cookie, and does not say that others may have it.
+    /// The response sets a cookie, and does not allow sharing.
     SetCookie,
     /// `Vary: *`, or a Vary that is no list.
     VaryAnything,
@@ -89,7 +89,7 @@ pub enum NotStored {
     NoLifetime,
     /// Larger than the operator wants stored.
     TooLarge,
-    /// Stale when it came, with nothing to validate it by: no request could ever use it.
+    /// Stale on arrival and without a validator: no request could ever use it.
     NoUse,
 }
 
@@ -301,7 +301,7 @@ fn facts(
     }
 }
 
-/// A response's Date; the time it came when that is missing or malformed.
+/// A response's Date; its arrival time if Date is missing or malformed.
 pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> UnixTime {
     let date = match single(response, DATE) {
         Single::One(value) => parse_http_date(value, response_time),
@@ -310,7 +310,7 @@ pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> Un
     date.unwrap_or(response_time)
 }
 
-/// The last condition of RFC 9111 section 3, and whether storing would serve anybody.
+/// The last condition of RFC 9111 section 3, and whether any request could use the stored response.
 fn lifetime_allows(
     status: StatusCode,
     directives: &ResponseDirectives,

@@ -32,16 +32,16 @@ use crate::freshness::{Lifetime, LifetimeSource};
 /// The bytes of [`StoredFacts`].
 pub const FACTS_BYTES: usize = 48;
 
-/// What a hit needs to know of a stored response.
+/// The facts of a stored response that a hit needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredFacts {
     /// The status it was stored with.
     pub status: StatusCode,
     /// Its lifetime, and from where.
     pub lifetime: Lifetime,
-    /// Its age when it came.
+    /// Its age on arrival.
     pub initial_age: Seconds,
-    /// When it came, or was last validated.
+    /// The time of its arrival or last validation.
     pub response_time: UnixTime,
     /// Its Date; the time of arrival when it had none.
     pub date: UnixTime,
@@ -100,8 +100,8 @@ impl StoredFacts {
         i64::from(self.lifetime.seconds.get()) - i64::from(self.age(now).get())
     }
 
-    /// Whether it is fresh. One that came "in the future" is not: the clock was wrong then or is
-    /// now, and only a validation can tell how old it is.
+    /// Whether it is fresh. A response from "the future" is not: the clock was wrong then or is
+    /// now, and only a validation can tell its age.
     pub fn is_fresh(&self, now: UnixTime) -> bool {
         self.ttl(now) > 0 && self.response_time <= now
     }

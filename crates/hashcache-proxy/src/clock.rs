@@ -12,13 +12,13 @@
 //! rules:
 //!
 //! - Only an origin whose certificate was verified is a witness. Otherwise an attacker could name
-//! three hosts in a page, or change responses on the path.
+//!   three hosts in a page, or change responses on the path.
 //! - A certificate limits the dates of its owner: none outside its validity, and none more than
-//! [`STEP_MAX_SECONDS`] after its beginning. So a false date is limited by the certificate.
+//!   [`STEP_MAX_SECONDS`] after its beginning. So a false date is limited by the certificate.
 //! - Three witnesses must agree, and be the majority of those seen within the hour. Origins of one
-//! network, and one host on several ports, are one witness.
+//!   network, and one host on several ports, are one witness.
 //! - The time may move back, so that honest witnesses can correct it without a restart. A response
-//! that was stored "in the future" is stale and is validated.
+//!   that was stored "in the future" is stale and is validated.
 //!
 //! Verifying a certificate needs the time, and the time needs verified certificates. While the time
 //! rests on the kept time alone, a certificate that begins after our time is checked at its own

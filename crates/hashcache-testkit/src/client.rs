@@ -1,4 +1,4 @@
-//! A client that sends what it is told and reads responses strictly.
+//! A raw client that sends given bytes and reads responses strictly.
 
 use std::io;
 use std::net::SocketAddr;

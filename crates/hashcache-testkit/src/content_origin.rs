@@ -83,7 +83,7 @@ struct Shared {
 #[derive(Debug)]
 enum Running {
     Task(JoinHandle<()>),
-    /// Ends when the sender goes.
+    /// Ends when the sender is dropped.
     Thread {
         _stop: oneshot::Sender<()>,
     },
@@ -192,7 +192,7 @@ async fn accept(listener: TcpListener, options: ContentOptions, shared: Arc<Shar
         shared.connections.fetch_add(1, Ordering::Relaxed);
         let shared = shared.clone();
         connections.spawn(async move {
-            // A client that goes away ends its own connection only.
+            // A client that disconnects ends its own connection only.
             let _ = serve(socket, &options, &shared).await;
         });
         while connections.try_join_next().is_some() {}
@@ -212,7 +212,7 @@ async fn serve(mut socket: TcpStream, options: &ContentOptions, shared: &Shared)
                 return Ok(());
             }
         };
-        // Counted before it is answered: who has read the answer may look at once.
+        // Counted before the answer is sent, because a test may look as soon as it has the answer.
         shared.requests.fetch_add(1, Ordering::Relaxed);
         output.clear();
         let last = match Request::parse(&input[..end]) {

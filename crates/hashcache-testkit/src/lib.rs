@@ -23,7 +23,7 @@
 mod message;
 mod reader;
 
-// Who says it.
+// The part of the test kit that reports it.
 mod client;
 mod content_origin;
 mod origin;

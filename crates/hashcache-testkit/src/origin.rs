@@ -41,7 +41,7 @@ pub struct RawRequest {
     pub body_bytes: u64,
     /// Trailer fields.
     pub trailers: Vec<(String, String)>,
-    /// Whether all of it has come, by its framing.
+    /// Whether it is complete, by its framing.
     pub whole: bool,
 }
 
@@ -96,7 +96,7 @@ impl Origin {
                 let connection = kept.connections.fetch_add(1, Ordering::Relaxed);
                 let (answer, record) = (answer.clone(), kept.clone());
                 connections.spawn(async move {
-                    // A client that goes away is no fault of the origin's.
+                    // A client that disconnects is no fault of the origin's.
                     let _ = serve(socket, connection, &*answer, &record).await;
                 });
                 while connections.try_join_next().is_some() {}
@@ -141,7 +141,7 @@ impl Origin {
             .expect("the record holds the sender");
     }
 
-    /// All that was doubtful about the requests; empty if those who sent them are careful.
+    /// All doubts about the requests; empty if their senders are careful.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         lock(&self.record.complaints).clone()
@@ -296,7 +296,7 @@ fn complain<T>(
 }
 
 async fn write(io: &mut BufReader<Counted<'_>>, record: &Record, bytes: &[u8]) -> io::Result<()> {
-    // Counted before: who has read them may look at once.
+    // Counted before, because a test may look as soon as it has read them.
     record
         .bytes_written
         .fetch_add(bytes.len() as u64, Ordering::Relaxed);

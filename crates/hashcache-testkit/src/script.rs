@@ -76,13 +76,13 @@ impl Script {
         self.step(Step::ReadBody)
     }
 
-    /// Goes on when `gate` is open.
+    /// Continues when `gate` is open.
     #[must_use]
     pub fn wait(self, gate: &Gate) -> Self {
         self.step(Step::Wait(gate.clone()))
     }
 
-    /// Opens `gate`: tells the test that the script has come this far.
+    /// Opens `gate`: the test sees that the script has reached this step.
     #[must_use]
     pub fn open(self, gate: &Gate) -> Self {
         self.step(Step::Open(gate.clone()))
@@ -100,7 +100,7 @@ impl Script {
         self.step(Step::Reset)
     }
 
-    /// Goes on with the steps of `next`.
+    /// Continues with the steps of `next`.
     #[must_use]
     pub fn then(mut self, next: Self) -> Self {
         self.steps.extend(next.steps);

@@ -1,12 +1,12 @@
-//! Whole stories played against a running proxy: what must hold however it is cut, killed or lied
-//! to.
+//! Scenarios against a running proxy: properties that must hold however it is interrupted, killed
+//! or deceived.
 //!
-//! `cargo campaign never-wrong`, `followers`, `purges` and `smuggling` play them in full, the tests
-//! of `hashcache-cli` in short form, against the real binary. A scenario gets a proxy's address
-//! and says what it saw; who starts and kills the process is the caller's business.
+//! `cargo campaign never-wrong`, `followers`, `purges` and `smuggling` run them in full, the tests
+//! of `hashcache-cli` in short form, against the real binary. A scenario gets a proxy's address and
+//! reports its observations; the caller starts and kills the process.
 //!
-//! Invariant: every judgement is made by this crate's own readers, which share no code with the
-//! proxy or with hyper. Every wait has an end, and what never came is a fault like any other.
+//! Invariant: every check uses this crate's own readers, which share no code with the proxy or with
+//! hyper. Every wait has an end, and a missing response is a fault like any other.
 
 pub mod followers;
 pub mod hostile;
@@ -28,7 +28,7 @@ pub struct Verdict {
     pub seen: String,
     /// What must not have happened; empty when all is well.
     pub faults: Vec<String>,
-    /// What was measured, for those who compare runs.
+    /// Measurements, for comparing runs.
     pub figures: Vec<(&'static str, f64)>,
 }
 

@@ -18,7 +18,7 @@ use crate::content::{Content, verify};
 use crate::scenario::Verdict;
 use crate::{BodyEnd, Client, Gate};
 
-/// Who asks, and for what.
+/// The clients and their requests.
 #[derive(Clone, Debug)]
 pub(super) struct Crowd {
     proxy: SocketAddr,
@@ -82,7 +82,7 @@ impl Crowd {
         &self.begun
     }
 
-    /// All ask at once; returns when all have an answer or none will come.
+    /// All clients ask at once; returns when each has an answer or will get none.
     pub(super) async fn ask(&self) -> Outcomes {
         let mut asking = JoinSet::new();
         let since = Instant::now();
@@ -156,7 +156,7 @@ impl Crowd {
     }
 }
 
-/// Compares what comes with what may come.
+/// Compares the responses with the allowed ones.
 #[derive(Debug)]
 pub(super) struct Check {
     expected: Arc<[Content]>,

@@ -1,8 +1,8 @@
-//! An origin that breaks off: the rest is fetched where that is safe, else every client sees the
+//! An origin that breaks off: the rest is fetched if that is safe, else every client sees the
 //! break.
 //!
-//! Invariant: bytes of two versions are never joined; what cannot be told to be the same is not
-//! resumed.
+//! Invariant: bytes of two versions are never joined; content that cannot be proved to be the same
+//! is not resumed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::content::{self, Content};
 use crate::scenario::Verdict;
 use crate::{BodyEnd, Gate, RawRequest, Script};
 
-/// How the length of the answer is told.
+/// How the length of the response is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// With a Content-Length.
@@ -37,7 +37,7 @@ pub enum Offers {
     Weak,
     /// A strong ETag, but the next request meets another version.
     Changed,
-    /// A strong ETag, but ranges are ignored: the whole comes again.
+    /// A strong ETag, but ranges are ignored: the whole content is sent again.
     Whole,
     /// A strong ETag, and a range other than the one asked for.
     OtherRange,
@@ -100,7 +100,7 @@ impl Cutting {
                 }
             }
         }
-        // A FIN is the end of such a body, whatever the origin meant; only a reset can be told.
+        // A FIN is the end of such a body, whatever the origin meant; only a reset can be detected.
         for offers in [Offers::All, Offers::Nothing] {
             let (told, reset, at) = (Told::Close, true, length / 2);
             all.push(Self {
@@ -114,7 +114,7 @@ impl Cutting {
         all
     }
 
-    /// A few ways, for tests that must be quick: each offer, told in one way and broken in another.
+    /// A few cases for quick tests: each offer, declared in one way and broken in another.
     pub fn few(length: u64) -> Vec<Self> {
         let all = Self::all(length);
         let is_few = |cutting: &&Self| {
@@ -181,7 +181,7 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
     let before = (origin.request_count(), origin.bytes_written());
     let crowd = Crowd::new(play.proxy, origin.url(target), play.cut_clients, versions);
     let asking = crowd.ask();
-    // The break comes when all are there, or after a while when there is nothing to see of it.
+    // The break follows when all clients are there, or after a while if they cannot be counted.
     let breaking = async {
         let patience = if cutting.at > 0 {
             BREAK_AFTER_MAX
@@ -212,7 +212,7 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
             "the whole was fetched again".to_owned()
         });
         let sent = origin.bytes_written() - before.1;
-        // A reset destroys what was on its way, so that all of it may have to come again.
+        // A reset destroys bytes in flight, so all of the content may be sent again.
         let again = if cutting.reset { cutting.at } else { 0 };
         verdict.expect(
             sent <= cutting.length + again + cutting.length / 4 + SLACK,
@@ -344,6 +344,6 @@ const VERSIONS: u64 = 6;
 const CHUNK: usize = 60_000;
 /// Heads, and what was in flight when the connection broke.
 const SLACK: u64 = 1 << 20;
-/// When no byte of content comes, nothing tells that a client is there but time.
+/// If no byte of content arrives, only time shows that a client is there.
 const BREAK_AFTER: std::time::Duration = std::time::Duration::from_millis(150);
 const BREAK_AFTER_MAX: std::time::Duration = std::time::Duration::from_secs(2);

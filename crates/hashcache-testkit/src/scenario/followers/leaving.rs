@@ -1,4 +1,5 @@
-//! The only client leaves: a fetch that has hardly begun stops, one that is nearly done goes on.
+//! The only client leaves: a fetch that has hardly begun stops, one that is nearly done is
+//! completed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -48,7 +49,7 @@ async fn leave_early(play: &Play, length: u64, verdict: &mut Verdict) -> io::Res
     Ok(())
 }
 
-/// The client leaves when 95 % have come, or all but 700 kB: the rest is worth fetching.
+/// The client leaves after 95 %, or after all but 700 kB: the rest is worth fetching.
 pub async fn late(play: &Play) -> Verdict {
     let mut verdict = Verdict::new("the client leaves late");
     for (length, rest) in [

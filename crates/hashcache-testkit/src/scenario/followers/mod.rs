@@ -65,9 +65,9 @@ pub enum Part {
     UncacheableElsewhere,
     /// The same, and nothing is known of the origin.
     UncacheableAtFirst,
-    /// The only client leaves when little has come.
+    /// The only client leaves after a little content.
     LeaveEarly,
-    /// The only client leaves when nearly all has come.
+    /// The only client leaves after nearly all content.
     LeaveLate,
     /// Clients that hardly read.
     Slow,
@@ -191,7 +191,7 @@ async fn origin(
     Ok(origin)
 }
 
-/// Waits for so long, then goes on with `script`.
+/// Waits for so long, then continues with `script`.
 fn after(time: Duration, script: Script) -> Script {
     let over = Gate::new();
     let waits = Script::new().wait(&over);

@@ -15,8 +15,7 @@ use crate::content::Content;
 use crate::scenario::Verdict;
 use crate::{ContentOptions, ContentOrigin, Sizes};
 
-/// The slow client comes first, so that the fetch is its own; then others come, then more slow
-/// ones.
+/// The slow client is first, so that the fetch is its own; then others follow, then more slow ones.
 pub async fn play(play: &Play) -> Verdict {
     let mut verdict = Verdict::new("slow clients");
     if let Err(error) = run(play, &mut verdict).await {

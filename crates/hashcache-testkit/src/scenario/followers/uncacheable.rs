@@ -27,8 +27,8 @@ pub async fn elsewhere(play: &Play) -> Verdict {
     compare(play, name, ["/page", "/other-page"], Order::OneFirst, 1.2).await
 }
 
-/// Nobody has asked the origin for anything: who waits for the first to learn that it cannot be
-/// shared may wait for one answer, no more.
+/// No client has asked the origin before: a request that waits for the first response, and then
+/// learns that it cannot be shared, may wait for one response, no more.
 pub async fn unknown(play: &Play) -> Verdict {
     let name = format!(
         "{} clients, such a page of an origin not met before",
@@ -37,7 +37,7 @@ pub async fn unknown(play: &Play) -> Verdict {
     compare(play, name, ["/page", "/other-page"], Order::AllFirst, 2.2).await
 }
 
-/// Who asks first, the one or the many.
+/// Which client asks first.
 #[derive(Clone, Copy)]
 enum Order {
     OneFirst,

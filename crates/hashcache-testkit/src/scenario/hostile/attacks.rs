@@ -101,7 +101,8 @@ pub fn slow_readers(
     attackers
 }
 
-/// Clients that send much of a head, then a byte a second; who is thrown out comes again.
+/// Clients that send much of a head, then a byte a second; a client that is disconnected connects
+/// again.
 pub fn slow_heads(play: &Play, clients: u32, per_address: u32, bytes: usize) -> Attackers {
     let mut attackers = JoinSet::new();
     for client in 0..clients {

@@ -111,7 +111,7 @@ pub async fn connect(from: Ipv4Addr, to: SocketAddr, buffer: Option<u32>) -> io:
     Ok(stream)
 }
 
-/// No attack comes from here.
+/// This client attacks nothing.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 9, 9);
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Between two requests: this client measures, it does not load.

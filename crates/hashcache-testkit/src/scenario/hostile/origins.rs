@@ -111,8 +111,8 @@ async fn serve(
         }
         Manner::Interim | Manner::UnknownFrames => {
             channel.write_all(&http2::server_start()).await?;
-            // The request is on stream 1 once anything beyond the preface has come; a frame before
-            // that would be an error of this origin's.
+            // The request is on stream 1 once any byte after the preface has arrived; a frame
+            // before that would be an error of this origin's.
             let mut came = 0;
             while came < 24 + 9 + 9 + 20 {
                 came += channel.read(&mut input).await?.max(1);

@@ -1,4 +1,4 @@
-//! One connection at a time that asks for objects and judges what comes.
+//! One connection at a time that requests objects and checks the responses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -88,7 +88,7 @@ impl Requester {
         let request =
             format!("GET http://{authority}{target} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n");
         client.send(request.as_bytes()).await?;
-        // The head comes back with the body, but no byte depends on the length it tells.
+        // The head is returned with the body, but no byte depends on the declared length.
         let first = if way == Way::Range { RANGE_FIRST } else { 0 };
         let content = self.objects.content(target, u64::MAX);
         let (mut at, mut wrong) = (first, None);

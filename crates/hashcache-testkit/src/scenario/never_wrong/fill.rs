@@ -134,7 +134,7 @@ async fn run(
     let mut workers = JoinSet::new();
     for _ in 0..options.connections {
         let (next, objects, rate) = (Arc::clone(&next), Arc::clone(objects), f64::from(fill.rate));
-        // Whoever is slower than twice the time has failed already.
+        // A client that needs more than twice the time has failed already.
         let end = began + Duration::from_secs(u64::from(fill.seconds) * 2);
         workers.spawn(async move {
             let mut requester = Requester::new(proxy, objects);

@@ -1,12 +1,12 @@
-//! A proxy killed again and again under load: it may forget, it must not lie, and it must come
-//! back.
+//! A proxy killed again and again under load: it may forget, it must not lie, and it must start
+//! again.
 //!
-//! Each round starts the proxy, asks after what was stored before the kill, loads it with requests
-//! whose answers are known byte by byte, and kills it at a random moment. A last phase fills it at
-//! a steady rate and kills it at the end.
+//! Each round starts the proxy, requests objects that were stored before the kill, loads the proxy
+//! with requests whose responses are known byte by byte, and kills it at a random moment. A last
+//! phase fills it at a steady rate and kills it at the end.
 //!
-//! Invariant: a body is judged when its framing calls it whole; what the kill cut short counts for
-//! nothing unless it looks whole.
+//! Invariant: a body is checked if its framing calls it complete; a body that the kill cut short
+//! counts only if it looks complete.
 
 mod client;
 mod fill;
@@ -139,7 +139,7 @@ pub async fn play(
     Ok(tally.verdicts(options, &counts))
 }
 
-/// Starts the proxy and asks it something; `None` when it does not come up.
+/// Starts the proxy and sends it a request; `None` if it does not start.
 async fn begin(
     victim: &mut dyn Victim,
     objects: &Arc<Objects>,
@@ -244,7 +244,8 @@ impl Load {
         let mut requester = Requester::new(self.proxy, Arc::clone(&self.objects));
         let mut all = vec![];
         while !stop.load(Ordering::Relaxed) {
-            // New objects come evenly over the round, so that some are always fresh at the kill.
+            // New objects are spread evenly over the round, so that some are always fresh at the
+            // kill.
             let share = began.elapsed().as_secs_f64() / self.time.as_secs_f64();
             let Some((object, way)) = self.objects.choose(self.quota, share, &mut random) else {
                 tokio::task::yield_now().await;

@@ -29,7 +29,7 @@ pub(super) struct Objects {
 /// What is known of one object.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// When a client had all of it that did not come from the cache.
+    /// The time at which a client had the complete response, which was not from the cache.
     committed: Option<Instant>,
     /// It has been probed since.
     probed: bool,
@@ -81,7 +81,7 @@ impl Objects {
         }
     }
 
-    /// What its body must be; `length` is the one that was told.
+    /// The expected body; `length` is the declared one.
     pub(super) fn content(&self, target: &str, length: u64) -> Content {
         content::body_for(self.seed, target, 0, length)
     }
@@ -221,5 +221,5 @@ impl Random {
 }
 
 const LARGE_EVERY: u32 = 500;
-/// How long before a kill something must have come to be judged by.
+/// How long before a kill an object must have arrived to be counted.
 const SAFE_AFTER: Duration = Duration::from_secs(1);

@@ -67,7 +67,8 @@ impl Tally {
             Asked::Right { hit, bytes } => {
                 sums.hits += u64::from(*hit);
                 sums.bytes += bytes;
-                // A client may have it whole by a hit that nobody saw come: then the first counts.
+                // A client may have the complete object from a hit that was not observed: then the
+                // first one counts.
                 if came.way == Way::Plain && (!hit || !objects.is_committed(came.object)) {
                     objects.commit(came.object, came.ended);
                 }

@@ -22,7 +22,7 @@ const fn fault(
 
 use After::{Close, Keep, Reset};
 
-/// All faults: name, bytes, what comes after them, what a client may take for whole.
+/// All faults: name, bytes, what follows them, and the content that a client may take for complete.
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
     // For comparison: nothing is wrong with these.

@@ -1,11 +1,12 @@
-//! Origins that say something false, unclear or half: a client must see that, now and later.
+//! Origins that send false, ambiguous or incomplete responses: a client must see that, now and
+//! later.
 //!
-//! Each fault of [`FAULTS`] is the first answer to a path of its own, asked for by a client of
-//! HTTP/1.1 and one of 1.0; every later answer to that path is a clean one. What a client may take
-//! for whole is either the clean answer or the one content the fault allows.
+//! Each fault of [`FAULTS`] is the first response to a path of its own, requested by a client of
+//! HTTP/1.1 and one of 1.0; every later response to that path is correct. A client may take only
+//! the correct response, or the one content that the fault allows, for complete.
 //!
-//! Invariant: nothing of a fault is told as whole by the cache afterwards, and no innocent request
-//! gets what was left on a connection.
+//! Invariant: no part of a fault is served as complete from the cache afterwards, and no other
+//! request gets bytes that were left on a connection.
 
 mod faults;
 
@@ -158,7 +159,7 @@ async fn play(place: &Place<'_>, fault: &Fault, number: usize, speaks: Speaks) -
         verdict.fault("no answer in time");
     }
 
-    // Whatever was left on the upstream connection would come now.
+    // Bytes left on the upstream connection would arrive now.
     let innocent = format!("/innocent/{number}/{version}");
     for _ in 0..2 {
         let answer = ask(place, "GET", &innocent, Speaks::Http11, "").await;
@@ -298,7 +299,7 @@ mod tests {
             ("short-by-one", true),
             ("chunks-without-last", true),
             ("until-close-rst", true),
-            // An origin is no proxy: what is doubtful comes through.
+            // An origin is no proxy: doubtful requests reach it.
             ("lengths-different", false),
             ("coding-in-1.0", false),
             ("coding-unknown", false),

@@ -1,11 +1,11 @@
-//! Purges: what was purged never answers again, and nothing else goes.
+//! Purges: a purged response is never served again, and no other response is lost.
 //!
-//! An origin serves objects of which it can bring out a new edition; each has a prefix, a label and
-//! a cache group that some of the others have too. What is purged is asked for at once, while an
-//! old edition is on its way, and after the proxy was killed the moment it had answered.
+//! An origin serves objects with editions that it can replace; each has a prefix, a label and a
+//! cache group in common with some others. Purged objects are requested at once, while an old
+//! edition is in flight, and after the proxy was killed immediately after its response.
 //!
-//! Invariant: an answer to a request that began after the purge had been answered is of the edition
-//! that was out by then, or the origin was asked whether it is.
+//! Invariant: a response to a request that began after the response to the purge is of the edition
+//! that was current by then, or the origin was asked whether it is.
 
 mod site;
 
@@ -152,8 +152,8 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// An old edition is on its way when the purge comes: who asks afterwards gets the new one, and
-    /// keeps it.
+    /// An old edition is in flight at the time of the purge: later requests get the new one, and it
+    /// stays stored.
     async fn on_its_way(&mut self) -> Verdict {
         self.begin("on its way");
         let outcome = self.try_on_its_way().await;
@@ -292,7 +292,7 @@ async fn over_kills(
         let stored = async {
             let mut client = Client::connect(proxy).await?;
             part.store(&mut client).await?;
-            // Until it is on disk, so that there is something to come back.
+            // Until the object is on disk, so that a restart can find it.
             tokio::time::sleep(ON_DISK).await;
             site.bring_out();
             part.purge(&mut client).await
@@ -326,7 +326,7 @@ async fn over_kills(
         .filter(|n| !site.is_named(kind, *n))
         .count()
         * options.kills;
-    // Where nothing survives a kill, nothing could come back.
+    // If nothing survives a kill, nothing can be found after it.
     verdict.expect(2 * kept >= left, || {
         format!("{kept} of {left} others survived")
     });

@@ -1,4 +1,4 @@
-//! A site of objects that come in editions, and which of them a purge names.
+//! A site whose objects have editions, and the objects that a purge names.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ impl Kind {
 #[derive(Default)]
 struct State {
     edition: AtomicU64,
-    /// Objects are told apart from those of earlier parts by the shelf they stand on.
+    /// The shelf in their path distinguishes objects from those of earlier parts.
     shelf: AtomicU64,
     asked: AtomicUsize,
     sent: AtomicUsize,
@@ -91,8 +91,8 @@ impl Site {
         self.origin.complaints()
     }
 
-    /// The next answer is of the edition that is out when its request comes, opens `arrived` then,
-    /// and waits for `leave`.
+    /// The next response is of the edition that is current at the time of its request; it opens
+    /// `arrived` then, and waits for `leave`.
     pub(super) fn hold(&self, arrived: &Gate, leave: &Gate) {
         let held = (arrived.clone(), leave.clone());
         *lock(&self.state.held) = Some(held);
@@ -103,7 +103,7 @@ impl Site {
         self.origin.url(&format!("/{}/{street}/{n}", self.shelf()))
     }
 
-    /// Where a POST goes whose answer invalidates what a purge by group names.
+    /// The target of a POST whose response invalidates the group that a purge would name.
     pub(super) fn form(&self) -> String {
         self.origin.url(&format!("/{}/form/0", self.shelf()))
     }

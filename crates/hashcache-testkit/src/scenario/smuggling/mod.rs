@@ -291,7 +291,7 @@ async fn play(place: &Place<'_>, shape: &Shape, cut: Cut, names: &Names) -> Verd
     verdict
 }
 
-/// Sends `bytes` and reads answers, until all requests that were meant have one or no more come.
+/// Sends `bytes` and reads responses, until each intended request has one or no more arrive.
 async fn converse(
     proxy: SocketAddr,
     bytes: &[u8],
