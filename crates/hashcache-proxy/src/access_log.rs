@@ -1,13 +1,13 @@
 //! The access log: one line for each request, and for each tunnel at its end.
 //!
-//! Workers write lines into a buffer of their own; a thread collects the buffers ten times a
-//! second, or as soon as one holds 32 KiB, and sleeps while nobody asks for anything. So a request
-//! pays for the making of its line and an uncontended lock, never for a write or a wake-up.
+//! Workers write lines into a buffer of their own. A thread collects the buffers ten times a
+//! second, or as soon as one holds 32 KiB, and sleeps while there are no requests. So a request
+//! pays for formatting its line and an uncontended lock, never for a write or a wake-up.
 //!
-//! Called by `request` and `tunnel` with an [`LogEntry`], by `server` on signals, by `metrics`.
+//! Called by `request` and `connect` with a [`LogEntry`], by `server` on signals, by `metrics`.
 //!
-//! Invariant: what waits to be written is bounded by 1 MiB; what does not fit is dropped and
-//! counted. A disk that is full stops the log, not the proxy.
+//! Invariant: lines that wait to be written take at most 1 MiB; lines that do not fit are dropped
+//! and counted. A full disk stops the log, not the proxy.
 
 mod entry;
 mod escape;
@@ -28,7 +28,7 @@ use writer::{LogShared, LogSink, LogWriterThread, PendingLines, lock};
 
 use crate::settings::{self, LogFormat, Mode, Settings};
 
-/// The log of the process; dropped last, it writes what waits.
+/// The access log of the process; writes the waiting lines when dropped.
 #[derive(Debug)]
 pub(crate) struct AccessLogger {
     shared: Option<Arc<LogShared>>,
@@ -40,7 +40,7 @@ pub(crate) struct AccessLogger {
 }
 
 impl AccessLogger {
-    /// Opens the log and starts its thread; an error is the operator's to mend.
+    /// Opens the log and starts its thread.
     pub(crate) fn start(settings: &Settings) -> io::Result<Self> {
         let style = LineStyle {
             format: settings.log_format,
@@ -63,7 +63,7 @@ impl AccessLogger {
             settings::AccessLog::None => {
                 return Ok(Self::none());
             }
-            // Not through `io::stdout`, which holds half lines back.
+            // Not through `io::stdout`, which buffers incomplete lines.
             settings::AccessLog::Stdout => {
                 LogSink::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?))
             }
@@ -72,7 +72,7 @@ impl AccessLogger {
         Self::start_with(sink, style, QUEUE_BYTES / settings.workers.max(1))
     }
 
-    /// Whether the log of `settings` could be opened, found out without opening or making it.
+    /// Whether the log of `settings` could be opened; neither opens nor creates it.
     pub(crate) fn check(settings: &Settings) -> io::Result<()> {
         match &settings.access_log {
             settings::AccessLog::None | settings::AccessLog::Stdout => Ok(()),
@@ -80,7 +80,7 @@ impl AccessLogger {
         }
     }
 
-    /// A log that nobody wants.
+    /// No log.
     pub(crate) fn none() -> Self {
         let style = LineStyle {
             format: LogFormat::default(),
@@ -116,7 +116,7 @@ impl AccessLogger {
         })
     }
 
-    /// A place to write for one worker; to be called once by each.
+    /// The buffer of one worker; to be called once by each.
     pub(crate) fn worker(&self) -> WorkerLog {
         let (Some(shared), Some(writer_thread)) = (&self.shared, &self.writer_thread) else {
             return WorkerLog { buffer: None };
@@ -138,7 +138,7 @@ impl AccessLogger {
         }
     }
 
-    /// Writes what waits to the file as it was opened, then opens its path anew.
+    /// Writes the waiting lines to the current file, then reopens the path.
     pub(crate) fn reopen(&self) {
         if let (Some(shared), Some(writer_thread)) = (&self.shared, &self.writer_thread) {
             shared.reopen.store(true, Relaxed);
@@ -159,14 +159,15 @@ impl AccessLogger {
         }
     }
 
-    /// Writes what waits and ends the thread; gives up on a reader that is stuck.
+    /// Writes the waiting lines and ends the thread; gives up if the reader of a pipe is stuck.
     pub(crate) fn stop(&self) {
         if let (Some(shared), Some(writer_thread), Some(ended)) =
             (&self.shared, &self.writer_thread, &self.ended)
         {
             shared.stop.store(true, Relaxed);
             writer_thread.unpark();
-            // The error is either the good end or the bad one; there is nothing to do about both.
+            // An error means that the thread has ended, or that the time is over; neither needs an
+            // action.
             let _ = lock(ended).recv_timeout(STOP_TIME);
         }
     }
@@ -178,7 +179,7 @@ impl Drop for AccessLogger {
     }
 }
 
-/// What has become of lines so far.
+/// Counts of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogFigures {
     /// Lines written.
@@ -187,18 +188,18 @@ pub(crate) struct LogFigures {
     pub(crate) dropped: u64,
     /// Writes and reopenings that failed.
     pub(crate) failures: u64,
-    /// Whether the log stands still after a failure.
+    /// Whether the log has stopped after a failure.
     pub(crate) stopped: bool,
 }
 
-/// One worker's end of the log.
+/// One worker's handle of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerLog {
     buffer: Option<Arc<WorkerBuffer>>,
 }
 
 impl WorkerLog {
-    /// Puts down one line; never waits for more than another line of the same worker.
+    /// Appends one line; waits at most for another line of the same worker.
     pub(crate) fn write(&self, entry: &LogEntry<'_>) {
         let Some(buffer) = &self.buffer else { return };
         let (before, after) = {
@@ -213,8 +214,9 @@ impl WorkerLog {
             (before, lines.len())
         };
         let full = before < WAKE_BYTES && after >= WAKE_BYTES;
-        // Relaxed is enough: either the scribe's last look at this buffer came after our line, or
-        // our lock came after its look, and then we see what it stored before.
+        // Relaxed is enough. If the thread's last look at this buffer came after our line, it has
+        // the line. Otherwise our lock came after its look, so we see what it stored before:
+        // `asleep`.
         if full || buffer.shared.asleep.load(Relaxed) && buffer.shared.asleep.swap(false, Relaxed) {
             buffer.writer_thread.unpark();
         }
@@ -229,11 +231,11 @@ struct WorkerBuffer {
     queue_bytes: usize,
 }
 
-/// Room for lines of all workers that the scribe has not collected.
+/// Maximum size of all lines that the thread has not collected.
 const QUEUE_BYTES: usize = 1 << 20;
-/// A buffer this full is collected at once; about 200 lines.
+/// A buffer of this size is collected at once; about 200 lines.
 const WAKE_BYTES: usize = 32 << 10;
-/// How long the end of the process waits for a reader of the log that does not read.
+/// How long the end of the process waits for a stuck reader of the log.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The admin listener: metrics, health and figures, for operators and their machines.
+//! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
-//! Started by `server` on a listener that is bound already, by default to loopback. Answers `/`,
-//! `/metrics`, `/stats`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`,
-//! which wants a token.
+//! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
+//! `/stats`, `/-/healthy` and `/-/ready`, which change nothing, and `POST /-/purge`, which needs a
+//! token.
 //!
-//! Invariant: a page of a stranger's site cannot read this through the browser of someone on this
-//! machine (DNS rebinding): only loopback names, loopback addresses and the address that was
-//! connected to are taken as Host. Connections are few, and each ends within a minute.
+//! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
+//! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
+//! Connections are few, and each ends within a minute.
 
 mod answer;
 mod purge;
@@ -37,7 +37,7 @@ use crate::page::{self, PageReader};
 use crate::purge::Purger;
 use crate::settings::Mode;
 
-/// What the admin listener shows.
+/// The state of the admin listener.
 #[derive(Debug)]
 pub(crate) struct Admin {
     exposition: Exposition,
@@ -46,14 +46,14 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Shows these figures, and purges for who has the token in `token_file`.
+    /// Serves these figures, and purges for clients with the token in `token_file`.
     pub(crate) fn new(
         exposition: Exposition,
         purger: Purger,
         mode: Mode,
         token_file: Option<PathBuf>,
     ) -> Arc<Self> {
-        // Told now, and not first to who wants to purge.
+        // Logs a bad token file now, and not only at the first purge.
         let _told = token_file.as_deref().map(purge::token);
         Arc::new(Self {
             purges: Some(Purges {
@@ -73,7 +73,7 @@ impl Admin {
         }
     }
 
-    /// From now on `/-/ready` says no: the process is about to end.
+    /// From now on `/-/ready` fails: the process is about to end.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Relaxed);
     }
@@ -87,8 +87,8 @@ impl Admin {
                 Ok((stream, _)) => {
                     while connections.try_join_next().is_some() {}
                     open.retain(|it| !it.task.is_finished());
-                    // At the bound the one that has been quiet for longest makes room: connections
-                    // that ask nothing must not keep a monitor waiting.
+                    // At the limit, the connection that was quiet for the longest time is closed:
+                    // idle connections must not keep a monitor waiting.
                     let quiet = (0..open.len()).min_by_key(|at| open[*at].active());
                     let quiet = quiet.filter(|at| {
                         let long = open[*at].active().elapsed() >= QUIET_TIME;
@@ -102,7 +102,8 @@ impl Admin {
                     let task = connections.spawn(connection);
                     open.push(OpenConnection { task, active });
                 }
-                // Out of descriptors, or a client gone at once: haste helps neither.
+                // Out of descriptors, or a client that has already left: retrying at once would
+                // spin.
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept an admin connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -141,15 +142,15 @@ impl Admin {
             .max_headers(HEAD_FIELDS)
             .max_buf_size(HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service);
-        // Whoever leaves early or stays too long gets no more; there is nobody to tell.
+        // The client has left, or has used up its time; there is no one to report that to.
         let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
     }
 
-    /// What is said to a request that came to our address `local`, but not for us.
+    /// The response to a request that reached our address `local` but names another host.
     fn refusal(&self, head: &http::request::Parts, local: SocketAddr) -> Option<Response<Bytes>> {
         match authority(head) {
             RequestAuthority::Named(authority) if is_ours(authority, local.ip()) => None,
-            // No browser speaks HTTP/1.0, but some health checks do, without a Host.
+            // Browsers do not send HTTP/1.0, but some health checks do, without Host.
             RequestAuthority::Missing if head.version == Version::HTTP_10 => None,
             RequestAuthority::Named(_) => Some(plain(
                 StatusCode::MISDIRECTED_REQUEST,
@@ -191,7 +192,7 @@ impl Admin {
         typed(StatusCode::OK, OPENMETRICS, text)
     }
 
-    /// Ready while it serves at all: without its store it still passes through.
+    /// Ready even without its store: the proxy still forwards requests.
     fn ready(&self) -> Response<Bytes> {
         let draining = self.draining.load(Relaxed);
         let status = if draining {
@@ -217,7 +218,7 @@ impl Admin {
 /// A connection that is being served.
 struct OpenConnection {
     task: AbortHandle,
-    /// When it was accepted, or its last request came.
+    /// The time of its acceptance, or of its last request.
     active: Arc<Mutex<Instant>>,
 }
 
@@ -227,14 +228,14 @@ impl OpenConnection {
     }
 }
 
-/// Whom a request says it wants.
+/// The authority that a request names.
 enum RequestAuthority<'a> {
     Named(&'a str),
     Missing,
     Malformed,
 }
 
-/// The target's authority wins over Host, as everywhere; more than one Host is none.
+/// The target's authority takes precedence over Host; several Host fields count as malformed.
 fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
@@ -249,8 +250,8 @@ fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     }
 }
 
-/// Whether an authority means this machine to whoever wrote it. The port may be any: it is another
-/// one behind a port mapping, and a stranger's page cannot choose its name by it.
+/// Whether an authority means this machine. The port is ignored: it differs behind a port mapping,
+/// and a foreign page cannot choose its host name by it.
 fn is_ours(authority: &str, local: IpAddr) -> bool {
     let host = match authority
         .strip_prefix('[')
@@ -265,7 +266,7 @@ fn is_ours(authority: &str, local: IpAddr) -> bool {
         let address = address.to_canonical();
         return address.is_loopback() || address == local.to_canonical();
     }
-    // All of `.localhost` is loopback (RFC 6761, 6.3), and no browser asks the DNS for it.
+    // All of `.localhost` is loopback (RFC 6761, 6.3), and browsers do not look it up in DNS.
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     name == "localhost" || name.ends_with(".localhost")
 }
@@ -309,13 +310,13 @@ const PATHS: [(&str, &str); 5] = [
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Connections that are kept; beyond them the quietest goes once it was quiet for [`QUIET_TIME`],
-/// and at the maximum in any case.
+/// Connections that are kept. Beyond them the quietest is closed once it was quiet for
+/// [`QUIET_TIME`], and at the maximum in any case.
 const CONNECTIONS: usize = 32;
 const CONNECTIONS_MAX: usize = 256;
 const QUIET_TIME: Duration = Duration::from_secs(1);
 const HEAD_FIELDS: usize = 64;
-/// The least that hyper allows.
+/// The minimum that hyper allows.
 const HEAD_BYTES: usize = 8 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(60);

@@ -1,29 +1,30 @@
-//! The time of day, on machines that may have no battery for their clock.
+//! The time of day, on machines whose clock may have no battery.
 //!
-//! Freshness, `Date`, the access log and certificates all ask here. Time is an anchor plus
-//! `CLOCK_BOOTTIME`, which counts through a suspend and which nobody can set. At start the time is
-//! the latest of the system clock, the last time known before the power went (the kept time), and
-//! the day this release was made. The system clock is compared each second: a step forward moves
-//! the anchor, a step back only casts doubt.
+//! Freshness, `Date`, the access log and certificates use it. Time is an anchor plus
+//! `CLOCK_BOOTTIME`, which counts through a suspend and which no program can set. At the start the
+//! time is the latest of the system clock, the last known time before the power failed (the kept
+//! time), and the release day of this version. The system clock is compared each second: a step
+//! forward moves the anchor, a step back only makes the time suspect.
 //!
-//! The system clock is *plausible* while it is after the release, and not behind our time by more
-//! than a quartz clock can be wrong ([`SYSTEM_WRONG_MS`]). Then it rules, and `Date` fields of
-//! origins move the time by no more than that. Otherwise origins tell the time, under four rules:
+//! The system clock is *plausible* while it is after the release, and not further behind our time
+//! than a quartz clock can be wrong ([`SYSTEM_WRONG_MS`]). Then it decides, and `Date` fields of
+//! origins move the time by no more than that. Otherwise the time is taken from origins, under four
+//! rules:
 //!
-//! - Only an origin whose certificate was verified is a witness. An attacker who
-//!   names three hosts in a page can run plain ones, and one on the line can change their answers.
-//! - A certificate bounds what its owner may say: no time outside its validity, and none more than
-//!   [`STEP_MAX_SECONDS`] after its beginning. So a lie reaches as far as a certificate does.
-//! - Three witnesses must agree, and be most of those met within the hour. Origins of one network,
-//!   and one host on several ports, are one witness.
-//! - The time may go back, so that honest witnesses undo what others said, without a restart. A
-//!   response that was stored "in the future" is stale and is validated.
+//! - Only an origin whose certificate was verified is a witness. Otherwise an attacker could name
+//! three hosts in a page, or change responses on the path.
+//! - A certificate limits the dates of its owner: none outside its validity, and none more than
+//! [`STEP_MAX_SECONDS`] after its beginning. So a false date is limited by the certificate.
+//! - Three witnesses must agree, and be the majority of those seen within the hour. Origins of one
+//! network, and one host on several ports, are one witness.
+//! - The time may move back, so that honest witnesses can correct it without a restart. A response
+//! that was stored "in the future" is stale and is validated.
 //!
-//! The circle: to verify a certificate takes the time, and the time takes verified certificates.
-//! While the time rests on nothing but the kept time, a certificate that begins after our time is
-//! judged at its own beginning: an authority has signed that this moment is past. When most
-//! witnesses show certificates that do not hold at our time, each is judged within its own
-//! validity, until they have told the time. Neither happens while the system clock is plausible.
+//! Verifying a certificate needs the time, and the time needs verified certificates. While the time
+//! rests on the kept time alone, a certificate that begins after our time is checked at its own
+//! beginning: an authority has signed that this moment is past. If most witnesses show certificates
+//! that are not valid at our time, each is checked within its own validity, until the witnesses
+//! agree on the time. Neither happens while the system clock is plausible.
 //!
 //! Cost: `now` is one read of a clock in user space and one atomic load.
 
@@ -39,7 +40,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::state_file::{Link, open_regular, replace};
 
-/// Milliseconds since 1970, as told by [`Clock`].
+/// Milliseconds since 1970 on our [`Clock`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnixMillis(pub(crate) u64);
 
@@ -68,9 +69,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts from the system clock and the last time known in `path`, if there is one.
+    /// Starts from the system clock and the last known time in `path`, if there is one.
     ///
-    /// A file that cannot be read or makes no sense is as none: it will be written anew.
+    /// An unreadable or invalid file counts as missing, and will be replaced.
     pub(crate) fn start(path: Option<PathBuf>) -> Self {
         Self::with_source(TimeSource::System, path)
     }
@@ -103,7 +104,7 @@ impl Clock {
         )
     }
 
-    /// Whether the time may be wrong by more than seconds, for all we know.
+    /// Whether the time may be wrong by more than seconds.
     pub(crate) fn suspect(&self) -> bool {
         self.suspect.load(Relaxed)
     }
@@ -115,17 +116,17 @@ impl Clock {
         let now = boot.saturating_add(self.anchor_ms.load(Relaxed));
         if wall > now.saturating_add(STEP_MS) && is_believable(wall) {
             self.anchor_ms.store(wall.saturating_sub(boot), Relaxed);
-            // The witnesses spoke about the time we had.
+            // The witnesses' dates were compared with the old time.
             evidence.verdict = ClockVerdict::Open;
         }
         self.conclude(&evidence, boot, wall);
     }
 
-    /// Notes that `host` at `peer` has just proved its name with a certificate of this validity.
+    /// Notes that `host` at `peer` has just shown a verified certificate of this validity.
     pub(crate) fn verified(&self, host: &Host, peer: IpAddr, validity: Validity) {
         let mut evidence = self.evidence();
         let boot_ms = self.source.boot_ms();
-        // What it said before counts on: it has shown the same name again.
+        // Its last date still counts: it has shown the same name again.
         let says = match evidence.of(host) {
             Some(SampleTime::Time { anchor_ms, .. }) => SampleTime::Time {
                 anchor_ms,
@@ -136,7 +137,7 @@ impl Clock {
         evidence.note(host, peer, boot_ms, says);
     }
 
-    /// Notes that the certificate of `host` at `peer` is good, but not at our time.
+    /// Notes that the certificate of `host` at `peer` is valid, but not at our time.
     pub(crate) fn out_of_time(&self, host: &Host, peer: IpAddr) {
         let mut evidence = self.evidence();
         let boot_ms = self.source.boot_ms();
@@ -147,10 +148,10 @@ impl Clock {
         self.conclude(&evidence, boot_ms, self.source.wall_ms());
     }
 
-    /// Notes the `Date` (seconds since 1970) of a response that `host` made just now at `peer`.
-    /// Counts only where [`Clock::verified`] was called for the host before.
+    /// Notes the `Date` (seconds since 1970) of a response that `host` at `peer` has just made.
+    /// Counts only if [`Clock::verified`] was called for the host before.
     ///
-    /// To be called for responses over TLS without `Age` only: others were made at an earlier time.
+    /// Only for responses over TLS without `Age`: other responses may be old.
     pub(crate) fn hint(&self, host: &Host, peer: IpAddr, date: u64) {
         let mut evidence = self.evidence();
         let validity = match evidence.of(host) {
@@ -161,7 +162,7 @@ impl Clock {
             return;
         }
         let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
-        // `Date` has lost its fraction; half a second is the mean of what was lost.
+        // `Date` has lost its fraction of a second, half a second on average.
         let anchor_ms = (date * 1000 + 500).saturating_sub(boot);
         let says = SampleTime::Time {
             anchor_ms,
@@ -174,7 +175,7 @@ impl Clock {
         self.conclude(&evidence, boot, wall);
     }
 
-    /// Moves to the anchor on which the witnesses agree, as far as they are to be believed.
+    /// Moves to the anchor on which the witnesses agree, within the limits on their trust.
     fn follow(&self, agreed: u64, boot: u64, wall: u64) -> ClockVerdict {
         let anchor = self.anchor_ms.load(Relaxed);
         if agreed.abs_diff(anchor) <= DISAGREE_MS {
@@ -185,7 +186,7 @@ impl Clock {
             self.anchor_ms.store(agreed, Relaxed);
             return ClockVerdict::Agree;
         }
-        // Measured against the system clock and not against our time: steps do not add up.
+        // Compared with the system clock and not with our time, so that steps do not add up.
         if agreed.abs_diff(system) > SYSTEM_WRONG_MS {
             return ClockVerdict::Contradict;
         }
@@ -193,7 +194,7 @@ impl Clock {
         ClockVerdict::Agree
     }
 
-    /// The time by which a certificate of this validity is judged, seconds since 1970.
+    /// The time at which a certificate of this validity is checked, seconds since 1970.
     pub(crate) fn certificate_time(&self, validity: Validity) -> u64 {
         let now = self.now();
         if is_plausible(self.source.wall_ms(), now.0) {
@@ -247,7 +248,7 @@ impl Clock {
                 Ok(Err(error)) => Some(error),
                 Err(error) => Some(io::Error::other(error)),
             };
-            // Once per spell of failure: a disk that is full stays full for a while.
+            // Once per series of failures: a full disk stays full for a while.
             if let (Some(error), false) = (&error, failing) {
                 tracing::warn!(%error, "last known time not saved");
             }
@@ -260,7 +261,7 @@ impl Clock {
     }
 }
 
-/// From when until when a certificate holds, seconds since 1970.
+/// The validity of a certificate, seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) not_before: u64,
@@ -268,7 +269,7 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Whether the owner of the certificate may say that it is `date`.
+    /// Whether the owner of the certificate may claim this date.
     fn bears(self, date: u64) -> bool {
         let last = self.not_after;
         let last = last.min(self.not_before.saturating_add(STEP_MAX_SECONDS));
@@ -276,28 +277,28 @@ impl Validity {
     }
 }
 
-/// What speaks for and against the time we tell.
+/// The witnesses' recent samples.
 #[derive(Debug, Default)]
 struct Samples {
     verdict: ClockVerdict,
     notes: Vec<HostSample>,
 }
 
-/// What most witnesses say.
+/// The view of most witnesses.
 #[derive(Clone, Copy, Debug, Default)]
 enum ClockVerdict {
-    /// Too few have spoken since the time moved.
+    /// Too few samples since the time was moved.
     #[default]
     Open,
-    /// It is the time we tell.
+    /// The witnesses agree with our time.
     Agree,
-    /// It is another time, but the system clock is plausible and rules.
+    /// The witnesses have another time, but the system clock is plausible and decides.
     Contradict,
-    /// Their certificates do not hold at our time.
+    /// Their certificates are not valid at our time.
     OutOfTime,
 }
 
-/// The latest of one host.
+/// The latest sample of one host.
 #[derive(Debug)]
 struct HostSample {
     host: Host,
@@ -308,11 +309,11 @@ struct HostSample {
 
 #[derive(Clone, Copy, Debug)]
 enum SampleTime {
-    /// It has proved its name, and has told no time yet.
+    /// It was verified, and has sent no date yet.
     Nothing { validity: Validity },
-    /// It has told the time.
+    /// It has sent a date.
     Time { anchor_ms: u64, validity: Validity },
-    /// Its certificate does not hold at our time.
+    /// Its certificate is not valid at our time.
     OutOfTime,
 }
 
@@ -348,7 +349,7 @@ impl Samples {
         });
         let mut anchors: Vec<u64> = times.collect();
         anchors.sort_unstable();
-        // A strict majority: of two crowds that contradict each other neither is believed.
+        // A strict majority: of two equal groups that contradict each other, neither counts.
         let crowd = (spoken / 2 + 1).max(AGREEING_HOSTS);
         anchors
             .windows(crowd)
@@ -363,7 +364,7 @@ impl Samples {
         out.count() >= (spoken / 2 + 1).max(AGREEING_HOSTS)
     }
 
-    /// How many witnesses have said something of late.
+    /// Number of witnesses with a recent date.
     fn spoken(&mut self, boot_ms: u64) -> usize {
         self.notes
             .retain(|note| boot_ms.saturating_sub(note.boot_ms) <= NOTE_LIFE_MS);
@@ -374,17 +375,17 @@ impl Samples {
     }
 }
 
-/// Whether it can be this time at all: after this release, and within twenty years of it.
+/// Whether the time is possible: after this release, and within twenty years of it.
 fn is_believable(ms: u64) -> bool {
     (RELEASED_SECONDS..BELIEVABLE_SECONDS).contains(&(ms / 1000))
 }
 
-/// Whether the system clock, which says `wall`, is to be believed against `now`.
+/// Whether the system clock, with the time `wall`, is plausible compared to `now`.
 fn is_plausible(wall: u64, now: u64) -> bool {
     is_believable(wall) && wall.saturating_add(SYSTEM_WRONG_MS) >= now
 }
 
-/// What one owner has of addresses at the least: 256 of them, or the /48 of a site.
+/// The network of an address, which one owner has at least: 256 addresses, or the /48 of a site.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !0xff).into(),
@@ -392,7 +393,7 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// Where boot time and wall time come from.
+/// The sources of boot time and wall time.
 enum TimeSource {
     System,
     #[cfg(test)]
@@ -423,7 +424,7 @@ impl std::fmt::Debug for TimeSource {
     }
 }
 
-/// Both clocks stand before 1970 only if set so; that is as good as 1970.
+/// A clock before 1970 was set so on purpose; 1970 is as good.
 fn read_ms(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -439,32 +440,34 @@ fn last_known(path: &Path) -> Option<u64> {
         .read_to_string(&mut text)
         .ok()?;
     let seconds = text.trim_end().parse().ok()?;
-    // A damaged file must not send us to a year from which there is no way back.
+    // A damaged file must not lead to a year from which the clock cannot return.
     (RELEASED_SECONDS..BELIEVABLE_SECONDS)
         .contains(&seconds)
         .then_some(seconds)
 }
 
-/// 2026-11-01, the build date: it cannot be earlier, for this release did not exist. Raised by hand
-/// with each release: a date taken from the building machine would make each build another.
+/// 2026-11-01, the build date: the time cannot be earlier, because this release did not exist.
+/// Changed by hand for each release: a date from the build machine would make every build
+/// different.
 const RELEASED_SECONDS: u64 = 1_793_491_200;
-/// Twenty years on; what is told or kept beyond is not believed.
+/// Twenty years later; later dates are not possible.
 const BELIEVABLE_SECONDS: u64 = RELEASED_SECONDS + 20 * 365 * 86_400;
-/// A difference to the system clock that is a step and no drift.
+/// A larger difference to the system clock is a step, not drift.
 const STEP_MS: u64 = 2_000;
 /// How much a plausible system clock can be wrong: a bad quartz loses 100 parts in a million, which
 /// is ten minutes in ten weeks without a time server.
 const SYSTEM_WRONG_MS: u64 = 600_000;
-/// How far beyond the beginning of its certificate a witness may put the time: 398 days is the
-/// longest that public authorities sign for (CA/Browser Forum, section 6.3.2), and two for skew.
-/// Private ones sign for decades.
+/// How far after the beginning of its certificate a witness may claim a date: public authorities
+/// sign for at most 398 days (CA/Browser Forum, section 6.3.2), plus two for skew. Private ones
+/// sign for decades.
 const STEP_MAX_SECONDS: u64 = 400 * 86_400;
-/// Hosts agree when their clocks are this close; `Date` is in seconds and lines are slow.
+/// Hosts agree if their clocks differ by at most this; `Date` has a resolution of a second, and
+/// lines are slow.
 const AGREE_MS: u64 = 10_000;
-/// What hosts must differ from us by to be right and we wrong.
+/// Minimum difference at which the hosts are right and we are wrong.
 const DISAGREE_MS: u64 = 60_000;
 const AGREEING_HOSTS: usize = 3;
-/// More than one who fills them with hosts of his own has networks.
+/// More samples than the networks of an attacker who fills the table.
 const NOTES: usize = 64;
 const NOTE_LIFE_MS: u64 = 3_600_000;
 const PERSIST_SECONDS: u64 = 60;

@@ -1,14 +1,16 @@
-//! Collapsed forwarding: one fetch serves all who wait for the same key, on any core.
+//! Collapsed forwarding: one fetch serves all requests that wait for the same key, on any core.
 //!
-//! The first to miss becomes the *leader* and owns the [`Leader`]; who comes later *follows* it.
-//! When the response's head has come, the leader says whether it may be shared; if not, all go at
-//! once, and the key is remembered so that the next ones do not even wait. What an origin's answers
-//! were like says how long its next ones are worth waiting for.
+//! The first request that misses becomes the *leader* and owns the [`Leader`]; later requests are
+//! *followers*. When the head of the response has arrived, the leader announces whether the
+//! response may be shared. If it may not, all followers fetch for themselves at once, and the key
+//! is remembered, so that later requests do not wait. The wait for an origin's head depends on the
+//! origin's recent responses.
 //!
-//! Called by `request`; the flight travels with `fetch`.
+//! Called by `request`; `fetch` owns the [`Leader`] during the fetch.
 //!
-//! Invariant: a follower waits for the head no longer than a fetch may take to its first byte; a
-//! flight that is dropped lets everyone go. Cost: one lock and one map entry per fetch in progress.
+//! Invariants: a follower waits for the head no longer than a fetch may take to its first byte.
+//! Dropping the leader releases all followers. Cost: one lock and one map entry per fetch in
+//! progress.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,32 +26,32 @@ use crate::settings::CollapseWait;
 use crate::store::StoredResponse;
 
 const SHARDS: usize = 32;
-/// Sets the hashes of nonces apart from those of keys.
+/// Keeps the hashes of nonces apart from those of keys.
 const NONCE: &str = "variants";
 const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// With [`CollapseWait::Lan`], for an origin not met before.
+/// With [`CollapseWait::Lan`], for an origin without a known response time.
 const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
-/// For an origin whose answers hardly ever can be shared. Waiting would be in vain, and whoever
-/// waited for a page of a second would have it a tenth later than alone.
+/// For an origin whose responses can hardly ever be shared: waiting is in vain, so a page that
+/// takes a second must not take more than a tenth longer.
 const WAIT_IN_VAIN: Duration = Duration::from_millis(100);
-/// How long a key that could not be shared is not waited for.
+/// How long requests do not wait for a key whose response could not be shared.
 const UNSHAREABLE: Duration = Duration::from_secs(120);
-/// How long a revalidation in the background is not tried again after a failure.
+/// How long background validation pauses after a failure.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// Keys remembered in each shard; beyond that the table begins anew.
+/// Keys remembered in each shard; when the table is full, it is cleared.
 const REMEMBERED: usize = 512;
 
-/// What followers are told.
+/// A leader's message to its followers.
 #[derive(Clone)]
 pub(crate) enum CollapseMsg {
-    /// The head has not come yet.
+    /// The head has not arrived yet.
     Wait,
-    /// It is being stored, and this is how to read along.
+    /// The response is being stored and may be followed.
     Shared(Arc<SharedResponse>),
-    /// What is stored is good again: look once more.
+    /// The stored response was validated: look it up again.
     Validated,
-    /// It cannot be shared, or there is none: go alone.
+    /// The response cannot be shared, or there is none: fetch alone.
     NotShared,
 }
 
@@ -57,18 +59,18 @@ pub(crate) enum CollapseMsg {
 pub(crate) struct SharedResponse {
     pub(crate) stored: StoredResponse,
     pub(crate) length: Option<u64>,
-    /// The origin was asked for a range and sent all of it.
+    /// The origin was asked for a range and sent the whole content.
     pub(crate) ignores_range: bool,
     pub(crate) stream: Arc<hashcache::Stream>,
 }
 
-/// The part a request has in a fetch.
+/// The role of a request in a fetch.
 pub(crate) enum Role {
-    /// It must fetch, and tell the others.
+    /// It must fetch, and inform the followers.
     Leader(Leader),
-    /// Somebody else fetches.
+    /// Another request fetches.
     Follower(watch::Receiver<CollapseMsg>),
-    /// Somebody else fetches, but what comes cannot be shared, as far as is known.
+    /// Another request fetches, but its response will probably not be shareable.
     Alone,
 }
 
@@ -80,18 +82,18 @@ struct CollapseShard {
     origins: HashMap<Box<str>, OriginStats>,
 }
 
-/// What an origin's answers were like, smoothed over the last eight or so.
+/// Averages over about eight recent responses of an origin.
 #[derive(Clone, Copy, Default)]
 struct OriginStats {
     /// Time to the first byte, milliseconds.
     first_byte_ms: Option<u32>,
-    /// Share of the answers to leaders that their followers could have too, parts of [`ALL`].
+    /// Fraction of leaders' responses that could be shared, in units of 1/[`ALL`].
     shared: Option<u32>,
 }
 
-/// A share of one.
+/// A fraction of one.
 const ALL: u32 = 1 << 10;
-/// An origin that shares less than this is not waited for: one answer in eight.
+/// Requests do not wait for an origin that shares less than this: one response in eight.
 const HARDLY_ANY: u32 = ALL / 8;
 
 impl OriginStats {
@@ -111,7 +113,7 @@ impl OriginStats {
     }
 }
 
-/// `usual`, moved an eighth of the way to `seen`; what is seen first is all that is known.
+/// Moves `usual` an eighth of the way to `seen`; the first value is taken as it is.
 fn smooth(usual: &mut Option<u32>, seen: u32) {
     *usual = Some(usual.map_or(seen, |usual| (usual * 7 + seen) / 8));
 }
@@ -122,11 +124,11 @@ pub(crate) struct Collapse {
     shards: [Mutex<CollapseShard>; SHARDS],
     hasher: RandomState,
     next: AtomicU64,
-    /// Held by who reads the head of a stored response and writes it back changed.
+    /// Serialises read-modify-write updates of the heads of stored responses.
     heads: [tokio::sync::Mutex<()>; SHARDS],
-    /// Validations under way that nobody waits for.
+    /// Number of background validations.
     background: AtomicUsize,
-    /// Parts of stored responses that are being fetched.
+    /// Ranges of stored responses that are being fetched.
     pub(crate) ranges: Arc<InFlightRanges>,
 }
 
@@ -141,13 +143,13 @@ impl Collapse {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody else changes the head stored under `name`, or one of a thirty-second of
-    /// all others.
+    /// Waits until no other task changes the head stored under `name`. A lock covers a
+    /// thirty-second of all names.
     pub(crate) async fn head(&self, name: &[u8]) -> tokio::sync::MutexGuard<'_, ()> {
         self.heads[self.index(name)].lock().await
     }
 
-    /// A number that nobody outside can know, for the variant table of `version`.
+    /// A number that no client can guess, for the variant table of `version`.
     pub(crate) fn nonce(&self, version: u64) -> u64 {
         self.hasher.hash_one((NONCE, version))
     }
@@ -176,18 +178,18 @@ impl Collapse {
         })
     }
 
-    /// The fetch of `key` that is under way, for those who would not begin one.
+    /// The fetch of `key` in progress, for callers that would not begin one.
     pub(crate) fn under_way(&self, key: &[u8]) -> Option<watch::Receiver<CollapseMsg>> {
         let shard = self.shard(key);
         shard.fetches.get(key).map(|(_, receiver)| receiver.clone())
     }
 
-    /// What is under way for `key` is out of date: nobody may join it any more.
+    /// The fetch of `key` is out of date: no further request may join it.
     pub(crate) fn forget(&self, key: &[u8]) {
         self.shard(key).fetches.remove(key);
     }
 
-    /// The same for all keys that are `old`.
+    /// The same for all keys that `old` selects.
     pub(crate) fn forget_where(&self, old: impl Fn(&[u8]) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,8 +197,8 @@ impl Collapse {
         }
     }
 
-    /// Counts a validation that nobody waits for, until what is returned is dropped; `None` when
-    /// there are `most` already.
+    /// Counts a background validation until the guard is dropped; `None` if there are `most`
+    /// already.
     pub(crate) fn in_background(self: &Arc<Self>, most: usize) -> Option<BackgroundValidation> {
         let one_more = |under_way| (under_way < most).then_some(under_way + 1);
         let counted = self
@@ -205,7 +207,7 @@ impl Collapse {
         counted.ok().map(|_| BackgroundValidation(Arc::clone(self)))
     }
 
-    /// Whether a revalidation of `key` failed a moment ago.
+    /// Whether a validation of `key` failed recently.
     pub(crate) fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
         self.shard(key)
             .failed
@@ -213,13 +215,14 @@ impl Collapse {
             .is_some_and(|until| *until > now)
     }
 
-    /// Notes that a revalidation of `key` failed.
+    /// Notes that a validation of `key` failed.
     pub(crate) fn failed(&self, key: &[u8], now: Instant) {
         remember(&mut self.shard(key).failed, key, now + RETRY_AFTER);
     }
 
-    /// How long to wait for the head of a fetch from `origin`, which fails if it takes longer than
-    /// `first_byte_time`: as `wait` says, and not so long if what comes then is hardly ever shared.
+    /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
+    /// than `first_byte_time`, and only shortly if the origin's responses are hardly ever
+    /// shareable.
     pub(crate) fn wait_time(
         &self,
         origin: &str,
@@ -231,7 +234,7 @@ impl Collapse {
         origin_stats.wait_time(wait, first_byte_time)
     }
 
-    /// Notes how long `origin` took for a head.
+    /// Notes how long `origin` took to send a head.
     pub(crate) fn note_head_time(&self, origin: &str, time: Duration) {
         let millis = u32::try_from(time.as_millis())
             .unwrap_or(u32::MAX)
@@ -257,7 +260,7 @@ fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant)
     table.insert(key.into(), until);
 }
 
-/// A validation under way that nobody waits for.
+/// A background validation in progress.
 pub(crate) struct BackgroundValidation(Arc<Collapse>);
 
 impl Drop for BackgroundValidation {
@@ -266,7 +269,7 @@ impl Drop for BackgroundValidation {
     }
 }
 
-/// A fetch in progress, in the hands of who fetches.
+/// A fetch in progress. Held by the fetching task.
 pub(crate) struct Leader {
     collapse: Arc<Collapse>,
     key: Box<[u8]>,
@@ -275,21 +278,21 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// The response of `origin` may be shared and is being stored; more may join until the flight
-    /// ends.
+    /// The response of `origin` may be shared and is being stored. Further requests may join until
+    /// the leader is dropped.
     pub(crate) fn share(&self, origin: &str, response: SharedResponse) {
         self.judged(origin, ALL);
         self.sender
             .send_replace(CollapseMsg::Shared(Arc::new(response)));
     }
 
-    /// What is stored was confirmed by `origin`.
+    /// `origin` has confirmed the stored response.
     pub(crate) fn validated(self, origin: &str) {
         self.judged(origin, ALL);
         self.sender.send_replace(CollapseMsg::Validated);
     }
 
-    /// The response of `origin` cannot be shared, nor, most likely, the next one.
+    /// The response of `origin` cannot be shared, and most likely neither can the next one.
     pub(crate) fn not_shared(self, origin: &str, now: Instant) {
         self.judged(origin, 0);
         remember(
@@ -299,7 +302,8 @@ impl Leader {
         );
     }
 
-    /// Only a leader's answer counts: a hundred who went alone for one page learned one thing.
+    /// Counts only leaders' responses: a hundred followers that fetched one page alone are one
+    /// observation.
     fn judged(&self, origin: &str, shared: u32) {
         let note = |origin_stats: &mut OriginStats| smooth(&mut origin_stats.shared, shared);
         self.collapse.learn(origin, note);
@@ -309,7 +313,7 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         let mut shard = self.collapse.shard(&self.key);
-        // After `forget`, another flight may have begun under this key.
+        // After `forget`, another fetch may have begun under this key.
         if shard
             .fetches
             .get(&self.key)
@@ -328,7 +332,7 @@ impl Drop for Leader {
     }
 }
 
-/// Waits until followers are told something, at most for `wait_time`.
+/// Waits at most `wait_time` for the leader's message.
 pub(crate) async fn wait_for_message(
     mut receiver: watch::Receiver<CollapseMsg>,
     wait_time: Duration,
@@ -441,7 +445,7 @@ mod tests {
         assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
     }
 
-    /// An origin answers a leader, in a second.
+    /// An origin answers a leader after a second.
     fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
         let Role::Leader(leader) = collapse.join(key, Instant::now()) else {
             panic!()

@@ -1,7 +1,7 @@
-//! A client's connection, as far as its requests must know of it.
+//! A client's connection, as its requests see it.
 //!
-//! Made by `server` for every connection (in HTTP/2 for every stream), and by `connect` for one
-//! that is intercepted; read by `request`.
+//! Made by `server` for every connection (in HTTP/2 for every stream), and by `connect` for an
+//! intercepted one; read by `request`.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -19,32 +19,32 @@ use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Protocol, Socket};
 use crate::worker::Worker;
 
-/// One client's connection, as far as its requests must know of it; in HTTP/2, one stream of it.
+/// One client's connection, as its requests see it; in HTTP/2, one stream of it.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
     pub(crate) cell: Rc<wire::Cell>,
-    /// What the client may take.
+    /// The client's share of memory and connections.
     pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// What the client speaks: https where there is TLS.
+    /// The client's scheme: https over TLS.
     pub(crate) scheme: Scheme,
-    /// Why this client is served nothing, if it is.
+    /// The reason if this client is refused.
     pub(crate) denied: Option<Failure>,
-    /// Whose requests these are, where TLS to a host ended here.
+    /// The host whose TLS ends here, if the connection is intercepted.
     pub(crate) intercepted: Option<Rc<InterceptedFor>>,
-    /// Tells who serves requests to end with the one under way.
+    /// Becomes true when the connection must end after the current request.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// Tells tunnels that the time to end has come.
+    /// Becomes true when tunnels must end.
     pub(crate) drained: watch::Receiver<bool>,
-    /// Serves what is spoken inside an intercepted connection.
+    /// Serves the protocol inside an intercepted connection.
     pub(crate) serve_inside: ServeInside,
 }
 
-/// Serves a stream of bytes in a protocol until it ends; the requests on it are those of the
-/// [`Connection`]. A pointer that `server` gives, because `connect` lies below it. The future is
-/// boxed: it contains, through the requests inside, futures of its own type.
+/// Serves a byte stream in a protocol until it ends; its requests belong to the [`Connection`]. It
+/// is a function pointer set by `server`, because `connect` lies below `server`. The future is
+/// boxed: through the requests inside, it contains futures of its own type.
 pub(crate) type ServeInside = fn(
     Socket,
     Protocol,
@@ -52,14 +52,14 @@ pub(crate) type ServeInside = fn(
     watch::Receiver<bool>,
 ) -> Pin<Box<dyn Future<Output = Ending>>>;
 
-/// Whose requests come on an intercepted connection.
+/// The host and the program for which a connection is intercepted.
 pub(crate) struct InterceptedFor {
-    /// All of them are for this one.
+    /// The authority of all requests on the connection.
     pub(crate) authority: Authority,
     kind: InterceptKind,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
-    /// TLS and HTTP/2 take it, also when another protocol follows.
+    /// Memory for TLS and HTTP/2, kept even when another protocol follows.
     _memory: ShareReservation,
 }
 
@@ -79,17 +79,17 @@ impl InterceptedFor {
         }
     }
 
-    /// The authority as clients write it in Host.
+    /// The authority in the form of a Host field.
     pub(crate) fn host_field(&self) -> String {
         self.authority.display(Scheme::Https).to_string()
     }
 
-    /// Whether the proxy answers all of it by itself.
+    /// Whether the proxy itself answers all requests on it.
     pub(crate) fn is_self_test(&self) -> bool {
         self.kind == InterceptKind::SelfTest
     }
 
-    /// A request has come: this client believes us.
+    /// Notes that the client trusts our certificate: it has sent a request.
     pub(crate) fn note_request(&self, worker: &Worker) {
         if !self.has_asked.replace(true) && !self.is_self_test() {
             let intercept_state = &worker.common.intercept;

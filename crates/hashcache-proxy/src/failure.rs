@@ -1,9 +1,8 @@
-//! Everything that keeps a request from being answered as asked, with its status and its name on
-//! the wire.
+//! Every reason for which a request is not answered as asked, with its status and its name.
 //!
 //! One value serves the error page, the access log, `Proxy-Status` (RFC 9209) and the metrics, so
-//! that the four can never disagree. Made wherever a request can go wrong; read by `page`,
-//! `access_log` and `request`.
+//! that the four never disagree. Made wherever a request can fail; read by `page`, `access_log` and
+//! `request`.
 //!
 //! Invariant: the status of a failure is never a success.
 
@@ -50,27 +49,27 @@ pub(crate) enum Failure {
     ConnectTimeout(Duration),
     /// The origin's certificate was not accepted.
     TlsCertificate(&'static str),
-    /// The origin broke off the handshake, and said why.
+    /// The origin ended the handshake with an alert.
     TlsAlert(&'static str),
     /// The handshake failed for another reason.
     TlsProtocol(&'static str),
-    /// The connection broke before the response head was complete.
+    /// The connection ended before the response head was complete.
     ConnectionTerminated,
     /// No first byte in time.
     FirstByteTimeout(Duration),
     /// No further byte in time.
     ReadTimeout(Duration),
-    /// The origin broke off in the middle of a body.
+    /// The origin's connection ended in the middle of a body.
     ResponseIncomplete,
-    /// The origin sent what is not HTTP, or what has two meanings.
+    /// The origin sent a message that is not HTTP, or that is ambiguous.
     ResponseMalformed(&'static str),
-    /// Caps on upstream connections are reached and no place became free in time.
+    /// The limits on upstream connections are reached and none became free in time.
     UpstreamLimit,
-    /// `Cache-Control: only-if-cached` and it is not stored.
+    /// `Cache-Control: only-if-cached` and no stored response.
     NotCached,
-    /// The scheme or method is not one we serve.
+    /// A scheme or method that this proxy does not support.
     NotImplemented(&'static str),
-    /// Something that should not happen here.
+    /// An internal error.
     Internal(&'static str),
 }
 
@@ -104,11 +103,11 @@ impl Failure {
         "internal",
     ];
 
-    /// The status of our own answer: RFC 9209's for the error, but where another one says more (RFC
-    /// 9110; for loops RFC 5842).
+    /// The status of our own response: that of RFC 9209, unless another one says more (RFC 9110;
+    /// for loops RFC 5842).
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            // A refusal with a status of success or of a redirect would be a lie.
+            // A refusal must not look like a success or a redirect.
             Self::Refused { status, .. }
                 if status.is_client_error() || status.is_server_error() =>
             {
@@ -146,18 +145,20 @@ impl Failure {
             Self::TlsAlert(_) => ProxyError::TlsAlertReceived,
             Self::TlsProtocol(_) => ProxyError::TlsProtocolError,
             Self::ConnectionTerminated => ProxyError::ConnectionTerminated,
-            // Not `http_response_timeout`: that is about the whole response, this about silence.
+            // Not `http_response_timeout`, which is about the whole response; this is about
+            // silence.
             Self::FirstByteTimeout(_) | Self::ReadTimeout(_) => ProxyError::ConnectionReadTimeout,
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
             Self::ResponseMalformed(_) => ProxyError::HttpProtocolError,
             Self::UpstreamLimit => ProxyError::ConnectionLimitReached,
-            // Answered without an attempt to reach the next hop, and nobody's error.
+            // Answered without an attempt to reach the next hop, and not an error of any other
+            // party.
             Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
             Self::Internal(_) => ProxyError::ProxyInternalError,
         }
     }
 
-    /// The whole field `Proxy-Status`, as said by the proxy called `name`.
+    /// The field `Proxy-Status` of the proxy `name`.
     pub(crate) fn proxy_status(&self, name: &str) -> HeaderValue {
         let error = self.error();
         let status = ProxyStatus {
@@ -177,7 +178,7 @@ impl Failure {
         status.to_value(name)
     }
 
-    /// A constant word for logs and labels.
+    /// A constant word for logs and metric labels.
     pub(crate) fn slug(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "refused",
@@ -208,10 +209,11 @@ impl Failure {
         }
     }
 
-    /// When it makes sense to ask again, where we can say.
+    /// When a client should try again, if known.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
-            // A connection becomes free within seconds; a crowd told "1" comes back as one.
+            // A connection becomes free within seconds. A random value, because many clients with
+            // the same one would all come back at once.
             Self::ClientLimit | Self::UpstreamLimit => Some(Duration::from_secs(5)),
             _ => None,
         }

@@ -1,25 +1,25 @@
-//! Pieces: stretches of stored responses that are being fetched, so that two who lack the same
-//! bytes cause one fetch.
+//! Ranges of stored responses that are being fetched, so that two requests that lack the same bytes
+//! cause one fetch.
 //!
-//! A piece belongs to one version of one object. Whoever lacks bytes *claims* them: either they are
-//! on their way already, and the claimant follows that fetch, or the claimant begins one, up
-//! to where the next piece begins. What lies far ahead of a fetch is not waited for: it becomes a
-//! piece of its own, and the fetch ends where that begins.
+//! A range belongs to one version of one object. A request that lacks bytes *claims* them. If a
+//! fetch will bring them soon, the request follows that fetch; otherwise it begins a fetch of its
+//! own, up to where the next range begins. Bytes far ahead of a fetch are not waited for: they
+//! become a range of their own, and the earlier fetch ends where that range begins.
 //!
-//! Called by `request` for what an answer lacks; `fetch` brings it. Shared by all cores.
+//! Called by `request` for the bytes that a response lacks; `fetch` fetches them. Shared by all
+//! cores.
 //!
-//! Versions are kept apart by the engine: a piece is written by a filler of the hit it was
-//! claimed for, under that hit's version, and followed and read under that version alone. A
-//! piece that comes late, after its object was replaced or removed, is found by nobody but
-//! those who still answer from the old version. Whether upstream's bytes are of that version is
-//! judged in `fetch::range_fetch`.
+//! The engine keeps versions apart: a range is written by a filler of the hit that it was claimed
+//! for, under that hit's version, and is followed and read under that version alone. If the object
+//! was replaced or removed meanwhile, only responses that are still sent from the old version find
+//! the range. `fetch::range_fetch` checks whether upstream's bytes are of that version.
 //!
-//! Some origins do not know ranges and send all of the content for each; who asks them for one
-//! piece after another has all of it sent as often. Their keys are remembered for a while.
+//! Some origins ignore Range and send all of the content each time, so every further range would
+//! transfer the whole object again. Their keys are remembered for a while.
 //!
-//! Invariant: what a piece has still to bring is in no other piece. What is missing is decided
-//! under the lock that a fetch must take to end, so that what has just come is not fetched again;
-//! only what has come and cannot be read is. Cost: one lock and a look at the index a claim.
+//! Invariant: two ranges never cover the same missing byte. Missing bytes are determined under the
+//! lock that a fetch takes when it ends, so bytes that have just been stored are not fetched again,
+//! unless they cannot be read. Cost: one lock and one look at the index per claim.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,33 +32,33 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 const SHARDS: usize = 32;
-/// What lies no further than this ahead of a fetch is waited for.
+/// A claim waits for a fetch whose written bytes end at most this far before the claimed byte.
 const WAIT_AHEAD: u64 = 4 << 20;
-/// What one claim covers at most, in spans: more is claimed when that has come.
+/// Largest claim, in spans. The rest is claimed when these have arrived.
 const CLAIM_SPANS: u64 = 4096;
-/// Of an object with more holes than this, all is fetched from the first to the last of them.
+/// An object with more holes than this is fetched from the first hole to the last in one range.
 const HOLES_MAX: usize = 16;
-/// How long a key is fetched whole after its origin sent the whole for a part.
+/// How long a key is fetched whole after its origin has ignored Range.
 const WHOLE_ONLY: Duration = Duration::from_secs(600);
-/// Such keys remembered; beyond that the table begins anew.
+/// Number of such keys; when the table is full, it is cleared.
 const REMEMBERED: usize = 4096;
 
-/// How far a fetch is.
+/// State of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeStage {
-    /// Upstream has been asked.
+    /// The request was sent upstream.
     Asked,
-    /// What was asked for is coming.
+    /// The content is arriving.
     Arriving,
-    /// It cannot be had from there now.
+    /// The fetch failed; a later one may succeed.
     Failed,
-    /// It cannot be had any more: upstream has another version.
+    /// Upstream has another version: the bytes will never be available.
     Gone,
 }
 
 struct InFlightRange {
     start: u64,
-    /// Moves down when what lies further ahead becomes a piece of its own.
+    /// Decreases when bytes further ahead become a range of their own.
     end: AtomicU64,
     stream: Arc<Stream>,
     stage: watch::Sender<RangeStage>,
@@ -66,38 +66,38 @@ struct InFlightRange {
 
 type RangeShard = HashMap<u64, Vec<Arc<InFlightRange>>>;
 
-/// All pieces under way.
+/// All ranges that are being fetched.
 #[derive(Default)]
 pub(crate) struct InFlightRanges {
     shards: [Mutex<RangeShard>; SHARDS],
     whole_only: Mutex<HashMap<Box<[u8]>, Instant>>,
 }
 
-/// Whether an origin sends all of the content for a part of it.
+/// Whether an origin ignores Range and sends all of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WholeOnly {
     Yes,
     No,
 }
 
-/// What came of a claim.
+/// Result of a claim.
 pub(crate) enum ClaimOutcome {
-    /// The bytes are there after all.
+    /// The bytes are stored after all.
     Stored,
-    /// Somebody fetches them.
+    /// Another request fetches them.
     Joined(AwaitedRange),
     /// The claimant must fetch them.
     Leader(Box<RangeClaim>, AwaitedRange),
 }
 
-/// Bytes on their way.
+/// A range that is being fetched, as a follower sees it.
 pub(crate) struct AwaitedRange {
     pub(crate) follower: Follower,
     stage: watch::Receiver<RangeStage>,
 }
 
 impl AwaitedRange {
-    /// Waits for upstream's answer: what came of asking.
+    /// Waits for the head of upstream's response, or for the end of the fetch.
     pub(crate) async fn answered(&mut self) -> RangeStage {
         let answered = self
             .stage
@@ -107,14 +107,14 @@ impl AwaitedRange {
     }
 }
 
-/// A piece in the hands of who fetches it.
+/// A range to fetch, owned by the fetch.
 pub(crate) struct RangeClaim {
     pub(crate) hit: Hit,
     pub(crate) writer: Writer,
     pub(crate) guard: RangeGuard,
 }
 
-/// The place of a piece among those under way; it ends when this is dropped.
+/// Entry of a range in the table; dropping it removes the range.
 pub(crate) struct RangeGuard {
     ranges: Arc<InFlightRanges>,
     version: u64,
@@ -129,12 +129,12 @@ impl InFlightRanges {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the origin of `key` was seen to send all of the content for a part of it.
+    /// Whether the origin of `key` was seen to ignore Range.
     pub(crate) fn is_whole_only(&self, key: &[u8], now: Instant) -> bool {
         self.whole_only().get(key).is_some_and(|until| *until > now)
     }
 
-    /// Notes how the origin of `key` answered when asked for a part.
+    /// Notes whether the origin of `key` ignored Range.
     pub(crate) fn note_whole_only(&self, key: &[u8], whole_only: WholeOnly, now: Instant) {
         let mut keys = self.whole_only();
         match whole_only {
@@ -156,8 +156,8 @@ impl InFlightRanges {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims what `hit` lacks at `at`, and what it lacks behind that up to `end`. `lost` says that
-    /// the byte at `at` could not be read, whatever memory says about it.
+    /// Claims the missing bytes of `hit` from `at` on, up to `end`. `lost`: the byte at `at` could
+    /// not be read, even if the index lists it.
     pub(crate) fn claim(
         self: &Arc<Self>,
         hit: &Hit,
@@ -174,7 +174,8 @@ impl InFlightRanges {
             }
             let written = range.stream.written();
             if lost && at < written {
-                // It has been there and is gone: this fetch will not bring it again.
+                // This fetch has written the byte already, and it is gone: the fetch will not write
+                // it again.
                 continue;
             }
             if at > written.saturating_add(WAIT_AHEAD) {
@@ -203,7 +204,7 @@ impl InFlightRanges {
         ))
     }
 
-    /// Claims `range` of an object that has just begun. It begins with a span.
+    /// Claims `range` of an object that has just begun. The range begins with a span.
     pub(crate) fn begin(
         self: &Arc<Self>,
         hit: &Hit,
@@ -244,7 +245,7 @@ impl InFlightRanges {
     }
 }
 
-/// What is missing at `at` and behind it up to `end`, in whole spans; `None` if nothing is at `at`.
+/// The hole at `at`, up to `end`, in whole spans; `None` if the byte at `at` is stored.
 fn hole(hit: &Hit, at: u64, end: u64) -> Option<Range<u64>> {
     let holes = hit.holes(at..end.min(claim_end(hit, at)));
     let first = holes.first().filter(|hole| hole.start <= at)?;
@@ -255,7 +256,7 @@ fn hole(hit: &Hit, at: u64, end: u64) -> Option<Range<u64>> {
     Some(first.start..last.end)
 }
 
-/// Where a claim at `at` ends at the latest.
+/// The largest possible end of a claim at `at`.
 pub(crate) fn claim_end(hit: &Hit, at: u64) -> u64 {
     let span = hit.whole_spans(at..at);
     at.saturating_add((span.end - span.start).max(1).saturating_mul(CLAIM_SPANS))
@@ -266,7 +267,7 @@ impl RangeGuard {
         self.range.start
     }
 
-    /// Where it ends, as of now.
+    /// The current end of the range.
     pub(crate) fn end(&self) -> u64 {
         self.range.end.load(Ordering::Acquire)
     }
@@ -275,12 +276,12 @@ impl RangeGuard {
         &self.range.stream
     }
 
-    /// Tells those who wait that the bytes are coming.
+    /// Notifies followers that the content is arriving.
     pub(crate) fn note_arriving(&self) {
         self.range.stage.send_replace(RangeStage::Arriving);
     }
 
-    /// Tells those who wait that the bytes will never come.
+    /// Notifies followers that the bytes will never be available.
     pub(crate) fn note_gone(&self) {
         self.range.stage.send_replace(RangeStage::Gone);
     }

@@ -1,8 +1,8 @@
 //! A caching web proxy on the HashCache engine.
 //!
-//! Modules stand in the order in which a request meets them; `request` is where a hit is answered.
+//! The modules are listed in the order in which a request passes them; `request` answers hits.
 
-// What was asked for, and what can go wrong.
+// Settings, and what can go wrong.
 mod failure;
 mod limits;
 mod settings;
@@ -13,7 +13,7 @@ mod server;
 mod wire;
 mod worker;
 
-// The life of a request.
+// From a request to its response.
 mod collapse;
 mod connect;
 mod connection;
@@ -27,11 +27,11 @@ mod purge;
 mod request;
 mod store;
 
-// Where answers come from.
+// Connections to origins.
 mod tls;
 mod upstream;
 
-// What operators see.
+// Pages, metrics and logs for operators.
 mod access_log;
 mod admin;
 mod clock;

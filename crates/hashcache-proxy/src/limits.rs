@@ -1,24 +1,24 @@
-//! Bounds on what clients and origins may take: connections, time and memory.
+//! Limits on the resources of clients and origins: connections, time and memory.
 //!
-//! Part of the settings; apart from them, because all of the proxy reads the limits and the
-//! settings name types of modules that do.
+//! A part of the settings in a module of its own, because all of the proxy reads the limits, and
+//! the settings use types of modules that do.
 
 use std::time::Duration;
 
-/// Bounds on time and memory; the defaults are those of `docs/OPERATING.md`.
+/// Limits on time and memory; `docs/OPERATING.md` lists the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections from clients in all.
     pub clients: usize,
     /// Connections from one IPv4 address or one IPv6 network of 64 bits.
     pub clients_per_address: usize,
-    /// What such a client may take of memory and of connections to origins, percent.
+    /// A client's share of memory and of connections to origins, percent.
     pub client_share: u8,
-    /// Requests under way at once on a connection in HTTP/2.
+    /// Concurrent requests on an HTTP/2 connection.
     pub streams: usize,
-    /// Frames of HTTP/2 that ask for nothing (PING, SETTINGS, RST_STREAM and the like) that a
-    /// client may send at once; a sixteenth of them is added each second, and one for each KiB
-    /// that was sent to the client.
+    /// HTTP/2 frames without a request (PING, SETTINGS, RST_STREAM and the like) that a client may
+    /// send at once. A sixteenth of them is added each second, and one for each KiB sent to the
+    /// client.
     pub frames: usize,
     /// Request head, bytes.
     pub head_bytes: usize,
@@ -28,15 +28,15 @@ pub struct Limits {
     pub target_bytes: usize,
     /// Extensions of one chunk, bytes.
     pub chunk_extension_bytes: usize,
-    /// Time for a request head to arrive once its first byte has.
+    /// Time for a request head to arrive after its first byte.
     pub head_time: Duration,
-    /// Time a connection may lie idle between requests.
+    /// Time a connection may be idle between requests.
     pub idle_time: Duration,
-    /// Time in which some progress must be made reading a request body or writing a response.
+    /// Time in which reading a request body or writing a response must make some progress.
     pub progress_time: Duration,
     /// Time to connect, over all addresses of a name.
     pub connect_time: Duration,
-    /// Time from the request sent to the first byte of the response.
+    /// Time from sending the request to the first byte of the response.
     pub first_byte_time: Duration,
     /// Time between bytes of a response.
     pub between_bytes_time: Duration,
@@ -44,15 +44,15 @@ pub struct Limits {
     pub upstream_per_origin: usize,
     /// Busy connections to all origins.
     pub upstream: usize,
-    /// Time an upstream connection may lie idle before it is closed.
+    /// Time an upstream connection may be idle before it is closed.
     pub upstream_idle_time: Duration,
-    /// Time for a name to be looked up.
+    /// Time for a DNS lookup.
     pub dns_time: Duration,
     /// Time a tunnel may be silent in both directions.
     pub tunnel_idle_time: Duration,
-    /// Time given to open requests when told to stop.
+    /// Time for open requests to finish when the process stops.
     pub drain_time: Duration,
-    /// How far a fetch runs beyond its fastest reader, bytes.
+    /// How far a fetch runs ahead of its fastest reader, bytes.
     pub read_ahead: u64,
 }
 
@@ -63,7 +63,7 @@ impl Default for Limits {
             clients_per_address: 256,
             client_share: 25,
             streams: 100,
-            // A browser that leaves a page takes back some hundred requests.
+            // A browser that leaves a page cancels some hundred requests.
             frames: 2048,
             head_bytes: 64 << 10,
             head_fields: 256,
@@ -75,8 +75,8 @@ impl Default for Limits {
             connect_time: Duration::from_secs(10),
             first_byte_time: Duration::from_mins(1),
             between_bytes_time: Duration::from_mins(1),
-            // One client's share is as many as `clients_per_address`: at 64, a hundred clients on a
-            // page of a second that cannot be shared wait for two rounds of it.
+            // One client's share of it is `clients_per_address`. With 64, a hundred clients of a
+            // page that takes a second and cannot be shared wait for two rounds.
             upstream_per_origin: 1024,
             upstream: 4096,
             upstream_idle_time: Duration::from_secs(30),

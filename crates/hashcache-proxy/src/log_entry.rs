@@ -1,6 +1,7 @@
-//! What will stand in the log about a request, gathered on its way.
+//! The log entry of a request, built while the request is answered.
 //!
-//! Invariant: the entry is written when the last byte of the answer has gone, or never will.
+//! Invariant: the entry is written when the last byte of the response was sent, or when it is
+//! certain that it never will be.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use crate::intercept::Handshake;
 use crate::wire::{ClientBody, ExchangeEnd, RequestHead};
 use crate::worker::Worker;
 
-/// The beginnings of a log entry.
+/// An unfinished log entry.
 pub(crate) struct LogEntryBuilder {
     id: RequestId,
     start: UnixMillis,
@@ -36,7 +37,7 @@ pub(crate) struct LogEntryBuilder {
     user_agent: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     byte_count: ByteCount,
-    /// The entry is written by somebody else: the tunnel.
+    /// A tunnel has taken the entry over and writes it.
     handed_over: bool,
 }
 
@@ -85,7 +86,7 @@ impl LogEntryBuilder {
         self.authority = authority;
     }
 
-    /// Notes what is asked for; `scheme` is that of the URL the client has in mind.
+    /// Sets the target; `scheme` is that of the URL in the client's view.
     pub(crate) fn set_target(&mut self, target: &Target, scheme: Scheme) {
         self.authority = Worker::host_field(target);
         self.scheme = scheme;
@@ -100,7 +101,7 @@ impl LogEntryBuilder {
         self.upstream = peer;
     }
 
-    /// Counts what is received from upstream on behalf of this request.
+    /// Counts the bytes received from upstream for this request.
     pub(crate) fn byte_count(&self) -> ByteCount {
         Rc::clone(&self.byte_count)
     }
@@ -118,12 +119,12 @@ impl LogEntryBuilder {
         }
     }
 
-    /// Something went wrong, but the request was answered all the same.
+    /// Notes a failure although the request was answered.
     pub(crate) fn set_error(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
     }
 
-    /// The entry of a tunnel that is open now; this note's own is not written.
+    /// The entry of the tunnel that opens now; the builder's own entry is not written.
     pub(crate) fn begin_tunnel(&mut self) -> TunnelEntryBuilder {
         self.handed_over = true;
         TunnelEntryBuilder {
@@ -146,7 +147,8 @@ impl LogEntryBuilder {
         }
     }
 
-    /// Has the entry written when `response` is out, of which `counted` bytes are counted by then.
+    /// Writes the entry when `response` was sent; `counted` of its bytes are in the metrics by
+    /// then.
     pub(crate) fn finish<B>(
         self,
         connection: &Connection,
@@ -190,7 +192,7 @@ impl LogEntryBuilder {
     }
 }
 
-/// What will stand in the log about a tunnel.
+/// The unfinished log entry of a tunnel.
 pub(crate) struct TunnelEntryBuilder {
     start: UnixMillis,
     received: Instant,
@@ -207,22 +209,22 @@ pub(crate) struct TunnelEntryBuilder {
 }
 
 impl TunnelEntryBuilder {
-    /// Notes where it leads, if that was not known when it was handed over.
+    /// Sets the address of the upstream, if it was not known at the start of the tunnel.
     pub(crate) fn set_upstream(&mut self, peer: SocketAddr) {
         self.upstream = Some(peer);
     }
 
-    /// Writes an entry about what passed since the one before.
+    /// Writes an entry about the traffic since the previous entry.
     pub(crate) fn write(&self, worker: &Worker, to_client: u64, aborted: bool) {
         self.write_as(worker, Outcome::Tunnel, to_client, (aborted, None));
     }
 
-    /// Writes the entry of a tunnel that leads nowhere.
+    /// Writes the entry of a tunnel whose upstream could not be reached.
     pub(crate) fn failed(&self, worker: &Worker, failure: &Failure) {
         self.write_as(worker, Outcome::Tunnel, 0, (true, Some(failure.slug())));
     }
 
-    /// Writes the entry of a CONNECT that ended here; what is asked inside has entries of its own.
+    /// Writes the entry of an intercepted CONNECT; the requests inside have entries of their own.
     pub(crate) fn intercepted(&self, worker: &Worker, handshake: Handshake) {
         let failed = match handshake {
             Handshake::Finished => (false, None),

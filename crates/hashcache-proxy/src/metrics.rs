@@ -1,11 +1,11 @@
-//! Counters of the proxy: bumped by the workers, read when somebody scrapes.
+//! Counters of the proxy: incremented by the workers, summed at each scrape.
 //!
-//! Each worker has a block of its own, so a count is an uncontended relaxed addition; the blocks
-//! are summed by `exposition`, which also asks the engine, the clock and the access log.
-//! Called by `request`, `fetch`, `tunnel`, `server` and `wire`; served by `admin`.
+//! Each worker has a block of its own, so counting is an uncontended relaxed addition. `exposition`
+//! sums the blocks, and also reads the engine, the clock and the access log. Called by `request`,
+//! `fetch`, `connect`, `server` and `wire`; served by `admin`.
 //!
 //! Invariant: every request is counted once, by its log entry, and every fetched byte once, by the
-//! fetch; a tunnel's bytes are counted apart, for nothing of them could have been a hit.
+//! fetch. A tunnel's bytes are counted separately, because none of them could have been a hit.
 
 mod exposition;
 
@@ -25,13 +25,13 @@ use crate::purge;
 pub(crate) struct Metrics {
     workers: Box<[Arc<WorkerMetrics>]>,
     reload_failed: AtomicBool,
-    /// When the certificate authority ends, seconds since 1970; 0 without one.
+    /// The expiry of the certificate authority, seconds since 1970; 0 without one.
     authority_ends: AtomicU64,
     purges: Arc<purge::PurgeCounts>,
 }
 
 impl Metrics {
-    /// Counters for so many workers, one at least.
+    /// Counters for `workers` workers, at least one.
     pub(crate) fn new(workers: usize) -> Arc<Self> {
         let workers = (0..workers.max(1)).map(|_| Arc::default()).collect();
         Arc::new(Self {
@@ -42,12 +42,12 @@ impl Metrics {
         })
     }
 
-    /// Counters of purges, for all workers: there are few.
+    /// Counters of purges; one set for all workers, because purges are rare.
     pub(crate) fn purges(&self) -> &Arc<purge::PurgeCounts> {
         &self.purges
     }
 
-    /// The block of one worker; what belongs to none takes that of worker 0.
+    /// The block of one worker; events without a worker use that of worker 0.
     pub(crate) fn worker(&self, number: usize) -> Arc<WorkerMetrics> {
         Arc::clone(&self.workers[number % self.workers.len()])
     }
@@ -57,7 +57,7 @@ impl Metrics {
         self.reload_failed.store(result == Reload::Kept, Relaxed);
     }
 
-    /// Notes when the certificate authority ends (seconds since 1970), if there is one.
+    /// Notes the expiry of the certificate authority (seconds since 1970), if there is one.
     pub(crate) fn authority_ends(&self, end: Option<u64>) {
         self.authority_ends.store(end.unwrap_or(0), Relaxed);
     }
@@ -73,9 +73,9 @@ impl Metrics {
 /// How a reload of the configuration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// The new configuration holds.
+    /// The new configuration is in effect.
     Taken,
-    /// The new one was bad; the old one holds.
+    /// The new configuration is invalid; the old one stays in effect.
     Kept,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct WorkerMetrics {
     origin_bytes: AtomicU64,
     origin_body_bytes: AtomicU64,
     tunnel_bytes: AtomicU64,
-    /// Requests by duration: one count for each bound and one for what is longer.
+    /// Requests by duration: one counter per bound and one for longer requests.
     durations: [AtomicU64; DURATION_BOUNDS.len() + 1],
     duration_ns: AtomicU64,
     failures: [AtomicU64; Failure::SLUGS.len()],
@@ -105,7 +105,7 @@ impl WorkerMetrics {
         self.record_rest(entry, 0);
     }
 
-    /// The same when so many of its bytes to the client were counted on their way.
+    /// The same if `counted` of its bytes to the client were counted before.
     pub(crate) fn record_rest(&self, entry: &LogEntry<'_>, counted: u64) {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
@@ -126,21 +126,21 @@ impl WorkerMetrics {
         self.duration_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Counts bytes received from upstream; `body` is what of `all` was content.
+    /// Counts bytes received from upstream; `body` of `all` are content.
     pub(crate) fn fetched(&self, all: u64, body: u64) {
         self.origin_bytes.fetch_add(all, Relaxed);
         self.origin_body_bytes.fetch_add(body, Relaxed);
     }
 
-    /// The same of a transfer under way, which has come to `all` and `body` by now: a step at a
-    /// time, so that most reads count nothing.
+    /// Counts a transfer in progress, which has reached `all` and `body`: in steps, so that most
+    /// reads count nothing.
     pub(crate) fn fetching(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         if all.saturating_sub(counted.all) >= STEP_BYTES {
             self.fetched_rest(counted, all, body);
         }
     }
 
-    /// What of a transfer was not counted on its way.
+    /// Counts the rest of a transfer.
     pub(crate) fn fetched_rest(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         self.fetched(
             all.saturating_sub(counted.all),
@@ -149,7 +149,7 @@ impl WorkerMetrics {
         *counted = CountedBytes { all, body };
     }
 
-    /// Counts bytes on their way to a client; true when `bytes` were enough to be counted.
+    /// Counts bytes sent to a client; true if `bytes` were enough for a step.
     pub(crate) fn sending(&self, bytes: u64) -> bool {
         let enough = bytes >= STEP_BYTES;
         if enough {
@@ -158,17 +158,17 @@ impl WorkerMetrics {
         enough
     }
 
-    /// Counts a limit that was hit.
+    /// Counts a limit that was reached.
     pub(crate) fn limit(&self, limit: Limit) {
         self.limits[limit as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts a handshake in the place of an origin.
+    /// Counts a handshake for an intercepted host.
     pub(crate) fn intercepted(&self, handshake: Handshake) {
         self.intercepted[handshake as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts a CONNECT that was tunnelled where it might have been intercepted.
+    /// Counts a tunnel to a host that might have been intercepted.
     pub(crate) fn not_intercepted(&self, reason: Reason) {
         self.not_intercepted[reason as usize].fetch_add(1, Relaxed);
     }
@@ -184,24 +184,24 @@ impl WorkerMetrics {
     }
 }
 
-/// What of a transfer from upstream was counted already.
+/// The part of a transfer from upstream that was counted already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CountedBytes {
     all: u64,
     body: u64,
 }
 
-/// A transfer under way is counted in steps of at least this.
+/// Minimum step in which a transfer in progress is counted.
 pub(crate) const STEP_BYTES: u64 = 64 << 10;
 
-/// How many were opened and how many are closed again.
+/// Number of opened and of closed items.
 #[derive(Debug, Default)]
 struct Opened {
     opened: AtomicU64,
     closed: AtomicU64,
 }
 
-/// Counts something as open.
+/// Counts an item as open until dropped.
 #[derive(Debug)]
 pub(crate) struct OpenGauge {
     worker: Arc<WorkerMetrics>,
@@ -224,7 +224,7 @@ impl Drop for OpenGauge {
     }
 }
 
-/// The limits of [`Limits`](crate::limits::Limits), by the names they have there.
+/// The limits of [`Limits`](crate::limits::Limits), under the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Clients,
@@ -254,7 +254,7 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// All, in the order of their numbers, with their names.
+    /// All limits with their names, in numerical order.
     const ALL: [(Self, &'static str); 24] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
@@ -283,46 +283,46 @@ impl Limit {
     ];
 }
 
-/// What the engine tells about itself, in the words of `/stats`.
+/// The engine's figures, named as in `/stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineFigures {
-    /// How the store is.
+    /// State of the store.
     pub(crate) store: StoreState,
     /// Objects held.
     pub(crate) objects: u64,
-    /// Whether `objects` was counted and not estimated.
+    /// Whether `objects` was counted rather than estimated.
     pub(crate) objects_exact: bool,
     /// Memory of the index.
     pub(crate) index_bytes: u64,
     /// Objects that the index has room for.
     pub(crate) index_slots: u64,
-    /// Objects that it knows and that are still there; 0 without an index.
+    /// Objects in the index that still exist; 0 without an index.
     pub(crate) index_objects: u64,
-    /// Memory of objects held for quick hits.
+    /// Memory of hot objects.
     pub(crate) hot_bytes: u64,
-    /// Memory of what is not yet on disk.
+    /// Memory of pending records.
     pub(crate) pending_bytes: u64,
-    /// Room on all devices.
+    /// Capacity of all devices.
     pub(crate) capacity_bytes: u64,
-    /// Rules of purges that are in force.
+    /// Bans in force.
     pub(crate) rules: u64,
     /// Devices that failed and were taken out.
     pub(crate) devices_out: u64,
-    /// Reads that brought along what lay beside what was asked for.
+    /// Reads that also loaded other objects of the same page group.
     pub(crate) group_reads: u64,
-    /// Objects made hot that way.
+    /// Objects loaded by such reads.
     pub(crate) prefetched: u64,
-    /// Objects that were kept for another lap of the log.
+    /// Objects kept for another lap of the log.
     pub(crate) readmitted: u64,
-    /// Devices of which everything older was forgotten when the store was opened.
+    /// Devices whose older content was forgotten when the store was opened.
     pub(crate) forgotten: u64,
-    /// Devices that io_uring reads.
+    /// Devices that are read with io_uring.
     pub(crate) devices_uring: u64,
     /// Traffic of all devices.
     pub(crate) device: DeviceFigures,
 }
 
-/// What the devices did since the start.
+/// Traffic of the devices since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceFigures {
     /// Reads submitted.
@@ -338,19 +338,19 @@ pub(crate) struct DeviceFigures {
 /// Whether objects can be stored and found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum StoreState {
-    /// There is no store; everything is passed through.
+    /// There is no store; all requests are forwarded.
     #[default]
     Absent,
-    /// It is being opened; everything is passed through for now.
+    /// The store is being opened; all requests are forwarded meanwhile.
     Opening,
-    /// All is well.
+    /// The store works.
     Ready,
     /// A device failed and was taken out.
     Degraded,
 }
 
 impl StoreState {
-    /// As `/-/ready` and `/stats` say it.
+    /// The word in `/-/ready` and `/stats`.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -361,7 +361,7 @@ impl StoreState {
     }
 }
 
-/// The six tallies in the order of their numbers, with their names.
+/// The six classes with their names, in numerical order.
 const CLASSES: [(OutcomeClass, &str); 6] = [
     (OutcomeClass::Hit, "hit"),
     (OutcomeClass::Miss, "miss"),
@@ -371,7 +371,7 @@ const CLASSES: [(OutcomeClass, &str); 6] = [
     (OutcomeClass::Error, "error"),
 ];
 
-/// From a hit in memory to a download; a seek lies in the middle.
+/// From a hit in memory to a download; a disk seek is in the middle.
 const DURATION_BOUNDS: [Duration; 14] = [
     Duration::from_micros(100),
     Duration::from_micros(250),

@@ -1,12 +1,11 @@
-//! The pages we write ourselves: what went wrong, and the front door of a forward listener.
+//! The proxy's own pages: error pages, and the front page of a forward listener.
 //!
-//! Called by `request` with a `Failure`, or when somebody asks the proxy itself for `/`; `admin`
-//! borrows the frame. People get HTML, programs plain text of the same content.
+//! Called by `request` with a `Failure`, or for a request for `/` of the proxy itself; `admin` uses
+//! the frame. People get HTML, programs plain text with the same content.
 //!
-//! Invariant: whatever came from outside is escaped before it is part of a page; a page needs
-//! nothing but itself (no script, no image, no font, no other host), is under 4 KiB but for the
-//! escaped host and what is configured, and is never stored by anyone. `ca` says where its page
-//! differs.
+//! Invariant: all text from clients or origins is escaped. A page is self-contained (no script,
+//! image, font or other host), has less than 4 KiB except for the escaped host and configured text,
+//! and is never stored. `ca` describes how its page differs.
 
 mod ca;
 mod frame;
@@ -28,7 +27,7 @@ use crate::failure::Failure;
 use crate::metrics::{EngineFigures, Requests, StoreState};
 use crate::mirror::{Mirror, MirrorKind, Setup};
 
-/// Who is going to read a page.
+/// The reader of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageReader {
     /// A person at a browser.
@@ -38,7 +37,8 @@ pub(crate) enum PageReader {
 }
 
 impl PageReader {
-    /// Told by `Accept`: browsers name HTML; curl, apt and their like say `*/*` or nothing.
+    /// Decided by `Accept`: browsers name HTML; curl, apt and similar programs send `*/*` or
+    /// nothing.
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let members = request.get_all(header::ACCEPT);
         let mut members = members
@@ -68,20 +68,20 @@ fn names_html(member: &[u8]) -> bool {
     html && !refused
 }
 
-/// What an error page tells beside its failure.
+/// The parts of an error page besides its failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageContext<'a> {
-    /// Our name.
+    /// The proxy's name.
     pub(crate) name: &'a str,
-    /// The host asked for, as the client wrote it.
+    /// The requested host, as the client wrote it.
     pub(crate) host: Option<&'a str>,
     /// The number that is also in the log.
     pub(crate) request_id: RequestId,
-    /// Who reads it.
+    /// The reader of the page.
     pub(crate) reader: PageReader,
 }
 
-/// The answer to a request that failed, fields and all.
+/// The response to a failed request, with all fields.
 pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<Bytes> {
     let status = failure.status();
     let host = context.host.filter(|host| !host.is_empty()).map(printable);
@@ -125,28 +125,28 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
     response
 }
 
-/// What the front door shows.
+/// The content of the front page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landing<'a> {
-    /// Our name.
+    /// The proxy's name.
     pub(crate) name: &'a str,
     /// The URL under which the client reaches us.
     pub(crate) url: &'a Origin,
-    /// In the order in which they are shown.
+    /// In display order.
     pub(crate) mirrors: &'a [&'a Mirror],
-    /// How much it helped so far.
+    /// Requests and hits so far.
     pub(crate) requests: Requests,
-    /// How the store is, and what it holds.
+    /// State and content of the store.
     pub(crate) engine: EngineFigures,
-    /// Whether TLS of some sites ends here, so that there is a page `/ca`.
+    /// Whether interception is on, so that there is a page `/ca`.
     pub(crate) intercepts: bool,
-    /// Who reads it.
+    /// The reader of the page.
     pub(crate) reader: PageReader,
 }
 
 /// The page at `/` of a forward listener.
 pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
-    // These lines are made to be copied into a shell: a parsed host holds nothing that one minds.
+    // These lines are made for a shell: a parsed host contains no special characters.
     let url = landing.url;
     let lines = format!(
         "export http_proxy={url}/\n\
@@ -241,7 +241,7 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
     page(StatusCode::OK, landing.reader, body)
 }
 
-/// A response of ours with the fields that keep it harmless.
+/// A page with fields that keep it harmless.
 pub(crate) fn page(status: StatusCode, reader: PageReader, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
@@ -264,7 +264,7 @@ pub(crate) fn page(status: StatusCode, reader: PageReader, body: String) -> Resp
     response
 }
 
-/// Text of strangers without what moves or reverses the text around it, and not too much of it.
+/// Foreign text without control and direction characters, cut to a maximum length.
 fn printable(text: &str) -> String {
     let harmless = |c: char| match c {
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
@@ -278,7 +278,7 @@ fn printable(text: &str) -> String {
     printable
 }
 
-/// Whom a mirror serves, without any proxy setting.
+/// The clients that a mirror serves without any proxy setting.
 fn client(mirror: &Mirror) -> String {
     let client = match mirror.kind() {
         MirrorKind::Pypi => "pip",
@@ -286,14 +286,14 @@ fn client(mirror: &Mirror) -> String {
         MirrorKind::Crates => "cargo",
         MirrorKind::Apt => "apt",
     };
-    // Of several of a kind the names tell which is which.
+    // With several of a kind, the names distinguish them.
     match mirror.name() == mirror.kind().as_str() {
         true => format!("{client} without a proxy"),
         false => format!("{client} without a proxy ({})", mirror.name()),
     }
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 struct Grouped(u64);
 
 impl std::fmt::Display for Grouped {
@@ -305,7 +305,7 @@ impl std::fmt::Display for Grouped {
     }
 }
 
-/// No name in the DNS is longer than 253; what is longer is shown in part.
+/// No DNS name is longer than 253; a longer one is cut.
 const HOST_CHARS: usize = 253;
 
 #[cfg(test)]

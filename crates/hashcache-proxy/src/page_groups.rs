@@ -1,9 +1,9 @@
-//! Related objects: which page of which client a response was fetched for, or, where the operator
-//! says so, from which origin.
+//! Page groups: the web page, and the client, for which a response was fetched; or, if the operator
+//! chooses so, its origin.
 //!
 //! The engine writes the members of a group side by side and reads them together. A group is one
-//! page of one client: many users behind one address look at different pages, and what one client
-//! fetches must not be read along with what another one asked for.
+//! page of one client: many users behind one address look at different pages, and the objects of
+//! one user's page must not be read together with those of another's.
 //!
 //! ```text
 //! a page itself                        the group of its own URL
@@ -12,17 +12,17 @@
 //! no Referer                           no group
 //! ```
 //!
-//! By origin, what comes from one server is a group, whoever asked: the locality buffers of Foxy
-//! (section 2.2.3). It needs no Referer, and reads along what was merely fetched from the same
-//! place at the same time.
+//! With grouping by origin, all responses of one server are a group, for all clients: the locality
+//! buffers of Foxy (section 2.2.3). This needs no Referer, but also reads objects that were only
+//! fetched from the same server at the same time.
 //!
-//! Called by `request` when a page is asked for and by `fetch` when a response is stored.
+//! Called by `request` when a page is requested, and by `fetch` when a response is stored.
 //!
-//! Invariants: a group costs nothing but memory and reads when it is wrong. A client's address is
-//! part of its groups, so one that lies spoils its own; at worst it makes open pages of others be
-//! forgotten. What is remembered is bounded. In front of a site every Referer counts as one of its
-//! pages.
-//! Cost: a hash, and a lock for pages and for what names one.
+//! Invariants: a wrong group costs only memory and reads. The client's address is part of the
+//! group, so a client that forges Referer spoils its own groups; at worst it pushes other clients'
+//! open pages out of the table. The table is bounded. In front of a site every Referer counts as
+//! one of its pages.
+//! Cost: a hash, and a lock for pages and for requests with a Referer.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -37,23 +37,23 @@ use tokio::time::Instant;
 
 use crate::settings::GroupBy;
 
-/// How long after a client's last object of a page others may still belong to it.
+/// How long after the last object of a page further objects still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
-/// Pages remembered.
+/// Maximum number of pages in the table.
 const PAGES_MAX: usize = 4096;
 
 /// The pages that clients are looking at.
 pub(crate) struct PageGroups {
     by: GroupBy,
-    /// Groups of another process are others: nobody can tell what group a page will have.
+    /// Each process has its own keys, so no client can predict the group of a page.
     hash: RandomState,
-    /// By client and origin: the latest page, and when something of it was asked for.
+    /// By client and origin: the latest page, and the time of the last request for a part of it.
     latest: Mutex<HashMap<u64, (u64, Instant)>>,
-    /// The site we stand in front of goes by other names where pages are named.
+    /// The accelerated site, whose pages carry other names in Referer.
     site: Option<Origin>,
 }
 
-/// What a request tells of where it belongs.
+/// The parts of a request that select its group.
 pub(crate) struct PageRequest<'a> {
     pub(crate) client: IpAddr,
     pub(crate) target: &'a Target,
@@ -70,14 +70,14 @@ impl PageGroups {
         }
     }
 
-    /// Notes that a client asks for a page, whether or not it is stored.
+    /// Notes a request for a page, whether or not the page is stored.
     pub(crate) fn note_request(&self, asked: &PageRequest<'_>, now: Instant) {
         if self.by == GroupBy::Page && wants_page(asked.fields) == Some(true) {
             self.page(asked, now);
         }
     }
 
-    /// The group of what came for `asked` with the fields `response`; 0: none.
+    /// The group of the response with the fields `response`; 0: no group.
     pub(crate) fn group(&self, asked: &PageRequest<'_>, response: &HeaderMap, now: Instant) -> u64 {
         if self.by == GroupBy::Origin {
             let origin = (asked.target.scheme, &asked.target.authority);
@@ -86,7 +86,8 @@ impl PageGroups {
         let is_page = match wants_page(asked.fields) {
             Some(true) => is_text(response),
             Some(false) => false,
-            // A program that names a page and does not ask for one asks for a part of it.
+            // A program that sends a Referer, and no Accept that asks for a page, asks for a part
+            // of one.
             None => is_text(response) && !asked.fields.contains_key(REFERER),
         };
         if is_page {
@@ -96,7 +97,7 @@ impl PageGroups {
             return 0;
         };
         let of_origin = self.of_origin(asked.client, &referer);
-        // Of another origin a client says no more than this, today.
+        // Today's browsers send only the origin in a Referer to another origin.
         let origin_only = &*referer.path_and_query == "/" && !referer.same_origin(asked.target);
         if !origin_only {
             let group = self.of_page(asked.client, &referer);
@@ -119,7 +120,7 @@ impl PageGroups {
         group
     }
 
-    /// Never 0, which is no group.
+    /// Never 0, which means no group.
     fn of_page(&self, client: IpAddr, page: &Target) -> u64 {
         self.hash.hash_one((client, page)).max(1)
     }
@@ -143,7 +144,7 @@ impl PageGroups {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The page that a request names; on the site we stand in front of, by its one name.
+    /// The page that the Referer names; in front of a site, under the site's configured name.
     fn referer(&self, fields: &HeaderMap) -> Option<Target> {
         let text = fields.get(REFERER)?.to_str().ok()?;
         let page = Target::parse_url(text.split('#').next()?).ok()?;
@@ -158,13 +159,13 @@ impl PageGroups {
     }
 }
 
-/// Whether a client asks for a page, not for what a page is made of; `None`: it does not say.
+/// Whether a client asks for a page rather than for a part of one; `None`: unknown.
 fn wants_page(fields: &HeaderMap) -> Option<bool> {
     if let Some(destination) = fields.get("sec-fetch-dest") {
         let pages: [&[u8]; 3] = [b"document", b"iframe", b"frame"];
         return Some(pages.contains(&destination.as_bytes()));
     }
-    // Browsers ask so for pages only; programs that take anything do not say.
+    // Browsers send this Accept for pages only. Programs that accept anything do not tell.
     let accept = fields.get(ACCEPT).map(HeaderValue::as_bytes)?;
     accept.starts_with(b"text/html").then_some(true)
 }
@@ -236,7 +237,7 @@ mod tests {
             browser.group(CLIENT, "http://a/j", "http://a/q", "image/png", 0),
             page
         );
-        // A link leads to another page, not to a part of this one.
+        // Following a link loads another page, not a part of this one.
         assert_ne!(
             browser.group(CLIENT, "http://a/q", "http://a/p?x", "text/html", 0),
             page

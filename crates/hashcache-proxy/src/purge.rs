@@ -1,31 +1,30 @@
-//! Purges: what is asked for, and what the engine is told.
+//! Purges: requested targets, and their translation for the engine.
 //!
-//! Called by `request` for the method PURGE and after unsafe methods, and by `admin` for
-//! `POST /-/purge`; calls the engine and `collapse`.
+//! Called by `request` for the method PURGE and after unsafe methods, and by `admin` for `POST
+//! /-/purge`; calls the engine and `collapse`.
 //!
-//! | what | becomes |
+//! | target | in the engine |
 //! |---|---|
-//! | a URL | a remove of its key; softly, a rule for this name and its variants |
-//! | a prefix | a rule for keys that begin so, within the origin |
-//! | a cache group | a rule for the origin's group |
-//! | a label of an origin | a rule for the origin's label |
-//! | a label of any origin | a rule for the label |
-//! | everything | a rule for all keys |
+//! | a URL | a remove of its key; softly, a ban on this name and its variants |
+//! | a prefix | a ban on keys with this prefix, within the origin |
+//! | a cache group | a ban on the origin's group |
+//! | a label of an origin | a ban on the origin's label |
+//! | a label of any origin | a ban on the label |
+//! | everything | a ban on all keys |
 //!
-//! A response is stored with two hashes of each label it was given: one with its origin, which
-//! PURGE asks for, and one without, which the admin listener alone may ask for. Considered: a rule
-//! of the engine that selects by label and prefix (one more word in each rule on disk, and a hash
-//! of the name for each label), and to have the operator name all origins (he does not know them).
-//! The price is that sixteen labels fit where there was room for thirty-two; a response with more
-//! is stored with the label *many* of its origin, which every purge by label within the origin
-//! takes along.
+//! A response is stored with two hashes of each of its labels: one with its origin, for PURGE, and
+//! one without, which only the admin listener may purge by. Considered: a ban that selects by label
+//! and prefix (one more word in each ban on disk, and a hash of the name for each label), and
+//! asking the operator to name all origins (which operators do not know). The price is that sixteen
+//! labels fit into the room for thirty-two. A response with more labels gets the label *many* of
+//! its origin, and every purge by label within the origin includes that label.
 //!
-//! Rules that are too many become wider in the engine, and in the end take everything. So nothing
-//! is purged by a rule for which there is no room ([`BanQuota`]): the requester is told.
+//! When there are too many bans, the engine merges them into wider ones and in the end hides
+//! everything. So a purge is refused if there is no room for its ban ([`BanQuota`]).
 //!
-//! Invariant: from the moment a purge is in force nobody joins a fetch that began before it; the
-//! answer is given when it will hold after a power cut too.
-//! Cost: none that grows with what is stored.
+//! Invariants: once a purge is in force, no request joins a fetch that began before it. The
+//! response is sent when the purge is durable.
+//! Cost: independent of the number of stored objects.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,24 +37,24 @@ use serde_json::{Value, json};
 
 use crate::collapse::Collapse;
 
-/// What is to be purged.
+/// The target of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PurgeTarget {
     /// One URL, with all its variants.
     Url(Target),
-    /// Every URL that begins like this one.
+    /// Every URL with this prefix.
     Prefix(Target),
-    /// What the target's origin put into this group.
+    /// Responses of the target's origin in this group.
     Group(Target, Vec<u8>),
-    /// What the target's origin gave this label.
+    /// Responses of the target's origin with this label.
     Label(Target, Vec<u8>),
-    /// What has this label, whatever its origin.
+    /// Responses of any origin with this label.
     LabelAnywhere(Vec<u8>),
-    /// All that is stored.
+    /// All stored responses.
     Everything,
 }
 
-/// Kinds of purges, as they are counted.
+/// Kinds of purges in the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PurgeKind {
     Url,
@@ -65,12 +64,12 @@ pub(crate) enum PurgeKind {
     Everything,
     /// A URL, or a group, that an unsafe method may have changed.
     Unsafe,
-    /// A group that an unsafe method may have changed, and that there was no room to remember.
+    /// A group that an unsafe method may have changed, without room for a ban.
     Ignored,
 }
 
 impl PurgeKind {
-    /// All, in the order of their numbers, with their names.
+    /// All kinds with their names, in numerical order.
     pub(crate) const ALL: [(Self, &'static str); 7] = [
         (Self::Url, "url"),
         (Self::Prefix, "prefix"),
@@ -94,14 +93,14 @@ impl PurgeTarget {
     }
 }
 
-/// Whether what is purged goes, or is asked about before it is served again.
+/// Whether purged responses are removed, or validated before they are served again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PurgeEffect {
     Hard,
     Soft,
 }
 
-/// How many purges of each kind were made, hard ones first.
+/// Number of purges of each kind, hard ones first.
 #[derive(Debug, Default)]
 pub(crate) struct PurgeCounts([[AtomicU64; 2]; PurgeKind::ALL.len()]);
 
@@ -110,7 +109,7 @@ impl PurgeCounts {
         self.0[kind as usize][effect as usize].fetch_add(1, Relaxed);
     }
 
-    /// For metrics: kind, and how many were hard and soft.
+    /// For metrics: each kind with its numbers of hard and soft purges.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, [u64; 2])> + '_ {
         let values = |kind: PurgeKind| self.0[kind as usize].each_ref().map(|it| it.load(Relaxed));
         PurgeKind::ALL
@@ -119,22 +118,22 @@ impl PurgeCounts {
     }
 }
 
-/// Why a purge was not made.
+/// Why a purge failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PurgeError {
     /// A URL too long to be stored.
     TooLong,
     /// In force, but it may not hold after a power cut.
     NotDurable,
-    /// There is no room for more rules.
+    /// There is no room for more bans.
     TooManyRules,
 }
 
-/// How much of the room for rules a requester may fill. What is left serves those of the next kind:
-/// no origin can keep a client from purging, and no client the operator.
+/// How much of the room for bans a requester may use. The rest is for the next class: no origin can
+/// keep clients from purging, and no client the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BanQuota {
-    /// Half: groups that origins invalidate.
+    /// Half: cache groups that origins invalidate.
     Origin,
     /// Three quarters: the method PURGE.
     Client,
@@ -152,14 +151,14 @@ impl BanQuota {
     }
 }
 
-/// Tells the engine what is purged.
+/// Translates purges for the engine.
 #[derive(Clone)]
 pub(crate) struct Purger {
     cache: Cache,
     collapse: Arc<Collapse>,
     space: Space,
     counts: Arc<PurgeCounts>,
-    /// Held from the look at the room for rules until they are in force.
+    /// Held from the check of the room for bans until the bans are in force.
     turn: Arc<Mutex<()>>,
 }
 
@@ -179,7 +178,7 @@ impl Purger {
         }
     }
 
-    /// The same for resources of another space.
+    /// The same for resources of another key space.
     pub(crate) fn within(&self, space: Space) -> Self {
         Self {
             space,
@@ -187,8 +186,8 @@ impl Purger {
         }
     }
 
-    /// Purges all of `what` at once, and waits until that is durable. Nothing is purged if there is
-    /// no room for all of it.
+    /// Purges all targets at once and waits until that is durable. Nothing is purged if there is no
+    /// room for all of them.
     pub(crate) async fn purge(
         &self,
         what: &[PurgeTarget],
@@ -230,7 +229,7 @@ impl Purger {
         cache_key(self.space, target).ok_or(PurgeError::TooLong)
     }
 
-    /// The rules, if there is room for them.
+    /// Puts the bans in force, if there is room for them.
     fn put_in_force(
         &self,
         rules: &[Ban],
@@ -238,7 +237,7 @@ impl Purger {
         room: BanQuota,
     ) -> Result<Remove, PurgeError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // What takes everything takes the place of all rules.
+        // A ban on everything replaces all other bans.
         if !what.contains(&PurgeTarget::Everything)
             && self.cache.bans() + rules.len() > room.of(self.cache.bans_max())
         {
@@ -271,7 +270,7 @@ impl Purger {
         Ok(())
     }
 
-    /// A rule for `label`, and one for what has more labels than there is room for.
+    /// A ban on `label`, and one on the label of responses with too many labels.
     fn label_rules(&self, label: Label, origin: &[u8], rules: &mut Vec<Ban>) {
         let many = Ban::label(many_of(&self.cache, origin)).within(origin);
         if !rules.contains(&many) {
@@ -280,7 +279,7 @@ impl Purger {
         rules.push(Ban::label(label).within(origin));
     }
 
-    /// All of a site is its origin: so it takes in what was purged within it.
+    /// The prefix of a whole site is its origin, so the ban covers earlier bans within it.
     fn prefix(&self, target: &Target) -> Result<Vec<u8>, PurgeError> {
         match &*target.path_and_query {
             "/" => Ok(self.origin(target)),
@@ -292,7 +291,7 @@ impl Purger {
         origin_key(self.space, target)
     }
 
-    /// Nobody may join what began before the purge any more.
+    /// Prevents requests from joining fetches that began before the purge.
     fn forget_fetches(&self, what: &PurgeTarget) {
         match what {
             PurgeTarget::Url(target) => {
@@ -309,15 +308,15 @@ impl Purger {
                 let origin = self.origin(target);
                 self.collapse.forget_where(|key| key.starts_with(&origin));
             }
-            // Which labels a response will have is not known before it comes.
+            // The labels of a response are not known before it arrives.
             PurgeTarget::LabelAnywhere(_) | PurgeTarget::Everything => {
                 self.collapse.forget_where(|_| true);
             }
         }
     }
 
-    /// Takes what an unsafe request to the first of `targets` may have changed out of the store: at
-    /// once, and within a second durably.
+    /// Invalidates the responses that an unsafe request to the first of `targets` may have changed:
+    /// at once, and durably within a second.
     pub(crate) fn invalidate(&self, targets: &[Target], groups: &[Vec<u8>]) {
         for target in targets {
             if let Some(key) = cache_key(self.space, target) {
@@ -329,7 +328,7 @@ impl Purger {
         let Some(target) = targets.first().filter(|_| !groups.is_empty()) else {
             return;
         };
-        // A cache may invalidate groups, it need not (RFC 9875, section 3).
+        // A cache may ignore group invalidation (RFC 9875, section 3).
         let group = |group: &Vec<u8>| PurgeTarget::Group(target.clone(), group.clone());
         let what: Vec<_> = groups.iter().map(group).collect();
         let mut rules = Vec::new();
@@ -351,14 +350,14 @@ impl Purger {
     }
 }
 
-/// Whether what is stored under `name` is what `key` names, or a variant of it.
+/// Whether the object `name` is the one under `key`, or a variant of it.
 fn is_variant(name: &[u8], key: &[u8]) -> bool {
     let behind = name.strip_prefix(key);
     behind.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
 }
 
-/// What a response is labelled with: its cache groups, and the labels it was given, with its origin
-/// and without.
+/// The labels of a response for the engine: its cache groups and its labels, with and without its
+/// origin.
 pub(crate) fn labels_of(
     cache: &Cache,
     space: Space,
@@ -371,7 +370,8 @@ pub(crate) fn labels_of(
         return Vec::new();
     }
     let origin = origin_key(space, target);
-    // The engine would take the last ones for any label, of any origin.
+    // Without this, the engine would drop the last labels, and a purge by one of them would miss
+    // the response.
     if groups.len() + 2 * own.len() > LABELS_MAX {
         return vec![many_of(cache, &origin), many_of(cache, &[])];
     }
@@ -381,11 +381,11 @@ pub(crate) fn labels_of(
     groups.chain(bound).chain(free).collect()
 }
 
-/// Labels that the engine keeps of an object.
+/// Maximum number of labels per object in the engine.
 const LABELS_MAX: usize = 32;
 
-// An origin ends in its port, and no origin begins like another kind of label: no label of one is
-// a label of another. Without an origin it is one of all.
+// The kind stands first and an origin ends in its port, so labels of different kinds or origins
+// never have the same bytes. A label without an origin applies to all origins.
 
 fn group_of(cache: &Cache, origin: &[u8], group: &[u8]) -> Label {
     cache.label(&[b"group", origin, group].concat())
@@ -400,12 +400,12 @@ fn label_of(cache: &Cache, origin: &[u8], label: &[u8]) -> Label {
     cache.label(&[kind, origin, label].concat())
 }
 
-/// The label of what has more labels than there is room for.
+/// The label of responses with too many labels.
 fn many_of(cache: &Cache, origin: &[u8]) -> Label {
     cache.label(&[b"many", origin].concat())
 }
 
-/// What was purged, for people and programs.
+/// The report of a purge, for people and programs.
 pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect) -> Bytes {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let origin = |target: &Target| {

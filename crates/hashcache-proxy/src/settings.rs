@@ -1,7 +1,6 @@
-//! What an operator asked for, parsed and checked; made by `hashcache-cli`, read by every module
-//! here.
+//! The operator's settings, parsed and checked; made by `hashcache-cli`, read by every module here.
 //!
-//! Invariant: a `Settings` that exists is consistent; nothing here is a raw string of the user's.
+//! Invariant: a `Settings` is consistent, and no field is a raw string from the user.
 
 use std::fmt;
 use std::net::{AddrParseError, SocketAddr};
@@ -26,8 +25,8 @@ pub enum Mode {
     Accelerate {
         /// Scheme and authority of the origin.
         origin: hashcache_http::Origin,
-        /// The names it goes by: whoever asks for another host gets 421. Empty: any will do, for
-        /// there is one site, and the cache key names the site and not the host.
+        /// Names of the site; requests for other hosts get 421. Empty: any name is accepted,
+        /// because there is one site, and the cache key names the site and not the host.
         hosts: Vec<hashcache_http::Host>,
     },
 }
@@ -37,18 +36,18 @@ pub enum Mode {
 pub struct Listen {
     /// The address.
     pub address: SocketAddr,
-    /// What is spoken there; `None`: TLS where there are certificates, else HTTP/1.1 in the clear.
+    /// The protocol; `None`: TLS if there are certificates, else plain HTTP/1.1.
     pub speaks: Option<Speaks>,
 }
 
-/// What is spoken on a listener.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
-    /// HTTP/1.1 in the clear.
+    /// Plain HTTP/1.1.
     Http,
-    /// The same, and HTTP/2 with clients that begin with its preface (RFC 9113, section 3.3).
+    /// Plain HTTP/1.1, and HTTP/2 for clients that send its preface (RFC 9113, section 3.3).
     H2c,
-    /// TLS, within it HTTP/2 or HTTP/1.1 as ALPN says.
+    /// TLS with HTTP/2 or HTTP/1.1, chosen by ALPN.
     Tls,
 }
 
@@ -93,14 +92,14 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Where the access log goes.
+/// The destination of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessLog {
     /// No access log.
     None,
     /// Standard output.
     Stdout,
-    /// Appended to this file, which is opened anew on `SIGUSR1` and `SIGHUP`.
+    /// Appended to this file, which is reopened on `SIGUSR1` and `SIGHUP`.
     File(PathBuf),
 }
 
@@ -114,7 +113,7 @@ impl fmt::Display for AccessLog {
     }
 }
 
-/// The form of a line of the access log.
+/// The format of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Squid's native format.
@@ -126,126 +125,126 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the members of a group have in common: what is written and read together.
+/// Which responses form a group that is written and read together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
-    /// A page of one client, by `Referer`.
+    /// The page of one client, by `Referer`.
     #[default]
     Page,
-    /// The origin, whoever asked (Foxy, section 2.2.3).
+    /// The origin, for all clients (Foxy, section 2.2.3).
     Origin,
 }
 
-/// What browsers do that were configured by `/proxy.pac`, when this proxy does not answer.
+/// What browsers that use `/proxy.pac` do while this proxy does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fail {
-    /// They go without it.
+    /// They connect directly.
     #[default]
     Open,
-    /// They go nowhere.
+    /// They do not connect.
     Closed,
 }
 
-/// How long a request waits for the response head of the same request that is under way already
-/// (collapsed forwarding).
+/// How long a request waits for the response head of another request's fetch (collapsed
+/// forwarding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CollapseWait {
     /// As long as the fetch may take to its first byte (`limits.first_byte_time`): on a slow or
-    /// distant line a second fetch costs more than any wait saves.
+    /// distant line a second fetch costs more than the wait saves.
     #[default]
     Satellite,
-    /// Twice the origin's usual time to the first byte, 200 ms to 5 s, and a second for an origin
-    /// not met before: where origins are near, one that takes longer is better asked anew.
+    /// Twice the origin's usual time to the first byte, between 200 ms and 5 s; one second for an
+    /// unknown origin. If origins are near, a slow one is better asked again.
     Lan,
     /// At most this long.
     Within(Duration),
 }
 
-/// Everything the proxy can be told.
+/// All settings of the proxy.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Forward or accelerate; one mode for all of `listen`.
     pub mode: Mode,
     /// Addresses to accept clients on.
     pub listen: Vec<Listen>,
-    /// Certificates to show to clients, with their keys; the first is for whoever names no other.
+    /// Certificates for clients, with their keys; the first is for clients that name no other host.
     pub tls: Vec<CertificateFiles>,
-    /// Where metrics and health are served, if anywhere.
+    /// The address of the admin listener, if any.
     pub admin: Option<SocketAddr>,
     /// Name of this proxy in `Via`, `Cache-Status` and `Proxy-Status`.
     pub name: String,
-    /// Under which URL clients reach this proxy, if that cannot be told by their requests: it
-    /// stands behind a forwarded port, or by a name of its own.
+    /// The URL under which clients reach this proxy, if their requests do not show it: the proxy is
+    /// behind a forwarded port, or has a name of its own.
     pub public_url: Option<hashcache_http::Origin>,
     /// Registries under paths of this proxy.
     pub mirrors: Vec<Mirror>,
-    /// Whose TLS ends here, and by which authority; none: nobody's.
+    /// Interception: the hosts and the certificate authority; none: off.
     pub intercept: Option<Intercept>,
-    /// What `/proxy.pac` says of the time when this proxy is gone.
+    /// What `/proxy.pac` tells browsers to do while this proxy does not answer.
     pub fail: Fail,
     /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
     pub allow_client: Vec<Prefix>,
-    /// Clients that may purge. None: this machine on forward listeners, nobody in front of a site.
+    /// Clients that may purge. None: this machine on forward listeners, no client in front of a
+    /// site.
     pub allow_purge: Vec<Prefix>,
-    /// The file with the token that the admin listener wants for what changes anything, if it is to
-    /// change anything.
+    /// The token file of the admin listener. Without it the admin listener changes nothing.
     pub admin_token_file: Option<PathBuf>,
     /// Destinations allowed although they would be refused by default.
     pub allow_destination: Vec<Prefix>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
-    /// Files with certificates of authorities to be believed beside those of the platform.
+    /// Certificates of authorities to trust in addition to the platform's.
     pub upstream_ca: Vec<PathBuf>,
     /// Prefixes of a NAT64 translator, beside the well-known one.
     pub nat64_prefix: Vec<Nat64>,
-    /// Ports `CONNECT` may go to.
+    /// Ports that `CONNECT` may use.
     pub allow_connect_port: Vec<ConnectPort>,
-    /// Ports at which clients may ask for resources of their own choice.
+    /// Ports of resources that clients may request from origins of their own choice.
     pub allow_port: Vec<ConnectPort>,
-    /// Where the access log goes.
+    /// The destination of the access log.
     pub access_log: AccessLog,
-    /// How its lines look.
+    /// The format of the access log.
     pub log_format: LogFormat,
     /// Whether query strings are left out of the access log.
     pub log_strip_query: bool,
     /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
     pub log_anonymize: bool,
-    /// What is told to the engine to be of one group.
+    /// Which responses form a group in the engine.
     pub group_by: GroupBy,
-    /// Freshness rules, shipped ones included unless turned off.
+    /// Freshness rules, including the shipped ones unless turned off.
     pub rules: hashcache_http::Rules,
-    /// What a client's reload does to a fresh response.
+    /// The effect of a client's reload on a fresh response.
     pub client_reload: hashcache_http::ClientReload,
     /// What a response that sets a cookie needs in order to be stored.
     pub set_cookie: hashcache_http::SetCookie,
-    /// How long a request waits for the same one that is under way.
+    /// How long a request waits for another request's fetch of the same key.
     pub collapse_wait: CollapseWait,
-    /// Lifetime of 404 and 410 that state none.
+    /// Freshness lifetime of 404 and 410 responses that state none.
     pub negative_lifetime: hashcache_http::Seconds,
-    /// Time for which an origin that could not be reached is not tried again; doubles each time, up
-    /// to five minutes. Zero: it is always tried.
+    /// How long an unreachable origin is not tried again; doubles each time, up to five minutes.
+    /// Zero: it is always tried.
     pub unreachable_lifetime: Duration,
-    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    /// Whether a heuristic lifetime doubles each time a validation confirms the response.
     pub adaptive_lifetime: bool,
-    /// Largest object to be stored, bytes.
+    /// Largest object to store, bytes.
     pub max_object_size: u64,
     /// Number of runtimes (one thread each) that serve clients.
     pub workers: usize,
-    /// Bounds on what one client or origin may take.
+    /// Limits on the resources of clients and origins.
     pub limits: Limits,
 }
 
-/// Where the process keeps what it must know after a restart, beside what is in its store.
+/// The state files of the process, apart from its store.
 #[derive(Clone, Debug, Default)]
 pub struct StateFiles {
-    /// The latest time known.
+    /// The last known time.
     pub clock: Option<PathBuf>,
-    /// Hosts whose certificates were found good.
+    /// Recently verified hosts.
     pub verified: Option<PathBuf>,
 }
 
 impl Settings {
-    /// What is spoken on `listen`.
+    /// The protocol on `listen`.
     pub fn speaks(&self, listen: &Listen) -> Speaks {
         let usual = match self.tls.is_empty() {
             true => Speaks::Http,

@@ -1,14 +1,15 @@
-//! What one client may take of what all clients need: memory and unfinished request heads here,
-//! connections to origins in `upstream/limit`.
+//! Limits on one client's share of common resources: memory and unfinished request heads here,
+//! connections to origins in `upstream/permits`.
 //!
-//! `server` makes an [`Allowance`] for each accepted connection; `wire` takes memory through it and
-//! registers heads that are not complete; `request` hands the [`Share`] on to `upstream`.
+//! `server` makes an [`Allowance`] for each accepted connection. `wire` reserves memory through it
+//! and registers unfinished heads. `request` hands the [`Share`] on to `upstream`.
 //!
 //! Invariants: the connections of one [`Network`] never hold more memory than `client_share` of the
-//! budget. Unfinished heads together hold no more than half of the budget: beyond that the
-//! client with the most of them loses its oldest, so slow heads cannot shut out quick ones.
-//! Cost: one lock when a connection is accepted and when a head begins or ends, one atomic
-//! operation beside each reservation.
+//! budget. All unfinished heads together hold at most half of the budget: beyond that the client
+//! with the most bytes of them loses its oldest one, so that slow heads cannot shut out other
+//! clients.
+//! Cost: one lock when a connection is accepted and when a head begins or ends; one atomic
+//! operation per reservation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,8 +20,7 @@ use hashcache::{Cache, Reservation};
 use hashcache_http::client_tag;
 use tokio::sync::Notify;
 
-/// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits, which is the least
-/// that one subscriber gets.
+/// One client: an IPv4 address, or an IPv6 /64, the smallest network that a subscriber gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Network(IpAddr);
 
@@ -37,7 +37,7 @@ impl Network {
 }
 
 impl Network {
-    /// What tells it apart from others in a table of variants.
+    /// Distinguishes clients in a variant table.
     pub(crate) fn tag(self, nonce: u64) -> u8 {
         match self.0 {
             IpAddr::V4(address) => client_tag(nonce, &address.octets()),
@@ -49,10 +49,10 @@ impl Network {
 /// The shares of all clients; one for the process.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Bytes that one client may hold.
+    /// Maximum memory of one client, bytes.
     memory_max: u64,
     clients: Mutex<HashMap<Network, Weak<ClientUsage>>>,
-    /// Bytes of unfinished heads, in all.
+    /// Maximum memory of all unfinished heads, bytes.
     heads_max: u64,
     heads: Mutex<UnfinishedHeads>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Shares {
 struct ClientUsage {
     network: Network,
     memory: AtomicU64,
-    /// What of `memory` is content read from disk.
+    /// The part of `memory` that is content read from disk.
     reading: AtomicU64,
     shares: Arc<Shares>,
 }
@@ -69,7 +69,7 @@ struct ClientUsage {
 impl Drop for ClientUsage {
     fn drop(&mut self) {
         let mut clients = lock(&self.shares.clients);
-        // A client that came back meanwhile has a new entry.
+        // The client may have connected again meanwhile; then the entry is a new one.
         let gone = |client: &Weak<ClientUsage>| client.strong_count() == 0;
         if clients.get(&self.network).is_some_and(gone) {
             clients.remove(&self.network);
@@ -78,7 +78,7 @@ impl Drop for ClientUsage {
 }
 
 impl Shares {
-    /// Each client may hold so many percent of `budget` bytes.
+    /// Each client may hold `client_percent` of `budget` bytes.
     pub(crate) fn new(budget: u64, client_percent: u8) -> Arc<Self> {
         Arc::new(Self {
             memory_max: budget.saturating_mul(client_percent.into()) / 100,
@@ -115,8 +115,8 @@ impl Share {
         self.0.network
     }
 
-    /// Gives up the oldest unfinished head of the client that has most of them; false if there is
-    /// none.
+    /// Gives up the oldest unfinished head of the client with the most bytes of them; false if
+    /// there is none.
     pub(crate) fn give_up_head(&self) -> bool {
         lock(&self.0.shares.heads).give_up_one()
     }
@@ -126,7 +126,7 @@ impl Share {
         self.0.memory.load(Ordering::Relaxed) <= self.0.shares.memory_max / 4
     }
 
-    /// Takes so much of the share; `None` beyond it.
+    /// Takes `bytes` of the share; `None` if too little is left.
     pub(crate) fn take(&self, bytes: u64) -> Option<ShareGuard> {
         add_within(&self.0.memory, bytes, self.0.shares.memory_max).then(|| ShareGuard {
             share: self.clone(),
@@ -134,9 +134,9 @@ impl Share {
         })
     }
 
-    /// The same for content that is read from disk. The engine reads out of what transfers leave
-    /// free, a quarter of the budget; half of a share, an eighth of the budget, is the most that
-    /// one client gets of that. One read it gets in any case.
+    /// The same for content that is read from disk. The engine reads into memory that transfers
+    /// leave free, a quarter of the budget. One client gets at most half of its share for reads, an
+    /// eighth of the budget, but always one read.
     pub(crate) fn take_for_reading(&self, bytes: u64) -> Option<ReadingGuard> {
         let most = self.0.shares.memory_max / READING_PART;
         let reading = &self.0.reading;
@@ -156,15 +156,15 @@ impl Share {
         })
     }
 
-    /// Whether there is room for `bytes` and, beside them, for content to be sent: streams and
-    /// their like must not take all of the share.
+    /// Whether there is room for `bytes` and for content to be sent besides: streams must not use
+    /// up all of the share.
     pub(crate) fn has_room_beside_content(&self, bytes: u64) -> bool {
         let content = PIECE_BYTES.max(self.0.shares.memory_max / CONTENT_PART);
         self.take(bytes.saturating_add(content)).is_some()
     }
 }
 
-/// Adds `bytes` to what is taken unless that goes beyond `most`.
+/// Adds `bytes` to `taken`, unless the sum exceeds `most`.
 fn add_within(taken: &AtomicU64, bytes: u64, most: u64) -> bool {
     let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
     taken
@@ -172,9 +172,9 @@ fn add_within(taken: &AtomicU64, bytes: u64, most: u64) -> bool {
         .is_ok()
 }
 
-/// Memory for a transfer that `client` began, which others may share, so that it is not charged to
-/// the client. First out of what transfers may take; a client that holds little of its share, or a
-/// transfer of the proxy's own, may have what those leave free.
+/// Memory for a transfer that `client` began. Others may share the transfer, so it is not charged
+/// to the client. It is taken from the memory for transfers; if that is used up, a client that
+/// holds little of its share, or the proxy itself, may use memory that transfers leave free.
 pub(crate) fn reserve_for(
     client: Option<&Share>,
     cache: &Cache,
@@ -185,7 +185,7 @@ pub(crate) fn reserve_for(
     cache.reserve_bulk(bytes).or_else(free)
 }
 
-/// Part of a share, until dropped.
+/// A part of a share; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ShareGuard {
     share: Share,
@@ -198,7 +198,7 @@ impl Drop for ShareGuard {
     }
 }
 
-/// Part of a share that is content read from disk, until dropped.
+/// A part of a share for content read from disk; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct ReadingGuard {
     _taken: ShareGuard,
@@ -218,7 +218,7 @@ impl Drop for ReadingCount {
     }
 }
 
-/// What one connection may take.
+/// The resources that one connection may use.
 #[derive(Clone)]
 pub(crate) struct Allowance {
     share: Share,
@@ -226,11 +226,11 @@ pub(crate) struct Allowance {
     given_up: Arc<GivenUp>,
 }
 
-/// Tells a connection that it is given up.
+/// Notifies a connection that its head was given up.
 #[derive(Debug, Default)]
 struct GivenUp(Notify);
 
-/// Memory set aside for a client, out of the budget and out of its share.
+/// Memory reserved for a client, from the budget and from its share.
 #[derive(Debug)]
 pub(crate) struct ShareReservation {
     memory: Reservation,
@@ -238,7 +238,7 @@ pub(crate) struct ShareReservation {
 }
 
 impl ShareReservation {
-    /// Takes over what `other` holds.
+    /// Merges the reservation `other` into this one.
     pub(crate) fn join(&mut self, other: Self) {
         self.memory.join(other.memory);
         self.taken.extend(other.taken);
@@ -254,7 +254,7 @@ impl Allowance {
         }
     }
 
-    /// An allowance of all there is, for tests.
+    /// An allowance without limits, for tests.
     #[cfg(test)]
     pub(crate) fn unbounded(cache: &Cache) -> Self {
         let shares = Shares::new(cache.stats().memory_limit_bytes * 2, 100);
@@ -265,8 +265,8 @@ impl Allowance {
         &self.share
     }
 
-    /// [`Cache::reserve`] within the client's share. A client that holds much already gets no more
-    /// than transfers may take: what they leave free is for other clients.
+    /// [`Cache::reserve`] within the client's share. A client that holds much already may only use
+    /// the memory for transfers; the rest is for other clients.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<ShareReservation> {
         let holds_little = self.share.holds_little();
         self.within_share(bytes, |cache| match holds_little {
@@ -295,8 +295,8 @@ impl Allowance {
         Some(ShareReservation { memory, taken })
     }
 
-    /// Registers a head that is not complete, for a connection that holds `bytes` with it. May give
-    /// up another one's, or this one.
+    /// Registers an unfinished head of a connection that holds `bytes`. May give up another head,
+    /// or this one.
     pub(crate) fn begin_head(&self, bytes: u64) -> UnfinishedHead {
         let shares = &self.share.0.shares;
         let network = self.share.network();
@@ -310,13 +310,14 @@ impl Allowance {
         }
     }
 
-    /// Resolves when the connection is to make room for others.
+    /// Resolves when the connection must close to make room for others.
     pub(crate) async fn given_up(&self) {
         self.given_up.0.notified().await;
     }
 }
 
-/// A head in the register, until it is complete and this is dropped.
+/// An unfinished head in the register; removed when dropped, at the latest when the head is
+/// complete.
 #[derive(Debug)]
 pub(crate) struct UnfinishedHead {
     share: Share,
@@ -325,7 +326,7 @@ pub(crate) struct UnfinishedHead {
 }
 
 impl UnfinishedHead {
-    /// What the register knows its connection to hold.
+    /// The bytes that the register counts for the connection.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -383,7 +384,7 @@ impl UnfinishedHeads {
         });
         let given_up = oldest.and_then(|(network, number)| self.leave(network, number));
         if let Some(given_up) = &given_up {
-            // Remembered if its connection does not wait for it at this moment.
+            // `notify_one` is remembered if the connection is not waiting at this moment.
             given_up.0.notify_one();
         }
         given_up.is_some()
@@ -394,14 +395,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The largest piece of an answer that lies in memory: a page of the store.
+/// The largest buffer of response content: a page of the store.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
-/// Content read from disk may take one part in so many of a share.
+/// Content read from disk may take 1/`READING_PART` of a share.
 const READING_PART: u64 = 2;
-/// What streams leave to content is one part in so many of a share: 1 MiB of 16, four spans.
+/// Streams leave 1/`CONTENT_PART` of a share to content: 1 MiB of 16, four spans.
 const CONTENT_PART: u64 = 16;
 
-/// Unfinished heads may hold one part in so many of the budget.
+/// Unfinished heads may hold 1/`HEADS_PART` of the budget.
 const HEADS_PART: u64 = 2;
 
 #[cfg(test)]

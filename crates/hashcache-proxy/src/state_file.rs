@@ -1,9 +1,9 @@
-//! Small files beside the cache, which hold what a restart should know.
+//! Small state files beside the cache, which a restart reads.
 //!
-//! Called by `clock` and `intercept/verified`; `admin/purge` opens the token's file by it too.
+//! Called by `clock` and `upstream/verified_hosts`; `admin/purge` opens the token file with it too.
 //!
-//! Invariant: such a file is replaced as a whole or not at all, and none but its owner reads it:
-//! where people have been is nobody else's business. Cost: a file made, synced and renamed.
+//! Invariant: a file is replaced as a whole or not at all, and only its owner can read it: it shows
+//! which sites people have used. Cost: one file made, synced and renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Whether the last part of a path may be a link.
+/// Whether the last component of a path may be a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// An operator may have named one.
+    /// Allowed: an operator may have chosen a link.
     Followed,
-    /// We make none.
+    /// Refused: the proxy makes none.
     Refused,
 }
 
-/// Opens a regular file for reading, and nothing else. It never waits: opening a pipe would, until
-/// somebody writes to it, and a start would hang.
+/// Opens a regular file for reading, and no other kind. It never blocks: opening a pipe would block
+/// the start until a process writes to it.
 pub(crate) fn open_regular(path: &Path, link: Link) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK;
     if link == Link::Refused {
@@ -33,21 +33,21 @@ pub(crate) fn open_regular(path: &Path, link: Link) -> io::Result<File> {
         .read(true)
         .custom_flags(flags)
         .open(path)?;
-    // Of the open file: what lies at the path may be another one by now.
+    // Checked on the open file: the path may name another file by now.
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::other("not a regular file")),
     }
 }
 
-/// Puts `bytes` in the place of the file at `path`.
+/// Replaces the file at `path` by one that contains `bytes`.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // The whole name stays in front: with another ending it could be some other file's, the cache's
-    // even.
+    // The suffix is appended to the whole name: replacing the extension could yield the name of
+    // another file, even the cache's.
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let fresh = PathBuf::from(fresh);
-    // What a kill left of it here; or a link, which would lead to a file that is not ours.
+    // Left by a killed process; or a link, which may point to a file that is not ours.
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -85,7 +85,7 @@ mod tests {
             }
         });
         for expected in [[true; 2], [false; 2], [false; 2], [false, true]] {
-            // It would wait for ever; a minute is that on any machine.
+            // It would block for ever; on any machine a minute is enough to tell.
             let opened = told.recv_timeout(std::time::Duration::from_mins(1));
             assert_eq!(opened, Ok(expected));
         }

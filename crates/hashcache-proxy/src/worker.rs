@@ -1,8 +1,10 @@
-//! What a core has: its own connections to origins, its end of the log, and what all cores share.
+//! The state of one core: its connections to origins, its access log buffer, and the state that all
+//! cores share.
 //!
-//! Made by `server`, one a runtime; `request` and `fetch` find everything they need here.
+//! Made by `server`, one per runtime; used by `request` and `fetch`.
 //!
-//! Invariant: what a reload may change lies in [`LiveSettings`] and is read anew by each request.
+//! Invariant: settings that a reload may change are in [`LiveSettings`], and each request reads
+//! them anew.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -35,17 +37,17 @@ use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::wire::Ending;
 
-/// What all cores share and no reload changes.
+/// State that all cores share and no reload changes.
 pub(crate) struct Common {
     pub(crate) mode: Mode,
-    /// In Cache-Status and Proxy-Status.
+    /// The proxy's name in Cache-Status and Proxy-Status.
     pub(crate) name: Pseudonym,
-    /// In Via, by which we know our own requests when they come back.
+    /// The proxy's name in Via, which identifies requests that have already passed through it.
     pub(crate) via: Pseudonym,
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
-    /// What is known of hosts and clients whose TLS may end here.
+    /// Results of earlier interceptions, by host and client.
     pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) purger: Purger,
@@ -56,9 +58,9 @@ pub(crate) struct Common {
     pub(crate) live: ArcSwap<LiveSettings>,
 }
 
-/// What a reload changes.
+/// Settings that a reload changes.
 pub(crate) struct LiveSettings {
-    /// Counts reloads.
+    /// Number of reloads.
     pub(crate) generation: u64,
     pub(crate) store: StoreOptions,
     pub(crate) reuse: ReuseOptions,
@@ -69,19 +71,20 @@ pub(crate) struct LiveSettings {
     pub(crate) public_url: Option<Origin>,
     pub(crate) mirrors: Mirrors,
     pub(crate) fail: Fail,
-    /// How long a request waits for the same one that is under way.
+    /// How long a request waits for another request's fetch of the same key.
     pub(crate) collapse_wait: CollapseWait,
-    /// Clients that may purge; see [`Common::may_purge`] for none.
+    /// Clients that may purge; for an empty list see [`Common::may_purge`].
     pub(crate) allow_purge: Vec<Prefix>,
     pub(crate) upstream: upstream::UpstreamShared,
-    /// What is shown to clients that speak TLS.
+    /// Certificates for clients that connect with TLS.
     pub(crate) identity: Option<Identity>,
-    /// Who ends TLS that is for others.
+    /// Ends TLS of intercepted hosts.
     pub(crate) intercept: Option<Arc<Interceptor>>,
 }
 
 impl LiveSettings {
-    /// What `settings` say, with connections bounded by the counters of `upstream`.
+    /// The parts of `settings` that can be reloaded; connections stay bounded by the counters of
+    /// `upstream`.
     pub(crate) fn new(
         settings: &Settings,
         generation: u64,
@@ -104,7 +107,8 @@ impl LiveSettings {
                 set_cookie: settings.set_cookie,
                 targets: match settings.mode {
                     Mode::Forward => Vec::new(),
-                    // The origin has put us there.
+                    // In front of a site the proxy acts for the origin, so CDN-Cache-Control
+                    // applies to it.
                     Mode::Accelerate { .. } => vec![CDN_CACHE_CONTROL],
                 },
                 ..StoreOptions::default()
@@ -133,7 +137,7 @@ impl LiveSettings {
 }
 
 impl Worker {
-    /// How long a request to `origin` waits for the same one that is under way.
+    /// How long a request to `origin` waits for another request's fetch of the same key.
     pub(crate) fn wait_time(&self, origin: &Authority) -> Duration {
         let (collapse, wait) = (&self.common.collapse, self.common.live().collapse_wait);
         collapse.wait_time(&origin.to_string(), wait, self.limits.first_byte_time)
@@ -149,8 +153,8 @@ impl Common {
         UnixTime(self.clock.now().seconds())
     }
 
-    /// Whether this client may purge in `space`: as the operator says; if nothing is said, from
-    /// this machine, but not in front of a site.
+    /// Whether this client may purge in `space`: by the operator's list; if that is empty, only
+    /// clients on this machine, and none in front of a site.
     pub(crate) fn may_purge(&self, client: IpAddr, space: Space) -> bool {
         let client = client.to_canonical();
         let live = self.live();
@@ -160,7 +164,7 @@ impl Common {
         }
     }
 
-    /// Under which part of the key space the resources of this process lie.
+    /// The key space of this process's resources.
     pub(crate) fn space(&self) -> Space {
         Self::space_of(&self.mode)
     }
@@ -173,7 +177,7 @@ impl Common {
         }
     }
 
-    /// The origin we stand in front of, if we do.
+    /// The origin of the accelerated site; `None` for a forward proxy.
     pub(crate) fn accelerated(&self) -> Option<&Origin> {
         match &self.mode {
             Mode::Forward => None,
@@ -181,7 +185,7 @@ impl Common {
         }
     }
 
-    /// Whether the site we stand in front of goes by this name.
+    /// Whether `host` is a name of the accelerated site.
     pub(crate) fn is_site(&self, host: &Host) -> bool {
         match &self.mode {
             Mode::Forward => false,
@@ -189,7 +193,7 @@ impl Common {
         }
     }
 
-    /// Whether `authority` is where figures are served, which are not for all who use a proxy.
+    /// Whether `authority` is the admin listener, which is not for all clients of the proxy.
     pub(crate) fn is_admin(&self, authority: &Authority) -> bool {
         let Some(admin) = self.admin else {
             return false;
@@ -197,7 +201,7 @@ impl Common {
         authority.port == admin.port() && self.is_host(&authority.host)
     }
 
-    /// Whether a request to `authority` is one to this proxy itself, not to be forwarded.
+    /// Whether a request to `authority` is for this proxy itself, so it must not be forwarded.
     pub(crate) fn is_us(&self, authority: &Authority) -> bool {
         if self.is_public(authority) {
             return true;
@@ -206,12 +210,12 @@ impl Common {
         ports.any(|port| port == authority.port) && self.is_host(&authority.host)
     }
 
-    /// Whether this is what the operator says clients know us by.
+    /// Whether this is the public URL that the operator configured.
     fn is_public(&self, authority: &Authority) -> bool {
         let live = self.live();
         live.public_url.as_ref().is_some_and(|url| {
             let Authority { host, port } = &url.authority;
-            // Who ends TLS before us passes on a Host without a port, meaning that of https.
+            // A TLS terminator in front of us sends Host without a port when it means port 443.
             let is_port = authority.port == *port
                 || (authority.port == Scheme::Http.default_port()
                     && *port == url.scheme.default_port());
@@ -219,7 +223,7 @@ impl Common {
         })
     }
 
-    /// Under which URL a client reaches us whose request names `authority`, one of ours.
+    /// The URL of this proxy for a client whose request names `authority`, one of ours.
     pub(crate) fn base(&self, authority: &Authority) -> Origin {
         let public = self.live().public_url.clone();
         public.unwrap_or_else(|| Origin {
@@ -228,7 +232,7 @@ impl Common {
         })
     }
 
-    /// Whether this is the machine we run on.
+    /// Whether `host` is this machine.
     fn is_host(&self, host: &Host) -> bool {
         match host {
             Host::Name(name) => {
@@ -242,12 +246,12 @@ impl Common {
 
     fn is_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        // All of 127/8 leads here, and so does 0.0.0.0, though no interface has them.
+        // All of 127/8 and 0.0.0.0 reach this machine although no interface has these addresses.
         address.is_loopback() || address.is_unspecified() || self.own.holds(address)
     }
 }
 
-/// What one core has.
+/// The state of one core.
 pub(crate) struct Worker {
     pub(crate) common: Arc<Common>,
     pub(crate) cache: Cache,
@@ -296,7 +300,7 @@ impl Worker {
         Rc::clone(&upstream.1)
     }
 
-    /// Counts the limit that ended a connection, if one did.
+    /// Counts the limit that ended a connection, if a limit did.
     pub(crate) fn count_ending(&self, ending: Ending) {
         let metrics = &self.metrics;
         match ending {
@@ -309,7 +313,7 @@ impl Worker {
         }
     }
 
-    /// The authority of `target` as it stands in a Host field.
+    /// The authority of `target` in the form of a Host field.
     pub(crate) fn host_field(target: &Target) -> String {
         target.authority.display(target.scheme).to_string()
     }

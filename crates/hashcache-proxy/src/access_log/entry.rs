@@ -1,8 +1,9 @@
-//! What the log knows about a request, and the words for how it was answered.
+//! Log entries, and the words for outcomes.
 //!
-//! Made by `request` and `tunnel` when the last byte has gone, read by `format` and `metrics`.
+//! Made by `log_entry` when the last byte was sent, read by `format` and `metrics`.
 //!
-//! Invariant: `Outcome::row` is the one table from our words to those of Squid and to the tallies.
+//! Invariant: `Outcome::row` is the only table from our outcomes to Squid's words and to the
+//! classes of `/stats`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,31 +15,31 @@ use crate::clock::UnixMillis;
 
 /// One request or one tunnel, at its end.
 ///
-/// A tunnel that stays open has an entry every five minutes too; each tells what passed since the
-/// entry before, so that sums over lines are right.
+/// An open tunnel writes an entry every five minutes too. Each covers the traffic since the
+/// previous entry, so sums over lines are correct.
 #[derive(Clone, Debug)]
 pub(crate) struct LogEntry<'a> {
-    /// When the request's first byte came.
+    /// The time at which the request's first byte arrived.
     pub(crate) start: UnixMillis,
     /// From then to the last byte sent.
     pub(crate) duration: Duration,
     /// From then to the first byte sent.
     pub(crate) first_byte: Option<Duration>,
-    /// Who asked.
+    /// The client's address.
     pub(crate) client: SocketAddr,
-    /// The method as it came.
+    /// The method as received.
     pub(crate) method: &'a str,
     /// `http` or `https`.
     pub(crate) scheme: &'a str,
-    /// Host and port asked for; empty where the head was refused before they were known.
+    /// The requested host and port; empty if the head was refused before they were known.
     pub(crate) authority: &'a str,
-    /// Path and query; of a refused request the target as it came; empty for `CONNECT`.
+    /// Path and query; of a refused request the target as received; empty for `CONNECT`.
     pub(crate) path: &'a str,
     /// The client's version of HTTP.
     pub(crate) version: Version,
     /// The status sent, 0 if none was.
     pub(crate) status: u16,
-    /// How it was answered.
+    /// The outcome.
     pub(crate) outcome: Outcome,
     /// Whether the client left before the end.
     pub(crate) aborted: bool,
@@ -46,27 +47,27 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) client_bytes: u64,
     /// Bytes received from upstream for this request, heads included.
     pub(crate) origin_bytes: u64,
-    /// Where we connected to.
+    /// The address of the upstream.
     pub(crate) upstream: Option<SocketAddr>,
-    /// The parent or sibling that was asked instead of the origin.
+    /// The parent or sibling that was used instead of the origin.
     pub(crate) peer: Option<&'a str>,
-    /// `Failure::slug` of what went wrong.
+    /// `Failure::slug` of the failure.
     pub(crate) error: Option<&'static str>,
     /// The number that is also on the error page.
     pub(crate) request_id: RequestId,
-    /// As it came.
+    /// As received.
     pub(crate) user_agent: Option<&'a [u8]>,
-    /// As it came.
+    /// As received.
     pub(crate) referer: Option<&'a [u8]>,
     /// Of the response.
     pub(crate) content_type: Option<&'a [u8]>,
 }
 
 impl LogEntry<'_> {
-    /// In which of the six tallies this request is counted, if in any.
+    /// The class in which this request is counted, if any.
     pub(crate) fn class(&self) -> Option<OutcomeClass> {
         let class = self.outcome.row().class;
-        // A stale response served instead of an error is a hit all the same: the client is served.
+        // A stale response served instead of an error is a hit: the client is served.
         match (self.error, class) {
             (Some(_), Some(OutcomeClass::Hit)) => class,
             (Some(_), _) if !self.outcome.is_connection() => Some(OutcomeClass::Error),
@@ -80,7 +81,7 @@ impl LogEntry<'_> {
 pub(crate) struct RequestId(pub(crate) u64);
 
 impl RequestId {
-    /// A new one; told apart from others, not hard to guess.
+    /// A new number; unique, but not hard to guess.
     pub(crate) fn fresh() -> Self {
         Self(fastrand::u64(..))
     }
@@ -105,7 +106,7 @@ pub(crate) enum Outcome {
     StaleHit,
     /// `hit` on a stale response, because the origin failed.
     StaleIfError,
-    /// `fwd=stale; fwd-status=304`: the stored response is good again.
+    /// `fwd=stale; fwd-status=304`: the stored response was validated.
     Revalidated,
     /// `collapsed`: another request's fetch served this one.
     Collapsed,
@@ -125,34 +126,34 @@ pub(crate) enum Outcome {
     Partial,
     /// A tunnel.
     Tunnel,
-    /// A CONNECT whose TLS ended here.
+    /// An intercepted CONNECT.
     Intercepted,
-    /// Refused by a list of ours.
+    /// Refused by an access rule.
     Denied,
-    /// Answered by ourselves: own pages, refused heads.
+    /// Answered by the proxy itself: own pages, refused heads.
     Own,
     /// A purge that was made.
     Purge,
 }
 
-/// The six tallies of `/stats`.
+/// The six classes of `/stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutcomeClass {
-    /// Nothing was fetched.
+    /// Served from the store.
     Hit,
-    /// It was fetched, in whole or in part.
+    /// Fetched, in whole or in part.
     Miss,
-    /// The origin said that the stored response is still good.
+    /// Validated by the origin.
     Revalidated,
-    /// Another request's fetch served it.
+    /// Served by another request's fetch.
     Collapsed,
-    /// It cannot be stored.
+    /// Not cacheable.
     Bypass,
-    /// It was not answered as asked.
+    /// Failed or refused.
     Error,
 }
 
-/// What an outcome is called elsewhere.
+/// The names of an outcome.
 pub(super) struct OutcomeWords {
     /// In JSON.
     pub(super) word: &'static str,
@@ -163,7 +164,7 @@ pub(super) struct OutcomeWords {
 }
 
 impl Outcome {
-    /// Whether this is about a connection, and what is asked on it counts for itself.
+    /// Whether this is about a connection, whose requests are counted separately.
     fn is_connection(self) -> bool {
         matches!(self, Self::Tunnel | Self::Intercepted)
     }

@@ -1,13 +1,13 @@
-//! What strangers wrote, made fit for a line: no byte of theirs ends a line, a field or a quote.
+//! Escapes clients' bytes for a log line: none of them can end a line, a field or a quote.
 //!
-//! Called by `format` alone. Runs of harmless bytes are copied whole.
+//! Called by `format` alone. Runs of harmless bytes are copied at once.
 //!
-//! Invariant: the output holds no control character and nothing but ASCII.
+//! Invariant: the output is ASCII without control characters.
 
 /// How a field is quoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quoting {
-    /// Percent-encoded, for fields between spaces.
+    /// Percent-encoding, for fields between spaces.
     Url,
     /// With backslashes, as Apache does within quotes.
     Quoted,
@@ -15,7 +15,7 @@ pub(super) enum Quoting {
     Json,
 }
 
-/// Appends `bytes`, at most `bound` of them and then an ellipsis.
+/// Appends at most `bound` of `bytes`, and an ellipsis if there are more.
 pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Quoting, bound: usize) {
     let cut = &bytes[..bytes.len().min(bound)];
     let mut rest = cut;
@@ -29,8 +29,8 @@ pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Quoting, bound: usi
     }
 }
 
-/// Where the first byte stands that is not plain. Eight by eight and without branches, which the
-/// compiler turns into vector instructions: most fields have no such byte.
+/// The position of the first byte that needs escaping. Eight at a time and without branches, which
+/// the compiler turns into vector instructions: most fields have no such byte.
 fn first_other(bytes: &[u8], escape: Quoting) -> Option<usize> {
     let (eights, _) = bytes.as_chunks::<8>();
     let plain = eights
@@ -53,7 +53,7 @@ fn is_plain(byte: u8, escape: Quoting) -> bool {
     (byte >= lowest) & (byte <= b'~') & (byte != b'"') & (byte != b'\\')
 }
 
-/// Appends the first of `bytes`, which is not plain, and returns what comes after.
+/// Appends the first of `bytes`, escaped, and returns the rest.
 fn push_other<'a>(line: &mut Vec<u8>, bytes: &'a [u8], escape: Quoting) -> &'a [u8] {
     let (first, rest) = (bytes[0], &bytes[1..]);
     match escape {
@@ -63,8 +63,8 @@ fn push_other<'a>(line: &mut Vec<u8>, bytes: &'a [u8], escape: Quoting) -> &'a [
         Quoting::Json if matches!(first, b'"' | b'\\') => line.extend([b'\\', first]),
         Quoting::Json if first.is_ascii() => push_unit(line, u16::from(first)),
         Quoting::Json => {
-            // A whole character of UTF-8 as itself; any other byte as Latin-1, which old clients
-            // mean by it and which loses nothing.
+            // A UTF-8 character as it is; any other byte as Latin-1, which old clients use and
+            // which loses nothing.
             let width = match first {
                 0xc2..=0xdf => 2,
                 0xe0..=0xef => 3,
@@ -115,7 +115,7 @@ pub(super) fn without_userinfo(authority: &str) -> &str {
         .map_or(authority, |(_, host)| host)
 }
 
-/// A URL or a target in any form, in two parts between which the userinfo stood.
+/// A URL or a target in any form, as the parts before and after the userinfo.
 pub(super) fn around_userinfo(target: &[u8]) -> (&[u8], &[u8]) {
     if target.first().is_none_or(|&byte| byte == b'/') {
         return (target, &[]);
@@ -137,7 +137,7 @@ pub(super) fn around_userinfo(target: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Up to the query, its question mark included: that there was one may be told.
+/// Everything before the query, and its question mark.
 pub(super) fn without_query(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| b"?#".contains(byte));
     end.map_or(target, |at| &target[..=at])

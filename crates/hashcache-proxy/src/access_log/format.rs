@@ -1,11 +1,11 @@
-//! The three forms of a line: Squid's native one, Apache's combined one, JSON.
+//! The three log formats: Squid's native one, Apache's combined one, JSON.
 //!
-//! Called by `WorkerLog::write` under the worker's lock, so it is written for speed: numbers by
-//! `itoa`, the date made once a second, no allocation but the growth of the buffer.
+//! Called by `WorkerLog::write` under the worker's lock, so it is optimised: numbers by `itoa`, the
+//! date once a second, no allocation except to grow the buffer.
 //!
 //! Invariant: one call appends exactly one line, whatever the client sent. Squid and combined lines
-//! carry `id=` and `error=` after the fields of their format, where readers of them do not look.
-//! Times are UTC.
+//! have `id=` and `error=` after the fields of their format, where parsers ignore them. Times are
+//! UTC.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ use super::entry::{LogEntry, Outcome};
 use super::escape::{self, Quoting};
 use crate::settings::LogFormat;
 
-/// How lines look, the same for all workers.
+/// The form of the lines, equal for all workers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineStyle {
     pub(super) format: LogFormat,
@@ -26,32 +26,32 @@ pub(super) struct LineStyle {
     pub(super) client: ClientForm,
 }
 
-/// How much of a client's address is written.
+/// How much of a client's address is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientForm {
-    /// All of it, and the port where the format has a place for it.
+    /// All of it, with the port if the format has one.
     Address,
-    /// Its network alone: enough to see where load comes from, too little to name a person.
+    /// Its network only: it shows the source of load, but names no person.
     Network,
 }
 
-/// What becomes of query strings.
+/// Whether query strings are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryForm {
     Kept,
     Stripped,
 }
 
-/// How the combined format shows what was asked for: other formats have a place for the authority.
+/// The form of the target in the combined format; the other formats have a field for the authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetForm {
-    /// With scheme and authority, as clients of a forward proxy ask.
+    /// With scheme and authority, as clients of a forward proxy send it.
     Absolute,
-    /// The path alone, as clients of an origin ask.
+    /// The path alone, as clients of an origin send it.
     Path,
 }
 
-/// Makes lines; holds the date of the second it last saw.
+/// Formats lines; caches the date of the last second.
 #[derive(Debug)]
 pub(super) struct Formatter {
     style: LineStyle,
@@ -91,7 +91,7 @@ impl Formatter {
     }
 
     fn push_squid(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
-        // Squid's time is that of the end.
+        // Squid logs the time of the end.
         let took_ms = millis(entry.duration);
         let end_ms = entry.start.0.saturating_add(took_ms);
         push_number(line, end_ms / 1000);
@@ -253,7 +253,7 @@ impl Formatter {
     fn push_url(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>, target: TargetForm) {
         let authority = escape::without_userinfo(entry.authority).as_bytes();
         if authority.is_empty() && entry.path.is_empty() {
-            // What Squid's readers know for a head that could not be read.
+            // Squid's word for a head that cannot be parsed.
             line.extend_from_slice(b"error:invalid-request");
             return;
         }
@@ -301,7 +301,7 @@ impl Formatter {
 
 fn squid_code(entry: &LogEntry<'_>) -> &'static str {
     match entry.outcome {
-        // The client's own copy was good: a hit without a body.
+        // The client's own copy is valid: a hit without a body.
         Outcome::Hit | Outcome::MemoryHit if entry.status == 304 => "TCP_IMS_HIT",
         outcome => outcome.row().squid,
     }
@@ -352,7 +352,7 @@ fn push_hex(line: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// The network of an address: what a site or a street has, not a household.
+/// The network of an address: of a site or a street, not of a household.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & (u32::MAX << (32 - 24))).into(),
@@ -360,7 +360,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// An IPv4 address in IPv6 clothes is told as what it is.
+/// Appends an address; IPv4-mapped ones in IPv4 form.
 fn push_ip(line: &mut Vec<u8>, address: IpAddr) {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -417,8 +417,8 @@ fn iso_date(date: &mut Vec<u8>, second: u64) {
     ));
 }
 
-/// Year, month from 0 and day from 1 of a day since 1970, by counting from 1 March of year 0, where
-/// the leap day is the last of its year.
+/// Year, month from 0 and day from 1 of a day since 1970, counted from 1 March of year 0, so that a
+/// leap day is the last of its year.
 fn civil(days: u64) -> (u64, usize, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -434,7 +434,7 @@ fn civil(days: u64) -> (u64, usize, u64) {
 const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
-/// Longer methods, targets and fields are cut: a line must stay small beside the queue.
+/// Longer methods, targets and fields are cut: a line must be small compared to the queue.
 const METHOD_BYTES: usize = 32;
 const TARGET_BYTES: usize = 8 << 10;
 const FIELD_BYTES: usize = 1 << 10;

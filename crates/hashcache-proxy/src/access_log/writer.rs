@@ -18,7 +18,7 @@ use rustix::fs::{Access, access};
 
 use super::format::Formatter;
 
-/// Where lines go.
+/// The destination of the lines.
 pub(super) enum LogSink {
     Stdout(File),
     File {
@@ -57,7 +57,7 @@ impl LogSink {
     }
 }
 
-/// What people did is not for every user of the machine to read.
+/// Logs show which sites people use, so other users of the machine must not read them.
 fn open(path: &PathBuf) -> io::Result<File> {
     OpenOptions::new()
         .append(true)
@@ -66,7 +66,8 @@ fn open(path: &PathBuf) -> io::Result<File> {
         .open(path)
 }
 
-/// Whether `open` would open the file at `path`, or make it. Nothing is opened: a pipe would wait.
+/// Whether `open` would open or create the file at `path`. Nothing is opened, because opening a
+/// pipe would block.
 pub(super) fn can_open(path: &Path) -> io::Result<()> {
     match path.metadata() {
         Ok(file) if file.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -88,7 +89,7 @@ pub(super) struct LogWriterThread {
     batch: Vec<u8>,
     /// When to try again after a failure, since the start of the thread.
     retry_at: Option<Duration>,
-    /// The last byte written ended no line.
+    /// The last written byte did not end a line.
     torn: bool,
 }
 
@@ -103,7 +104,7 @@ impl LogWriterThread {
         }
     }
 
-    /// Writes until told to stop.
+    /// Writes until `stop` is set.
     #[expect(
         clippy::disallowed_methods,
         reason = "a thread outside any runtime has no other clock"
@@ -111,7 +112,8 @@ impl LogWriterThread {
     pub(super) fn run(&mut self) {
         let start = Instant::now();
         loop {
-            // Read before the round, so that the last round sees every line put down before.
+            // Read before the round, so that the last round sees every line that was written before
+            // the stop.
             let stopping = self.shared.stop.load(Relaxed);
             let busy = self.round(start.elapsed());
             if stopping {
@@ -121,7 +123,8 @@ impl LogWriterThread {
                 thread::park_timeout(ROUND_TIME);
                 continue;
             }
-            // Asleep until a line comes; a look after the flag is set makes sure none came between.
+            // Sleep until there is a line. Checking after the flag is set ensures that no line is
+            // missed in between.
             self.shared.asleep.store(true, Relaxed);
             if self.nothing_waits() {
                 thread::park();
@@ -130,7 +133,7 @@ impl LogWriterThread {
         }
     }
 
-    /// Collects and writes once; tells whether there was anything.
+    /// Collects and writes once; true if there was anything.
     pub(super) fn round(&mut self, now: Duration) -> bool {
         let buffers = lock(&self.shared.buffers).clone();
         let mut busy = false;
@@ -144,7 +147,7 @@ impl LogWriterThread {
         }
         if self.shared.reopen.swap(false, Relaxed) {
             match self.sink.reopen() {
-                // A new file may well be on a disk with room.
+                // A new file may be on a disk with room.
                 Ok(()) => self.retry_at = None,
                 Err(error) => {
                     self.shared.failures.fetch_add(1, Relaxed);
@@ -192,7 +195,7 @@ impl LogWriterThread {
 
     fn try_write(&mut self, sent: &mut usize) -> io::Result<()> {
         if self.retry_at.is_some() {
-            // The file may be on a disk that was taken out and put back.
+            // The file may be on a disk that was removed and mounted again.
             self.sink.reopen()?;
         }
         if self.torn {
@@ -206,7 +209,7 @@ impl LogWriterThread {
         written
     }
 
-    /// Counts as lost what of the batch lies behind `sent`.
+    /// Counts the lines of the batch behind `sent` as lost.
     fn drop_lines(&self, sent: usize) {
         self.shared
             .dropped
@@ -225,8 +228,8 @@ fn write_all(
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => *sent += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Standard output may be a pipe that someone made non-blocking: its reader is slow, not
-            // gone. Workers drop lines when their buffers are full, so waiting here is bounded.
+            // Standard output may be a non-blocking pipe whose reader is slow, not gone. Workers
+            // drop lines when their buffers are full, so this wait is bounded.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if shared.stop.load(Relaxed) {
                     return Err(error);
@@ -244,18 +247,18 @@ fn lines(bytes: &[u8]) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// After this time a log that failed is tried again.
+/// How long after a failure the log tries again.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(10);
 const PIPE_TIME: Duration = Duration::from_millis(10);
 
-/// Lines that wait for the scribe.
+/// Lines that wait for the writer thread.
 #[derive(Debug)]
 pub(super) struct PendingLines {
     pub(super) lines: Vec<u8>,
     pub(super) formatter: Formatter,
 }
 
-/// What workers and scribe share.
+/// State shared by the workers and the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct LogShared {
     pub(super) buffers: Mutex<Vec<Arc<Mutex<PendingLines>>>>,
@@ -268,10 +271,10 @@ pub(super) struct LogShared {
     pub(super) stopped: AtomicBool,
 }
 
-/// A panic in another thread leaves whole lines or none; there is nothing to distrust.
+/// A panic in another thread leaves complete lines or none, so the buffer is valid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a line may lie in its buffer.
+/// Maximum time of a line in its buffer.
 pub(super) const ROUND_TIME: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Answers of the admin listener.
+//! Responses of the admin listener.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};

@@ -1,12 +1,12 @@
-//! `POST /-/purge`: the one thing that can be changed from the admin listener.
+//! `POST /-/purge`: the only request to the admin listener that changes anything.
 //!
 //! The body is JSON: `url`, `prefix`, `label` or `group` (with `origin`), each a string or a list
-//! of strings, or `"everything": true`; and `"soft": true`. The token stands in a file that the
+//! of strings, or `"everything": true`; and `"soft": true`. The token is in a file that the
 //! operator names, and in the request as `Authorization: Bearer …`.
 //!
-//! Invariant: nothing is changed without the token. A page of a stranger's site cannot send it
-//! (browsers ask first where there is an Authorization, and get no for an answer), and nobody
-//! learns it by how long a refusal takes.
+//! Invariants: nothing is changed without the token. A page of a foreign site cannot send it: with
+//! Authorization, browsers send a preflight request first, and that is refused. The time of a
+//! refusal does not reveal the token.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -26,16 +26,16 @@ use crate::state_file::{Link, open_regular};
 
 pub(super) const PATH: &str = "/-/purge";
 
-/// Longest body, bytes.
+/// Maximum length of the body, bytes.
 const BODY_BYTES: usize = 256 << 10;
-/// Most things purged by one request.
+/// Maximum number of targets in one request.
 const MOST: usize = 1_000;
-/// A token is at least so long, bytes: shorter ones can be guessed.
+/// Minimum length of a token, bytes: shorter ones can be guessed.
 const TOKEN_MIN: usize = 16;
-/// A file that is longer is no token.
+/// A longer file is not a token.
 const TOKEN_MAX: u64 = 4 << 10;
 
-/// What purging needs.
+/// The input of purges.
 #[derive(Clone)]
 pub(super) struct Purges {
     pub(super) purger: Purger,
@@ -54,7 +54,7 @@ fn error(status: StatusCode, what: &str) -> Response<Bytes> {
 }
 
 impl Purges {
-    /// The answer to a `POST` to [`PATH`] that came to an address of ours.
+    /// The response to a `POST` to [`PATH`] at one of our addresses.
     pub(super) async fn answer<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
     where
         B: http_body::Body<Data = Bytes>,
@@ -101,7 +101,7 @@ impl Purges {
     }
 }
 
-/// The token in the file at `path`. Where there is none that will do, the log says so.
+/// The token in the file at `path`; if there is no valid one, that is logged.
 pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
     match read_token(path) {
         Ok(token) => Some(token),
@@ -113,11 +113,11 @@ pub(super) fn token(path: &Path) -> Option<Vec<u8>> {
     }
 }
 
-/// The token in the file at `path`; an error where there is none that will do.
+/// The token in the file at `path`; an error if there is no valid one.
 pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
     let file = open_regular(path, Link::Followed)?;
     let facts = file.metadata()?;
-    // At the start that is refused with the command that mends it; this is what was changed since.
+    // At the start this is an error that names the fix. Here the file has changed since then.
     if facts.mode() & OTHERS != 0 {
         return Err(io::Error::other("other users can read it or write to it"));
     }
@@ -133,11 +133,11 @@ pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
     Ok(token.to_vec())
 }
 
-/// Permissions that the token's file must not have: a group may read it, nobody else.
+/// Permissions that the token file must not have: only the owner and the group may read it.
 const OTHERS: u32 = 0o027;
 
 impl Purges {
-    /// What is said to a request without the token.
+    /// The response to a request without the token.
     fn refusal(&self, fields: &HeaderMap) -> Option<Response<Bytes>> {
         let Some(path) = &self.token_file else {
             return Some(error(
@@ -213,7 +213,7 @@ impl Purges {
         ))
     }
 
-    /// A URL as clients have it, as what it is stored under.
+    /// The target under which a client's URL is stored.
     fn target(&self, url: &str) -> Result<Target, String> {
         let target = Target::parse_url(url).map_err(|error| format!("`{url}`: {error}"))?;
         let Mode::Accelerate { origin, hosts } = &self.mode else {
@@ -233,7 +233,7 @@ impl Purges {
     }
 }
 
-/// Takes as long whatever differs.
+/// Compares in constant time.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b));
     std::hint::black_box(differences) == 0 && one.len() == other.len()

@@ -226,7 +226,7 @@ async fn connections_that_ask_nothing_do_not_keep_a_monitor_waiting() {
     for _ in 0..CONNECTIONS_MAX + 8 {
         held.push(TcpStream::connect(address).await.unwrap());
     }
-    // One that was used last of all those held.
+    // The most recently used of all connections.
     let keep = format!("GET /-/healthy HTTP/1.1\r\nHost: {address}\r\n\r\n");
     let mut used = held.pop().unwrap();
     used.write_all(keep.as_bytes()).await.unwrap();
@@ -238,7 +238,7 @@ async fn connections_that_ask_nothing_do_not_keep_a_monitor_waiting() {
         let answer = tokio::time::timeout(HEAD_TIME / 2, exchange(address, &request));
         assert!(answer.await.expect("at once").ends_with("ok\n"));
     }
-    // The oldest have gone, and the one that asked has not.
+    // The oldest connections are closed, and the recently used one is not.
     let mut rest = Vec::new();
     held[0].read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest, b"");
@@ -260,7 +260,7 @@ async fn connections_end_with_the_server() {
     stream.read_exact(&mut first).await.unwrap();
     server.abort();
     let mut rest = Vec::new();
-    // Either a FIN or an RST: what matters is that it comes.
+    // Either a FIN or an RST: the test needs the end alone.
     let _ = stream.read_to_end(&mut rest).await;
     assert!(rest.ends_with(b"ok\n"));
 }

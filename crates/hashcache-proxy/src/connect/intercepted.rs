@@ -1,12 +1,12 @@
-//! CONNECT to a host whose TLS may end here: what is found out between the 200 and the first
-//! request inside, and the tunnel it becomes when anything speaks against it.
+//! CONNECT to a host whose TLS may be intercepted: the decisions between the 200 and the first
+//! request inside, and the tunnel if the connection is not intercepted.
 //!
-//! Called by `connect`; the parts are those of `intercept`. What is asked inside goes through
-//! `server` and `request` like any other request.
+//! Called by `connect`; uses the modules of `intercept`. Requests inside pass through `server` and
+//! `request` like all others.
 //!
-//! Invariant: until our handshake begins, everything the client said can still be replayed to the
-//! origin. A host that was verified lately is not connected to before somebody needs it. Cost: for
-//! a host that is not known, a connection and a handshake with it; for others a look at two tables.
+//! Invariants: until our handshake begins, every byte from the client can still be sent to the
+//! origin. No connection is made to a recently verified host before it is needed. Cost: for a host
+//! that is not verified, a connection and a handshake with it; for others two lookups in memory.
 
 use std::io;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ use crate::upstream::endpoint::Endpoint;
 use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use crate::worker::Worker;
 
-/// A CONNECT that may be intercepted, by its name alone.
+/// A CONNECT that may be intercepted, as far as the host name tells.
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     kind: InterceptKind,
@@ -66,8 +66,8 @@ pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
     }
 }
 
-/// Agrees to the CONNECT, after it has connected to a host that is not known, so that the client
-/// hears of a failure; then goes on by itself.
+/// Answers the CONNECT. Connects first if the host is not verified, so that the client gets an
+/// error response if that fails. The rest runs in a task of its own.
 pub(crate) async fn begin(
     connection: &Rc<Connection>,
     candidate: Candidate,
@@ -98,7 +98,7 @@ fn spawn(going: impl Future<Output = ()> + 'static) {
     tokio::task::spawn_local(going);
 }
 
-/// What follows the 200.
+/// Runs after the 200 was sent.
 async fn go_on(
     connection: Rc<Connection>,
     candidate: Candidate,
@@ -139,15 +139,15 @@ async fn go_on(
     }
 }
 
-/// What becomes of a candidate.
+/// What is done with a candidate.
 enum Decision {
     Tunnel(Tunnel),
-    /// Our handshake was not finished.
+    /// The client did not finish our handshake.
     Broken(Handshake),
     Ours(Intercepted),
 }
 
-/// Bytes that go on as they came.
+/// A tunnel: bytes are forwarded unchanged.
 struct Tunnel {
     reason: Reason,
     client: Socket,
@@ -155,14 +155,14 @@ struct Tunnel {
     to: Endpoint,
 }
 
-/// A client whose TLS ended here.
+/// A client whose TLS ends here.
 struct Intercepted {
     socket: Socket,
     protocol: Protocol,
     intercepted: Rc<InterceptedFor>,
 }
 
-/// Looks at what the client says and finds out whether it may be answered by us.
+/// Reads the ClientHello and decides whether the proxy may answer it.
 async fn decide(
     worker: &Rc<Worker>,
     connection: &Connection,
@@ -215,7 +215,7 @@ async fn decide(
             let handshake = Handshake::of(&error);
             debug!(client = %connection.client, host = %candidate.host, %error, "not believed");
             match handshake {
-                // By a wrong clock our certificate ends too early for everybody.
+                // With a wrong clock our certificate seems expired to every client.
                 _ if !is_origin || worker.common.clock.suspect() => {}
                 Handshake::Refused => refusals.note_refusal(&program, Instant::now()),
                 Handshake::Left => refusals.note_abort(&program, Instant::now()),
@@ -231,7 +231,7 @@ fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>)
 }
 
 impl Candidate {
-    /// Whether the host need not be asked.
+    /// Whether the host needs no connection for verification now.
     fn is_known(&self, worker: &Worker) -> bool {
         self.kind == InterceptKind::SelfTest || self.verified_until(worker).is_some()
     }
@@ -244,7 +244,7 @@ impl Candidate {
             .not_after(&self.to.authority, common.now())
     }
 
-    /// Makes ready to answer for the host, which may mean to verify it first.
+    /// Prepares a certificate for the host, after verifying the host if necessary.
     async fn enable(
         &self,
         worker: &Worker,
@@ -277,7 +277,7 @@ impl Candidate {
         Ok((program, acceptor))
     }
 
-    /// Verifies the host by a connection that serves nothing else.
+    /// Verifies the host on a connection that is used for nothing else.
     async fn verify(
         &self,
         worker: &Worker,
@@ -301,7 +301,7 @@ impl Candidate {
 }
 
 impl Tunnel {
-    /// Carries bytes both ways until the end, to an upstream that is connected to if need be.
+    /// Forwards bytes both ways until the end; connects to the upstream first if necessary.
     async fn carry(self, connection: &Rc<Connection>, mut log_entry: TunnelEntryBuilder) {
         let worker = &connection.worker;
         let upstream = match self.upstream {
@@ -320,7 +320,7 @@ impl Tunnel {
                         log_entry.set_upstream(peer);
                         upstream
                     }
-                    // The client has its 200; all there is left to say is that it ends.
+                    // The client already has its 200, so the failure can only be logged.
                     Err(failure) => return log_entry.failed(worker, &failure),
                 }
             }
@@ -348,7 +348,7 @@ impl Intercepted {
             ending = serving => worker.count_ending(ending),
             _ = drained.wait_for(|drained| *drained) => {}
         }
-        // Whom we told to stop may have had no time to ask.
+        // A client that we told to stop may not have had time for a request.
         let is_stopping = *connection.stopping.borrow();
         if !intercepted.has_asked.get() && !intercepted.is_self_test() && !is_stopping {
             let intercept_state = &worker.common.intercept;
@@ -359,7 +359,8 @@ impl Intercepted {
     }
 }
 
-/// Why a request on an intercepted connection is not answered, if it is not.
+/// The failure for a request that does not belong to this intercepted connection; `None` if it
+/// does.
 pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Option<Failure> {
     let is_ours = match named {
         RequestTarget::Resource(target) => {

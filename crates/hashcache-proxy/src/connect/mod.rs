@@ -1,5 +1,4 @@
-//! Tunnels: CONNECT to a port that is allowed, at an address that is allowed, and connections that
-//! change to another protocol (WebSocket).
+//! CONNECT and protocol upgrades (WebSocket): tunnels to allowed ports at allowed addresses.
 
 pub(crate) mod intercepted;
 mod tunnel;
@@ -17,8 +16,8 @@ use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
 use crate::upstream::endpoint::Endpoint;
 
-/// Connects first, so that the client hears of a failure; then the answer is 200 and the connection
-/// becomes a pipe.
+/// Connects first, so that the client gets an error response if that fails. Then answers 200 and
+/// forwards bytes.
 pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
@@ -32,7 +31,7 @@ pub(crate) async fn tunnel(
     let endpoint = Endpoint {
         authority,
         purpose: Purpose::Forward,
-        // Whatever is spoken inside is the client's.
+        // The protocol inside the tunnel is not known here.
         scheme: Scheme::Http,
     };
     if let Some(candidate) = intercepted::candidate(connection, &endpoint) {
@@ -49,7 +48,7 @@ pub(crate) async fn tunnel(
     Ok(())
 }
 
-/// Makes a pipe of the client's connection and the one upstream that has agreed to change protocol.
+/// Joins the client's connection with an upstream connection that has switched protocols.
 pub(crate) fn upgrade(
     connection: &Rc<Connection>,
     upgrade: Upgrade,
@@ -60,7 +59,7 @@ pub(crate) fn upgrade(
     switch(connection, log_entry.begin_tunnel(), upstream, permit);
 }
 
-/// Carries bytes both ways once the answer has gone to the client. `held` is kept until the end.
+/// Forwards bytes both ways once the client has the response. `held` is dropped at the end.
 fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
     connection: &Rc<Connection>,
     log_entry: TunnelEntryBuilder,
@@ -75,7 +74,7 @@ fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
         let (Ok(client), Some(upstream)) = (client, upstream) else {
             return log_entry.write(&connection.worker, 0, true);
         };
-        // What the client sent along with its request belongs to the tunnel.
+        // Bytes that the client sent behind its request belong to the tunnel.
         let client = client.socket.begun_with(client.read);
         tunnel::carry(&connection, log_entry, client, upstream, (open, held)).await;
     });

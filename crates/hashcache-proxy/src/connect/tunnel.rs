@@ -1,13 +1,13 @@
-//! A tunnel: bytes both ways between a client and an upstream, unread.
+//! A tunnel: forwards bytes both ways between a client and an upstream without reading them.
 //!
-//! `connect` calls this after it answered a `CONNECT` with 200, and for connections that switched
-//! protocols. One task moves both directions; what is read is written on at once, so a silent
-//! tunnel holds no buffer, and a slow reader holds back the writer at the other end.
+//! `connect` calls it after a 200 to `CONNECT`, and for upgraded connections. One task serves both
+//! directions. Bytes are written as soon as they are read, so a silent tunnel holds no buffer, and
+//! a slow receiver slows its sender down.
 //!
-//! Invariant: an end of one direction is passed on as an end (FIN) of that direction only; a tunnel
-//! in which nothing moves for the idle time is ended both ways.
-//! Cost: one copy per byte; memory only for what a slow side has not taken, at most 16 KiB each
-//! way.
+//! Invariants: the end of one direction is forwarded as the end (FIN) of that direction only. A
+//! tunnel in which no byte moves for the idle time is closed in both directions.
+//! Cost: one copy per byte; memory only for bytes that a slow receiver has not taken, at most 16
+//! KiB per direction.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::wire::Socket;
 
-/// Bytes that a tunnel has carried so far.
+/// Bytes that a tunnel has forwarded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Carried {
     /// From the client to the upstream.
@@ -35,22 +35,22 @@ pub(crate) struct Carried {
 /// Why a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Both sides had said all they had to say.
+    /// Both directions have ended.
     Finished,
-    /// Nothing moved for the idle time.
+    /// No byte moved for the idle time.
     Idle,
-    /// The proxy stops, and the time for open requests is over.
+    /// The process stops, and the drain time is over.
     Drained,
-    /// The client's connection broke.
+    /// The client's connection failed.
     ClientBroke,
-    /// The upstream's connection broke.
+    /// The upstream's connection failed.
     UpstreamBroke,
 }
 
-/// Moves bytes between `client` and `upstream` until the tunnel ends.
+/// Forwards bytes between `client` and `upstream` until the tunnel ends.
 ///
-/// `drained` resolves at the deadline of a stop. `progress` is called every five minutes while the
-/// tunnel is open: long tunnels would else not be in the log before they end.
+/// `drained` resolves at the deadline of a stop. `progress` is called every five minutes: otherwise
+/// a long tunnel would not be in the log before its end.
 pub(crate) async fn run<C, U>(
     mut client: C,
     mut upstream: U,
@@ -82,7 +82,8 @@ where
             () = sleep_until(last_moved + idle_time) => break Ended::Idle,
         }
     };
-    // FIN both ways. Who does not read any more must not keep us: the sockets close in any case.
+    // FIN both ways. A peer that does not read must not delay us: the sockets are closed in any
+    // case.
     let _ = timeout(CLOSE_TIME, async {
         let _ = client.shutdown().await;
         let _ = upstream.shutdown().await;
@@ -101,12 +102,12 @@ struct Pump {
 /// One direction.
 #[derive(Default)]
 struct Half {
-    /// Read but not yet taken by the other side.
+    /// Bytes read and not yet written.
     pending: Vec<u8>,
     taken: usize,
     state: State,
     carried: u64,
-    /// Written bytes may still lie in a layer below.
+    /// Written bytes may still be buffered in a lower layer (TLS).
     unflushed: bool,
 }
 
@@ -114,7 +115,7 @@ struct Half {
 enum State {
     #[default]
     Open,
-    /// The reading side has ended; the end is to be passed on.
+    /// The reading side has ended; the FIN is to be forwarded.
     Ending,
     Ended,
 }
@@ -126,8 +127,8 @@ enum Broken {
 }
 
 impl Pump {
-    /// Ready with the reason when the tunnel ends, and with none after a burst of bytes, so that
-    /// clocks are looked at now and then while a tunnel is busy.
+    /// Ready with the reason when the tunnel ends, and with `None` after a burst of bytes, so that
+    /// the timers are checked while a tunnel is busy.
     fn poll<C, U>(
         &mut self,
         cx: &mut Context<'_>,
@@ -154,7 +155,7 @@ impl Pump {
         if self.up.state == State::Ended && self.down.state == State::Ended {
             return Poll::Ready(Some(Ended::Finished));
         }
-        // A direction that is ready without having ended has had its turn and wants another.
+        // A direction that is ready and has not ended has used up its turn and needs another poll.
         let again = (up.is_ready() && self.up.state != State::Ended)
             || (down.is_ready() && self.down.state != State::Ended);
         if again || self.carried() != before {
@@ -173,7 +174,7 @@ impl Pump {
 }
 
 impl Half {
-    /// Moves bytes until one side would block, the direction ends, or its turn is over.
+    /// Forwards bytes until one side would block, the direction ends, or its turn is over.
     fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -208,7 +209,7 @@ impl Half {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once into this thread's buffer and writes what it can; the rest is kept.
+    /// Reads once into this thread's buffer and writes as much as possible; the rest is kept.
     fn poll_read<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -273,19 +274,19 @@ impl Half {
 }
 
 thread_local! {
-    /// Where every tunnel of a core reads to; never held across a wait.
+    /// The read buffer of all tunnels of a core; never held across an await.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_BYTES].into());
 }
 
 const BUFFER_BYTES: usize = 16 << 10;
-/// Reads of one direction before the other has its turn.
+/// Reads of one direction before the other gets its turn.
 const READS_PER_TURN: usize = 16;
-/// How often an open tunnel is reported.
+/// How often an open tunnel writes a log entry.
 const REPORT_EVERY: Duration = Duration::from_mins(5);
 /// Time for the two FINs.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// Carries bytes both ways and writes the log entries. `held` is kept until the end.
+/// Forwards bytes both ways and writes the log entries. `held` is dropped at the end.
 pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
     connection: &Connection,
     log_entry: TunnelEntryBuilder,

@@ -1,9 +1,9 @@
-//! Failures in words: what a person reads on the error page.
+//! Explanations of failures on the error page.
 //!
-//! Called by `page` alone. The words are for whoever sits at the client: what happened, then what
-//! to do, and a flag by name where one would help.
+//! Called by `page` alone. The text is for the person at the client: what happened, then what to
+//! do, with the name of a flag if one helps.
 //!
-//! Invariant: the only part that came from outside is the host, which `page` escapes.
+//! Invariant: the only part that is not ours is the host, which `page` escapes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,10 +13,10 @@ use http::StatusCode;
 
 use super::Failure;
 
-/// What a person is told about a failure.
+/// The explanation of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Explanation {
-    /// A few words for the top of the page.
+    /// The title of the page, a few words.
     pub(crate) title: &'static str,
     /// What happened, one or two sentences.
     pub(crate) happened: Cow<'static, str>,
@@ -25,7 +25,7 @@ pub(crate) struct Explanation {
 }
 
 impl Failure {
-    /// What to tell the person who asked for `host`.
+    /// The explanation for a request for `host`.
     pub(crate) fn explain(&self, host: Option<&str>) -> Explanation {
         let site = host.map_or(Cow::Borrowed("the site"), |host| {
             Cow::Owned(format!("“{host}”"))
@@ -236,7 +236,7 @@ fn refused_title(status: StatusCode) -> &'static str {
     }
 }
 
-/// A time to wait as people say it: "10 s", "0.5 s".
+/// A duration in seconds for people: "10 s", "0.5 s".
 struct SecondsText(Duration);
 
 impl fmt::Display for SecondsText {
@@ -249,7 +249,7 @@ impl fmt::Display for SecondsText {
     }
 }
 
-/// The phrase for a site at the start of a sentence.
+/// A name for the site at the start of a sentence.
 struct Capital<'a>(&'a str);
 
 impl fmt::Display for Capital<'_> {

@@ -1,8 +1,10 @@
-//! Validations that nobody waits for (RFC 5861 3).
+//! Validation in the background (RFC 5861 3).
 //!
-//! Called by `request` when it serves a stale response whose origin allows that meanwhile.
+//! Called by `request` while it serves a stale response whose origin allows
+//! `stale-while-revalidate`.
 //!
-//! Invariant: one for each key, [`BACKGROUND_MAX`] in all, none within ten seconds of a failure.
+//! Invariant: one validation per key, [`BACKGROUND_MAX`] in all, none within ten seconds of a
+//! failure.
 
 use std::rc::Rc;
 
@@ -14,7 +16,7 @@ use super::{FetchSpec, fetch};
 use crate::collapse::Role;
 use crate::worker::Worker;
 
-/// Begins a validation that nobody waits for, unless one is under way or failed a moment ago.
+/// Begins a background validation, unless one is in progress or failed recently.
 pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
     let now = Instant::now();
     let collapse = &worker.common.collapse;
@@ -35,5 +37,5 @@ pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
     });
 }
 
-/// Validations without a client at once, on all cores.
+/// Maximum number of background validations, on all cores.
 const BACKGROUND_MAX: usize = 32;

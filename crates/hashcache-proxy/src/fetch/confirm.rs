@@ -1,9 +1,10 @@
-//! What a 304, or the answer to a HEAD, does to what is stored (RFC 9111 4.3.4, 4.3.5).
+//! The effect of a 304, or of the response to a HEAD, on the stored response (RFC 9111 4.3.4,
+//! 4.3.5).
 //!
-//! Called by `fetch` with the stored response that the 304 speaks of, by `request` after a HEAD.
+//! Called by `fetch` with the stored response that the 304 selects, and by `request` after a HEAD.
 //!
-//! Invariant: what the 304 forbids to store, or selects by other fields than before, does not stay
-//! stored; its content was still confirmed for the request that asked.
+//! Invariant: a response that the 304 forbids to store, or whose Vary the 304 changes, does not
+//! stay stored. Its content is still valid for the request that asked.
 
 use std::rc::Rc;
 
@@ -23,8 +24,9 @@ use crate::store::StoredResponse;
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
-/// Holds the answer to a HEAD against what is stored for GET (RFC 9111 4.3.5). If it speaks of the
-/// same content, its fields take the place of the stored ones; if not, what is stored is over.
+/// Compares the response to a HEAD with the stored response to GET (RFC 9111 4.3.5). If both
+/// describe the same content, the new fields replace the stored ones; if not, the stored response
+/// is invalidated.
 pub(crate) async fn head_came(
     worker: &Worker,
     (target, request): (&Target, &HeaderMap),
@@ -62,9 +64,10 @@ pub(crate) async fn head_came(
     }
 }
 
-/// Whether the response to a request may rewrite what is stored. While that is fresh, a field
-/// outside the key forbids it: nobody needs the update, and the origin may have copied that field
-/// into it. An entry that is over is removed all the same: that costs others a fetch at most.
+/// Whether the response to `request` may update the stored fields. While the stored response is
+/// fresh, a request with a field outside the cache key may not: no client needs the update, and the
+/// origin may have copied that field into its response (cache poisoning). Invalidation is always
+/// allowed, because it costs at most one fetch.
 pub(super) fn may_rewrite(
     worker: &Worker,
     hit: &Hit,
@@ -77,11 +80,11 @@ pub(super) fn may_rewrite(
     needed || is_keyed(request, &stored.fields)
 }
 
-/// When a request was sent and its answer came.
+/// The times at which a request was sent and its response received.
 pub(crate) type Times = (UnixTime, UnixTime);
 
-/// Takes over the fields of a newer head for the same content. False when the response may not be
-/// stored any more, or depends on other fields of requests than before.
+/// Updates the stored fields from a newer head of the same content. False if the response may no
+/// longer be stored, or if its Vary has changed.
 pub(super) fn freshened(
     worker: &Worker,
     (target, request): (&Target, &HeaderMap),
@@ -107,7 +110,7 @@ pub(super) fn freshened(
     };
     let live = worker.common.live();
     let options = &live.store;
-    // The row stays that of the request it was stored for.
+    // The vary row stays that of the request for which the response was stored.
     match storable(&exchange, options) {
         Storable::Whole { mut facts, .. } => {
             let before = stored.facts.lifetime;
@@ -119,14 +122,14 @@ pub(super) fn freshened(
     }
 }
 
-/// Whether the answer to a request may not change what others are told: it has credentials, or is
-/// to leave no trace. Then a 304 counts for that request alone.
+/// Whether the request has credentials or `no-store`. Then a 304 counts for this request alone and
+/// must not change the responses to others.
 fn is_private(request: &HeaderMap) -> bool {
     request.contains_key(AUTHORIZATION) || RequestDirectives::parse(request).no_store
 }
 
-/// Has a 304 confirm a stored response, and answers with that. The question was asked after the
-/// version `as_of` was drawn.
+/// Confirms the stored response by a 304 and answers with it. `as_of` was drawn before the request
+/// was sent upstream.
 pub(super) async fn confirm(
     worker: &Rc<Worker>,
     spec: &FetchSpec,
@@ -150,7 +153,7 @@ pub(super) async fn confirm(
     let name = &selected.place.name;
     match stays {
         _ if is_private(&spec.fields) => {}
-        // Those who wait look again, so it must be there when they are told.
+        // The update must be stored before the followers are informed, because they look it up.
         true => {
             if rewrites {
                 let version = selected.hit.version().to_u64();

@@ -1,5 +1,5 @@
-//! The fields of messages on their way through a fetch: what goes upstream, what is stored, what is
-//! passed on (RFC 9110 7.6.1, RFC 9111 3.1).
+//! Message fields in a fetch: those sent upstream, those stored, and those sent to the client (RFC
+//! 9110 7.6.1, RFC 9111 3.1).
 
 use hashcache_http::{
     Space, Target, UnixTime, Upgrading, connection_spares_storing, ensure_date, strip_request,
@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use crate::upstream::RequestBody;
 use crate::worker::Worker;
 
-/// The fields of a request as they go upstream; an error is the client's.
+/// The fields of a request for upstream.
 pub(crate) fn upstream_fields(
     worker: &Worker,
     target: &Target,
@@ -23,7 +23,8 @@ pub(crate) fn upstream_fields(
     upgrading: Upgrading,
 ) -> HeaderMap {
     if strip_request(&mut fields, upgrading).is_err() {
-        // `wire` refuses such requests; if one comes another way, its options are not followed.
+        // `wire` refuses such requests. If one gets here in another way, ignore its connection
+        // options.
         fields.remove(CONNECTION);
     }
     let host = Worker::host_field(target);
@@ -43,7 +44,7 @@ pub(super) fn request(target: &Target, fields: HeaderMap) -> Option<Request<Requ
     Some(request)
 }
 
-/// A client's fields, to ask for a part by conditions of our own.
+/// A client's fields without its own conditions and ranges, for a range request of the proxy.
 pub(super) fn part_fields(
     worker: &Worker,
     target: &Target,
@@ -65,12 +66,12 @@ pub(super) fn part_fields(
     fields
 }
 
-/// Takes from a response what belongs to the connection it came by, before it is judged: what
-/// `Connection` names is neither stored nor heeded. A response that may not be stored for what it
-/// names there is left as it is, so that `storable` says so.
+/// Removes the hop-by-hop fields from a response before it is judged: fields that `Connection`
+/// names are neither stored nor obeyed. If a response may not be stored because of such a field, it
+/// is left unchanged, so that `storable` finds the reason.
 ///
-/// Below a mirror there are no cookies: those of clients do not go to the registry, so one that it
-/// sets is about the proxy, and no client gets it.
+/// Set-Cookie is removed below a mirror: clients' cookies are not sent to the registry, so a cookie
+/// that the registry sets would only identify the proxy.
 pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
     if matches!(space, Space::Mirror(_)) {
         response.remove(SET_COOKIE);
@@ -80,7 +81,7 @@ pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
     }
 }
 
-/// A response freed of what belongs to the connection it came by.
+/// A response without the hop-by-hop fields of its connection.
 pub(crate) fn passed_on<B>(
     mut response: Response<B>,
     came: UnixTime,

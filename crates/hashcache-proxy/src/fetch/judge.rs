@@ -1,10 +1,10 @@
-//! What becomes of a response: stored whole or in part, passed on, or asked for otherwise.
+//! The decision about a response: store it whole or as a range, forward it, or ask again.
 //!
-//! Called by `fetch` when the head of a response has come; asks `hashcache_http::storable` and
+//! Called by `fetch` when the head of a response has arrived; asks `hashcache_http::storable` and
 //! begins the put.
 //!
-//! Invariant: a put is begun only for what the rules allow to be stored, at the place that
-//! `variant` names.
+//! Invariant: a put begins only for responses that the rules allow to be stored, at the place that
+//! `variant` chooses.
 
 use hashcache::{Hit, Keep, Put, Writer};
 use hashcache_http::{
@@ -25,21 +25,21 @@ use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
-/// What fits into this is no smaller in parts: it is fetched whole, and a careless origin's word
-/// about a part of it answers nobody.
+/// An object of at most this size is fetched whole: storing it in ranges saves nothing, and a wrong
+/// Content-Range cannot truncate it.
 const PAGE: u64 = hashcache::PAGE as u64;
 
-/// What becomes of a response.
+/// The decision about a response.
 pub(super) enum StoreDecision {
     Store(Box<BegunPut>),
     Part(Box<BegunRangePut>),
-    /// Not worth being put together: fetch it whole.
+    /// Too small for ranges: fetch it whole.
     Small,
     NotInParts,
     Pass(NotStored),
 }
 
-/// A put that has begun.
+/// The begun put of a whole response.
 pub(super) struct BegunPut {
     pub(super) writer: Writer,
     pub(super) stored: StoredResponse,
@@ -48,19 +48,19 @@ pub(super) struct BegunPut {
     pub(super) row: Option<NewRow>,
 }
 
-/// An object of which a part has come.
+/// The begun put of an incomplete object, with its first range.
 pub(super) struct BegunRangePut {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
     pub(super) claim: RangeClaim,
     pub(super) awaited: AwaitedRange,
-    /// Bytes of the content that lie before the claim.
+    /// Bytes of the content before the claimed range, to be skipped.
     pub(super) skip: u64,
     pub(super) row: Option<NewRow>,
     pub(super) place: ObjectPlace,
 }
 
-/// Judges the head of a response that would be stored at `plan`.
+/// Decides about a response, from its head; `plan` is where it would be stored.
 pub(super) fn judge(
     worker: &Worker,
     spec: &FetchSpec,
@@ -88,7 +88,7 @@ pub(super) fn judge(
         Storable::Partial { facts, row, range } => {
             ranges.note_whole_only(&plan.place.name, WholeOnly::No, Instant::now());
             match spec.extent {
-                // Only what we have chosen ourselves begins and ends where it can be stored.
+                // The client's own range does not begin and end at page boundaries; ours does.
                 Extent::AsAsked => return StoreDecision::Pass(NotStored::ContentRange),
                 Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
                     return StoreDecision::Small;
@@ -183,7 +183,7 @@ fn refuses_ranges(response: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"none"))
 }
 
-/// The response of which a 206 holds a part, as an incomplete 200 (RFC 9111 3.3).
+/// The stored form of a 206: an incomplete 200 (RFC 9111 3.3).
 fn stored_part(
     response: &HeaderMap,
     facts: StoredFacts,
@@ -208,7 +208,8 @@ fn stored_part(
     }
 }
 
-/// Begins an object with the part that `range` tells; `None` when parts of it cannot be combined.
+/// Begins an incomplete object with the range that a 206 contains; `None` if its ranges cannot be
+/// combined.
 fn begin_part(
     worker: &Worker,
     plan: PutPlan,

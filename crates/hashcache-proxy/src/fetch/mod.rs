@@ -1,15 +1,15 @@
-//! A fetch: one request upstream whose answer is stored while any number of readers follow it.
+//! A fetch: one request to upstream whose response is stored while any number of readers follow it.
 //!
-//! A task of its own, because the client that caused it may leave at any time and others may have
-//! joined. It ends when the content is whole, when nobody is left to read it (unless it is nearly
-//! done), or when upstream fails and cannot be resumed. `judge` says what becomes of a response,
-//! `variant` where it is stored, `confirm` what a 304 does; `pump` moves the content, `range_fetch`
-//! fetches a stretch of a response of which other parts are stored.
+//! A fetch is a task of its own, because the client that caused it may leave at any time while
+//! others have joined. It ends when the content is complete, when the last reader has left (unless
+//! it is nearly complete), or when upstream fails and the transfer cannot be resumed. `judge`
+//! decides about a response, `variant` where it is stored, `confirm` about a 304. `pump` transfers
+//! the content; `range_fetch` transfers a range of a response of which other ranges are stored.
 //!
 //! Called by `request`; calls `upstream` and writes to the engine.
 //!
-//! Invariants: the version is drawn before the request is sent, so an answer never outlives an
-//! invalidation that came after the question; a response is committed only when its end was seen.
+//! Invariants: the version is drawn before the request is sent, so an invalidation that happens
+//! after the request also covers its response. A response is committed only when its end was seen.
 
 pub(crate) mod background;
 pub(crate) mod confirm;
@@ -48,7 +48,7 @@ use crate::store::StoredResponse;
 use crate::upstream::{Endpoint, SendFailure, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
-/// Fetches. `byte_count` counts what comes from upstream.
+/// Runs a fetch. `byte_count` counts the bytes from upstream.
 pub(crate) async fn fetch(
     worker: Rc<Worker>,
     mut spec: FetchSpec,
@@ -96,7 +96,8 @@ pub(crate) async fn fetch(
                 confirm(&worker, &spec, (selected, as_of), exchange, times, tell).await;
             }
             None => {
-                // It speaks of another response than ours: ask once more, without conditions.
+                // The 304 is for a response that is not the stored one: ask again without
+                // conditions.
                 drop(exchange);
                 Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
             }
@@ -110,7 +111,7 @@ pub(crate) async fn fetch(
             .failed(&spec.place.name, Instant::now());
     }
     let outcome = match is_error(status) && spec.on_error == OnError::ServeIfError {
-        // What is known is worth more than this.
+        // The stored response is served instead of this error.
         true => StoreDecision::Pass(NotStored::Status),
         false => {
             let plan = plan_put(&worker, &spec, &exchange, intents, leader.is_some()).await;
@@ -142,7 +143,8 @@ pub(crate) async fn fetch(
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
         StoreDecision::Pass(reason) => {
-            // An error instead of a validation says nothing about what the next one brings.
+            // An error in reply to a validation does not show whether the next response can be
+            // shared.
             let validated = spec.selected.is_some() && is_error(status);
             if let Some(leader) = leader.filter(|_| !validated) {
                 leader.not_shared(&origin, Instant::now());
@@ -161,7 +163,8 @@ pub(crate) async fn fetch(
     }
 }
 
-/// The stored response that a 304 speaks of. What was asked about is not asked about again.
+/// The stored response that a 304 selects. It is taken out of the spec, so that a second attempt
+/// asks without conditions.
 async fn spoken_of(
     worker: &Rc<Worker>,
     spec: &mut FetchSpec,
@@ -227,7 +230,8 @@ fn unsendable() -> SendFailure {
 
 fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &UpstreamExchange, now: UnixTime) {
     let fields = exchange.response.headers();
-    // A plain response proves nothing: anyone on the line, or any page that names hosts, makes it.
+    // The Date of a plain response proves nothing: any device on the path, or any page that names
+    // hosts, can produce it.
     if to.scheme == Scheme::Https
         && !fields.contains_key(AGE)
         && let Some(date) = fields
@@ -276,7 +280,7 @@ async fn store_part(
     range_fetch::pump(worker, claim.writer, claim.guard, body, skip, byte_count).await;
 }
 
-/// What of a whole response the client asked for, if that is one range of it.
+/// The range that the client asked for, if it is a single range.
 fn wanted_part(
     spec: &FetchSpec,
     stored: &StoredResponse,
@@ -305,11 +309,11 @@ async fn store(
         came,
         row,
     } = begun;
-    // Before anyone is told: who asks after this answer finds it on its way.
+    // Before the reply: requests that arrive after it must find the row.
     if let Some(row) = row {
         add_row(&worker, &spec.place.key, row).await;
     }
-    // Before anyone is told: with a follower there is someone to fetch for.
+    // Before the reply: a fetch without a follower would end at once.
     let part = wanted_part(&spec, &stored, length, came);
     let follower = writer.follow(part.map_or(0, |part| part.first));
     let peer = exchange.peer;
@@ -338,7 +342,7 @@ async fn store(
         trailers: Rc::clone(&trailers),
         peer,
     }));
-    // The follower that nobody took went with the reply.
+    // If the client has left, this drops its follower, so that it does not keep the fetch running.
     drop(sent);
     let mut transfer = Transfer {
         etag: etag.filter(|_| can_resume),

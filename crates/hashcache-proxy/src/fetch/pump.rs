@@ -1,11 +1,12 @@
 //! The transfer of a response's content from upstream into the store.
 //!
-//! Called by `fetch` when a response is to be stored. What breaks is taken up again by Range and
-//! If-Range if the entity tag is strong; what cannot be taken up, or is given up because nobody
-//! reads it, is kept as an incomplete object where its validator lets the rest be added later.
+//! Called by `fetch` when a response is to be stored. A broken transfer is resumed with Range and
+//! If-Range if the entity tag is strong. If it cannot be resumed, or if no reader is left, the
+//! bytes so far are kept as an incomplete object, provided that the validator allows the rest to be
+//! added later.
 //!
-//! Invariant: a put is committed only when the end of the content was seen, and the content is what
-//! its digest promised, if it has one.
+//! Invariant: a put is committed only when the end of the content was seen and the content matches
+//! its digest, if it has one.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -24,9 +25,9 @@ use crate::metrics::CountedBytes;
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 
-/// Times a broken fetch is taken up again.
+/// How often a broken transfer is resumed.
 pub(super) const RESUMES_MAX: u32 = 3;
-/// Pause before that, times the number of the attempt.
+/// Pause before resuming, multiplied by the number of the attempt.
 const RESUME_PAUSE: Duration = Duration::from_millis(100);
 /// The transfer of a response's content into the store.
 pub(super) struct Transfer {
@@ -34,17 +35,17 @@ pub(super) struct Transfer {
     pub(super) spec: FetchSpec,
     pub(super) byte_count: ByteCount,
     pub(super) length: Option<u64>,
-    /// The strong entity tag, by which a broken transfer can be taken up again.
+    /// The strong entity tag, with which a broken transfer can be resumed.
     pub(super) etag: Option<HeaderValue>,
     pub(super) resumes_left: u32,
-    /// Bytes that come again after the transfer was taken up.
+    /// Bytes that are received twice after resuming.
     pub(super) skip: u64,
-    /// Bytes from upstream by connections before this one.
+    /// Bytes received on earlier connections.
     pub(super) earlier_bytes: u64,
     pub(super) counted: CountedBytes,
-    /// What the response promises its content to be.
+    /// The digest that the response announces (RFC 9530).
     pub(super) digest: Option<ContentDigest>,
-    /// Where the trailers go.
+    /// Filled at the end of the content.
     pub(super) trailers: Trailers,
 }
 
@@ -67,7 +68,8 @@ impl Transfer {
                     let data = match frame.into_data() {
                         Ok(data) => data,
                         Err(frame) => {
-                            // Never stored; there before the end is, for whom they are passed to.
+                            // Trailers are never stored. They must be set before the content ends,
+                            // because readers look then.
                             *self.trailers.borrow_mut() = frame.into_trailers().ok();
                             continue;
                         }
@@ -88,7 +90,8 @@ impl Transfer {
                         return self.broken_promise(&body, writer);
                     }
                     self.count(&body, writer.written());
-                    // An error here is a newer answer or a store that is gone; readers have it all.
+                    // An error here means that a newer response was stored or that the store is
+                    // closed; the readers have all content in any case.
                     if let Err(error) = writer.commit() {
                         tracing::debug!(%error, "response not stored");
                     }
@@ -105,7 +108,7 @@ impl Transfer {
         tracing::debug!(written, kept, "fetch ended early");
     }
 
-    /// What of `data` was not there before the transfer was taken up again.
+    /// The part of `data` that was not received before the transfer was resumed.
     fn unskipped<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
         let skip = data
             .len()
@@ -114,8 +117,9 @@ impl Transfer {
         &data[skip..]
     }
 
-    /// Takes what comes into account; false if all has come with it and is not what was promised:
-    /// then it is not passed on either, for with its last byte a short lie becomes a whole one.
+    /// Adds `data` to the digest; false if the content is complete and does not match. Then the
+    /// last bytes are not sent either: without them the client sees an incomplete response, with
+    /// them a complete wrong one.
     fn is_as_promised(&mut self, data: &[u8], written: u64) -> bool {
         let Some(digest) = &mut self.digest else {
             return true;
@@ -124,19 +128,19 @@ impl Transfer {
         self.length != Some(written + data.len() as u64) || digest.holds()
     }
 
-    /// Content that is not what its digest promised is not stored, and nobody is told that it was
-    /// whole (RFC 9530).
+    /// Content that does not match its digest is not stored, and no reader gets it as complete (RFC
+    /// 9530).
     fn broken_promise(&mut self, body: &ResponseBody, writer: Writer) {
         self.count(body, writer.written());
         let host = self.spec.endpoint.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
         if !writer.is_stored() {
-            // What came before it was bypassed is kept.
+            // The bytes before the bypass are stored already, so remove them.
             drop(self.worker.cache.remove(&self.spec.place.name));
         }
     }
 
-    /// Whether all that is known to be coming has come.
+    /// Whether all bytes of a known length have arrived.
     fn is_whole(&self, writer: &Writer) -> bool {
         self.length.is_none_or(|length| length == writer.written())
     }
@@ -147,7 +151,7 @@ impl Transfer {
         metrics.fetched_rest(&mut self.counted, all, content);
     }
 
-    /// Whether the rest is worth fetching.
+    /// Whether a reader, or the store, needs the rest.
     fn is_wanted(&self, writer: &Writer) -> bool {
         if self.spec.background || writer.stream().followers() > 0 {
             return true;
@@ -159,7 +163,7 @@ impl Transfer {
         writer.is_stored() && (left <= NEARLY_DONE || left <= length / 10)
     }
 
-    /// Asks for the rest of a transfer that broke, if it can be told that it is the same content.
+    /// Resumes a broken transfer if the origin confirms that the content is the same.
     async fn resume(&mut self, writer: &Writer, bytes: u64) -> Option<ResponseBody> {
         let etag = self.etag.clone()?;
         self.earlier_bytes += bytes;
@@ -179,7 +183,7 @@ impl Transfer {
         None
     }
 
-    /// What follows on `written` bytes, and how many there are in all.
+    /// The content from offset `written` on, and the complete length.
     async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
         let spec = &self.spec;
         let mut fields = part_fields(&self.worker, &spec.target, &spec.fields, spec.version);
@@ -208,8 +212,8 @@ impl Transfer {
     }
 }
 
-/// Where the rest of `written` bytes is asked for from: one byte back, so that there is something
-/// to ask for even if only the end was not seen, and If-Range is always put to the test.
+/// The offset from which a transfer of `written` bytes is resumed: one byte back. So the range is
+/// never empty, even if only the end was not seen, and If-Range is always tested.
 fn first_again(written: u64) -> u64 {
     written.saturating_sub(1)
 }

@@ -1,21 +1,22 @@
-//! The fetch of a piece: a stretch of a response of which other parts are stored.
+//! The fetch of a range of a response of which other ranges are stored.
 //!
-//! Upstream is asked with Range and If-Range. What comes is added to the stored version only if
-//! it is a 206 that repeats the stored validator, the complete length and the range that was asked
-//! for; then the bytes are those of that version by the origin's own word (RFC 9110 15.3.7). A 200
-//! that repeats validator and length comes from an origin that ignores ranges: what lies before the
-//! piece is passed over, and the key is remembered as one to be fetched whole.
+//! The request to upstream has Range and If-Range. The bytes of a 206 are added to the stored
+//! version only if the 206 repeats the stored validator, the complete length and the requested
+//! range; then the origin itself says that they belong to that version (RFC 9110 15.3.7). A 200
+//! that repeats validator and length is from an origin that ignores Range: the bytes before the
+//! range are skipped, and the key is remembered as one to fetch whole.
 //!
-//! Anything else says that the stored version is over: it is taken out of the store, if it is still
-//! there, and the next request begins a new one. An error of the origin says nothing about what is
-//! stored.
+//! After any other successful response the stored version is out of date: it is removed, if it is
+//! still stored, and the next request begins a new one. An error of the origin does not affect the
+//! stored response.
 //!
-//! A part vouches for the stored response as a 304 would: when its Date is later, its fields take
-//! the place of the stored ones (RFC 9111 3.4). What forbids storing (`no-store`, `private`) takes
-//! the rest out as well.
+//! A 206 confirms the stored response as a 304 would: if its Date is later, its fields replace the
+//! stored ones (RFC 9111 3.4). If it forbids storing (`no-store`, `private`), the stored ranges are
+//! removed too.
 //!
-//! Called by `request` for a claim of `in_flight_ranges`. Invariant: bytes reach a filler only
-//! after that judgement.
+//! Called by `request` for a claim of `in_flight_ranges`.
+//!
+//! Invariant: bytes are written only after the response has passed this check.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -42,35 +43,35 @@ use crate::store::{self, StoredResponse};
 use crate::upstream::{Endpoint, ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
-/// Of which response a piece is, and for whom it is fetched.
+/// The stored response whose range is fetched, and the client that pays for it.
 pub(crate) struct RangeFetchSpec {
-    /// Whose resource it is.
+    /// The key space of the resource.
     pub(crate) space: Space,
     pub(crate) target: Target,
     /// The name of the object.
     pub(crate) name: Vec<u8>,
     pub(crate) endpoint: Endpoint,
-    /// Out of whose share its pieces take connections.
+    /// The client's share, which limits the connections.
     pub(crate) share: Share,
-    /// The client's fields as they came.
+    /// The client's fields as received.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
     pub(crate) stored: StoredResponse,
-    /// For If-Range; without it what is missing cannot be had.
+    /// For If-Range; without it missing bytes cannot be fetched.
     pub(crate) validator: Option<HeaderValue>,
 }
 
-/// What upstream's answer means for a piece.
+/// What a response from upstream means for a range.
 enum PartCheck {
-    /// The content begins this many bytes before the piece.
+    /// The content begins this many bytes before the range.
     Matches(u64),
-    /// What is stored is over.
+    /// The stored version is out of date.
     Gone,
-    /// Nothing is known.
+    /// The response does not tell.
     Unknown,
 }
 
-/// Fetches a piece. Those who wait for it learn how it goes by its ticket and its stream.
+/// Fetches a range. Followers see the progress through its guard and its stream.
 pub(crate) async fn fetch_range(
     worker: Rc<Worker>,
     spec: Rc<RangeFetchSpec>,
@@ -99,7 +100,8 @@ pub(crate) async fn fetch_range(
     strip_for_storing(spec.space, exchange.response.headers_mut());
     match judge(&worker, &spec, &hit, &guard, &exchange, asked) {
         PartCheck::Matches(skip) => {
-            // Before anyone is told: who asks after this answer finds the new fields.
+            // Before followers are informed: requests that arrive after that must find the new
+            // fields.
             freshen_stored(&worker, &spec, &hit, exchange.response.headers(), asked).await;
             guard.note_arriving();
             let body = exchange.response.into_body();
@@ -114,7 +116,8 @@ pub(crate) async fn fetch_range(
                 end_version(&worker, &spec.name, &hit).await;
                 guard.note_gone();
             }
-            // Only now do those who wait look again.
+            // Dropping the guard wakes the followers, which look again; the removal above must be
+            // done by then.
             drop(guard);
         }
     }
@@ -166,7 +169,7 @@ fn judge(
         Storable::No(reason) if is_withdrawn(reason) || reason == NotStored::ContentRange => {
             return PartCheck::Gone;
         }
-        // Whatever it is, what is stored is no longer sent for this.
+        // Whatever this 200 is, it is not the stored response.
         Storable::No(_) if response.status() == StatusCode::OK => return PartCheck::Gone,
         Storable::No(_) => return PartCheck::Unknown,
         Storable::Whole { .. } | Storable::Partial { .. } => {}
@@ -192,20 +195,21 @@ fn judge(
     {
         return PartCheck::Gone;
     }
-    // An origin may send more or less than was asked for, but it must begin where we do.
+    // An origin may send more or less than the requested range, but the requested start must be in
+    // it.
     match guard.start().checked_sub(range.first) {
         Some(skip) if range.last >= guard.start() => PartCheck::Matches(skip),
         _ => PartCheck::Unknown,
     }
 }
 
-/// What is stored under a name, if it is still the version of `hit`.
+/// The hit stored under a name, if it is still of the version of `hit`.
 async fn stored_still(worker: &Worker, name: &[u8], hit: &Hit) -> Option<Hit> {
     let found = store::find(&worker.cache, name).await;
     found.filter(|found| found.version() == hit.version())
 }
 
-/// Takes the version of `hit` out of the store, unless another has taken its place.
+/// Removes the version of `hit` from the store, unless another version has replaced it.
 async fn end_version(worker: &Worker, name: &[u8], hit: &Hit) {
     if stored_still(worker, name, hit).await.is_some() {
         tracing::debug!(version = hit.version().to_u64(), "stored version is over");
@@ -213,8 +217,8 @@ async fn end_version(worker: &Worker, name: &[u8], hit: &Hit) {
     }
 }
 
-/// Takes over the fields of a part that is newer than what is stored. Cost: a write of the stored
-/// fields, for one object once a second at most, because that is how finely Date counts.
+/// Updates the stored fields from a newer 206. Cost: one write of the stored fields, at most once a
+/// second per object, because Date has a resolution of one second.
 async fn freshen_stored(
     worker: &Worker,
     spec: &RangeFetchSpec,
@@ -238,7 +242,7 @@ async fn freshen_stored(
     change(worker, &spec.name, Some(version), newer).await;
 }
 
-/// Writes the content of a 206 into the store: `skip` bytes of it lie before the piece.
+/// Writes the content of a 206 into the store, after skipping the first `skip` bytes.
 pub(super) async fn pump(
     worker: &Worker,
     mut writer: hashcache::Writer,
@@ -283,7 +287,7 @@ pub(super) async fn pump(
     let content = writer.written() - guard.start();
     let metrics = &worker.metrics;
     metrics.fetched_rest(&mut in_metrics, body.origin_bytes(), content);
-    // Those who follow go on from here, whether or not all of it came: by another claim.
+    // The followers continue with another claim, whether or not the range is complete.
     if writer.written() >= guard.end() {
         let _ = writer.commit();
     } else {

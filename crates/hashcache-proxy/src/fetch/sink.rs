@@ -1,4 +1,4 @@
-//! Writing what arrives from upstream into the store.
+//! Writing content from upstream into the store.
 //!
 //! Called by `pump` and `range_fetch`. Invariant: a fetch waits for memory or the disk no longer
 //! than its readers would.
@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::worker::Worker;
 
-/// How long a fetch waits for the disk before its object goes by without being stored.
+/// How long a fetch waits for the disk before its object bypasses the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
-/// How far a fetch that is not stored runs beyond its slowest reader.
+/// How far a fetch that bypasses the store runs ahead of its slowest reader.
 pub(super) const BYPASS_AHEAD: u64 = 256 << 10;
-/// A fetch without readers goes on if no more than this remains.
+/// A fetch without readers is finished if at most this much remains.
 pub(super) const NEARLY_DONE: u64 = 1 << 20;
 
-/// Writes `data`; false when the fetch must end.
+/// Writes `data`; false if the fetch must end.
 pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> bool {
     let since = Instant::now();
     loop {
@@ -31,15 +31,16 @@ pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> b
             writer.bypass();
             continue;
         }
-        // Many large transfers at once may leave one without memory for long. It holds next to none
-        // meanwhile, so it may wait as long as somebody waits for it.
+        // Many large transfers at once may leave this one without memory for a long time. It holds
+        // almost nothing meanwhile, so it may wait as long as a reader waits for it.
         let nobody = writer.stream().followers() == 0;
         if waited >= worker.limits.progress_time * if nobody { 1 } else { 10 } {
             return false;
         }
         let patience = match writer.is_stored() {
             true => STORE_PATIENCE.saturating_sub(waited),
-            // Who waits keeps its place among those who do, but looks whether its reader has left.
+            // A new wait keeps the place in the queue; the timeout only serves to notice that the
+            // readers have left.
             false => Duration::from_secs(5),
         };
         let _ = timeout(patience, writer.released()).await;

@@ -1,6 +1,6 @@
-//! What a fetch is given, and what it gives back.
+//! The input and the results of a fetch.
 //!
-//! Filled by `request` (and by `background`), read by all modules of `fetch`.
+//! Filled by `request` and `background`, read by all modules of `fetch`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,69 +17,70 @@ use crate::share::Share;
 use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};
 
-/// What is to be fetched, and for whom.
+/// The resource to fetch, and the client that pays for the fetch.
 pub(crate) struct FetchSpec {
     pub(crate) client: IpAddr,
-    /// Out of whose share it takes a connection.
+    /// The client's share, which limits the connections.
     pub(crate) share: Share,
-    /// Whose resource it is.
+    /// The key space of the resource.
     pub(crate) space: Space,
     pub(crate) target: Target,
-    /// Where the answer is stored, unless it turns out to be another variant.
+    /// Where the response is stored, unless it turns out to be another variant.
     pub(crate) place: ObjectPlace,
     pub(crate) endpoint: Endpoint,
-    /// The client's fields as they came, without those of its connection.
+    /// The client's fields as received, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
-    /// What is stored and to be confirmed.
+    /// The stored response to validate.
     pub(crate) selected: Option<SelectedResponse>,
-    /// Other variants that are stored: which of them, if any, is the answer?
+    /// Other stored variants: the request asks whether one of them answers it.
     pub(crate) choices: Option<VariantTable>,
-    /// What is known is good for if upstream answers with an error.
+    /// Whether the stored response may be served if upstream sends an error.
     pub(crate) on_error: OnError,
-    /// Something is stored under this key, whether or not it is to be confirmed.
+    /// The response stored under this key, whether or not it is validated.
     pub(crate) replaces: Option<Hit>,
     pub(crate) extent: Extent,
     pub(crate) informational: Option<Informational>,
-    /// Nobody waits for it, and it is fetched all the same.
+    /// The fetch has no client.
     pub(crate) background: bool,
 }
 
-/// What is asked for of the content.
+/// The part of the content that is requested.
 pub(crate) enum Extent {
-    /// What the client asked for.
+    /// The part that the client requested.
     AsAsked,
-    /// This range instead, a stretch of whole pages around the client's.
+    /// This range: the client's range rounded out to pages.
     Around(HeaderValue),
-    /// All of it, though the client wants a range.
+    /// All of it, although the client requested a range.
     Whole,
 }
 
-/// A stored response that is being validated.
+/// A stored response that is being validated (the "selected response" of RFC 9111).
 #[derive(Clone)]
 pub(crate) struct SelectedResponse {
     pub(crate) hit: Hit,
     pub(crate) stored: StoredResponse,
     pub(crate) place: ObjectPlace,
-    /// The row by which it will answer for other values than those it was stored for.
+    /// The table row by which it will answer requests with other values than those it was stored
+    /// for.
     pub(crate) alias: Option<Variant>,
 }
 
-/// What a fetch came to, for the request that caused it.
+/// The result of a fetch for the request that caused it.
 pub(crate) enum Fetched {
-    /// It is being stored; read along.
+    /// The response is being stored and can be followed.
     Stored {
         response: Response<()>,
         facts: StoredFacts,
         follower: Follower,
         length: Option<u64>,
-        /// What of it the client wants, where the follower begins; `None`: all of it.
+        /// The range that the client wants, at which the follower begins; `None`: all of it.
         part: Option<ByteRange>,
-        /// Filled when the content has ended; for the client that caused the fetch.
+        /// Filled at the end of the content.
         trailers: Trailers,
         peer: SocketAddr,
     },
-    /// A part of it is being stored; more of it can be had.
+    /// A range of the response is being stored; further ranges can be added.
     Begun {
         hit: Hit,
         stored: Box<StoredResponse>,
@@ -87,30 +88,30 @@ pub(crate) enum Fetched {
         awaited: AwaitedRange,
         peer: SocketAddr,
     },
-    /// It cannot be put together from parts: ask as the client did.
+    /// Ranges of the response cannot be combined: forward the client's own request.
     NotInParts,
-    /// It is not stored: pass it on.
+    /// The response is not stored.
     Passed {
         response: Response<ResponseBody>,
         reason: NotStored,
         peer: SocketAddr,
     },
-    /// What was stored is good again, with these fields.
+    /// Upstream has confirmed the stored response, with these fields.
     Confirmed {
         selected: Box<SelectedResponse>,
         peer: SocketAddr,
     },
 }
 
-/// The answer to whoever ordered.
+/// Returns the result to the request that began the fetch.
 pub(crate) type Reply = oneshot::Sender<Result<Fetched, SendFailure>>;
 
-/// Whether a stale response may stand in for an answer of this status (RFC 5861 4).
+/// Whether a stale response may be served instead of this status (RFC 5861 4).
 pub(crate) fn is_error(status: StatusCode) -> bool {
     matches!(status.as_u16(), 500 | 502 | 503 | 504)
 }
 
-/// Whether an answer that is not stored for this reason also says that what is stored must go.
+/// Whether a response that is not stored for this reason also invalidates the stored one.
 pub(super) fn is_withdrawn(reason: NotStored) -> bool {
     matches!(
         reason,

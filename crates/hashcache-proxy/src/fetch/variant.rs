@@ -1,12 +1,12 @@
-//! Which of several variants of a URL a response is: where it is stored, and what a 304 that
-//! names one of them means (RFC 9111 4.1, 4.3.3).
+//! Variants of a URL: where a response is stored, and which variant a 304 selects (RFC 9111 4.1,
+//! 4.3.3).
 //!
-//! Called by `fetch`. The rules of the table are `hashcache_http::VariantTable`'s.
+//! Called by `fetch`. The rules of the table are those of `hashcache_http::VariantTable`.
 //!
-//! Invariants: a response is stored beside others only in a table that was there when it was asked
-//! for, so that none outlives an invalidation that came after the question; heads are changed one
-//! at a time for each name. Cost: a look-up of the key for each response with Vary that is stored
-//! beside others, and one rewritten head for each new row.
+//! Invariants: a response is added only to a variant table that existed before its request was
+//! sent, so that an invalidation since then covers it. Heads of one name are changed one at a time.
+//! Cost: for a response with Vary that is stored next to others, one lookup of the key; for a new
+//! row, one rewritten head.
 
 use std::rc::Rc;
 
@@ -22,9 +22,9 @@ use crate::worker::Worker;
 
 /// The intents of a fetch, drawn before its request was sent.
 pub(super) struct Intents {
-    /// For what lies under the key.
+    /// For the object under the cache key.
     key: Option<Intent>,
-    /// For the variant that was asked about, if that lies elsewhere.
+    /// For the requested variant, if it is stored under another name.
     variant: Option<Intent>,
 }
 
@@ -58,20 +58,20 @@ fn intend(worker: &Worker, name: &[u8], replaces: Option<&Hit>) -> Option<Intent
     })
 }
 
-/// Where a response is stored, should it be.
+/// Where a response would be stored.
 pub(super) struct PutPlan {
     pub(super) place: ObjectPlace,
     pub(super) intent: Option<Intent>,
-    /// The table to be stored with it, without its own row.
+    /// The variant table to be stored with it, without its own row.
     table: Option<VariantTable>,
-    /// The hash of the request's values, in that table or the one under the key.
+    /// The hash of the request's values, in that table or in the one under the key.
     values: u64,
-    /// Whether it takes a row in the table under the key.
+    /// Whether it gets a row in the table under the key.
     beside: bool,
     client: Network,
 }
 
-/// A row to be added to the table under a key.
+/// A row for the table under a key.
 pub(super) struct NewRow {
     nonce: u64,
     row: Variant,
@@ -101,14 +101,14 @@ impl PutPlan {
         })
     }
 
-    /// The table for the metadata of a response with these fields.
+    /// The variant table in the metadata of a response with these fields.
     pub(super) fn table_with(&self, fields: &HeaderMap) -> Option<VariantTable> {
         let mut table = self.table.clone()?;
         table.set(self.row(fields, table.nonce(), VariantPlace::Here)?);
         Some(table)
     }
 
-    /// The row that a response with these fields takes in the table under the key.
+    /// The row of a response with these fields in the table under the key.
     pub(super) fn new_row(&self, fields: &HeaderMap) -> Option<NewRow> {
         let nonce = self.place.nonce.filter(|_| self.beside)?;
         let row = self.row(fields, nonce, VariantPlace::Derived(self.values))?;
@@ -116,9 +116,9 @@ impl PutPlan {
     }
 }
 
-/// Decides where the response is to be stored: under the key, where no table is that it could be
-/// beside, else in a row of that. `shared`: others wait for this response; then nothing was there
-/// a moment ago.
+/// Decides where a response is stored: in a row of the table under the key if there is one that it
+/// fits into, else under the key. `shared`: followers wait for this response; then nothing was
+/// stored under the key a moment ago.
 pub(super) async fn plan_put(
     worker: &Worker,
     spec: &FetchSpec,
@@ -162,8 +162,8 @@ pub(super) async fn plan_put(
                 client,
             }
         }
-        // What lies under the key is replaced. It goes on as the first of its variants, unless it
-        // does not vary any more, or by more than the table tells apart.
+        // The response under the key is replaced. The new one becomes the first variant of the
+        // table, unless it has no Vary, or a Vary that the table does not cover.
         values => {
             let intent = intents.key.map(|intent| intent.replacing(&hit));
             let mut plan = PutPlan::under_key(place, intent, client);
@@ -179,8 +179,8 @@ pub(super) async fn plan_put(
     }
 }
 
-/// The table under the key, if a response to a question asked by these intents may be put beside
-/// what is there: it was there when they were drawn. A purge since then would have taken it away.
+/// The variant table under the key, if it existed when these intents were drawn. A purge since then
+/// would have removed it, and the response must not outlive that purge.
 async fn under_key(
     worker: &Worker,
     spec: &FetchSpec,
@@ -204,8 +204,8 @@ fn begin_table(worker: &Worker, plan: &mut PutPlan, names: &[http::HeaderName], 
     (plan.table, plan.values) = (values.map(|_| table), values.unwrap_or(0));
 }
 
-/// Changes the head stored under `name`, if it is still this version; `None` when it is not, or
-/// `change` says no, or the store refuses.
+/// Changes the head stored under `name` if it is still of this version. `None` if it is not, if
+/// `change` returns false, or if the store refuses.
 pub(super) async fn change(
     worker: &Worker,
     name: &[u8],
@@ -215,8 +215,8 @@ pub(super) async fn change(
     change_as_of(worker, name, (version, None), change).await
 }
 
-/// The same for who has asked upstream since `as_of` was drawn: what made it stale before that does
-/// so no more.
+/// The same after upstream was asked since `as_of` was drawn: invalidations before that no longer
+/// make it stale.
 pub(super) async fn change_as_of(
     worker: &Worker,
     name: &[u8],
@@ -241,7 +241,7 @@ pub(super) async fn change_as_of(
     matches!(updated.await, Updated::Done).then_some(stored)
 }
 
-/// Adds a row to the table under a key, if that is still the one the row is meant for.
+/// Adds a row to the table under a key, if it is still the table for which the row was made.
 pub(super) async fn add_row(worker: &Worker, key: &[u8], new: NewRow) {
     let added = change(worker, key, None, |first| {
         let table = first.table.as_mut();
@@ -253,7 +253,7 @@ pub(super) async fn add_row(worker: &Worker, key: &[u8], new: NewRow) {
     }
 }
 
-/// The rows whose objects are still there, as far as memory knows.
+/// The rows whose objects still exist, as far as the index knows.
 pub(crate) fn with_objects(
     worker: &Worker,
     place: &ObjectPlace,
@@ -267,7 +267,7 @@ pub(crate) fn with_objects(
     table
 }
 
-/// The stored response that a 304 to a question about all variants has named.
+/// The stored variant that a 304 selects, after a request that named all variants.
 pub(super) async fn chosen(
     worker: &Rc<Worker>,
     spec: &FetchSpec,

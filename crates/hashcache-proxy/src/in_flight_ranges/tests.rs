@@ -1,4 +1,4 @@
-//! Who fetches what, and who waits for it.
+//! Which claim fetches which bytes, and which one follows.
 
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config, Put};
@@ -15,7 +15,7 @@ fn cache() -> Cache {
     Cache::open(config).unwrap()
 }
 
-/// An object of this many pages of which nothing has come.
+/// An object of this many pages, all of them missing.
 fn object(cache: &Cache, pages: u64) -> Hit {
     let put = Put {
         length: Some(pages * PAGE),
@@ -61,7 +61,7 @@ fn who_lacks_what_another_fetches_joins_it() {
         8 * PAGE,
         false
     )));
-    // What it does not bring is somebody else's.
+    // Bytes that this fetch does not cover belong to another fetch.
     let (behind, _) = lead(ranges.claim(&hit, 3 * PAGE, 8 * PAGE, false));
     assert_eq!(extent(&behind), 3 * PAGE..8 * PAGE);
     drop(claim);

@@ -1,21 +1,21 @@
-//! The certificate authority of an intercepting proxy: a root for devices to trust, an intermediate
-//! that signs for it, and a leaf for each host that is intercepted.
+//! The certificate authority of an intercepting proxy: a root that devices trust, an intermediate
+//! signed by it, and a leaf for each intercepted host.
 //!
-//! `hashcache ca init` makes one ([`CertificateAuthority::make`]), the proxy loads it
-//! ([`CertificateAuthority::load`]) and asks it for the certificate of a host at each handshake
-//! ([`CertificateAuthority::leaf`]). `files` knows how it lies on disk.
+//! `hashcache ca init` makes one ([`CertificateAuthority::make`]). The proxy loads it
+//! ([`CertificateAuthority::load`]) and takes a host's certificate from it at each handshake
+//! ([`CertificateAuthority::leaf`]). `files` is its form on disk.
 //!
 //! ```text
 //! root (5 years, pathlen 1) ── intermediate (5 years, pathlen 0, TLS servers only)
 //!                                  └── leaf (7 days, one name) ── one key for all leaves
 //! ```
 //!
-//! Invariant: an [`CertificateAuthority`] that exists has proved by a leaf of its own that its key
-//! and certificates go together. No key is ever shown, by `Debug` neither; the key of the leaves is
-//! never written anywhere. An authority that is kept to domains says so in both its certificates,
-//! and the key of its root is gone.
+//! Invariants: a [`CertificateAuthority`] has proved with a leaf that its key and its certificates
+//! belong together. No key is ever shown, not even by `Debug`, and the leaves' key is never written
+//! to disk. An authority that is limited to domains says so in both its certificates, and its root
+//! key is destroyed.
 //!
-//! Cost: a leaf that is kept costs a look-up, another one a signature (some 30 µs).
+//! Cost: a cached leaf costs a lookup, a new one a signature (some 30 µs).
 
 mod files;
 
@@ -49,23 +49,22 @@ use super::pem::pem;
 use crate::tls::certificate::Certificate;
 use crate::tls::provider;
 
-/// What an authority is to be like.
+/// Properties of a new authority.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
-    /// The name under which devices list it, at most [`CertificateAuthority::NAME_CHARS`]
-    /// characters.
+    /// The name that devices show, at most [`CertificateAuthority::NAME_CHARS`] characters.
     pub name: String,
-    /// The domains it may vouch for, each with all below it; none: all.
+    /// The domains for which it may sign, including all subdomains; empty: all.
     pub only: Vec<String>,
     /// The time.
     pub now: SystemTime,
 }
 
-/// Why there is no authority, or no certificate of it.
+/// Why there is no authority, or no certificate from it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// There is something where a new one was to be made.
+    /// The directory of the new authority is not empty.
     #[error("{} exists already and is not empty", path.display())]
     Exists {
         /// The directory.
@@ -76,7 +75,7 @@ pub enum AuthorityError {
     Write {
         /// The directory or file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// It could not be read.
@@ -84,10 +83,10 @@ pub enum AuthorityError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others than its owner may read the key.
+    /// Other users can read the key.
     #[error("other users can read the key in {} (mode {mode:03o})", path.display())]
     Exposed {
         /// The file.
@@ -95,7 +94,7 @@ pub enum AuthorityError {
         /// Its permissions.
         mode: u32,
     },
-    /// It is not what `make` has written.
+    /// The file was not written by `make`.
     #[error("{} is not the directory of a certificate authority: {what}", path.display())]
     Malformed {
         /// The file.
@@ -106,16 +105,16 @@ pub enum AuthorityError {
     /// The name cannot be that of an authority.
     #[error("`{0}` is not a valid name for a certificate authority")]
     Name(String),
-    /// What it was to be kept to is no domain.
+    /// The limit is not a domain.
     #[error("`{0}` is not a domain name")]
     Domain(String),
-    /// No certificate can be made for this host.
+    /// The host cannot have a certificate.
     #[error("`{0}` is not a host name")]
     Host(String),
-    /// This authority is kept to other domains.
+    /// This authority is limited to other domains.
     #[error("this authority is not valid for `{0}`")]
     NotPermitted(String),
-    /// The origin's certificate, or that of the authority, has ended.
+    /// The certificate of the origin, or of the authority, has expired.
     #[error("no valid certificate can be made: {0} has expired")]
     Ended(&'static str),
     /// The system gave no random bytes, or the key could not sign.
@@ -124,7 +123,7 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
-    /// What an operator can do about it.
+    /// Advice to the operator.
     pub fn advice(&self) -> Option<String> {
         Some(match self {
             Self::Exists { path } => format!(
@@ -167,30 +166,30 @@ pub struct CertificateAuthority {
     intermediate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
     name: String,
-    /// Seconds since 1970: the end of whichever of its certificates ends first.
+    /// Seconds since 1970: the earlier end of its two certificates.
     not_after: u64,
-    /// The domains it is kept to; `None`: it is not.
+    /// The domains to which it is limited; `None`: not limited.
     only: Option<Vec<String>>,
-    /// The key of all leaves, and the same as `rustls` wants it.
+    /// The key of all leaves, once for `rcgen` and once for `rustls`.
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
     leaves: Mutex<LeafCache>,
-    /// Out of whose budget the leaves are, once it is known.
+    /// The budget that the cached leaves are charged to, once it is known.
     memory: OnceLock<Cache>,
 }
 
 impl CertificateAuthority {
-    /// Most characters of a name: what X.509 allows a common name (64), less what the
-    /// intermediate's has more.
+    /// Maximum number of characters in a name: 64 for a common name in X.509, minus the suffix of
+    /// the intermediate.
     pub const NAME_CHARS: usize = 64 - INTERMEDIATE.len();
 
-    /// Memory for leaves that are kept, bytes: some 1,500 of them.
+    /// Memory for cached leaves, bytes: some 1,500 of them.
     pub const LEAVES_BYTES: u64 = 2 << 20;
 
-    /// Makes a new authority and writes it to `directory`, which must be empty or not there.
+    /// Makes a new authority and writes it to `directory`, which must be empty or missing.
     ///
-    /// A cut of power leaves a whole authority there or none. The directory is its owner's alone
-    /// (mode 700), and so are the files with keys (600).
+    /// After a power failure the directory has a complete authority or none. Only its owner can
+    /// read the directory (mode 700) and the files with keys (600).
     pub fn make(directory: &Path, options: &MakeOptions) -> Result<Self, AuthorityError> {
         let name = options.name.trim();
         if name.is_empty()
@@ -214,7 +213,7 @@ impl CertificateAuthority {
         let root = root_params.self_signed(&root_key).map_err(sign_error)?;
         let key = KeyPair::generate().map_err(sign_error)?;
         let mut own_params = params(format!("{name}{INTERMEDIATE}"), 0)?;
-        // Whoever gets hold of this key cannot sign programs or mail with it.
+        // A thief of this key cannot sign programs or mail with it.
         own_params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         own_params.use_authority_key_identifier_extension = true;
         let by_root = Issuer::from_params(&root_params, &root_key);
@@ -226,17 +225,16 @@ impl CertificateAuthority {
         };
         let authority =
             Self::of(bundle.clone()).map_err(|what| malformed(&files::signer(directory), what))?;
-        // Some clients do not mind what a root they trust is kept to, but nobody can use a key that
-        // is gone.
+        // Some clients ignore the limits of a trusted root, but a destroyed key can sign nothing.
         let root_key = constraints.is_none().then_some(root_key);
         files::write(directory, &bundle, root_key.as_ref(), || Ok(()))?;
         Ok(authority)
     }
 
-    /// Loads the authority in `directory`, or the one that systemd hands over as the credential
+    /// Loads the authority in `directory`, or the one that systemd passes as the credential
     /// `hashcache-ca`: the content of `signer.pem` of such a directory.
     ///
-    /// A file with a key that others may read is refused; a credential is nobody else's.
+    /// A key file that other users can read is refused; a credential is private.
     pub fn load(directory: &Path) -> Result<Self, AuthorityError> {
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
         Self::load_from(directory, credentials.as_deref())
@@ -247,7 +245,7 @@ impl CertificateAuthority {
         Self::of(bundle).map_err(|what| malformed(&path, what))
     }
 
-    /// The authority that is made of these, if they go together.
+    /// The authority with these keys and certificates, if they belong together.
     fn of(bundle: files::AuthorityKeys) -> Result<Self, &'static str> {
         let files::AuthorityKeys {
             key,
@@ -281,7 +279,7 @@ impl CertificateAuthority {
         Ok(authority)
     }
 
-    /// Makes a leaf that holds at `time` and judges it as clients do.
+    /// Makes a leaf that is valid at `time`, and verifies it as clients do.
     fn prove(&self, time: u64) -> Result<(), &'static str> {
         let leaf = self
             .sign(SELF_TEST_HOST, time, time + 1)
@@ -302,13 +300,14 @@ impl CertificateAuthority {
         Ok(())
     }
 
-    /// The certificate of `host` with its chain (without the root) and key: one that was made
-    /// before, or a new one.
+    /// The certificate of `host` with its chain (without the root) and key: a cached or a new one.
     ///
-    /// It begins a day before `now` and ends seven days after, or with the certificate of the
-    /// origin (`no_later_than`) or of this authority if that is sooner. One that ends within a day
-    /// is made anew if that makes it longer. Errors: `host` is no name in the DNS, or not one this
-    /// authority is for, or there is no time left.
+    /// It begins a day before `now` and ends seven days after, or earlier with the certificate of
+    /// the origin (`no_later_than`) or of this authority. A cached one that ends within a day is
+    /// replaced if a new one lasts longer.
+    ///
+    /// Errors: `host` is not a DNS name, or not one that this authority may sign, or no time is
+    /// left.
     pub fn leaf(
         &self,
         host: &str,
@@ -337,7 +336,7 @@ impl CertificateAuthority {
         if !self.permits(&host) {
             return Err(AuthorityError::NotPermitted(host));
         }
-        // Not under the lock: the other cores go on.
+        // Without the lock, so that other cores can go on.
         let not_before = now.saturating_sub(DAY);
         let certificate = self.sign(&host, not_before, not_after)?;
         let chain = vec![certificate, self.intermediate.clone()];
@@ -347,7 +346,7 @@ impl CertificateAuthority {
             not_before,
             not_after,
         };
-        // Where memory is short it is made anew the next time.
+        // If memory is short, the leaf is made again the next time.
         let bytes = leaf.bytes(&host);
         let memory = self.memory.get().map(|cache| cache.reserve_spare(bytes));
         if !matches!(memory, Some(None)) {
@@ -362,7 +361,7 @@ impl CertificateAuthority {
         not_before: u64,
         not_after: u64,
     ) -> Result<CertificateDer<'static>, AuthorityError> {
-        // Longer names do not go into a common name, and nobody looks for them there any more.
+        // Longer names do not fit into a common name, and clients no longer read it.
         let shown = if host.len() <= 64 { host } else { "" };
         let mut params = params(shown, not_before, not_after)?;
         let name = host.try_into().map_err(sign_error)?;
@@ -375,13 +374,13 @@ impl CertificateAuthority {
         Ok(signed.map_err(sign_error)?.into())
     }
 
-    /// Has the leaves count in the budget of `cache`, from the next one on.
+    /// Charges the leaves to the budget of `cache`, from the next one on.
     pub(crate) fn count_in(&self, cache: &Cache) {
-        // A second call comes with the same one: a process has one store.
+        // A second call has the same cache: a process has one store.
         let _ = self.memory.set(cache.clone());
     }
 
-    /// Whether it may vouch for `host`: always, unless it is kept to domains.
+    /// Whether it may sign for `host`.
     pub fn permits(&self, host: &str) -> bool {
         let Some(only) = &self.only else {
             return true;
@@ -393,19 +392,19 @@ impl CertificateAuthority {
         })
     }
 
-    /// The domains it is kept to, if it is; that of the self-test is not told.
+    /// The domains to which it is limited, without the domain of the self-test.
     pub fn only(&self) -> Option<impl Iterator<Item = &str>> {
         let only = self.only.as_ref()?;
         let only = only.iter().map(String::as_str);
         Some(only.filter(|domain| *domain != SELF_TEST_HOST))
     }
 
-    /// The name under which devices list it.
+    /// The name that devices show.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The certificate that devices are to trust.
+    /// The certificate that devices must trust.
     pub fn root_der(&self) -> &[u8] {
         &self.root
     }
@@ -430,13 +429,13 @@ impl CertificateAuthority {
         self.not_after
     }
 
-    /// Memory that the leaves take now, bytes; no more than [`Self::LEAVES_BYTES`].
+    /// Memory of the cached leaves, bytes; at most [`Self::LEAVES_BYTES`].
     pub fn leaves_bytes(&self) -> u64 {
         self.leaves().bytes()
     }
 
     fn leaves(&self) -> std::sync::MutexGuard<'_, LeafCache> {
-        // Whoever panicked there left at worst a count that is off.
+        // A panic under the lock would leave at worst a wrong count.
         self.leaves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -450,7 +449,7 @@ impl fmt::Debug for CertificateAuthority {
     }
 }
 
-/// What people compare to know a certificate: in hexadecimal, its bytes apart by colons.
+/// The fingerprint that people compare: hexadecimal bytes with colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; 32]);
 
@@ -464,7 +463,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// What a certificate of ours begins with: one name, a number of its own, two times.
+/// Parameters of all our certificates: one name, a random serial number, two times.
 fn params(
     name: &str,
     not_before: u64,
@@ -472,7 +471,7 @@ fn params(
 ) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = common_name(name);
-    // Two of one issuer with one number are refused by some clients.
+    // Some clients refuse two certificates of one issuer with the same number.
     let mut serial = [0; 16];
     provider()
         .secure_random
@@ -486,7 +485,7 @@ fn params(
     Ok(params)
 }
 
-/// SHA-256, as the suite of that name has it.
+/// SHA-256, from the cipher suites' provider.
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     let suite = TLS13_AES_128_GCM_SHA256.tls13();
     let hash = suite.expect("a suite of TLS 1.3").common.hash_provider;
@@ -502,7 +501,8 @@ fn common_name(name: &str) -> DistinguishedName {
     names
 }
 
-/// What keeps an authority to domains: names below them, and no address at all.
+/// The name constraints of an authority that is limited to domains: no other names, and no
+/// addresses.
 fn constraints(only: &[String]) -> Result<Option<NameConstraints>, AuthorityError> {
     if only.is_empty() {
         return Ok(None);
@@ -518,7 +518,7 @@ fn constraints(only: &[String]) -> Result<Option<NameConstraints>, AuthorityErro
         }
         domains.push(bare);
     }
-    // Without it no device could tell whether it trusts the authority.
+    // Without this domain no device could test whether it trusts the authority.
     domains.push(SELF_TEST_HOST.to_owned());
     let addresses = [
         CidrSubnet::from_addr_prefix(Ipv4Addr::UNSPECIFIED.into(), 0),
@@ -539,7 +539,7 @@ fn sign_error(error: impl Into<Box<dyn Error + Send + Sync>>) -> AuthorityError 
     AuthorityError::Sign(error.into())
 }
 
-/// Seconds since 1970; 0 for what lies before.
+/// Seconds since 1970; 0 for earlier times.
 fn seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs().min(LAST_SECOND))
@@ -548,11 +548,11 @@ fn seconds(time: SystemTime) -> u64 {
 const DAY: u64 = 86_400;
 /// Five years.
 const LIFETIME: u64 = 5 * 365 * DAY;
-/// The longest a leaf holds; some clients take none that holds for more than 398 days.
+/// Maximum lifetime of a leaf; some clients accept at most 398 days.
 const LEAF_LIFETIME: u64 = 7 * DAY;
-/// 9999-12-31 23:59:59, the last second that a certificate can name (RFC 5280, section 4.1.2.5).
+/// 9999-12-31 23:59:59, the last second in a certificate (RFC 5280, section 4.1.2.5).
 const LAST_SECOND: u64 = 253_402_300_799;
-/// What the intermediate's name has more than the root's.
+/// The suffix of the intermediate's name.
 const INTERMEDIATE: &str = " (proxy)";
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! What a ClientHello says, as far as it decides whether a client is intercepted.
+//! The parts of a ClientHello that decide whether a client is intercepted.
 //!
-//! Made by `peek` of the bytes that a client sent. rustls reads the message and says whether it is
-//! one; what rustls does not tell (versions, extensions) is read here from the same bytes.
+//! Made by `peek` from a client's first bytes. rustls parses the message; the parts that rustls
+//! does not expose (versions, extensions) are parsed here from the same bytes.
 //!
-//! Invariant: nothing here depends on how the bytes were cut into records or segments.
+//! Invariant: the result does not depend on how the bytes were divided into records or segments.
 //! Cost: two passes over the message, a few hundred nanoseconds.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,34 +11,35 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use rustls::server::ClientHello;
 use rustls::{CipherSuite, NamedGroup, SignatureScheme};
 
-/// What a client offers.
+/// The offer of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParsedHello {
-    /// The name it wants, in lower case; none for an address.
+    /// The server name, in lower case; `None` for an address.
     pub(crate) name: Option<Box<str>>,
-    /// What it wants to speak inside.
+    /// The protocols offered inside TLS.
     pub(crate) speaks: InnerProtocol,
-    /// Whether TLS 1.2 or 1.3 is among its versions.
+    /// Whether TLS 1.2 or 1.3 is offered.
     pub(crate) modern: bool,
-    /// Whether we have a suite, a group and a signature in common.
+    /// Whether a cipher suite, a group and a signature algorithm are common to the client and us.
     pub(crate) common: bool,
-    /// The same for each connection of one program, another one for most others.
+    /// Identifies the program: equal on all its connections, different for most other programs.
     pub(crate) fingerprint: u64,
 }
 
-/// What a client wants to speak inside TLS, by ALPN (RFC 7301).
+/// The protocols that a client offers inside TLS, by ALPN (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InnerProtocol {
-    /// Nothing was said, which means HTTP/1.1 on the port of https.
+    /// No ALPN, which means HTTP/1.1 on the https port.
     Unsaid,
-    /// HTTP/1.1 or HTTP/2 is among it.
+    /// HTTP/1.1 or HTTP/2 is offered.
     Http,
-    /// Neither is.
+    /// Neither is offered.
     Other,
 }
 
 impl ParsedHello {
-    /// What `hello` says, that was read out of `records`. None if the two are not one message.
+    /// The offer in `hello`, which was parsed from `records`; `None` if the two are different
+    /// messages.
     pub(crate) fn of(hello: &ClientHello<'_>, records: &[u8]) -> Option<Self> {
         let message = message(records)?;
         let raw = RawHello::read(&message)?;
@@ -62,8 +63,8 @@ impl ParsedHello {
     }
 }
 
-/// Whether a handshake with a P-256 certificate can succeed: who has nothing in common with us is
-/// better served by the origin.
+/// Whether a handshake with a P-256 certificate can succeed. Other clients get a tunnel to the
+/// origin.
 fn has_common(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> bool {
     let suites = hello.cipher_suites();
     let any = |ours: &[CipherSuite]| suites.iter().any(|suite| ours.contains(suite));
@@ -74,9 +75,9 @@ fn has_common(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> bool {
     suite && group && signatures.contains(&SignatureScheme::ECDSA_NISTP256_SHA256)
 }
 
-/// A number for the program that said hello: versions, suites, extensions, groups, signatures and
-/// ALPN, without what changes from one connection to the next (keys, tickets, the order of
-/// extensions, padding, the values that only keep servers tolerant: RFC 8701).
+/// A number for the client program, from versions, suites, extensions, groups, signatures and ALPN,
+/// without the parts that differ between connections (keys, tickets, the order of extensions,
+/// padding, GREASE: RFC 8701).
 fn fingerprint(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     raw.legacy_version.hash(&mut hasher);
@@ -102,13 +103,13 @@ fn hash_each(hasher: &mut DefaultHasher, numbers: impl IntoIterator<Item = u16>)
     numbers.collect::<Vec<u16>>().hash(hasher);
 }
 
-/// RFC 8701: both bytes alike, and ending in `a`.
+/// RFC 8701: both bytes are equal and end in `a`.
 fn is_grease(number: u16) -> bool {
     let [high, low] = number.to_be_bytes();
     high == low && low & 0x0f == 0x0a
 }
 
-/// The handshake message at the beginning of `records`, put together.
+/// The handshake message at the beginning of `records`, joined.
 fn message(records: &[u8]) -> Option<Vec<u8>> {
     let mut rest = HelloReader(records);
     let mut message = Vec::with_capacity(records.len());
@@ -135,10 +136,10 @@ fn message(records: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What is read from the message itself (RFC 8446, section 4.1.2).
+/// Fields of the message itself (RFC 8446, section 4.1.2).
 struct RawHello<'a> {
     legacy_version: u16,
-    /// Kinds of the extensions.
+    /// Types of the extensions.
     kinds: Vec<u16>,
     /// Content of `supported_versions`, in pairs of bytes.
     versions: Option<&'a [u8]>,
@@ -177,7 +178,7 @@ impl<'a> RawHello<'a> {
         pairs.map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
     }
 
-    /// Without `supported_versions` the old field names the latest of all versions (RFC 5246).
+    /// Without `supported_versions` the old field has the highest version (RFC 5246).
     fn offers(&self, version: u16) -> bool {
         match self.versions {
             Some(_) => self.versions().any(|offered| offered == version),
@@ -186,7 +187,7 @@ impl<'a> RawHello<'a> {
     }
 }
 
-/// Bytes that are read from the front.
+/// Bytes to be parsed from the front.
 struct HelloReader<'a>(&'a [u8]);
 
 impl<'a> HelloReader<'a> {
@@ -219,12 +220,12 @@ impl<'a> HelloReader<'a> {
 const TLS_1_2: u16 = 0x0303;
 const TLS_1_3: u16 = 0x0304;
 
-/// The kind of record that a handshake begins with.
+/// The record type of a handshake.
 pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const RANDOM_BYTES: usize = 32;
 const SUPPORTED_VERSIONS: u16 = 43;
-/// Padding, early data, cookie, the ticket to go on with: there or not, as the moment will have it.
+/// Padding, early data, cookie, session ticket: a program sends them on some connections only.
 const CHANGING: [u16; 4] = [21, 41, 42, 44];
 
 const SUITES_1_3: [CipherSuite; 3] = [

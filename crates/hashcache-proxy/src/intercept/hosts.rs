@@ -1,11 +1,10 @@
-//! Which hosts may be intercepted: those an operator named, those of lists that ship, and never
-//! banks and the like.
+//! The hosts that may be intercepted: those of the operator and of shipped lists, but never banks
+//! and the like.
 //!
-//! `hashcache-cli` builds [`Hosts`] of its settings; the `Interceptor` asks at every CONNECT.
+//! `hashcache-cli` builds [`Hosts`] from its settings; the `Interceptor` asks at every CONNECT.
 //!
-//! Invariant: nothing is intercepted that nobody named. Who is on the list of those never to be
-//! intercepted is not, whatever else is said, unless a key of its own takes it off that list.
-//! Cost: a look-up for each label of the name.
+//! Invariant: only listed hosts are intercepted. A host on the never-list is not intercepted,
+//! unless a setting of its own takes it off that list. Cost: one lookup per label of the name.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,29 +16,30 @@ use serde::Deserialize;
 
 use super::reason::Reason;
 
-/// The host that is always intercepted and that the proxy answers itself, for nobody else has it:
-/// a browser that gets an answer from there over https trusts the authority. The domain `internal`
-/// is for private use alone, so the name leads nowhere without this proxy.
+/// The host of the self-test: always intercepted, and answered by the proxy itself. If a browser
+/// gets an answer from it over https, it trusts the authority. The domain `internal` is reserved
+/// for private use, so the name does not exist without this proxy.
 pub(crate) const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
 
-/// A name, or `*.` and a domain, which stands for all names below it and not for itself.
+/// A name, or `*.` with a domain, which matches all names below the domain but not the domain
+/// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPattern {
     domain: Box<str>,
     is_wildcard: bool,
 }
 
-/// What is no [`HostPattern`].
+/// Why a text is not a [`HostPattern`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostPatternError {
     /// An address.
     #[error("it is an IP address, and certificates are made for host names")]
     Address,
-    /// No name, or a `*` elsewhere than in front.
+    /// Not a name, or a `*` that is not in front.
     #[error("it is neither a host name nor `*.` with a domain")]
     Name,
-    /// All names below a top-level domain.
+    /// A whole top-level domain.
     #[error("it is a whole top-level domain")]
     TopLevel,
 }
@@ -53,7 +53,7 @@ impl FromStr for HostPattern {
             None => (text, false),
         };
         let domain = match Host::parse(name).map_err(|_| HostPatternError::Name)? {
-            // A dot at the end would be another spelling.
+            // A final dot would be another spelling.
             Host::Name(name) if !name.ends_with('.') => name,
             Host::Name(_) => return Err(HostPatternError::Name),
             Host::V4(_) | Host::V6(_) => return Err(HostPatternError::Address),
@@ -75,16 +75,16 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A list of hosts that ships.
+/// A shipped list of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostList {
-    /// Hosts whose content is the same for all who ask: updates of systems, Wikimedia, networks
-    /// that deliver static files.
+    /// Hosts whose content is the same for all clients: system updates, Wikimedia, CDNs of static
+    /// files.
     Cacheable,
 }
 
 impl HostList {
-    /// All, by their names in settings.
+    /// All lists with their names in settings.
     pub const ALL: [(&'static str, Self); 1] = [("cacheable", Self::Cacheable)];
 
     fn text(self) -> &'static str {
@@ -94,20 +94,20 @@ impl HostList {
     }
 }
 
-/// What an operator says of hosts.
+/// The operator's settings for hosts.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
-    /// To be intercepted.
+    /// Hosts to intercept.
     pub hosts: Vec<HostPattern>,
-    /// Lists of more.
+    /// Shipped lists of further hosts.
     pub lists: Vec<HostList>,
-    /// Never to be intercepted, beside those that ship.
+    /// Never to be intercepted, in addition to the shipped list.
     pub never: Vec<HostPattern>,
-    /// Not among those never to be intercepted, though something else says so.
+    /// Taken off the never-list.
     pub despite_never: Vec<HostPattern>,
 }
 
-/// Which hosts may be intercepted.
+/// The hosts that may be intercepted.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     allowed: NamePatterns,
@@ -116,7 +116,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// What `options` say.
+    /// The hosts in `options`.
     pub fn new(options: &HostOptions) -> Self {
         let mut allowed = NamePatterns::of(&options.hosts);
         for list in &options.lists {
@@ -131,7 +131,7 @@ impl Hosts {
         }
     }
 
-    /// Whether `host` may be intercepted, or why not.
+    /// Whether `host` may be intercepted; the error is the reason if not.
     pub(crate) fn judge(&self, host: &Host) -> Result<(), Reason> {
         let Host::Name(name) = host else {
             return Err(Reason::Address);
@@ -147,7 +147,7 @@ impl Hosts {
     }
 }
 
-/// Patterns, by what they hold.
+/// Host patterns, by kind.
 #[derive(Clone, Debug, Default)]
 struct NamePatterns {
     exact: HashSet<Box<str>>,
@@ -171,7 +171,7 @@ impl NamePatterns {
         names.insert(domain.into());
     }
 
-    /// Adds what a list says, in which a wildcard may stand for a top-level domain.
+    /// Adds the patterns of a list, in which a wildcard may stand for a whole top-level domain.
     fn add_all(&mut self, texts: &[String]) {
         for text in texts {
             match text.strip_prefix("*.") {
@@ -187,7 +187,7 @@ impl NamePatterns {
     }
 }
 
-/// The domains that `name` lies in, from the nearest on.
+/// The domains that contain `name`, beginning with the nearest.
 fn parents(name: &str) -> impl Iterator<Item = &str> {
     let above = name.split_once('.').map(|(_, parent)| parent);
     std::iter::successors(above, |parent| {
@@ -195,14 +195,14 @@ fn parents(name: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The hosts that ship as never to be intercepted.
+/// The shipped never-list.
 struct NeverIntercepted {
     names: NamePatterns,
-    /// A name is one of them if one of its labels is one of these.
+    /// A name matches if one of its labels is in this set.
     labels: HashSet<Box<str>>,
-    /// Likewise if one of its labels holds one of these.
+    /// A name matches if one of its labels contains one of these.
     parts: Vec<Box<str>>,
-    /// Likewise if it ends in one of these and a country's two letters.
+    /// A name matches if it ends in one of these and a country code.
     before_country: HashSet<Box<str>>,
 }
 
@@ -247,7 +247,7 @@ static NEVER: LazyLock<NeverIntercepted> =
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostGroup {
-    /// For whoever reads the list.
+    /// For readers of the list.
     #[serde(rename = "about")]
     _about: String,
     #[serde(default)]

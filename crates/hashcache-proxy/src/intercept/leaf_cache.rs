@@ -1,9 +1,9 @@
-//! The certificates that were made lately, by host, the least used given up first.
+//! An LRU cache of leaf certificates, by host.
 //!
 //! Called by `authority` under its lock.
 //!
-//! Invariant: what is kept takes no more memory than [`LeafCache::new`] was told, but for the last
-//! one added. Cost: a map of hosts and one of their order; both are looked up once a handshake.
+//! Invariant: the cache takes at most the memory given to [`LeafCache::new`], plus the last entry.
+//! Cost: a map of hosts and one of their order; both are looked up once per handshake.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use std::sync::Arc;
 use hashcache::Reservation;
 use rustls::sign::CertifiedKey;
 
-/// A leaf that was made.
+/// A leaf certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) key: Arc<CertifiedKey>,
-    /// From when to when it holds, seconds since 1970.
+    /// Its validity, seconds since 1970.
     pub(super) not_before: u64,
     pub(super) not_after: u64,
 }
 
 impl Leaf {
-    /// Memory that it takes: its certificates, its name twice, and its places in the maps.
+    /// Memory of the leaf: its certificates, its name twice, and its entries in the maps.
     pub(super) fn bytes(&self, host: &str) -> u64 {
         let chain: usize = self.key.cert.iter().map(|it| it.len()).sum();
         (chain + 2 * host.len() + OVERHEAD) as u64
     }
 }
 
-/// A leaf with the turn of its last use, and its part of a budget.
+/// A leaf with the time of its last use and its reservation in the budget.
 struct CachedLeaf {
     used: u64,
     leaf: Leaf,
     _memory: Option<Reservation>,
 }
 
-/// All that are kept.
+/// All cached leaves.
 pub(super) struct LeafCache {
     by_host: HashMap<Box<str>, CachedLeaf>,
-    /// Hosts by the turn of their last use.
+    /// Hosts in the order of their last use.
     by_use: BTreeMap<u64, Box<str>>,
     turn: u64,
     bytes: u64,
@@ -56,7 +56,7 @@ impl LeafCache {
         }
     }
 
-    /// The leaf of `host`, which counts as a use.
+    /// The leaf of `host`; counts as a use.
     pub(super) fn get(&mut self, host: &str) -> Option<Leaf> {
         let kept = self.by_host.get_mut(host)?;
         self.turn += 1;
@@ -67,8 +67,8 @@ impl LeafCache {
         Some(kept.leaf.clone())
     }
 
-    /// Keeps `leaf` in place of any other of `host`, and gives up those not used for long.
-    /// `memory` is given back with it.
+    /// Adds `leaf`, replaces an earlier one of `host`, and drops the least recently used ones.
+    /// Dropping an entry returns its `memory`.
     pub(super) fn put(&mut self, host: &str, leaf: Leaf, memory: Option<Reservation>) {
         self.remove(host);
         self.turn += 1;
@@ -89,7 +89,7 @@ impl LeafCache {
         }
     }
 
-    /// Memory that all of them take, bytes.
+    /// Memory of all entries, bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -102,7 +102,7 @@ impl LeafCache {
     }
 }
 
-/// Places in both maps, the `Arc` and the vectors; rounded up.
+/// Entries in both maps, the `Arc` and the vectors; rounded up.
 const OVERHEAD: usize = 400;
 
 #[cfg(test)]

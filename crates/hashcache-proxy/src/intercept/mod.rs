@@ -1,21 +1,21 @@
-//! TLS that ends here: the proxy answers for an origin with a certificate of its own authority, so
-//! that what passes can be stored. Nothing is intercepted that nobody named.
+//! Interception: the proxy answers for an origin with a certificate of its own authority, so that
+//! responses over https can be stored. Only listed hosts are intercepted.
 //!
-//! `connect` leads here at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is one
-//! of those; after the 200, `peek` looks at what the client says and `client_hello` reads it;
-//! `upstream::verified_hosts` knows whether the origin's certificate was found good lately,
-//! `refusals` whether this program refuses ours. Only when all agree does `authority` make a leaf.
-//! Otherwise the bytes go on to the origin unchanged, and the client sees its certificate.
+//! Called by `connect` at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is
+//! listed. After the 200, `peek` reads the client's first bytes and `client_hello` parses them.
+//! `upstream::verified_hosts` knows whether the origin's certificate was verified recently,
+//! `refusals` whether this program refuses ours. Only if all agree, `authority` makes a leaf.
+//! Otherwise the bytes are forwarded unchanged, and the client sees the origin's certificate.
 //!
-//! Invariant: a client whose TLS does not end here finds no difference to a proxy that cannot do
-//! it, but that what it says may be passed on up to three seconds later where its host is listed.
+//! Invariant: a client that is not intercepted notices no difference to a proxy without
+//! interception, except that the bytes to a listed host may be delayed by up to three seconds.
 
-// Whom we answer for, and with what.
+// Certificates.
 pub(crate) mod authority;
 mod leaf_cache;
 pub(crate) mod pem;
 
-// Whether we do.
+// Decisions.
 pub(crate) mod hosts;
 mod reason;
 
@@ -47,41 +47,43 @@ use crate::clock::Clock;
 use crate::tls::{OurTime, provider};
 use crate::upstream::verified_hosts::VerifiedHosts;
 
-/// That TLS is to end here, as an operator says it.
+/// The operator's settings for interception.
 #[derive(Clone, Debug)]
 pub struct Intercept {
-    /// Who vouches for us.
+    /// The authority that signs for the hosts.
     pub authority: Arc<CertificateAuthority>,
-    /// For which hosts.
+    /// The hosts.
     pub hosts: Hosts,
 }
 
-/// What is known of hosts and clients; one for all cores, and no reload changes it.
+/// Results of earlier interceptions, by host and program; one for all cores, not changed by a
+/// reload.
 #[derive(Debug, Default)]
 pub(crate) struct InterceptState {
     pub(crate) verified: Arc<VerifiedHosts>,
     pub(crate) refusals: Refusals,
 }
 
-/// Who ends TLS; made anew by a reload.
+/// Accepts handshakes for intercepted hosts; made anew by a reload.
 pub(crate) struct Interceptor {
     pub(crate) authority: Arc<CertificateAuthority>,
     hosts: Hosts,
-    /// All of a handshake but the certificate.
+    /// The TLS configuration without the certificate.
     config: ServerConfig,
 }
 
-/// Whose TLS is to end here.
+/// The host whose TLS is intercepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterceptKind {
-    /// That of an origin.
+    /// An origin.
     Origin,
-    /// That of nobody: who asks wants to know whether our authority is trusted.
+    /// The host of the self-test: the client tests whether it trusts our authority.
     SelfTest,
 }
 
 impl Interceptor {
-    /// Ends TLS as `intercept` says. An error: the system gave no random bytes for tickets.
+    /// Accepts handshakes according to `intercept`. Error: the system gave no random bytes for
+    /// tickets.
     pub(crate) fn new(intercept: &Intercept, clock: &Arc<Clock>) -> Result<Self, TlsError> {
         let time = Arc::new(OurTime(Arc::clone(clock)));
         let mut config = ServerConfig::builder_with_details(provider(), time)
@@ -90,7 +92,7 @@ impl Interceptor {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(FixedLeaf(None)));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // A ticket is taken back only for the name it was given for.
+        // A ticket is accepted only for the name for which it was issued.
         config.ticketer = Ticketer::new()?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self {
@@ -100,7 +102,7 @@ impl Interceptor {
         })
     }
 
-    /// Whether TLS to `upstream` may end here, by its name alone.
+    /// Whether TLS to `upstream` may be intercepted, as far as the name tells.
     pub(crate) fn judge(&self, upstream: &Authority) -> Result<InterceptKind, Reason> {
         let Host::Name(name) = &upstream.host else {
             return Err(Reason::Address);
@@ -115,7 +117,7 @@ impl Interceptor {
         }
     }
 
-    /// Shakes hands as `host`, whose own certificate ends at `not_after`.
+    /// The acceptor for `host`, whose own certificate ends at `not_after`.
     pub(crate) fn acceptor(
         &self,
         host: &str,
@@ -136,7 +138,7 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// The certificate of one handshake, whatever name is asked for: the name was judged before.
+/// The certificate for one handshake, for any server name: the name was checked before.
 #[derive(Debug)]
 struct FixedLeaf(Option<Arc<CertifiedKey>>);
 
@@ -146,21 +148,21 @@ impl ResolvesServerCert for FixedLeaf {
     }
 }
 
-/// What became of a handshake of ours.
+/// Result of a handshake with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
-    /// The client believes us.
+    /// The client accepts our certificate.
     Finished,
-    /// The client does not, and says so, or we cannot go on with it.
+    /// The client refuses our certificate with an alert, or we have no protocol in common.
     Refused,
-    /// The client broke off without a word.
+    /// The client closed the connection without an alert.
     Left,
-    /// Something else went wrong, or it took too long.
+    /// Another error, or a timeout.
     Failed,
 }
 
 impl Handshake {
-    /// All, in the order of their numbers, with their names.
+    /// All results with their names, in numerical order.
     pub(crate) const ALL: [(Self, &'static str); 4] = [
         (Self::Finished, "finished"),
         (Self::Refused, "refused"),
@@ -168,7 +170,7 @@ impl Handshake {
         (Self::Failed, "failed"),
     ];
 
-    /// What an error of a handshake means.
+    /// The meaning of a handshake error.
     pub(crate) fn of(error: &io::Error) -> Self {
         use AlertDescription as Alert;
         let cause = error.get_ref().and_then(|it| it.downcast_ref::<TlsError>());
@@ -180,7 +182,7 @@ impl Handshake {
                 | Alert::CertificateUnknown
                 | Alert::UnknownCA,
             )) => Self::Refused,
-            // We could not go on: a tunnel will do better.
+            // No common protocol: a tunnel works better.
             Some(TlsError::PeerIncompatible(_) | TlsError::NoApplicationProtocol) => Self::Refused,
             Some(_) => Self::Failed,
             None => match error.kind() {
@@ -193,7 +195,7 @@ impl Handshake {
     }
 }
 
-/// Whether who said `hello` on a connection to `host` can be served by us.
+/// Whether we can serve the client that sent `hello` on a connection to `host`.
 pub(crate) fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     match hello.name.as_deref() {
         None => return Err(Reason::NoName),
@@ -212,7 +214,7 @@ pub(crate) fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     }
 }
 
-/// How long a client that has its 200 is waited for to say who it wants.
+/// How long the proxy waits for a ClientHello after the 200.
 pub(crate) const PEEK_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! The first bytes of a tunnel, looked at and kept: is it TLS, and who is asked for?
+//! Peeks at the first bytes of a tunnel: is it TLS, and for which server name?
 //!
-//! Called by `connect/intercepted` when a client has its 200. [`Peek`] does no I/O; [`peek`] reads
-//! for it.
+//! Called by `connect/intercepted` after the 200. [`Peek`] does no I/O; [`peek`] reads for it.
 //!
-//! Invariant: what was read is given back whole, whatever it was, to be replayed to the origin or
-//! into a handshake of ours. Cost: at most [`PEEK_BYTES`] twice, beyond [`SMALL_BYTES`] set aside
-//! out of the budget; one timer.
+//! Invariant: all bytes that were read are returned, to be replayed to the origin or into our own
+//! handshake. Cost: at most [`PEEK_BYTES`] twice, reserved in the budget beyond [`SMALL_BYTES`];
+//! one timer.
 
 use std::time::Duration;
 
@@ -18,13 +17,13 @@ use tokio::time::{Instant, timeout_at};
 use super::Reason;
 use super::client_hello::{HANDSHAKE, ParsedHello};
 
-/// What came of a look.
+/// Result of peeking.
 pub(crate) struct Peeked {
-    /// All that was read.
+    /// All bytes that were read.
     pub(crate) bytes: Bytes,
-    /// What the client wants, or why that is not known.
+    /// The ClientHello, or the reason why there is none.
     pub(crate) seen: Result<ParsedHello, Reason>,
-    /// Memory for a long hello, to be held until it is replayed.
+    /// Memory for a long ClientHello, to be held until it is replayed.
     pub(crate) memory: Option<Reservation>,
 }
 
@@ -49,7 +48,7 @@ pub(crate) async fn peek(
         let room = room.min(page.len());
         let read = match timeout_at(deadline, from.read(&mut page[..room])).await {
             Err(_) => break Err(Reason::Slow),
-            // An end is passed on as one; who broke off is found out by the tunnel.
+            // The end is forwarded by the tunnel, which also finds out which side ended.
             Ok(Ok(0) | Err(_)) => break Err(Reason::Ended),
             Ok(Ok(read)) => read,
         };
@@ -72,7 +71,7 @@ pub(super) struct Peek {
 }
 
 impl Peek {
-    /// Takes more; no verdict means that more is needed. Not to be called again after one.
+    /// Adds bytes; `None` means that more are needed. Not to be called again after a result.
     fn feed(&mut self, mut more: &[u8]) -> Option<Result<ParsedHello, Reason>> {
         self.bytes.extend_from_slice(more);
         if self.bytes.first().is_some_and(|first| *first != HANDSHAKE) {
@@ -95,9 +94,9 @@ impl Peek {
     }
 }
 
-/// What a ClientHello may have; with keys of every post-quantum group it has some 6 KiB.
+/// Maximum size of a ClientHello; with keys for every post-quantum group it has some 6 KiB.
 pub(super) const PEEK_BYTES: usize = 64 << 10;
-/// What is counted with the connection.
+/// The part that is counted with the connection.
 const SMALL_BYTES: usize = 8 << 10;
 const PAGE_BYTES: usize = 4 << 10;
 

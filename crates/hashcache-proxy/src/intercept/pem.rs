@@ -1,6 +1,6 @@
-//! Bytes as text: base64 (RFC 4648, section 4) and PEM around it (RFC 7468).
+//! Base64 (RFC 4648, section 4) and PEM (RFC 7468).
 //!
-//! Called where certificates are handed out. Reading is left to `rustls`, which does it anyway.
+//! Called where certificates are served. `rustls` parses PEM.
 
 /// The bytes as base64, padded.
 pub(crate) fn base64(bytes: &[u8]) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes between lines that say what they are.
+/// The bytes in PEM with this label.
 pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
     let mut text = format!("-----BEGIN {label}-----\n");
     let letters = base64(bytes);

@@ -1,48 +1,48 @@
-//! Why TLS of a client is not intercepted; a label of the metrics.
+//! Why a client's TLS is not intercepted; a label of the metrics.
 
-/// Why TLS does not end here while it might.
+/// Why a client's TLS is not intercepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The host is not on the list.
     NotListed,
-    /// It is one of those that are never intercepted.
+    /// The host is on the never-list.
     Never,
-    /// There is no name, but an address.
+    /// The host is an address, not a name.
     Address,
-    /// Our authority is kept to other domains.
+    /// Our authority is limited to other domains.
     NotPermitted,
-    /// This program has refused us.
+    /// This program has refused our certificate.
     Learned,
-    /// Nothing that could be judged came in time.
+    /// Not enough bytes arrived in time.
     Slow,
-    /// The client ended before.
+    /// The client closed the connection.
     Ended,
     /// The first byte is not one of TLS.
     NotTls,
-    /// It is no ClientHello, or one of unheard-of size.
+    /// It is not a ClientHello, or one of excessive size.
     Malformed,
-    /// The client names nobody.
+    /// The ClientHello has no server name.
     NoName,
-    /// The client names another host than the one it connects to.
+    /// The server name differs from the host of the CONNECT.
     OtherName,
     /// The client does not offer TLS 1.2 or 1.3.
     OldTls,
-    /// The client wants to speak something else than HTTP.
+    /// The client offers only other protocols than HTTP.
     NotHttp,
-    /// We could not shake hands with this client.
+    /// No cipher suite, group or signature algorithm in common.
     NothingInCommon,
-    /// The origin's certificate is not good, or the origin is not to be reached.
+    /// The origin's certificate is invalid, or the origin cannot be reached.
     Unverified,
-    /// The origin wants to know who the client is.
+    /// The origin requests a client certificate.
     ClientCertificate,
-    /// The authority does not vouch for the name.
+    /// The authority cannot sign for the name.
     NoLeaf,
-    /// There is no memory for it.
+    /// There is no memory.
     Memory,
 }
 
 impl Reason {
-    /// All, in the order of their numbers, with their names.
+    /// All reasons with their names, in numerical order.
     pub(crate) const ALL: [(Self, &'static str); 18] = [
         (Self::NotListed, "not_listed"),
         (Self::Never, "never"),

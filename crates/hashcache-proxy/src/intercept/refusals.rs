@@ -1,8 +1,8 @@
 //! Programs that refuse our certificates, learned by trying: they get a tunnel.
 //!
-//! Asked by `connect/intercepted` after the peek, told by it how a handshake and what followed
-//! went. A row is one program (by its ClientHello) on one client, for one host: another program
-//! there keeps its hits.
+//! `connect/intercepted` asks after the peek, and reports the handshake and the requests after it.
+//! A row stands for one program (by its ClientHello) on one client, for one host: other programs on
+//! that client keep their hits.
 //!
 //! ```text
 //!            refused            refused within 10 min            term over
@@ -12,10 +12,10 @@
 //!                                                          └─ five silent, no request ever
 //! ```
 //!
-//! Invariant: at most [`ROWS`] rows, at most [`ROWS_PER_CLIENT`] of one client: who floods it with
-//! programs forgets their own. Nothing is written to disk, so a restart tries anew.
-//! Cost: one lock and one hash; a new row in a full table looks at all of them, beside a handshake
-//! that costs ten times as much.
+//! Invariant: at most [`ROWS`] rows, at most [`ROWS_PER_CLIENT`] of one client: a client with many
+//! programs pushes only its own rows out. Nothing is written to disk, so a restart tries again.
+//! Cost: one lock and one hash. A new row in a full table scans all of them; the handshake costs
+//! ten times as much.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One program on one client, and where it wants to go.
+/// One program on one client, and the host that it wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientProgram {
     pub(crate) client: IpAddr,
@@ -32,28 +32,28 @@ pub(crate) struct ClientProgram {
     pub(crate) fingerprint: u64,
 }
 
-/// What is known of who refuses; one table for all cores.
+/// The table of refusals; one for all cores.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<HashMap<ClientProgram, ProgramHistory>>);
 
-/// What a program did.
+/// The history of a program.
 #[derive(Clone, Copy, Debug)]
 struct ProgramHistory {
     touched: Instant,
-    /// When the first of `refusals` was.
+    /// The time of the first of `refusals`.
     since: Instant,
     refusals: u8,
-    /// Handshakes that were finished, with nothing said after them.
+    /// Completed handshakes without a request.
     silences: u8,
-    /// Whether there ever was a request.
+    /// Whether it has ever sent a request.
     has_asked: bool,
     /// Until when it gets a tunnel.
     until: Option<Instant>,
-    /// The latest time for that.
+    /// The last term of tunnels.
     term: Duration,
 }
 
-/// A program that gets a tunnel, as operators see it.
+/// A program that gets a tunnel, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refuser {
     pub(crate) client: IpAddr,
@@ -62,7 +62,7 @@ pub(crate) struct Refuser {
 }
 
 impl Refusals {
-    /// Whether this one gets a tunnel.
+    /// Whether this program gets a tunnel.
     pub(crate) fn tunnels(&self, program: &ClientProgram, now: Instant) -> bool {
         let mut rows = self.rows();
         let Some(row) = rows.get_mut(program) else {
@@ -72,14 +72,14 @@ impl Refusals {
         row.is_learned(now)
     }
 
-    /// It broke off the handshake because of our certificate.
+    /// It ended the handshake because of our certificate.
     pub(crate) fn note_refusal(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         row(&mut rows, program, now).refuse(now);
     }
 
-    /// It broke off the handshake without a word, which may be because of our certificate unless it
-    /// has believed us before: browsers connect ahead, and leave when they think better of it.
+    /// It ended the handshake without an alert. The reason may be our certificate, unless it has
+    /// accepted one before: browsers open connections ahead and then do not use them.
     pub(crate) fn note_abort(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
@@ -88,7 +88,7 @@ impl Refusals {
         }
     }
 
-    /// It finished the handshake and said nothing.
+    /// It completed the handshake and sent no request.
     pub(crate) fn note_silence(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
@@ -101,7 +101,7 @@ impl Refusals {
         }
     }
 
-    /// It sent a request, so it believes us.
+    /// It sent a request, so it accepts our certificate.
     pub(crate) fn note_request(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         *row(&mut rows, program, now) = ProgramHistory {
@@ -110,7 +110,7 @@ impl Refusals {
         };
     }
 
-    /// How many get a tunnel, and who: the `most` latest.
+    /// The number of programs that get a tunnel, and the `most` recent ones.
     pub(crate) fn refusers(&self, most: usize, now: Instant) -> (usize, Vec<Refuser>) {
         let rows = self.rows();
         let mut learned: Vec<_> = rows.iter().filter(|(_, row)| row.is_learned(now)).collect();
@@ -149,7 +149,7 @@ impl ProgramHistory {
     }
 
     fn refuse(&mut self, now: Instant) {
-        // Of several connections made at once, those that come after the one that taught us.
+        // Concurrent connections that end after the decisive one do not count again.
         if self.is_learned(now) {
             return;
         }
@@ -157,7 +157,7 @@ impl ProgramHistory {
             (self.since, self.refusals) = (now, 0);
         }
         self.refusals += 1;
-        // Who was learned before needs no second try: nothing has changed.
+        // A program that was learned before needs no second refusal: nothing has changed.
         if self.refusals >= REFUSALS || self.until.is_some() {
             self.learn(now);
         }
@@ -170,7 +170,7 @@ impl ProgramHistory {
     }
 }
 
-/// The row of `program`, touched; room is made for a new one.
+/// The row of `program`, marked as used; makes room for a new one.
 fn row<'a>(
     rows: &'a mut HashMap<ClientProgram, ProgramHistory>,
     program: &ClientProgram,
@@ -186,8 +186,8 @@ fn row<'a>(
     row
 }
 
-/// Takes out the oldest row of a client that has its share, or of all when the table is full. What
-/// was learned goes last: it is what the table is for.
+/// Removes the oldest row of a client that has used up its part, or of all when the table is full.
+/// Rows with a tunnel are removed last.
 fn make_room(rows: &mut HashMap<ClientProgram, ProgramHistory>, client: IpAddr, now: Instant) {
     let of_client = rows
         .keys()
@@ -206,15 +206,15 @@ fn make_room(rows: &mut HashMap<ClientProgram, ProgramHistory>, client: IpAddr, 
     }
 }
 
-/// Rows in all; each takes some 200 bytes.
+/// Maximum number of rows; each takes some 200 bytes.
 const ROWS: usize = 4096;
 const ROWS_PER_CLIENT: usize = 256;
-/// Refusals that are believed, when they come within [`TOGETHER`].
+/// Number of refusals within [`TOGETHER`] after which the program gets a tunnel.
 const REFUSALS: u8 = 2;
 const TOGETHER: Duration = Duration::from_mins(10);
-/// Handshakes in vain that are believed: browsers connect ahead and think better of it.
+/// Number of handshakes without a request after which it does: browsers open connections ahead.
 const SILENCES: u8 = 5;
-/// For how long at first, and at the most.
+/// First and maximum term of tunnels.
 const TERM: Duration = Duration::from_hours(24);
 const TERM_MAX: Duration = Duration::from_hours(32 * 24);
 
@@ -241,7 +241,7 @@ mod tests {
         assert!(learned.tunnels(&program(1, 1), now + TOGETHER));
         assert!(!learned.tunnels(&program(1, 2), now));
         assert!(!learned.tunnels(&program(2, 1), now));
-        // Connections that were made at the same time are no further reason.
+        // Connections that were made at the same time do not count again.
         learned.note_refusal(&program(1, 1), now + TOGETHER);
         learned.note_silence(&program(1, 1), now + TOGETHER);
         let refusers = learned.refusers(8, now + TOGETHER);

@@ -1,9 +1,9 @@
-//! The figures as they are read: OpenMetrics for `/metrics`, JSON for `/stats`.
+//! The figures for readers: OpenMetrics for `/metrics`, JSON for `/stats`.
 //!
-//! Called by `admin`, and by `page` for the few facts on the landing page. All work is done here,
-//! when somebody asks; nothing is prepared.
+//! Called by `admin`, and by `page` for the few facts on the landing page. All work is done at the
+//! time of a request.
 //!
-//! Invariant: names and keys are part of the interface; they are added to and never changed.
+//! Invariant: names and keys are part of the interface; they are added and never changed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::failure::Failure;
 use crate::intercept::{Handshake, InterceptState, Reason};
 use crate::upstream::UpstreamFigures;
 
-/// Asks the engine for its figures; called at every scrape.
+/// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
-/// Asks for the connections to origins; called at every scrape.
+/// Reads the numbers of connections to origins; called at every scrape.
 type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
 
-/// All that is shown to operators, and where it comes from.
+/// The sources of all figures.
 #[derive(Clone)]
 pub(crate) struct Exposition {
     metrics: Arc<Metrics>,
@@ -43,7 +43,7 @@ pub(crate) struct Exposition {
 }
 
 impl Exposition {
-    /// Shows these; the time of the start is now.
+    /// Figures from these sources; the start time is now.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
         clock: Arc<Clock>,
@@ -63,7 +63,7 @@ impl Exposition {
         }
     }
 
-    /// The same with what is known of hosts and clients whose TLS may end here.
+    /// The same with the results of interceptions.
     pub(crate) fn with_intercept_state(self, intercept_state: Arc<InterceptState>) -> Self {
         Self {
             intercept_state,
@@ -128,7 +128,7 @@ impl Exposition {
         })
     }
 
-    /// What became of CONNECTs, and who refuses our certificates: the latest of them.
+    /// Results of interceptions, and the latest programs that refuse our certificates.
     fn intercept(&self) -> Value {
         let now = Instant::now();
         let (count, latest) = self.intercept_state.refusals.refusers(REFUSERS_SHOWN, now);
@@ -157,7 +157,7 @@ impl Exposition {
         })
     }
 
-    /// What the engine says now.
+    /// The engine's current figures.
     pub(crate) fn engine(&self) -> EngineFigures {
         (self.engine)()
     }
@@ -167,7 +167,7 @@ impl Exposition {
         self.clock.suspect()
     }
 
-    /// Requests counted under one of the names of `/stats`, or in all.
+    /// Requests in total, and hits.
     pub(crate) fn requests(&self) -> Requests {
         let all = CLASSES
             .iter()
@@ -187,7 +187,8 @@ impl Exposition {
     }
 
     fn open(&self, which: fn(&super::WorkerMetrics) -> &Opened) -> u64 {
-        // Closed before opened: one that is opened in between shows as open, none as minus one.
+        // Closed before opened: an item that is opened in between counts as open, and never as
+        // minus one.
         let closed = self.metrics.sum(|worker| &which(worker).closed);
         self.metrics
             .sum(|worker| &which(worker).opened)
@@ -195,7 +196,7 @@ impl Exposition {
     }
 }
 
-/// How many requests there were and how many needed nobody else.
+/// Number of requests, and of those served from the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     /// Answered from the store.
@@ -507,7 +508,7 @@ impl Exposition {
     }
 }
 
-/// The encoder with a line for each kind of metric.
+/// The encoder with a method for each kind of metric.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -566,7 +567,7 @@ impl Page<'_> {
     }
 }
 
-/// Bits that each of `count` has of `bytes`; 0 of none.
+/// Bits per item; 0 without items.
 fn bits_each(bytes: u64, count: u64) -> f64 {
     if count == 0 {
         0.0
@@ -575,7 +576,7 @@ fn bits_each(bytes: u64, count: u64) -> f64 {
     }
 }
 
-/// What the kernel says our memory is, where it says so.
+/// Our resident memory according to the kernel, if known.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -585,7 +586,7 @@ fn resident_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// So that the page stays small whatever clients do.
+/// Keeps the page small, whatever clients do.
 const REFUSERS_SHOWN: usize = 64;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,11 +1,11 @@
-//! The content of a response on its way to a client, decoded and with its links renamed.
+//! The content of a response on its way to a client, decoded and with its links rewritten.
 //!
-//! Made by `request::mirrored`, read by the body of the answer.
+//! Made by `request::mirrored`, read by the body of the response.
 //!
-//! Invariants: what the origin broke off ends in an error here too; what is no JSON or HTML passes
-//! as it came; what is not coded as it says is an error, for nobody could tell what was lost.
-//! Memory: [`REWRITING_BYTES`], whatever comes; a piece of input is not let go of before it is used
-//! up, and the next one is not asked for before.
+//! Invariants: incomplete content from the origin ends with an error here too. Content that is not
+//! JSON or HTML passes unchanged. Content that does not match its declared coding is an error,
+//! because the loss would be unknown. Memory: [`REWRITING_BYTES`], for any content; a piece of
+//! input is used up before the next one is read.
 
 use std::io::Write as _;
 use std::mem;
@@ -21,16 +21,16 @@ use super::links::Links;
 use super::{LINK_BYTES_MAX, MirrorKind};
 use crate::failure::Failure;
 
-/// What is done to the content of one response.
+/// The rewriting of one response's content.
 pub(crate) struct Rewriting {
     coding: Decoder,
     rewriter: Rewriter,
     links: Links,
-    /// What has come and is not used up.
+    /// Input that is not used up yet.
     input: Bytes,
 }
 
-/// How content is coded.
+/// The content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentCoding {
     Identity,
@@ -40,9 +40,9 @@ pub(crate) enum ContentCoding {
 enum Decoder {
     Identity,
     Gzip {
-        /// Writes what it has decoded into the vector, a little at each call.
+        /// Writes decoded bytes into the vector, a little per call.
         decoder: Box<MultiGzDecoder<Vec<u8>>>,
-        /// Nothing has come yet: no content is no gzip either, and no mistake.
+        /// No input yet: empty content is not gzip, and not an error.
         is_new: bool,
     },
 }
@@ -54,7 +54,7 @@ enum Rewriter {
 }
 
 impl Rewriting {
-    /// For a response with these fields.
+    /// The rewriting of a response with these fields.
     pub(crate) fn new(links: Links, coding: ContentCoding, response: &HeaderMap) -> Self {
         let rewriter = rewriter(links.kind(), response);
         let coding = match coding {
@@ -72,14 +72,14 @@ impl Rewriting {
         }
     }
 
-    /// Takes what has come; only once [`Self::next`] gives nothing more.
+    /// Takes the next input; only after [`Self::next`] has returned `None`.
     pub(crate) fn take(&mut self, input: Bytes) {
         debug_assert!(self.input.is_empty(), "the piece before is used up");
         self.input = input;
     }
 
-    /// The next piece of what has come, not much more than [`OUTPUT_BYTES`]; `None` when another
-    /// piece of input is needed.
+    /// The next piece of output, not much more than [`OUTPUT_BYTES`]; `None` if more input is
+    /// needed.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
         while !self.input.is_empty() && out.len() < OUTPUT_BYTES {
@@ -106,7 +106,7 @@ impl Rewriting {
         Ok((!out.is_empty()).then(|| out.into()))
     }
 
-    /// What was held back, at the end of the content.
+    /// Held output, at the end of the content.
     pub(crate) fn finish(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
         if let Decoder::Gzip { decoder, is_new } = &mut self.coding
@@ -135,8 +135,8 @@ impl Rewriter {
     }
 }
 
-/// What content of this type needs. Registries of npm and crates speak JSON whatever they call it;
-/// for them a wrong type costs a look at each byte and changes nothing.
+/// The rewriter for a content type. Registries of npm and crates send JSON under any type; for them
+/// a wrong type costs one look at each byte and changes nothing.
 fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
     let content_type = response.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let essence = content_type
@@ -147,7 +147,7 @@ fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
         MirrorKind::Apt => Rewriter::None,
         MirrorKind::Pypi => match essence.as_deref() {
             Some(essence) if essence.ends_with(b"json") => Rewriter::Json(JsonRewriter::new(kind)),
-            // The first indexes were directories without a type.
+            // The first Python indexes were directory listings without a type.
             None => Rewriter::Html(HtmlRewriter::new()),
             Some(essence) if essence.ends_with(b"html") => Rewriter::Html(HtmlRewriter::new()),
             Some(_) => Rewriter::None,
@@ -156,13 +156,13 @@ fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
 }
 
 const MISCODED: Failure = Failure::ResponseMalformed("content does not match its Content-Encoding");
-/// What is given out at once, about.
+/// Approximate size of a piece of output.
 const OUTPUT_BYTES: usize = 32 << 10;
-/// What is taken at once: each byte can become a link of a few hundred.
+/// Size of an input step: each byte can become a link of a few hundred.
 const INPUT_STEP_BYTES: usize = 1 << 10;
 
-/// What a response may take of memory while it is rewritten: a piece of input and one of output, a
-/// link, and for gzip its window with what was decoded last.
+/// Memory of a response while it is rewritten: a piece of input and one of output, a link, and for
+/// gzip its window with the bytes decoded last.
 pub(crate) const REWRITING_BYTES: u64 =
     (64 << 10) + (2 * OUTPUT_BYTES + LINK_BYTES_MAX) as u64 + (96 << 10);
 

@@ -1,8 +1,9 @@
-//! Fields of requests to a mirror and of its responses.
+//! Fields of mirror requests and responses.
 //!
-//! A response whose links are renamed is another one than the origin's: it has an entity tag of its
-//! own, no length that is known beforehand, no digest, and no ranges; Last-Modified goes too, for
-//! what a mirror makes of a response changes with the settings, and only the tag shows it.
+//! A response with rewritten links is another representation than the origin's: it has an entity
+//! tag of its own, no length known in advance, no digest, and no ranges. Last-Modified is removed
+//! too, because the rewritten response also depends on the settings, and only the tag reflects
+//! that.
 //!
 //! | field | to upstream | to the client |
 //! |---|---|---|
@@ -10,10 +11,10 @@
 //! | Accept-Encoding, Content-Encoding | `gzip` | none |
 //! | Accept | one spelling for each of two wishes | |
 //! | Range, If-Range, If-Modified-Since | none | `Accept-Ranges: none` |
-//! | Location | | renamed, of every response of a mirror |
+//! | Location | | rewritten, in every response of a mirror |
 //!
-//! Called by `request::mirrored`. Invariant: a 304 goes to a client only if what it has was made of
-//! the same response in the same way.
+//! Called by `request::mirrored`. Invariant: a client gets a 304 only if its copy was made from the
+//! same response in the same way.
 
 use hashcache_http::EntityTag;
 use http::header::{
@@ -29,15 +30,15 @@ use super::content::ContentCoding;
 use super::links::Links;
 use crate::failure::Failure;
 
-/// Takes out of a request what is meant for this host and not for the registry.
+/// Removes fields from a request that are meant for this host and not for the registry.
 pub(crate) fn take_out_of_request(request: &mut HeaderMap) {
     request.remove(COOKIE);
-    // cargo offers HTTP/2 in clear with every request; taken up, nothing of it could be stored.
+    // cargo offers h2c with every request; if that were accepted, nothing could be stored.
     request.remove(UPGRADE);
 }
 
-/// Makes a request for a response with links one that all clients of a kind ask alike, in a coding
-/// we can read.
+/// Normalises a request for a response with links: equal for all clients of a kind, in a coding
+/// that we can decode.
 pub(crate) fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
     request.remove(RANGE);
     request.remove(IF_RANGE);
@@ -76,10 +77,10 @@ fn is_refused(member: &str) -> bool {
     })
 }
 
-/// Turns a client's conditions on what we made into conditions on what we made it of. Those on what
-/// was made otherwise can name nothing there is now, and go.
+/// Translates a client's conditions on the rewritten response into conditions on the original. Tags
+/// of other rewritings match nothing and are removed.
 pub(crate) fn translate_conditions(links: &Links, request: &mut HeaderMap) {
-    // Ours have no Last-Modified, so this one is of something else.
+    // Our responses have no Last-Modified, so this date is of another response.
     request.remove(IF_MODIFIED_SINCE);
     let mut upstream: Vec<u8> = Vec::new();
     let mut add = |tag: &[u8]| {
@@ -96,7 +97,7 @@ pub(crate) fn translate_conditions(links: &Links, request: &mut HeaderMap) {
         }
         for opaque in opaque_tags(line.as_bytes()) {
             if let Some(original) = opaque.strip_suffix(suffix.as_bytes()) {
-                // Whether the original was weak is not known any more, and some origins compare
+                // Whether the original tag was weak is no longer known, and some origins compare
                 // bytes.
                 add(&[b"\"", original, b"\""].concat());
                 add(&[b"W/\"", original, b"\""].concat());
@@ -111,7 +112,7 @@ pub(crate) fn translate_conditions(links: &Links, request: &mut HeaderMap) {
     }
 }
 
-/// What stands in quotes in a list of entity tags. Commas are part of a tag, so the quotes count.
+/// The quoted parts of a list of entity tags. Tags may contain commas, so the quotes decide.
 fn opaque_tags(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|&byte| byte == b'"').skip(1).step_by(2)
 }
@@ -120,10 +121,9 @@ fn suffix(links: &Links) -> String {
     format!("-m{:016x}", links.fingerprint())
 }
 
-/// How the content of a response is coded.
+/// The content coding of a response.
 ///
-/// # Errors
-/// In a coding that we cannot read: it was not asked for, and the client did not ask for it either.
+/// # Errors A coding that we cannot decode: neither we nor the client asked for it.
 pub(crate) fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
     let mut coding = ContentCoding::Identity;
     for value in response.get_all(CONTENT_ENCODING) {
@@ -141,21 +141,21 @@ pub(crate) fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
     Ok(coding)
 }
 
-/// Whether the links of a response are renamed on the way.
+/// Whether the links of a response are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkRewriting {
-    /// It passes as it is.
+    /// The response passes unchanged.
     Plain,
-    /// They are.
+    /// The links are rewritten.
     Renamed,
 }
 
-/// Makes the fields of a response those of the mirror's.
+/// Turns the fields of a response into those of the mirror.
 pub(crate) fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &mut HeaderMap) {
     for name in ABOUT_THEIR_HOST {
         response.remove(name);
     }
-    // Theirs, under our name: it may not act as a page of ours.
+    // Content of the registry under our name: it must not act as a page of ours.
     response.insert(
         CONTENT_SECURITY_POLICY,
         HeaderValue::from_static("default-src 'none'; sandbox allow-downloads"),
@@ -180,7 +180,7 @@ pub(crate) fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &
     response.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 
-/// The tag of what is made of a response with this one.
+/// The tag of the rewritten form of a response with this tag.
 fn own_tag(links: &Links, etag: &HeaderValue) -> Option<HeaderValue> {
     EntityTag::parse(etag.as_bytes())
         .is_well_formed()
@@ -192,13 +192,13 @@ fn own_tag(links: &Links, etag: &HeaderValue) -> Option<HeaderValue> {
 }
 
 const PYPI_JSON: &str = "application/vnd.pypi.simple.v1+json";
-/// With what indexes have that know no JSON.
+/// With fallbacks for indexes without JSON.
 const PYPI_JSON_FIRST: &str = "application/vnd.pypi.simple.v1+json, \
     application/vnd.pypi.simple.v1+html; q=0.2, text/html; q=0.1";
 const NPM_SHORT: &str = "application/vnd.npm.install-v1+json";
 const NPM_SHORT_FIRST: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
 
-/// By these a host speaks of itself, which here would be us.
+/// Fields with which a host describes itself, which would be us here.
 const ABOUT_THEIR_HOST: [HeaderName; 6] = [
     SET_COOKIE,
     STRICT_TRANSPORT_SECURITY,
@@ -208,7 +208,7 @@ const ABOUT_THEIR_HOST: [HeaderName; 6] = [
     HeaderName::from_static("report-to"),
 ];
 
-/// They describe bytes that are no longer sent.
+/// Fields that describe the original bytes.
 const ABOUT_THEIR_BYTES: [HeaderName; 9] = [
     CONTENT_LENGTH,
     CONTENT_ENCODING,

@@ -1,24 +1,23 @@
-//! Links in HTML, renamed while it passes.
+//! Rewrites links in HTML while it passes.
 //!
-//! Looks at the `href` of every `a`, and at `base`, which says what links are relative to.
-//! Comments, scripts and styles pass unread; all but the value of a renamed `href` passes byte
-//! for byte.
+//! Reads the `href` of every `a`, and of `base`, to which links are relative. Comments, scripts and
+//! styles pass unread; all bytes but the values of rewritten links are unchanged.
 //!
 //! Called by `content` with one piece after another.
 //!
-//! Invariants: the output does not depend on how the input is cut; what is no HTML passes. Memory:
-//! a tag that is being read, at most [`LINK_BYTES_MAX`]; a longer one passes as it is.
+//! Invariants: the output does not depend on how the input is divided; input that is not HTML
+//! passes. Memory: the current tag, at most [`LINK_BYTES_MAX`]; a longer one passes unchanged.
 
 use std::ops::Range;
 
 use super::LINK_BYTES_MAX;
 use super::links::Links;
 
-/// What of an HTML text has come.
+/// State of the parser.
 #[derive(Debug)]
 pub(super) struct HtmlRewriter {
     at: HtmlState,
-    /// The tag that is being read, from its `<` on.
+    /// The current tag, from its `<` on.
     held: Vec<u8>,
 }
 
@@ -29,25 +28,25 @@ enum HtmlState {
     Tag(Attribute),
     /// In a tag that passes.
     OtherTag(Attribute),
-    /// In a comment; so many bytes of its end have come.
+    /// In a comment; number of bytes of its end that were seen.
     Comment(usize),
-    /// In the text of an element that holds no tags but its own end; so many bytes of that have
-    /// come.
+    /// In an element that contains no tags except its own end; number of bytes of that end that
+    /// were seen.
     Raw(&'static [u8], usize),
 }
 
-/// Where in a tag a byte stands: a `>` in quotes does not end it.
+/// Position in a tag: a `>` in quotes does not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attribute {
     Name,
-    /// Behind `=`.
+    /// After `=`.
     Equals,
     Unquoted,
     Quoted(u8),
 }
 
 impl Attribute {
-    /// Behind `byte`, which does not end the tag.
+    /// The position after `byte`, which does not end the tag.
     fn after(self, byte: u8) -> Self {
         match (self, byte) {
             (Self::Quoted(quote), _) if byte != quote => self,
@@ -74,7 +73,7 @@ impl HtmlRewriter {
         }
     }
 
-    /// Takes the next piece and appends what comes of it to `out`.
+    /// Takes the next piece and appends the output to `out`.
     pub(super) fn push(&mut self, mut input: &[u8], links: &mut Links, out: &mut Vec<u8>) {
         while let Some((&byte, rest)) = input.split_first() {
             match self.at {
@@ -114,7 +113,7 @@ impl HtmlRewriter {
                             HtmlState::OtherTag(Attribute::Name)
                         }
                         byte if byte == end[matched] => HtmlState::Raw(end, matched + 1),
-                        // It stands nowhere else in the end.
+                        // A `<` can only be the beginning of the end.
                         b'<' => HtmlState::Raw(end, 1),
                         _ => HtmlState::Raw(end, 0),
                     };
@@ -124,7 +123,7 @@ impl HtmlRewriter {
         }
     }
 
-    /// Ends the text: what was held back is given out.
+    /// Ends the text: appends held bytes.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if matches!(self.at, HtmlState::Tag(_)) {
             out.append(&mut self.held);
@@ -147,7 +146,7 @@ impl HtmlRewriter {
         self.held.push(byte);
         if self.held == b"<!--" {
             out.append(&mut self.held);
-            // `<!-->` is a comment and its end.
+            // `<!-->` is a complete comment.
             self.at = HtmlState::Comment(2);
         } else if attribute.ends_with(byte) {
             self.end_tag(links, out);
@@ -194,7 +193,7 @@ impl HtmlRewriter {
     }
 }
 
-/// A value of an attribute in a tag.
+/// The value of an attribute in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AttributeValue {
     start: usize,
@@ -220,7 +219,7 @@ fn href(tag: &[u8]) -> Option<AttributeValue> {
         at = past(at, &|byte| is_space(byte) || *byte == b'/');
         let name_start = at;
         at = past(at, &|byte| !is_space(byte) && !b"=/>".contains(byte));
-        // A lone `=` would else be met again and again.
+        // A lone `=` would be found again and again.
         at = at.max(name_start + usize::from(tag.get(name_start) == Some(&b'=')));
         let name = tag.get(name_start..at)?;
         if name.is_empty() {
@@ -260,7 +259,7 @@ fn href(tag: &[u8]) -> Option<AttributeValue> {
     }
 }
 
-/// The tag with its link renamed: what stands before it, the value, what stands behind.
+/// The tag with its link rewritten: the part before it, the value, the part after it.
 fn renamed<'a>(
     tag: &'a [u8],
     value: AttributeValue,
@@ -285,7 +284,7 @@ fn renamed<'a>(
     Some((&tag[..value.start], text, &tag[value.end..]))
 }
 
-/// Text without the character references that URLs are written with; `None` if it is no UTF-8.
+/// Text with the character references of URLs resolved; `None` if it is not UTF-8.
 fn unescape(value: &[u8]) -> Option<String> {
     let mut rest = std::str::from_utf8(value).ok()?;
     let mut text = String::with_capacity(rest.len());
@@ -327,7 +326,7 @@ fn character(name: &str) -> Option<char> {
     char::from_u32(code.ok()?)
 }
 
-/// Ends of the elements whose text holds no tags.
+/// Ends of elements whose text contains no tags.
 const RAW: [&[u8]; 4] = [b"</script", b"</style", b"</textarea", b"</title"];
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Links in JSON, renamed while it passes.
+//! Rewrites links in JSON while it passes.
 //!
-//! Knows of JSON what is needed to tell a string from all else and a name from a value: enough to
-//! find the values that are links, whatever the rest is made of. All other bytes pass as they came.
+//! Parses only as much JSON as is needed to tell strings from everything else and names from
+//! values: enough to find the values that are links. All other bytes pass unchanged.
 //!
 //! | kind | links |
 //! |---|---|
@@ -11,53 +11,53 @@
 //!
 //! Called by `content` with one piece after another.
 //!
-//! Invariants: the output does not depend on how the input is cut; what is no JSON passes. Memory:
-//! a link that is being read, at most [`LINK_BYTES_MAX`]; longer strings are no links.
+//! Invariants: the output does not depend on how the input is divided; input that is not JSON
+//! passes. Memory: the current link, at most [`LINK_BYTES_MAX`]; longer strings are not links.
 
 use super::links::Links;
 use super::{LINK_BYTES_MAX, MirrorKind};
 
-/// What of a JSON text has come.
+/// State of the parser.
 #[derive(Debug)]
 pub(super) struct JsonRewriter {
     kind: MirrorKind,
     at: JsonState,
     /// Open objects and arrays.
     depth: u64,
-    /// Depth of the innermost open object or array that holds links.
+    /// Depth of the innermost open object or array that contains links.
     marked: Option<u64>,
-    /// Of the last string that may be a name: read when a colon follows.
+    /// The last string that may be a name: read when a colon follows.
     last: NameState,
-    /// The name whose value comes next.
+    /// The name of the next value.
     name: Option<NameState>,
-    /// The string that is being read, as far as it is needed.
+    /// The current string, as far as it is needed.
     held: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JsonState {
     Between,
-    /// In a string that has passed as far as it was read; a name, perhaps.
+    /// In a string that has passed so far; perhaps a name.
     Name(EscapeState),
-    /// In a string that is nothing to us.
+    /// In a string without significance.
     Other(EscapeState),
     /// In a link, which is held back.
     Link(EscapeState),
 }
 
-/// Whether the byte before was a backslash that escapes the next one.
+/// Whether the previous byte was a backslash that escapes the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EscapeState {
     No,
     Yes,
 }
 
-/// What a name means to us.
+/// The significance of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NameState {
-    /// Its value is a link, if it stands in the right place.
+    /// Its value is a link, in the right place.
     Link,
-    /// Its value holds links, if it stands in the right place.
+    /// Its value contains links, in the right place.
     Holder,
     Other,
 }
@@ -75,7 +75,7 @@ impl JsonRewriter {
         }
     }
 
-    /// Takes the next piece and appends what comes of it to `out`.
+    /// Takes the next piece and appends the output to `out`.
     pub(super) fn push(&mut self, mut input: &[u8], links: &Links, out: &mut Vec<u8>) {
         while !input.is_empty() {
             input = match self.at {
@@ -87,14 +87,14 @@ impl JsonRewriter {
         }
     }
 
-    /// Ends the text: what was held back is given out.
+    /// Ends the text: appends held bytes.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if matches!(self.at, JsonState::Link(_)) {
             out.append(&mut self.held);
         }
     }
 
-    /// Goes on to the next byte that means something between strings, and past it.
+    /// Skips to the next significant byte between strings, and past it.
     fn between<'a>(&mut self, input: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
         let Some(at) = input.iter().position(|byte| b"\"{}[]:,".contains(byte)) else {
             out.extend_from_slice(input);
@@ -116,7 +116,7 @@ impl JsonRewriter {
             b'{' | b'[' => {
                 self.depth += 1;
                 let holds = self.name.take() == Some(NameState::Holder);
-                // Deeper is another thing of that name, but for npm, whose objects lie anywhere.
+                // Deeper names are unrelated, except in npm, whose objects are at any depth.
                 if holds && (self.kind == MirrorKind::Npm || self.depth == 2) {
                     self.marked = Some(self.depth);
                 }
@@ -144,7 +144,7 @@ impl JsonRewriter {
         }
     }
 
-    /// Goes on to the end of the string, if it is in sight.
+    /// Skips to the end of the string, if it is in the input.
     fn string<'a>(
         &mut self,
         input: &'a [u8],
@@ -179,7 +179,7 @@ impl JsonRewriter {
         rest
     }
 
-    /// Takes bytes of the string that is being read.
+    /// Takes bytes of the current string.
     fn take(&mut self, inside: &[u8], out: &mut Vec<u8>) {
         match self.at {
             JsonState::Link(escape) if self.held.len() + inside.len() > LINK_BYTES_MAX => {
@@ -189,7 +189,7 @@ impl JsonRewriter {
             }
             JsonState::Link(_) => self.held.extend_from_slice(inside),
             JsonState::Name(_) => {
-                // One byte more than a name of ours can have shows that it is none.
+                // One byte more than the longest name shows that the string is none.
                 let room = (NAME_BYTES_MAX + 1).saturating_sub(self.held.len());
                 self.held
                     .extend_from_slice(&inside[..room.min(inside.len())]);
@@ -232,7 +232,7 @@ impl JsonRewriter {
     }
 }
 
-/// What the inside of a JSON string says; `None` when it is none.
+/// The text of a JSON string; `None` if it is invalid.
 fn unescape(inside: &[u8]) -> Option<String> {
     let mut rest = std::str::from_utf8(inside).ok()?;
     let mut text = String::with_capacity(rest.len());
@@ -251,7 +251,7 @@ fn unescape(inside: &[u8]) -> Option<String> {
                 let (unit, after) = unit(rest)?;
                 rest = after;
                 match unit {
-                    // A character beyond the first 65,536 is two of these.
+                    // A character beyond U+FFFF consists of two of these.
                     0xd800..=0xdbff => {
                         let (low, after) = unit_escaped(rest)?;
                         rest = after;
@@ -284,14 +284,14 @@ fn escape_into(text: &str, out: &mut Vec<u8>) {
     for &byte in text.as_bytes() {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            // A fragment may hold what a target cannot.
+            // A fragment may contain bytes that a target cannot.
             0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
             _ => out.push(byte),
         }
     }
 }
 
-/// The longest spelling of a name of ours: each letter of `tarball` written as `\u0074`.
+/// The longest spelling of our names: each letter of `tarball` written as `\u0074`.
 const NAME_BYTES_MAX: usize = 7 * 6;
 
 #[cfg(test)]

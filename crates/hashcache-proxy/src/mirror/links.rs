@@ -1,21 +1,21 @@
-//! The mirror's name for what a link in a response leads to.
+//! The mirror's URL for a link in a response.
 //!
 //! Called by `json` and `html` with each link, by `fields` with Location.
 //!
-//! Invariant: a link that leads to none of the mirror's resources leads there still.
-//! Cost: three small allocations a link.
+//! Invariant: a link to anything but a resource of the mirror is unchanged.
+//! Cost: three small allocations per link.
 
 use hashcache_http::{Target, resolve};
 
 use super::Mirror;
 
-/// What is needed to name a link anew.
+/// Input of link rewriting.
 #[derive(Clone, Debug)]
 pub(crate) struct Links {
     mirror: Mirror,
-    /// Scheme and authority by which the client reaches us.
+    /// Scheme and authority under which the client reaches us.
     base: Box<str>,
-    /// What relative links are relative to.
+    /// The base of relative links.
     page: Target,
     fingerprint: u64,
 }
@@ -31,7 +31,7 @@ impl Links {
         }
     }
 
-    /// Changes with all that decides what links are turned into.
+    /// A hash of everything that affects rewritten links.
     pub(super) fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -40,18 +40,18 @@ impl Links {
         self.mirror.kind
     }
 
-    /// Has links from now on be relative to this one: `<base href>`.
+    /// Sets the base of the following relative links: `<base href>`.
     pub(super) fn rebase(&mut self, reference: &str) {
         if let Some(page) = resolve(&self.page, reference) {
             self.page = page;
         }
     }
 
-    /// What to write instead of a link; `None` when it stays as it is.
+    /// The replacement for a link; `None` if it is unchanged.
     pub(super) fn rename(&self, reference: &str) -> Option<String> {
         let fragment_at = reference.find('#').unwrap_or(reference.len());
         let (bare, fragment) = reference.split_at(fragment_at);
-        // Only a place in the page itself.
+        // A fragment of the page itself.
         if bare.is_empty() {
             return None;
         }
@@ -60,15 +60,15 @@ impl Links {
             Some(place) => {
                 let Self { base, mirror, .. } = self;
                 let mut renamed = format!("{base}/mirror/{}/{place}", mirror.name);
-                // A link without a path gets a slash, behind which clients put one of their own.
-                // One that ends in dots leads to a directory, as one that ends in a slash does.
+                // A link without a path gets a slash, after which clients add their own path. A
+                // link that ends in dots is a directory, like one that ends in a slash.
                 let is_directory = matches!(bare.rsplit('/').next(), Some("" | "." | ".."));
                 if !is_directory && renamed.ends_with('/') {
                     renamed.pop();
                 }
                 Some(renamed + fragment)
             }
-            // It would be relative to the mirror.
+            // Otherwise it would be relative to the mirror.
             None if !bare.contains("://") => Some(format!("{target}{fragment}")),
             None => None,
         }

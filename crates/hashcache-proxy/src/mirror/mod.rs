@@ -1,8 +1,8 @@
 //! Mirrors: package registries under paths of this proxy, for clients that trust no CA of ours.
 //!
-//! `/mirror/NAME/…` stands for a base URL that the operator has named. What is fetched is stored as
-//! it came; where a client would find links to the registry itself, they are turned into links to
-//! the mirror when the response is served ([`Rewriting`]).
+//! `/mirror/NAME/…` stands for a base URL that the operator has configured. Responses are stored
+//! unchanged. If a client would find links to the registry itself in a response, they are rewritten
+//! into links to the mirror when it is served ([`Rewriting`]).
 //!
 //! ```text
 //! path ─▶ Mirrors::route ─▶ Route (upstream target, whether links are in it)
@@ -13,11 +13,12 @@
 //!
 //! Called by `request::mirrored`; knows no connection and no store.
 //!
-//! Invariant: only what lies under a base, or under a place for files that the operator has listed
-//! for it, is ever fetched; no part of a client's URL or of a response can name another one. The
-//! host of the base is no such place by itself: it may well have more on it than the registry, and
-//! this proxy may reach what the client may not.
-//! Cost: nothing for what has no links; else one pass over the content each time it is served.
+//! Invariant: only resources below a base, or below a place for files that the operator has listed
+//! for it, are ever fetched; no part of a client's URL or of a response can name others. The host
+//! of the base is not such a place by itself: it may serve more than the registry, and this proxy
+//! may reach hosts that the client may not.
+//! Cost: nothing for responses without links; else one pass over the content each time it is
+//! served.
 
 mod content;
 mod fields;
@@ -39,7 +40,7 @@ pub(crate) use fields::{
 pub(crate) use links::Links;
 pub use setup::Setup;
 
-/// Which protocol a registry speaks, and so what of it must be rewritten.
+/// The protocol of a registry, which decides about rewriting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MirrorKind {
     /// A Python package index with the simple API, HTML or JSON.
@@ -53,7 +54,7 @@ pub enum MirrorKind {
 }
 
 impl MirrorKind {
-    /// All kinds with their words.
+    /// All kinds with their names.
     pub const ALL: [(&'static str, MirrorKind); 4] = [
         ("pypi", Self::Pypi),
         ("npm", Self::Npm),
@@ -61,7 +62,7 @@ impl MirrorKind {
         ("apt", Self::Apt),
     ];
 
-    /// The word for it.
+    /// The name of the kind.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pypi => "pypi",
@@ -71,7 +72,7 @@ impl MirrorKind {
         }
     }
 
-    /// Whether its index names files of other hosts.
+    /// Whether its index links to files on other hosts.
     pub fn has_files(self) -> bool {
         matches!(self, Self::Pypi | Self::Crates)
     }
@@ -83,18 +84,18 @@ impl fmt::Display for MirrorKind {
     }
 }
 
-/// A registry and the name by which clients find it here.
+/// A registry and the name of its mirror.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mirror {
     name: Box<str>,
     kind: MirrorKind,
     /// Its path ends in `/`, and it has no query.
     base: Target,
-    /// Places of files beside the base. Their paths end in `/`, and they have no query.
+    /// Places for files besides the base. Their paths end in `/`, and they have no query.
     files: Vec<Target>,
 }
 
-/// Why something is no mirror.
+/// Why a mirror cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MirrorError {
@@ -104,21 +105,21 @@ pub enum MirrorError {
         /// The name.
         name: String,
     },
-    /// The URL is none.
+    /// The URL is invalid.
     #[error("`{url}` is not a URL of a registry")]
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The cause.
         source: TargetError,
     },
-    /// The URL has a query, behind which no path can follow.
+    /// The URL has a query, so no path can be appended.
     #[error("`{url}` has a query")]
     Query {
         /// The URL.
         url: String,
     },
-    /// Hosts of files for a kind whose index names none.
+    /// Hosts for files, with a kind whose index links to none.
     #[error("an {kind} index does not link files on other hosts")]
     Files {
         /// The kind.
@@ -127,13 +128,11 @@ pub enum MirrorError {
 }
 
 impl Mirror {
-    /// The registry at `url`, which is what its own clients would be told: the index with the
-    /// simple API, the npm registry, the sparse index without `sparse+`, the archive above `dists`.
-    /// `files` are the places outside of it where the files lie that its index names: an origin, or
-    /// a path on one.
+    /// The registry at `url`, which is the URL for its own clients: the index with the simple API,
+    /// the npm registry, the sparse index without `sparse+`, the archive above `dists`. `files` are
+    /// the places outside of it for the files that its index links to: an origin, or a path on one.
     ///
-    /// # Errors
-    /// See [`MirrorError`].
+    /// # Errors See [`MirrorError`].
     pub fn new(
         name: &str,
         kind: MirrorKind,
@@ -171,22 +170,22 @@ impl Mirror {
         &self.name
     }
 
-    /// What it speaks.
+    /// The kind of registry.
     pub fn kind(&self) -> MirrorKind {
         self.kind
     }
 
-    /// The URL it stands for.
+    /// The URL of the registry.
     pub fn url(&self) -> String {
         self.base.to_string()
     }
 
-    /// The places outside of it where its files lie.
+    /// The places of its files outside of it.
     pub fn files(&self) -> &[Target] {
         &self.files
     }
 
-    /// Where the rest of a path leads; `None` where it leads nowhere.
+    /// The route for the rest of a path; `None` if it names no resource of the registry.
     fn route(&self, rest: &str) -> Option<Route> {
         let path = rest.split('?').next().unwrap_or_default();
         let below = |rest: &str| format!("{}{rest}", self.base.path());
@@ -209,7 +208,7 @@ impl Mirror {
         let target = Target::new(scheme, authority, &path_and_query).ok()?;
         let links = match self.kind {
             MirrorKind::Pypi => path.starts_with(SIMPLE),
-            // What follows `-` is a file or an API; all else describes packages.
+            // `-` begins files and APIs; all other paths describe packages.
             MirrorKind::Npm => !path.starts_with("-/") && !path.contains("/-/"),
             MirrorKind::Crates => path == "config.json",
             MirrorKind::Apt => false,
@@ -232,12 +231,12 @@ impl Mirror {
         Some((Some(origin), path.to_owned()))
     }
 
-    /// Where files may lie.
+    /// The places where files may be.
     fn places(&self) -> impl Iterator<Item = &Target> {
         std::iter::once(&self.base).chain(&self.files)
     }
 
-    /// Where `target` lies below this mirror; `None` if it is none of its resources.
+    /// The path of `target` below this mirror; `None` if it is not one of its resources.
     fn place(&self, target: &Target) -> Option<String> {
         let is_own = target.same_origin(&self.base);
         let below = target.path_and_query.strip_prefix(self.base.path());
@@ -263,8 +262,8 @@ impl Mirror {
         Some(format!("{FILES}{host}{}", target.path_and_query))
     }
 
-    /// A number for what this mirror makes of a response under `base`: when it changes, so may the
-    /// content that clients are given. Compared only with itself, so the hash is no format.
+    /// A hash of everything that affects rewritten responses under `base`. It is only compared with
+    /// itself, so its algorithm may change.
     fn fingerprint(&self, base: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         (REWRITING_VERSION, self, base).hash(&mut hasher);
@@ -272,12 +271,12 @@ impl Mirror {
     }
 }
 
-/// By which segment of a path files of this origin are found.
+/// The path segment for files of this origin.
 fn host_id(place: &Target) -> String {
     place.authority.display(place.scheme).to_string()
 }
 
-/// A URL as a directory, to which paths can be added.
+/// A URL as a directory, to which paths can be appended.
 fn directory(named: Target) -> Result<Target, MirrorError> {
     if named.query().is_some() {
         let url = named.to_string();
@@ -302,31 +301,31 @@ fn unescaped_host(host: &str) -> String {
     host
 }
 
-/// Where a request to a mirror leads.
+/// The resource that a mirror URL stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// What to fetch.
+    /// The resource to fetch.
     pub(crate) target: Target,
-    /// Whether the response holds links to the registry.
+    /// Whether the response contains links to the registry.
     pub(crate) links: bool,
 }
 
 /// All mirrors of this proxy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mirrors {
-    /// With the numbers of their spaces.
+    /// With the numbers of their key spaces.
     all: Vec<(Mirror, u16)>,
 }
 
-/// What a path below `/mirror/` leads to.
+/// Result of resolving a path below `/mirror/`.
 pub(crate) enum MirrorLookup {
-    /// To a resource of a mirror, under this space.
+    /// A resource of a mirror, in this key space.
     To(Mirror, Space, Route),
-    /// To a mirror, which has nothing of that name.
+    /// The mirror has no such resource.
     Nowhere,
-    /// Perhaps out of a mirror: servers read such paths in several ways.
+    /// The path might leave the mirror: servers interpret it differently.
     Refused,
-    /// There is no mirror of that name.
+    /// There is no mirror of this name.
     NoMirror,
 }
 
@@ -337,8 +336,8 @@ impl Mirrors {
         let mut sorted: Vec<&Mirror> = mirrors.iter().collect();
         sorted.sort_by(|one, other| one.name.cmp(&other.name));
         for mirror in sorted {
-            // By name and not by place in the list: what is stored for a mirror stays its own when
-            // another one is added before it.
+            // By name and not by position: stored responses of a mirror must stay its own when
+            // another mirror is added before it.
             let mut number = name_number(&mirror.name);
             while !taken.insert(number) {
                 number = number.wrapping_add(1);
@@ -353,7 +352,7 @@ impl Mirrors {
         self.all.iter().map(|(mirror, _)| mirror)
     }
 
-    /// Where a path and query leads; `None` when it is not below `/mirror/`.
+    /// Resolves a path and query; `None` if it is not below `/mirror/`.
     pub(crate) fn resolve(&self, path_and_query: &str) -> Option<MirrorLookup> {
         let below = path_and_query.strip_prefix(PREFIX)?;
         let end = below.find(['/', '?']).unwrap_or(below.len());
@@ -373,7 +372,7 @@ impl Mirrors {
     }
 }
 
-/// FNV-1a, folded: the number is part of the keys of what is stored, so it must stay what it is.
+/// FNV-1a, folded. The number is a part of stored keys, so the algorithm must not change.
 fn name_number(name: &str) -> u16 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -382,17 +381,17 @@ fn name_number(name: &str) -> u16 {
     u16::from_le_bytes([a ^ c, b ^ d])
 }
 
-/// Where all mirrors lie.
+/// The path of all mirrors.
 const PREFIX: &str = "/mirror/";
-/// Where the index of a `pypi` mirror lies below its name.
+/// The path of the index in a `pypi` mirror.
 const SIMPLE: &str = "simple/";
-/// Where files of listed hosts lie below the name of a mirror. No path of a sparse index has five
-/// letters before its first slash.
+/// The path of files of listed hosts in a mirror. No path of a sparse index has five letters before
+/// its first slash.
 const FILES: &str = "files/";
 const NAME_BYTES_MAX: usize = 64;
-/// The longest link, and the longest tag, that is looked at. Requests for longer ones are refused.
+/// Maximum length of links and tags. Requests for longer ones are refused.
 const LINK_BYTES_MAX: usize = 16 << 10;
-/// Raised when rewriting changes, so that clients do not keep what an older program made.
+/// Raised when rewriting changes, so that clients do not keep responses of an older version.
 const REWRITING_VERSION: u8 = 1;
 
 #[cfg(test)]

@@ -1,31 +1,31 @@
-//! What the clients of a mirror are told: the lines of their own configuration.
+//! Client configuration for a mirror.
 //!
-//! Read by the front page and by `hashcache env`, so that both say the same.
+//! Used by the front page and by `hashcache env`, so that both show the same lines.
 
 use hashcache_http::Origin;
 
 use super::{Mirror, MirrorKind};
 
-/// How a client is pointed at a mirror.
+/// How a client is configured for a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Variables of its environment that do it alone; none where it reads only files.
+    /// Environment variables that suffice; empty if the client reads only files.
     pub variables: Vec<(&'static str, String)>,
-    /// The file that does it.
+    /// The configuration file.
     pub file: &'static str,
     /// The lines of that file.
     pub lines: Vec<String>,
 }
 
 impl Mirror {
-    /// How a client is pointed at this mirror of a proxy that it reaches under `proxy`.
+    /// The configuration for this mirror of a proxy that the client reaches under `proxy`.
     pub fn setup(&self, proxy: &Origin) -> Setup {
         let name = &self.name;
         let url = format!("{proxy}/mirror/{name}/");
         match self.kind {
             MirrorKind::Pypi => {
                 let index = format!("{url}simple/");
-                // What pip compares it with has a port only if the URL has one.
+                // pip compares the host with a port only if the URL has one.
                 let host = proxy.authority.display(proxy.scheme).to_string();
                 Setup {
                     file: "pip.conf",
@@ -41,7 +41,7 @@ impl Mirror {
                 file: ".npmrc",
                 lines: vec![
                     format!("registry={url}"),
-                    // A lockfile made here would else lead everybody to this proxy.
+                    // Without it, lockfiles made here would refer everyone to this proxy.
                     "omit-lockfile-registry-resolved=true".to_owned(),
                 ],
                 variables: vec![

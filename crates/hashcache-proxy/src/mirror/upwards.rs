@@ -1,15 +1,16 @@
-//! Paths that a server could read as leading out of the directory they begin in.
+//! Refuses paths that a server could interpret as leaving their directory.
 //!
-//! Called by `Mirrors::lead` for each request. Servers differ in what they undo, and how often: a
-//! front end decodes once, what is behind it once more (`%252e`); Java servers cut parameters off a
-//! segment (`..;x`); what is written in C may end a name at a NUL; others take `\\` for `/`. A path
-//! that any of them could take for a step upwards is refused; no registry has such names.
+//! Called by `Mirrors::resolve` for each request. Servers differ in what they decode, and how
+//! often: a front end decodes once, the server behind it once more (`%252e`); Java servers cut
+//! parameters off a segment (`..;x`); servers in C may end a name at a NUL; others take `\\` for
+//! `/`. A path that any of them could take for a step upwards is refused; no registry has such
+//! names.
 //!
-//! Invariant: no path that is let through has `..` for a segment, however often it is decoded.
+//! Invariant: an accepted path has no segment `..`, however often it is decoded.
 //! Cost: one pass for a path without `%`; at most eight for others.
 
-/// Whether a server could take a segment of `path` for a step upwards. apt does ask for
-/// `./Packages`, which is none.
+/// Whether a server could take a segment of `path` for a step upwards. apt requests `./Packages`,
+/// which is not one.
 pub(super) fn may_lead_upwards(path: &str) -> bool {
     let mut plain = path.as_bytes().to_vec();
     for _ in 0..DECODED_MAX {
@@ -19,19 +20,19 @@ pub(super) fn may_lead_upwards(path: &str) -> bool {
         }
         plain = decoded;
     }
-    // Nobody writes `%` so many times over for anything good.
+    // A path that needs so many decodings has no honest purpose.
     true
 }
 
 fn is_step(path: &[u8]) -> bool {
-    // 0xc0 and 0xc1 begin the overlong forms of ASCII, which old decoders took for it.
+    // 0xc0 and 0xc1 begin overlong forms of ASCII, which old decoders accepted.
     let is_odd = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'\\' | 0xc0 | 0xc1);
     let mut segments = path.split(|byte| *byte == b'/');
     path.iter().any(is_odd)
         || segments.any(|it| it.split(|byte| *byte == b';').next() == Some(b".."))
 }
 
-/// The path with its percent-encoding undone once.
+/// The path with its percent-encoding decoded once.
 fn decoded(path: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -59,7 +60,7 @@ fn digit(byte: u8) -> Option<u8> {
     u8::try_from(digit).ok()
 }
 
-/// How often a path is decoded. Twice is what servers are known to do.
+/// How often a path is decoded. Servers are known to decode twice.
 const DECODED_MAX: usize = 8;
 
 #[cfg(test)]

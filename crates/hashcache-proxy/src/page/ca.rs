@@ -1,10 +1,9 @@
-//! The page `/ca`: how a device comes to trust the authority of this proxy, and whether it does.
+//! The page `/ca`: how a device can trust the authority of this proxy, and whether it does.
 //!
-//! Called by `request::own` where there is an authority.
+//! Called by `request::own` if there is an authority.
 //!
-//! Invariant: the page loads nothing but the answer of the self-test, from a host that only this
-//! proxy can answer for; its one script is a constant, which the policy of the page names by its
-//! hash.
+//! Invariant: the page loads only the answer of the self-test, from a host that only this proxy can
+//! answer for. Its one script is a constant, allowed by its hash in the page's policy.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -22,23 +21,23 @@ use crate::intercept::SELF_TEST_HOST;
 use crate::intercept::authority::{CertificateAuthority, sha256};
 use crate::intercept::pem::base64;
 
-/// What the page is made of.
+/// The content of the page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CaPage<'a> {
-    /// Whom devices are to trust.
+    /// The authority to trust.
     pub(crate) authority: &'a CertificateAuthority,
     /// The URL under which the client reaches us.
     pub(crate) url: &'a Origin,
-    /// Who reads it.
+    /// The reader of the page.
     pub(crate) reader: PageReader,
 }
 
-/// The answer at `path`, if there is one.
+/// The response for `path`, if there is one.
 pub(crate) fn ca(path: &str, wanted: &CaPage<'_>) -> Option<Response<Bytes>> {
     let authority = wanted.authority;
     let (kind, content) = match path {
         "/ca" => return Some(wanted.page()),
-        // The type that Android and Firefox know for what it is.
+        // The type by which Android and Firefox recognise a certificate.
         "/ca.crt" => (
             "application/x-x509-ca-cert",
             Bytes::copy_from_slice(authority.root_der()),
@@ -77,7 +76,7 @@ impl CaPage<'_> {
     fn html(&self) -> String {
         let (authority, url) = (self.authority, self.url);
         let name = printable(authority.name());
-        // May be broken between bytes, and is copied as it is.
+        // May wrap between bytes, and is copied without changes.
         let fingerprint = authority.fingerprint().to_string().replace(':', ":<wbr>");
         let until = date(authority.not_after());
         let mut main = format!(
@@ -161,16 +160,16 @@ impl CaPage<'_> {
     }
 }
 
-/// What somebody has to do.
+/// A step for the user.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// In words, as HTML.
+    /// A description in HTML.
     Do(&'static str),
-    /// In a terminal; `{url}` stands for ours.
+    /// A command for a terminal; `{url}` stands for our URL.
     Type(&'static str),
 }
 
-/// How each system is told, those with most people who need it first.
+/// The steps for each system, the most common ones first.
 const SYSTEMS: &[(&str, &[Step])] = &[
     (
         "Windows",
@@ -276,7 +275,7 @@ const LIMITS: &str = "On Android, only browsers trust a certificate that you ins
     own servers. All of them continue to work: after two failed tries, their traffic passes \
     through encrypted and is not stored.";
 
-/// The self-test: one of the four is shown at a time.
+/// The self-test: shows one of four results.
 const TEST: &str = "\
 <div role=status><p class=a id=w>Testing whether this device trusts the certificate…</p>\
 <p class=a id=y hidden><b>✓ This device trusts the certificate.</b> You do not need to do \
@@ -289,8 +288,7 @@ the <a href=/>first page</a>, then <a href=/ca>test again</a>.</p></div>\
 means that this device trusts the certificate; a warning, that it does not trust it yet; no page, \
 that it does not use the proxy.</p></noscript>";
 
-/// Over https the answer means trust; if there is none, the one over http means that at least the
-/// proxy is used.
+/// An answer over https means trust; if there is only one over http, the proxy is at least used.
 const SCRIPT: &str = "\
 (function(){\
 function ask(u){return fetch(u+'://trust-test.hashcache.internal/ok',\
@@ -309,7 +307,7 @@ details{border-top:1px solid var(--l)}\
 summary{padding:.6rem 0;cursor:pointer}\
 details p,details pre{margin:0 0 .8rem}";
 
-/// Only our script may run, and only ask the self-test.
+/// Only our script may run, and it may only fetch the self-test.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = base64(&sha256(SCRIPT.as_bytes()));
     let policy = format!(
@@ -319,7 +317,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).expect("letters, digits and signs alone")
 });
 
-/// The page's own URL as a picture, unless it leads to whoever scans it.
+/// The page's own URL as a QR code, unless the URL would lead to the scanning device itself.
 fn qr_code(url: &Origin) -> Option<String> {
     let is_here = match &url.authority.host {
         Host::Name(name) => &**name == "localhost" || name.ends_with(".localhost"),
@@ -384,7 +382,7 @@ fn profile(authority: &CertificateAuthority) -> String {
     )
 }
 
-/// A UUID made of 16 bytes (RFC 9562, version 8): the same whenever the same profile is loaded.
+/// A UUID from 16 bytes (RFC 9562, version 8): equal for equal profiles.
 fn uuid(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(36);
     for (at, byte) in bytes.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! The frame around every page of ours: head, style, title.
+//! The frame of all our pages: head, style, title.
 //!
 //! Called by `page` and `admin`.
 //!
-//! Invariant: `document` takes HTML that is escaped already; `Escaped` is how it gets so.
+//! Invariant: `document` takes escaped HTML; `Escaped` escapes text.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Dark where the reader's system is dark; nothing to load.
+/// Dark if the reader's system is dark; nothing to load.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--b:#f4f1ea;--c:#fff;--t:#23262b;--m:#6a6f78;--l:#e3ded3;--a:#b4551d}\
 @media(prefers-color-scheme:dark){\

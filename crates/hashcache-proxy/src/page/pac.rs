@@ -1,10 +1,10 @@
-//! The proxy's automatic configuration: a script that browsers ask where to send a request.
+//! Proxy auto-configuration: a script with which browsers choose the proxy for a request.
 //!
 //! Called by `request::own` for `/proxy.pac` and `/wpad.dat`.
 //!
-//! Invariant: nothing in the script but what is configured and the authority under which this very
-//! client reached us. Destinations that a proxy refuses by default are asked for directly, by their
-//! names or literals alone: to look a name up for that would hold up every page on a slow line.
+//! Invariant: the script contains only configured values and the authority under which this client
+//! has reached us. Destinations that a proxy refuses by default are connected to directly, decided
+//! by name or literal alone: a DNS lookup would delay every page on a slow line.
 
 use bytes::Bytes;
 use hashcache_http::{Host, Origin, Scheme};
@@ -12,7 +12,7 @@ use http::{HeaderValue, Response, header};
 
 use crate::settings::Fail;
 
-/// The script for a client that reaches the proxy under `proxy`.
+/// The script for a client that reaches the proxy at `proxy`.
 pub(crate) fn pac(proxy: &Origin, fail: Fail) -> Response<Bytes> {
     let otherwise = match fail {
         Fail::Open => "; DIRECT",
@@ -27,7 +27,7 @@ pub(crate) fn pac(proxy: &Origin, fail: Fail) -> Response<Bytes> {
         Host::V6(address) => address.to_string(),
         host => host.to_string(),
     };
-    // The port is written out: `PROXY host` means port 80 to some and 1080 to others.
+    // With the port: `PROXY host` means port 80 to some clients and 1080 to others.
     let script = format!(
         r#"function FindProxyForURL(url, host) {{
   host = host.toLowerCase().replace(/^\[|\]$/g, "").replace(/\.$/, "");
@@ -52,7 +52,7 @@ pub(crate) fn pac(proxy: &Origin, fail: Fail) -> Response<Bytes> {
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/x-ns-proxy-autoconfig"),
     );
-    // Where the proxy is may change with the network a client is in.
+    // The proxy's address may change with the client's network.
     fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -90,7 +90,7 @@ mod tests {
             six.contains("\"PROXY [2001:db8::1]:3128; DIRECT\""),
             "{six}"
         );
-        // Brackets are taken off before it is compared.
+        // Brackets are removed before the comparison.
         assert!(six.contains("host == \"2001:db8::1\""), "{six}");
     }
 }

@@ -153,7 +153,7 @@ async fn more_labels_than_there_is_room_for_are_taken_for_any_of_their_origin_al
     assert_eq!(stored(&purger, &urls), urls[2..]);
 }
 
-/// Sixteen requests with 256 made-up labels emptied a cache.
+/// A cache was once emptied by sixteen requests with 256 made-up labels.
 #[tokio::test]
 async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_has_room_left() {
     let purger = purger();
@@ -178,7 +178,7 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
     assert!(in_force > 0 && refused > 0, "{in_force} and {refused}");
     assert!(purger.cache.bans() <= purger.cache.bans_max() / 4 * 3);
     assert_eq!(stored(&purger, &quiet), quiet);
-    // URLs need no room.
+    // Purges of URLs need no ban.
     let url = [PurgeTarget::Url(target("http://quiet/"))];
     purger
         .purge(&url, PurgeEffect::Hard, BanQuota::Client)
@@ -199,7 +199,7 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
         assert!(operators < purger.cache.bans_max());
     }
     assert_eq!(stored(&purger, &quiet), quiet[1..]);
-    // There is always room to purge all.
+    // Purging everything always fits.
     purger
         .purge(
             &[PurgeTarget::Everything],
@@ -223,7 +223,7 @@ async fn groups_that_origins_invalidate_never_become_everything() {
     assert!(purger.cache.bans() <= purger.cache.bans_max() / 2);
     assert_eq!(stored(&purger, &["http://quiet/"]).len(), 1);
     let ignored = purger.counts.each().find(|(name, _)| *name == "ignored");
-    // A rule for the group, and one for what has too many.
+    // A ban on the group, and one on the label for too many labels.
     let made = purger.cache.bans() as u64 / 2;
     assert_eq!(ignored.unwrap().1, [3_000 - made, 0]);
 }

@@ -1,12 +1,15 @@
-//! An answer put together of what is stored and what is fetched meanwhile.
+//! An answer that is put together from stored content and from content fetched meanwhile.
 //!
-//! Goes through its parts in order. What is stored is read; where something is missing, or turns
-//! out to be missing when it is read, a piece is claimed and followed. All of it is of one version:
-//! reader, claim and follower come from one hit, and `fetch::range_fetch` lets no other bytes in.
+//! An assembly handles its parts in order. It reads what is stored. Where bytes are missing, or
+//! turn out to be missing when they are read, it claims the missing range and follows the fetch of
+//! it. All bytes belong to one version: reader, claim and follower are made from one hit, and
+//! `fetch::range_fetch` accepts no other bytes.
 //!
-//! Called by `hit` and read by `body`. Invariant: it ends after the last byte of the last part
-//! or with an error; if upstream no longer has the version, that is an error. Memory: what a reader
-//! or follower holds, and nothing ahead of the client beyond that.
+//! Made by `hit`, read by `body`.
+//!
+//! Invariant: an assembly ends after the last byte of the last part, or with an error. It is an
+//! error if upstream no longer has the version. Memory: one reader or follower; nothing is read
+//! ahead of the client beyond that.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,15 +27,15 @@ use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
 use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
 use crate::worker::Worker;
 
-/// A part of an answer's content.
+/// A part of a response's content.
 pub(super) enum BodyPart {
-    /// What stands between ranges.
+    /// A part header of `multipart/byteranges`.
     Text(Bytes),
-    /// A stretch of the stored content.
+    /// A range of the stored content.
     Content(Range<u64>),
 }
 
-/// The content of an answer.
+/// The content of a response.
 pub(crate) struct Assembly {
     worker: Rc<Worker>,
     spec: Rc<RangeFetchSpec>,
@@ -40,13 +43,13 @@ pub(crate) struct Assembly {
     byte_count: ByteCount,
     parts: VecDeque<BodyPart>,
     now: CurrentSource,
-    /// Sets memory aside for what is read from disk.
+    /// Sets memory aside for content that is read from disk.
     payer: Option<Payer>,
-    /// What was asked for before the answer began, and where it begins.
+    /// The fetch that began before the response did, and the offset where it begins.
     ready: Option<(u64, Follower)>,
-    /// The next byte could not be read.
+    /// The next byte could not be read although the index listed it.
     lost: bool,
-    /// Since the last byte.
+    /// Failed attempts since the last byte.
     failures: u32,
 }
 
@@ -56,22 +59,22 @@ enum CurrentSource {
     Following(Follower),
 }
 
-/// Times in a row that the same byte is tried for.
+/// Attempts in a row for the same byte.
 const FAILURES_MAX: u32 = 4;
-/// Pause after a failure, times the number of them.
+/// Pause after a failed attempt, multiplied by the number of failures.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is missing cannot be had as it was stored.
+/// The missing bytes are no longer available in the stored version.
 pub(super) struct VersionLost;
 
-/// How the first missing byte came to be fetched.
+/// How the fetch of the first missing byte began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepared {
-    /// Nothing is missing, as far as is known.
+    /// Nothing is missing, as far as the index knows.
     Stored,
-    /// It was asked for.
+    /// This request began it.
     Asked,
-    /// Somebody else had asked for it.
+    /// Another request had begun it.
     Joined,
 }
 
@@ -97,7 +100,7 @@ impl Assembly {
         }
     }
 
-    /// Has `payer` asked before content is read from disk, as in [`Reader::paid_by`].
+    /// Makes `payer` set memory aside before content is read from disk, as in [`Reader::paid_by`].
     pub(super) fn pay_by(&mut self, payer: Payer) {
         self.payer = Some(payer);
         match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
@@ -121,8 +124,8 @@ impl Assembly {
         });
     }
 
-    /// Has the first missing byte come before the answer's head is sent, so that an origin which no
-    /// longer has this version is noticed while another answer is still possible.
+    /// Fetches the first missing byte before the head of the response is sent. If the origin no
+    /// longer has this version, another response is still possible then.
     pub(super) async fn prepare(&mut self) -> Result<Prepared, VersionLost> {
         for _ in 0..FAILURES_MAX {
             let Some((at, end)) = self.first_missing() else {
@@ -155,7 +158,7 @@ impl Assembly {
         })
     }
 
-    /// Claims the byte at `at`; `None` when it is there after all.
+    /// Claims the byte at `at`; `None` if it turns out to be stored.
     fn claim(
         &self,
         at: u64,
@@ -207,8 +210,9 @@ impl Assembly {
                 }
             };
             match piece {
-                Some(Ok(bytes)) => return Some(Ok(self.note_head_time(bytes))),
-                // A reader ends where something is missing, a piece where the next one begins.
+                Some(Ok(bytes)) => return Some(Ok(self.consume(bytes))),
+                // A reader ends where bytes are missing; a fetched range ends where the next one
+                // begins.
                 None => self.now = CurrentSource::Nothing,
                 Some(Err(ReadError::Missing { .. })) => {
                     self.lost = true;
@@ -220,8 +224,8 @@ impl Assembly {
         Some(Err(Failure::ResponseIncomplete))
     }
 
-    /// Cuts `bytes` to what is wanted and goes on behind them.
-    fn note_head_time(&mut self, mut bytes: Bytes) -> Bytes {
+    /// Cuts `bytes` to the wanted range and moves the range behind them.
+    fn consume(&mut self, mut bytes: Bytes) -> Bytes {
         self.failures = 0;
         if let Some(BodyPart::Content(range)) = self.parts.front_mut() {
             let left = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -234,13 +238,13 @@ impl Assembly {
     async fn fail(&mut self) {
         self.now = CurrentSource::Nothing;
         self.failures += 1;
-        // The first time is no fault of anybody: what memory took for stored was not.
+        // The first failure is expected: the index listed a byte that the disk no longer has.
         if self.failures > 1 {
             tokio::time::sleep(PAUSE * self.failures).await;
         }
     }
 
-    /// Finds out where the bytes of `range` are to come from.
+    /// Decides where the next bytes of `range` are read from.
     async fn turn(&mut self, range: Range<u64>) {
         let at = range.start;
         if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
@@ -249,7 +253,7 @@ impl Assembly {
             self.follow(follower);
             return;
         }
-        // What is being fetched already is not read: it may not be there yet.
+        // A range that is being fetched is not read from the store: its bytes may not be there yet.
         let ahead = self.ready.as_ref().map(|(start, _)| *start);
         let end = ahead.map_or(range.end, |start| match start > at {
             true => start.min(range.end),
@@ -271,7 +275,7 @@ impl Assembly {
             Ok(Some((mut awaited, _))) => match awaited.answered().await {
                 RangeStage::Arriving => self.follow(awaited.follower),
                 RangeStage::Asked | RangeStage::Failed => self.fail().await,
-                // Nobody has the rest of this version.
+                // No source has the rest of this version.
                 RangeStage::Gone => self.failures = FAILURES_MAX + 1,
             },
             Ok(None) => {}

@@ -1,7 +1,7 @@
-//! Where the bytes of an answer come from: memory, the store, a fetch in progress, or upstream.
+//! Sources of response content: memory, the store, a fetch in progress, or upstream.
 //!
-//! Invariant: a body ends with an error unless all of it was given; hyper then breaks the
-//! connection off, so that no client takes a part for the whole.
+//! Invariant: a body that was not sent completely ends with an error. hyper then closes the
+//! connection, so no client takes a part for the whole.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,16 +24,16 @@ use crate::mirror::Rewriting;
 use crate::share::Share;
 use crate::upstream::ResponseBody;
 
-/// The content of an answer.
+/// The content of a response.
 pub(crate) struct Body {
     source: BodySource,
-    /// Bytes still to come, if known.
+    /// Bytes left to send, if known.
     left: Option<u64>,
     sending: Option<SentCounter>,
     payment: Option<Payment>,
 }
 
-/// What is read from disk for an answer is in the share of its client.
+/// Charges content read from disk to the share of its client.
 struct Payment {
     /// The share had no room for the last read.
     refused: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ struct Payment {
 }
 
 impl Payment {
-    /// With what pays for the reads.
+    /// The payment, and the callback that the engine calls before each read.
     fn of(share: Share) -> (Self, Payer) {
         let refused = Arc::<AtomicBool>::default();
         let payment = Self {
@@ -56,7 +56,7 @@ impl Payment {
         (payment, Arc::new(payer))
     }
 
-    /// Ready when it is time to ask for room again; never while nothing was refused.
+    /// Ready when it is time to try the share again; pending while nothing was refused.
     fn poll_retry(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.refused.load(Ordering::Relaxed) {
             return Poll::Pending;
@@ -70,15 +70,15 @@ impl Payment {
     }
 }
 
-/// How often an answer looks for room in its client's share.
+/// Pause before a refused read tries its client's share again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
-/// Has a long answer counted on its way to the client.
+/// Counts a long response while it is being sent.
 struct SentCounter {
     metrics: Arc<WorkerMetrics>,
-    /// What was counted, for who counts the rest at the end.
+    /// Bytes counted already; the log entry counts the rest at the end.
     counted: ByteCount,
-    /// What was not yet.
+    /// Bytes not counted yet.
     bytes: u64,
 }
 
@@ -91,7 +91,7 @@ enum BodySource {
     Rewritten(Box<Rewritten>),
 }
 
-/// An assembly, and what it waits for while it is polled.
+/// An assembly, and the future that is polled for its next bytes.
 enum Assembled {
     Idle(Box<Assembly>),
     Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, NextBytes)>>>),
@@ -121,13 +121,13 @@ impl Assembled {
     }
 }
 
-/// Another body, rewritten as it is sent.
+/// Another body, rewritten while it is sent.
 struct Rewritten {
     body: Body,
     rewriting: Rewriting,
-    /// What came before the head was sent.
+    /// The first bytes, read before the head was sent.
     first: Option<Bytes>,
-    /// There was all of it.
+    /// The other body has ended.
     has_ended: bool,
     _memory: Reservation,
 }
@@ -150,7 +150,8 @@ impl Rewritten {
                 return Poll::Pending;
             };
             match frame {
-                // Trailers speak of bytes that are not sent.
+                // Trailers may describe the original bytes (digests, for example), which are not
+                // sent.
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.rewriting.take(data);
@@ -175,31 +176,31 @@ struct ForwardedBody {
 }
 
 impl Body {
-    /// Nothing.
+    /// No content.
     pub(crate) fn empty() -> Self {
         Self::full(Bytes::new())
     }
 
-    /// These bytes.
+    /// Content in memory.
     pub(crate) fn full(bytes: Bytes) -> Self {
         let left = Some(bytes.len() as u64);
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self::of(BodySource::Memory(bytes), left)
     }
 
-    /// `length` bytes out of the store.
+    /// `length` bytes from the store.
     pub(crate) fn stored(reader: Reader, length: u64) -> Self {
         Self::of(BodySource::Stored(Box::new(reader)), Some(length))
     }
 
-    /// `length` bytes, put together as they are sent.
+    /// `length` bytes that are put together while they are sent.
     pub(super) fn assembled(assembly: Assembly, length: u64) -> Self {
         let assembly = Assembled::Idle(Box::new(assembly));
         Self::of(BodySource::Assembled(assembly), Some(length))
     }
 
-    /// The content of `body`, rewritten; its length shows when it has been. Waits for the first of
-    /// it, so that what is wrong from the beginning can still be told by a page of ours.
+    /// The content of `body`, rewritten; the new length is known only at the end. Waits for the
+    /// first bytes, so that an error at the beginning can still become an error page.
     pub(super) async fn rewritten(
         body: Body,
         rewriting: Rewriting,
@@ -217,12 +218,12 @@ impl Body {
         Ok(Self::of(BodySource::Rewritten(Box::new(rewritten)), None))
     }
 
-    /// A response that is being fetched and stored: `length` bytes from where the follower is.
+    /// A response that is being fetched and stored: `length` bytes from the follower's offset.
     pub(crate) fn following(follower: Follower, length: Option<u64>) -> Self {
         Self::of(BodySource::Following(Box::new(follower), None), length)
     }
 
-    /// The same, with what is passed on after the content.
+    /// The same, with the trailers that follow the content.
     pub(crate) fn with_trailers(mut self, of: Trailers) -> Self {
         if let BodySource::Following(_, trailers) = &mut self.source {
             *trailers = Some(of);
@@ -230,7 +231,7 @@ impl Body {
         self
     }
 
-    /// The same, counted while it is sent if it is long; `counted` is told how much.
+    /// The same, counted while it is sent if it is long; the count is written to `counted`.
     pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &ByteCount) -> Self {
         let length = http_body::Body::size_hint(&self).exact();
         self.sending = length
@@ -252,7 +253,7 @@ impl Body {
         }
     }
 
-    /// The same, with what is read from disk in the share of a client.
+    /// The same, with disk reads charged to the client's share.
     pub(super) fn paid_by(mut self, share: &Share) -> Self {
         let (payment, payer) = Payment::of(share.clone());
         self.source = match self.source {
@@ -265,7 +266,7 @@ impl Body {
                 BodySource::Assembled(Assembled::Idle(assembly))
             }
             BodySource::Rewritten(mut rewritten) => {
-                // The body within looks for room by itself.
+                // The inner body retries by itself when its client's share has no room.
                 let body = std::mem::replace(&mut rewritten.body, Self::empty());
                 rewritten.body = body.paid_by(share);
                 self.source = BodySource::Rewritten(rewritten);
@@ -280,7 +281,7 @@ impl Body {
         self
     }
 
-    /// A response that is only passed on.
+    /// A response that is forwarded without being stored.
     pub(crate) fn passed(
         body: ResponseBody,
         byte_count: ByteCount,
@@ -355,14 +356,14 @@ impl Body {
         match piece {
             Some(Ok(mut bytes)) => {
                 if let Some(left) = &mut self.left {
-                    // A follower of the whole goes on where a range ends.
+                    // A follower does not know the range: it goes on to the end of the object.
                     bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
                     *left = left.saturating_sub(bytes.len() as u64);
                 }
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(failure(error)))),
-            // The store's length and the announced one come from one record, so this is a bug.
+            // The stored length and the announced one are taken from one record, so this is a bug.
             None if self.left.is_some_and(|left| left > 0) => Poll::Ready(Some(Err(
                 Failure::Internal("content is shorter than announced"),
             ))),
@@ -410,7 +411,7 @@ impl http_body::Body for Body {
         match &self.source {
             BodySource::Memory(bytes) => bytes.is_none(),
             BodySource::Passed(passed) => passed.body.is_end_stream(),
-            // Only the last poll tells.
+            // A rewriter may still add bytes at the end.
             BodySource::Rewritten(_) => false,
             BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
                 self.left == Some(0)

@@ -1,9 +1,9 @@
-//! Reading along with another request's fetch.
+//! Following another request's fetch.
 //!
-//! Called by `miss` and `range_miss` when a flight says that its response may be shared.
+//! Called by `miss` and `range_miss` when a leader's response may be shared.
 //!
-//! Invariant: who follows could have had the response from the store: its row matches, and it is
-//! fresh.
+//! Invariant: a follower could have had the response from the store: the vary row matches the
+//! request, and the response is fresh.
 
 use hashcache::Follower;
 use hashcache_http::{
@@ -19,10 +19,11 @@ use super::transaction::Transaction;
 use crate::access_log::Outcome;
 use crate::collapse::SharedResponse;
 
-/// How far ahead of a fetch a part may begin that is waited for.
+/// A range request follows a fetch only if its range begins at most this far ahead of the fetched
+/// bytes.
 const PART_AHEAD: u64 = 4 << 20;
 
-/// Reads along with another request's fetch, if its response answers this one too.
+/// Follows another request's fetch, if its response answers this request too.
 pub(super) fn follow(
     transaction: &mut Transaction<'_>,
     shared: &SharedResponse,
@@ -78,8 +79,8 @@ pub(super) fn follow(
     Some(following(response, part, shared.length))
 }
 
-/// A response of `length` bytes that is being stored, or the part of it that the follower begins
-/// with.
+/// A response of `length` bytes that is being stored, or the range of it at which the follower
+/// begins.
 pub(super) fn following(
     response: Response<Follower>,
     part: Option<ByteRange>,

@@ -1,14 +1,15 @@
-//! Answers from a stored response: here a hit becomes a response.
+//! Responses from the store: a hit becomes a response here.
 //!
-//! Preconditions are evaluated first, then ranges (RFC 9110 13.2.2). What the stored content lacks
-//! for the answer is fetched before the answer's head is sent: if the origin no longer has the
-//! stored version, the answer can still be made from the new one. When a later piece fails in this
-//! way, the answer breaks off; it is never finished from another version. If the origin does not
-//! know ranges, all of the object is fetched.
+//! Preconditions are evaluated first, then ranges (RFC 9110 13.2.2). Content that the response
+//! needs and the store lacks is fetched before the head is sent: if the origin no longer has the
+//! stored version, the response can still be made from the new one. If a later range is missing in
+//! the same way, the response breaks off; it is never completed from another version. If the origin
+//! does not support ranges, the whole object is fetched.
 //!
-//! Called by the loop in `request`. Cost of a complete hit: the stored fields are put into a map,
-//! four fields are added, the index is looked at once for each span; content is passed by
-//! reference.
+//! Called by the loop in `request`.
+//!
+//! Cost of a complete hit: the stored fields are copied into a map, four fields are added, the
+//! index is read once per span. Content is passed by reference.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -55,8 +56,9 @@ pub(super) async fn answer(
         true => None,
         false => if_range_value(&stored.facts, &stored.fields),
     };
-    // What memory takes for stored can turn out to be gone or damaged when it is read. Where the
-    // origin can be asked for it, the answer need not break off.
+    // The index can list content that is gone or damaged on disk. If the origin can be asked for
+    // it, the response need not break off, so it is assembled even though nothing seems to be
+    // missing.
     let mends = validator.is_some() && !facts.directives.only_if_cached;
     if !lacks
         && !mends
@@ -107,8 +109,8 @@ pub(super) async fn answer(
     Ok(Next::Answer(draft.with(connection, body, served)))
 }
 
-/// What was stored cannot be completed: asks for what there is now, and the last time exactly as
-/// the client did.
+/// The stored version cannot be completed. Looks up what is stored now; the last attempt forwards
+/// the request unchanged.
 fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
     transaction.tries += 1;
     match transaction.tries < TRIES_MAX {
@@ -119,7 +121,7 @@ fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
 
 const TRIES_MAX: u8 = 3;
 
-/// What a stored response is good for. One that was purged softly is never fresh.
+/// What a stored response may be used for. After a soft purge it is never fresh.
 pub(super) fn reuse_hit(
     transaction: &Transaction<'_>,
     hit: &Hit,
@@ -134,7 +136,8 @@ pub(super) fn reuse_hit(
             }
             Reuse::Validate {
                 forward: Forward::Stale,
-                // As after its lifetime: if the origin says nothing against it.
+                // As for a response that became stale by age: serve it on error, unless the origin
+                // forbids that.
                 on_error: match stored.facts.flags.has(FactFlags::NEVER_STALE) {
                     true => OnError::Fail,
                     false => OnError::ServeIfError,
@@ -145,7 +148,7 @@ pub(super) fn reuse_hit(
     }
 }
 
-/// A stored response that upstream has just confirmed (`upstream_status`) or could not.
+/// A stored response that upstream has just confirmed (`upstream_status`), or could not confirm.
 pub(super) fn found(
     connection: &Connection,
     (hit, stored, place): (Hit, StoredResponse, ObjectPlace),
@@ -166,12 +169,12 @@ pub(super) fn found(
     }
 }
 
-/// An answer without its content.
+/// A response without its content.
 struct Draft {
     response: Response<()>,
-    /// Its content, in order.
+    /// The content, in order.
     parts: VecDeque<BodyPart>,
-    /// The length of that, bytes.
+    /// The length of the content, bytes.
     length: u64,
 }
 
@@ -197,7 +200,7 @@ impl Draft {
         self.parts.push_back(BodyPart::Content(range));
     }
 
-    /// What of the stored content it needs.
+    /// The ranges of the stored content that the response needs.
     fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.parts.iter().filter_map(|part| match part {
             BodyPart::Content(range) => Some(range.clone()),
@@ -205,7 +208,7 @@ impl Draft {
         })
     }
 
-    /// The answer with this content.
+    /// The response with this content.
     fn with(self, connection: &Connection, body: Body, served: Served) -> Response<Body> {
         let mut response = self.response.map(|()| body);
         add_own(connection, response.headers_mut(), served);
@@ -213,7 +216,7 @@ impl Draft {
     }
 }
 
-/// What a stored response of `length` bytes comes to for a request that it satisfies.
+/// The response to a request that a stored response of `length` bytes satisfies.
 fn draft(
     now: UnixTime,
     request: &ClientRequest,
@@ -272,10 +275,10 @@ fn draft(
     }
 }
 
-/// Whether several ranges are worth parts of their own: those that overlap, or are more than all
-/// there is, are a mistake or an attack, and are answered with the whole (RFC 9110 14.2). Two that
-/// are apart are taken at their word, also where the heads of the parts outweigh a short whole:
-/// who asks for two stretches of a small object does so for a reason, and the excess is bounded.
+/// Whether several ranges are sent as `multipart/byteranges`. Overlapping ranges, and ranges that
+/// add up to more than the content, are a mistake or an attack: they get the whole content (RFC
+/// 9110 14.2). Two separate ranges are always accepted, even if the part headers are longer than a
+/// short object: a client has a reason to ask for two ranges of it, and the overhead is bounded.
 fn is_frugal(ranges: &[ByteRange], length: u64) -> bool {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.first);
@@ -284,7 +287,7 @@ fn is_frugal(ranges: &[ByteRange], length: u64) -> bool {
     apart && (ranges.len() <= 2 || heads < length)
 }
 
-/// What the head of a part takes, bytes, more or less.
+/// Approximate size of a part header, bytes.
 const PART_HEAD_BYTES: u64 = 128;
 
 /// Several ranges as `multipart/byteranges` (RFC 9110 15.3.7.2).
@@ -309,7 +312,7 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
     draft
 }
 
-/// The content of an answer that a hit has in one stretch and whole, as far as memory knows.
+/// The content as one contiguous range that the hit has completely, as far as the index knows.
 fn body(draft: &Draft, hit: &Hit) -> Option<Body> {
     let mut ranges = draft.ranges();
     let body = match (ranges.next(), draft.parts.len()) {
@@ -323,7 +326,7 @@ fn body(draft: &Draft, hit: &Hit) -> Option<Body> {
     Some(body)
 }
 
-/// Age, Via and Cache-Status of a response out of the store.
+/// Adds Age, Via and Cache-Status to a response from the store.
 fn add_own(connection: &Connection, fields: &mut HeaderMap, served: Served) {
     let common = &connection.worker.common;
     fields.insert(AGE, HeaderValue::from(served.age.get()));
@@ -331,7 +334,7 @@ fn add_own(connection: &Connection, fields: &mut HeaderMap, served: Served) {
     served.status().append(&common.name, fields);
 }
 
-/// In which words a hit goes to the log.
+/// The outcome that is logged for a hit.
 pub(super) fn outcome(status: StatusCode, from: HitSource) -> Outcome {
     match from {
         _ if status.is_client_error() || status.is_server_error() => Outcome::NegativeHit,

@@ -1,12 +1,12 @@
-//! What the store has for a request: which variant, if any (RFC 9111 4.1).
+//! Looking a request up in the store: which variant answers it, if any (RFC 9111 4.1).
 //!
-//! Called by `request` first of all, and again when somebody else's fetch has changed what is
-//! stored.
+//! Called by `request` as the first step, and again when another request's fetch has changed the
+//! stored response.
 //!
-//! Invariant: a variant is found only if its own row matches the request, or the table under the
-//! key says that upstream named this very version for such requests.
-//! Cost: one look-up of the engine, for what does not vary and for the first variant; two for the
-//! others.
+//! Invariant: a variant is found only if its own vary row matches the request, or if the table
+//! under the cache key says that upstream named this very version for such requests.
+//! Cost: one lookup in the engine for a response without Vary and for the first variant; two for
+//! the other variants.
 
 use hashcache::{Hit, Lookup};
 use hashcache_http::{Variant, VariantPlace, VariantTable, if_range_value};
@@ -15,7 +15,7 @@ use http::HeaderMap;
 use crate::connection::Connection;
 use crate::store::{ObjectPlace, StoredResponse};
 
-/// What the store has for a request.
+/// Result of looking a request up in the store.
 #[expect(
     clippy::large_enum_variant,
     reason = "moved once or twice; a box would be an allocation a hit"
@@ -27,7 +27,7 @@ pub(super) enum StoreLookup {
         place: ObjectPlace,
         from: HitSource,
     },
-    /// Other variants alone. What the request asks for would lie at `place`.
+    /// Only other variants are stored. The variant for this request would be stored at `place`.
     VaryMiss {
         place: ObjectPlace,
         table: Option<VariantTable>,
@@ -42,7 +42,7 @@ pub(super) enum HitSource {
     Disk,
 }
 
-/// Looks for what answers a request with these fields.
+/// Finds the stored response that answers a request with these fields.
 pub(super) async fn look_up(
     connection: &Connection,
     key: &[u8],
@@ -100,13 +100,14 @@ fn matches(stored: &StoredResponse, fields: &HeaderMap) -> bool {
     stored.row.as_ref().is_none_or(|row| row.matches(fields))
 }
 
-/// Whether the object of a row answers requests with the row's values.
+/// Whether the object of a table row answers requests with the values of that row.
 fn answers(row: &Variant, hit: &Hit, stored: &StoredResponse, fields: &HeaderMap) -> bool {
     let named = row.alias && row.version == hit.version().to_u64();
     named || matches(stored, fields)
 }
 
-/// What is found, unless some of it is missing and cannot be added: that needs a strong validator.
+/// The stored response, unless content is missing that cannot be added: adding needs a strong
+/// validator.
 fn usable(hit: Hit, stored: StoredResponse, place: ObjectPlace, from: HitSource) -> StoreLookup {
     let length = hit.content_len().unwrap_or(0);
     if if_range_value(&stored.facts, &stored.fields).is_none()

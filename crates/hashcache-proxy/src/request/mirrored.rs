@@ -1,11 +1,13 @@
-//! Requests to a mirror: the ordinary life of a request, between two changes of its fields.
+//! Requests to a mirror: answered like any other request, between two changes of fields.
 //!
-//! What is asked of `/mirror/NAME/…` is looked up, fetched and stored as a resource of the
-//! registry, in a space of its own. Where the response holds links, the client's conditions
-//! are translated before and the content is rewritten after; nothing in between knows of it.
+//! A request for `/mirror/NAME/…` is looked up, fetched and stored as a resource of the registry,
+//! in a key space of its own. If the response contains links, the client's conditions are
+//! translated before the lookup and the content is rewritten after it. The steps in between do not
+//! know about mirrors.
 //!
 //! `request` calls [`translate_request`] before it answers, and [`rewrite_response`] after.
-//! Invariant: what is stored is what the registry sent.
+//!
+//! Invariant: the store holds exactly what the registry sent.
 
 use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};
@@ -21,14 +23,14 @@ use crate::mirror::{
 };
 use crate::wire::{ClientBody, HeadInfo};
 
-/// Where a request for `target`, which is on this proxy, leads; `None` if not below `/mirror/`.
+/// The mirror resource that `target`, a URL of this proxy, stands for; `None` outside `/mirror/`.
 pub(super) fn resolve(connection: &Connection, target: &Target) -> Option<MirrorLookup> {
     let live = connection.worker.common.live();
     live.mirrors.resolve(&target.path_and_query)
 }
 
-/// Whose resource a purge of `target` is about, and which: that of a registry, where it leads to a
-/// mirror.
+/// The key space and the resource that a purge of `target` is about: those of the registry if the
+/// URL belongs to a mirror.
 pub(super) fn purge_target(connection: &Connection, target: &Target) -> (Space, Target) {
     let common = &connection.worker.common;
     let is_ours = common.accelerated().is_none() && common.is_us(&target.authority);
@@ -38,15 +40,15 @@ pub(super) fn purge_target(connection: &Connection, target: &Target) -> (Space, 
     }
 }
 
-/// What is done with the answer to a request that leads to a mirror.
+/// How the response to a mirror request is rewritten.
 pub(super) struct MirrorRewrite {
     links: Links,
     dressing: LinkRewriting,
     is_head: bool,
 }
 
-/// Turns a request for `asked`, which leads to a mirror, into one for a resource of the registry.
-/// `None`: its method is not allowed there.
+/// Turns a request for the mirror URL `asked` into one for a resource of the registry. `None`: its
+/// method is not allowed there.
 pub(super) fn translate_request(
     connection: &Connection,
     mut request: Request<ClientBody>,
@@ -96,7 +98,7 @@ pub(super) fn translate_request(
     Ok(Some((request, rewrite)))
 }
 
-/// Makes the registry's answer one of the mirror's: fields are changed, links are rewritten.
+/// Turns the registry's response into one of the mirror: changes fields and rewrites links.
 pub(super) async fn rewrite_response(
     connection: &Connection,
     MirrorRewrite {
@@ -117,7 +119,7 @@ pub(super) async fn rewrite_response(
         return Err(Failure::ResponseMalformed(reason));
     }
     let coding = coding(&head.headers)?;
-    // Who holds it until the client has all is slow or not, as with content of other transfers.
+    // A slow client holds this memory for as long as its content, so it is charged as bulk memory.
     let memory = connection.worker.cache.reserve_bulk(REWRITING_BYTES);
     let memory = memory.ok_or_else(|| {
         connection.worker.metrics.limit(Limit::Memory);
@@ -132,8 +134,8 @@ pub(super) async fn rewrite_response(
     Ok(Response::from_parts(head, body))
 }
 
-/// Nothing is published through a mirror. npm asks with POST whether what it installs is known to
-/// be broken.
+/// Publishing through a mirror is not supported. npm sends a POST to ask whether the packages that
+/// it installs have known vulnerabilities.
 fn may_ask(mirror: &Mirror, method: &Method, route: &Route) -> bool {
     match *method {
         Method::GET | Method::HEAD => true,

@@ -1,7 +1,7 @@
-//! Requests that nothing stored answers: they join the fetch of another request, or begin one.
+//! Requests that no stored response answers: they follow another request's fetch, or begin one.
 //!
-//! Called by the loop in `request`; `validate` fetches by the same functions. What a fetch brings
-//! back is turned into the next step by [`fetched`].
+//! Called by the loop in `request`; `validate` fetches with the same functions. [`fetched`] turns
+//! the result of a fetch into the next step.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::metrics::Limit;
 use crate::share;
 use crate::store::ObjectPlace;
 
-/// Joins the fetch of another request, or says which one to begin.
+/// Follows another request's fetch, or returns the fetch to begin.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -65,7 +65,7 @@ pub(super) async fn miss(
     )
 }
 
-/// Looks up once more after another request's validation; if that does not help, fetches alone.
+/// Looks up again after another request's validation. If that does not help, fetches alone.
 pub(super) async fn again(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -93,7 +93,7 @@ pub(super) async fn again(
     Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
 }
 
-/// Fetches, for all who wait for it or for this request alone.
+/// Fetches, for all waiting requests or for this request alone.
 pub(super) async fn fetch(
     transaction: &mut Transaction<'_>,
     Fetch {
@@ -117,7 +117,7 @@ pub(super) async fn fetch(
     Ok(fetched(transaction, place, came, forward))
 }
 
-/// What to fetch for a request, as long as nothing else is said.
+/// The fetch for a request, with the usual settings.
 pub(super) fn fetch_spec(
     transaction: &Transaction<'_>,
     place: ObjectPlace,
@@ -144,7 +144,8 @@ pub(super) fn fetch_spec(
     }
 }
 
-/// Begins a fetch in a task of its own and waits for what it comes to.
+/// Begins a fetch in a task of its own and waits for its result. A task, because followers may need
+/// the fetch after this request's client has left.
 pub(super) async fn begin(
     transaction: &mut Transaction<'_>,
     spec: fetch::FetchSpec,
@@ -181,7 +182,7 @@ pub(super) async fn begin(
     }
 }
 
-/// A response from upstream, stored or not.
+/// The next step after a fetch, whether or not its response is stored.
 pub(super) fn fetched(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -227,7 +228,7 @@ pub(super) fn fetched(
                 stored: true,
                 ..Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
             };
-            // Until the answer has a follower of its own, this one keeps the fetch going.
+            // Keeps the fetch running until the response has a follower of its own.
             transaction.awaited = Some(awaited);
             Next::Serve(Found {
                 hit,
@@ -262,7 +263,7 @@ pub(super) fn fetched(
     }
 }
 
-/// What a fetch takes beside its connection and its content: its future.
+/// Memory of a fetch without its connection and its content: its future.
 const FETCH_BYTES: u64 = 16 << 10;
 
 const NO_MEMORY: Failure = Failure::Refused {

@@ -67,8 +67,9 @@ pub(crate) async fn handle(
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
-    // Until the client has taken it, a head is in a buffer of hyper's, which is up to twice as
-    // large, and in the map before that; buffers that grow leave holes in the heap behind.
+    // A waiting head is in a map first, then in a buffer of hyper's that may be twice as large;
+    // growing buffers leave holes in the heap. Set all of that aside until the client has taken the
+    // head.
     let head = head_bytes(response.headers());
     let response = if head <= HEAD_FREE || connection.cell.hold_until_sent(HEAD_COPIES * head) {
         response
@@ -86,7 +87,7 @@ pub(crate) async fn handle(
     Ok(response)
 }
 
-/// About what the fields of an answer take in memory, bytes.
+/// Approximate memory of a response's fields, bytes.
 fn head_bytes(fields: &HeaderMap) -> usize {
     let sizes = fields
         .iter()
@@ -94,7 +95,7 @@ fn head_bytes(fields: &HeaderMap) -> usize {
     sizes.sum()
 }
 
-/// Our own page for a request that failed.
+/// The error page of a failed request.
 fn failed(
     connection: &Connection,
     failure: &Failure,
@@ -183,7 +184,8 @@ async fn serve(
         return Box::pin(mirrored).await;
     }
     if names_host && info.form == crate::wire::RequestForm::Origin {
-        // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
+        // Clients that search for a proxy ask for `wpad` in their own domain. The proxy cannot know
+        // that name, so it answers the path on any host.
         if own::is_pac(&target) {
             return own::page(connection, &request, &target, log_entry);
         }
@@ -206,8 +208,8 @@ async fn serve(
     answer(connection, request, log_entry).await
 }
 
-/// Answers from the store if it may, else from upstream: carries out one step after another until
-/// there is an answer.
+/// Answers from the store if allowed, else from upstream: carries out one step after another until
+/// there is a response.
 async fn answer(
     connection: &Rc<Connection>,
     request: ClientRequest,
@@ -233,10 +235,10 @@ async fn answer(
     }
 }
 
-/// A request that the store may not answer is passed on; all others begin with a look-up.
+/// The first step: forwarding if the store must not answer, else a lookup.
 fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     let (connection, request) = (transaction.connection, &transaction.request);
-    // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
+    // In an intercepted connection the port was checked at CONNECT, which has a list of its own.
     if request.space == Space::Own && connection.intercepted.is_none() {
         let ports = &connection.worker.common.live().ports;
         check_port(ports, request.target.authority.port)?;
@@ -253,7 +255,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     })
 }
 
-/// What to do with the result of a look-up.
+/// The next step after a lookup.
 fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<Next, Failure> {
     let (hit, stored, place, from) = match looked_up {
         StoreLookup::Found {
@@ -319,14 +321,14 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
     }))
 }
 
-/// What an answer's head may take without being set aside: every connection has that much.
+/// Memory for a response head that needs no reservation: every connection has this much.
 const HEAD_FREE: usize = 4 << 10;
 
-/// How many times its size a waiting head takes. With 2,500 clients and `--memory 64MiB`, resident
-/// memory peaked at 103 MiB with 2 copies, 95 with 3 and 92 with 4.
+/// Memory of a waiting head, as a multiple of its size. With 2,500 clients and `--memory 64MiB`,
+/// resident memory peaked at 103 MiB with 2 copies, 95 with 3 and 92 with 4.
 const HEAD_COPIES: usize = 6;
 
-/// Said when there is no memory for an answer's head.
+/// The failure when there is no memory for a response head.
 const NO_MEMORY: Failure = Failure::Refused {
     status: StatusCode::SERVICE_UNAVAILABLE,
     reason: "no memory for the response head",

@@ -1,4 +1,4 @@
-//! What this proxy says of itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
+//! Responses of the proxy itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, PageReader};
 use crate::wire::ClientBody;
 
-/// The page at a path of this proxy itself.
+/// The page at a path of this proxy.
 pub(super) fn page(
     connection: &Connection,
     request: &Request<ClientBody>,
@@ -30,8 +30,8 @@ pub(super) fn page(
         return Ok(not_allowed());
     }
     let common = &connection.worker.common;
-    // An authority that is not ours is that of somebody who looks for a proxy: what is surely right
-    // is the address by which we were found.
+    // A client that searches for a proxy may name a host that is not ours. The address that the
+    // client connected to is certainly right, so the page shows that one.
     let authority = match common.is_us(&target.authority) {
         true => target.authority.clone(),
         false => local(connection),
@@ -73,21 +73,22 @@ pub(super) fn page(
     Ok(page::landing(&landing).map(Body::full))
 }
 
-/// Whether a request is for the host of the self-test, and there is one. In the clear its answer
-/// says no more than that the client uses this proxy.
+/// Whether a request is for the host of the self-test while interception is on. Over plain HTTP the
+/// answer only says that the client uses this proxy.
 pub(super) fn is_self_test(connection: &Connection, authority: &Authority) -> bool {
     let is_host = matches!(&authority.host, Host::Name(name) if &**name == SELF_TEST_HOST);
     is_host && connection.worker.common.live().intercept.is_some()
 }
 
-/// Whatever is asked of the host that only who trusts our authority gets an answer from.
+/// The answer to any request for the self-test host. Over https only a client that trusts our
+/// authority gets it.
 pub(super) fn self_test(log_entry: &mut LogEntryBuilder) -> Response<Body> {
     log_entry.set_outcome(Outcome::Own);
     let mut response = text(StatusCode::OK, Bytes::from_static(b"trusted\n"));
     let fields = response.headers_mut();
     for (name, value) in [
         (CONTENT_TYPE, "text/plain; charset=utf-8"),
-        // Pages of this proxy, by whatever name it is known, ask from there.
+        // The proxy's own pages fetch it, and the proxy may be known by any name.
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
         (CACHE_CONTROL, "no-store"),
     ] {
@@ -96,12 +97,12 @@ pub(super) fn self_test(log_entry: &mut LogEntryBuilder) -> Response<Body> {
     response
 }
 
-/// Whether this is where browsers look for their settings.
+/// Whether this is a path at which browsers look for proxy settings.
 pub(super) fn is_pac(target: &Target) -> bool {
     matches!(target.path(), "/proxy.pac" | "/wpad.dat")
 }
 
-/// Our end of the client's connection.
+/// The proxy's address on the client's connection.
 fn local(connection: &Connection) -> Authority {
     let host = match connection.local.ip().to_canonical() {
         IpAddr::V4(address) => Host::V4(address),
@@ -111,7 +112,7 @@ fn local(connection: &Connection) -> Authority {
     Authority { host, port }
 }
 
-/// `OPTIONS` that ends here.
+/// The response to an `OPTIONS` request that is not forwarded.
 pub(super) fn options(log_entry: &mut LogEntryBuilder) -> Response<Body> {
     log_entry.set_outcome(Outcome::Own);
     let mut response = text(StatusCode::OK, Bytes::new());
@@ -130,7 +131,7 @@ pub(super) fn not_allowed() -> Response<Body> {
     response
 }
 
-/// An answer of our own with this content.
+/// A response of the proxy itself with this content.
 pub(super) fn text(status: StatusCode, content: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::full(content));
     *response.status_mut() = status;

@@ -1,4 +1,4 @@
-//! What this proxy adds to a response from upstream, and the word for it in the log.
+//! Fields that this proxy adds to a response from upstream, and its outcome in the log.
 
 use hashcache_http::{CacheStatus, Forward};
 use http::{HeaderMap, Version};

@@ -1,9 +1,9 @@
-//! Requests that are only sent on: their responses are not stored.
+//! Forwarding: requests whose responses are not stored.
 //!
 //! Called by the loop in `request`, and by `validate` for a HEAD.
 //!
-//! Invariants: what an unsafe request changes at the origin is no longer served from the store; the
-//! answer to a HEAD is compared with what GET has stored.
+//! Invariants: after an unsafe request, the stored responses that it may have changed are no longer
+//! served. The response to a HEAD is compared with the stored response to GET.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::fetch::{self, SelectedResponse};
 use crate::log_entry::LogEntryBuilder;
 use crate::upstream::{RequestBody, SendFailure, SendOptions};
 
-/// Sends a request upstream and its answer back; nothing is stored.
+/// Forwards a request and returns its response; nothing is stored.
 pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answer {
     let informational = transaction.informational();
     let Transaction {
@@ -107,7 +107,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     Ok(Response::from_parts(head, body))
 }
 
-/// Has the answer to a HEAD confirm or end what is stored.
+/// Updates or invalidates the stored response to GET by the response to a HEAD (RFC 9111 4.3.5).
 async fn head_came(
     connection: &Connection,
     space: Space,

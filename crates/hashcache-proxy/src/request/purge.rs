@@ -1,20 +1,20 @@
-//! The method PURGE: `curl -X PURGE http://host/path`, as caches have long had it.
+//! The method PURGE: `curl -X PURGE http://host/path`, as other caches have it.
 //!
-//! | asked with | purges |
+//! | request | purges |
 //! |---|---|
-//! | nothing more | the URL and its variants |
-//! | a path that ends in `*` | all URLs that begin with what stands before it, `…*` itself too |
-//! | `X-Purge-Method: exact` | the URL, also if it ends in `*` |
-//! | `Surrogate-Key`, `xkey` or `xkey-purge` | what the URL's origin gave one of these labels |
-//! | `Cache-Groups` | what the URL's origin put into one of these groups |
+//! | no further fields | the URL and its variants |
+//! | a path that ends in `*` | all URLs that begin with the part before it, `…*` itself too |
+//! | `X-Purge-Method: exact` | the URL, even if it ends in `*` |
+//! | `Surrogate-Key`, `xkey` or `xkey-purge` | the origin's responses with these labels |
+//! | `Cache-Groups` | the origin's responses in these groups |
 //! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
 //!
 //! Called by `request`; calls `purge`.
 //!
-//! Invariants: it is never forwarded: a client that may not purge here must not be told by another
-//! cache that it may. It reaches no further than the origin of its URL. It is not taken from a page
-//! in a browser, whoever's browser it is. In front of a site nobody may purge by default, this
-//! machine neither: whatever ends TLS there makes the whole Internet come from it.
+//! Invariants: a PURGE is never forwarded: another cache must not allow a purge that is forbidden
+//! here. It affects only the origin of its URL. It is refused if a page in a browser sent it, even
+//! the operator's browser. In front of a site no client may purge by default, not even this
+//! machine: behind a TLS terminator every request of the Internet has the address of this machine.
 
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
@@ -37,7 +37,7 @@ const SOFT: [HeaderName; 2] = [
     HeaderName::from_static("soft-purge"),
     HeaderName::from_static("fastly-soft-purge"),
 ];
-/// Most labels or groups of one request.
+/// Maximum number of labels or groups in one request.
 const MOST: usize = 256;
 
 pub(super) async fn answer(
@@ -80,7 +80,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Whether a browser sent this for a page: it tells so, and no page can prevent it.
+/// Whether a browser sent this for a page. Browsers add these fields, and no page can prevent it.
 fn is_of_a_page(fields: &HeaderMap) -> bool {
     let is_fetch = |name: &HeaderName| name.as_str().starts_with("sec-fetch-");
     fields.contains_key(ORIGIN) || fields.keys().any(is_fetch)
@@ -98,7 +98,7 @@ fn done(report: bytes::Bytes) -> Response<Body> {
     response
 }
 
-/// What a request asks for.
+/// The targets and the effect that the fields of a request name.
 fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<PurgeTarget>, PurgeEffect), Failure> {
     let bad = |reason| refused(StatusCode::BAD_REQUEST, reason);
     let mut what: Vec<PurgeTarget> = Vec::new();

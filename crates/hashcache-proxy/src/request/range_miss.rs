@@ -1,13 +1,15 @@
-//! Requests for a range of what is not stored.
+//! Requests for a range of an object that is not stored.
 //!
-//! Upstream is asked for the range rounded out to pages of 64 KiB, which begins an
-//! incomplete object; the answer is then made from that, like any other. Who asks for ranges
-//! of the same object meanwhile waits for this first answer and not for its content: what they
-//! lack they fetch as pieces.
+//! Upstream is asked for the range, rounded out to pages of 64 KiB. Its response begins an
+//! incomplete object, and the client is answered from that object like from any other. Requests for
+//! other ranges of the same object wait for the head of this first response, not for its content;
+//! each of them then fetches the ranges that it lacks.
 //!
-//! Called by `miss` and `validate`. Invariant: an answer that cannot be put together from parts is
-//! asked for again with exactly the client's own Range and not stored; for a while after that,
-//! others do not even try.
+//! Called by `miss` and `validate`.
+//!
+//! Invariant: if the response cannot be combined with other ranges, the request is sent again with
+//! exactly the client's own Range and is not stored. For a while after that, other requests skip
+//! the attempt.
 
 use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
 use http::HeaderValue;
@@ -21,7 +23,7 @@ use crate::store::ObjectPlace;
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
-/// The range to ask for, if this request may begin an object with it.
+/// The range to ask upstream for, if this request may begin an object with it.
 pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
     let (request, facts) = (&transaction.request, &transaction.facts);
     let plain = request.body.is_none()
@@ -33,7 +35,7 @@ pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
     around(request, facts).filter(|_| plain)
 }
 
-/// Whole pages around the first range that a request asks for.
+/// The first range of a request, rounded out to whole pages.
 pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<HeaderValue> {
     if facts.method != MethodKind::Get || !facts.has_range {
         return None;
@@ -46,13 +48,14 @@ pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<He
         }
         RangeSpec::From(first) => format!("bytes={}-", first / PAGE * PAGE),
         RangeSpec::Last(0) => return None,
-        // Where the last page begins is not known yet: a page more is enough in any case.
+        // The length is unknown, and so is the start of the last page: one more page is always
+        // enough.
         RangeSpec::Last(count) => format!("bytes=-{}", count.saturating_add(PAGE - 1)),
     };
     HeaderValue::try_from(range).ok()
 }
 
-/// Joins the fetch of another request for the range, or says which one to begin.
+/// Follows another request's fetch of the range, or returns the fetch to begin.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -60,12 +63,12 @@ pub(super) async fn miss(
     range: HeaderValue,
 ) -> Next {
     let collapse = &transaction.connection.worker.common.collapse;
-    // A fetch of the whole brings this range too; an object of our own would take its place.
+    // A fetch of the whole object includes this range. An object begun here would replace it.
     let receiver = match collapse.under_way(&place.name) {
         Some(receiver) => receiver,
         None => {
             let mut ranges_key = place.name.clone();
-            // No URL holds this byte.
+            // No URL contains a zero byte, so this key cannot be another object's.
             ranges_key.push(0);
             match collapse.join(&ranges_key, Instant::now()) {
                 Role::Leader(leader) => {

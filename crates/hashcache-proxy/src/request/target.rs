@@ -1,7 +1,7 @@
-//! What a request is about: its target, and whether it may be asked for here.
+//! The target of a request, and whether this proxy may be asked for it.
 //!
-//! Called by `request` before anything else. Invariant: fields that belong to the client's
-//! connection are gone before anything is read from a request.
+//! Called by `request` before any other step. Invariant: the hop-by-hop fields are removed before
+//! any field of the request is read.
 
 use hashcache_http::{
     Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::log_entry::LogEntryBuilder;
 use crate::wire::{ClientBody, HeadInfo};
 
-/// What the request is about. Errors are the client's.
+/// Parses the target of a request. All errors are the client's.
 pub(super) fn parse(
     connection: &Connection,
     request: &Request<ClientBody>,
@@ -35,8 +35,8 @@ pub(super) fn parse(
         if *request.method() == Method::CONNECT {
             return Err(Failure::NotImplemented("CONNECT to an accelerated site"));
         }
-        // One site: its resources are named by the path, by whichever of its names they are asked
-        // for.
+        // The proxy serves one site: the path alone names a resource, whichever name of the site
+        // was used.
         let named = parse_target(request.method(), text, host.or(Some("_")), origin.scheme);
         let named = named.map_err(target_failure)?;
         if let RequestTarget::Resource(Target { authority, .. }) = &named
@@ -60,7 +60,7 @@ pub(super) fn parse(
         return parse_target(request.method(), text, host, connection.scheme)
             .map_err(target_failure);
     };
-    // HTTP/1.0 need not say what the CONNECT has said.
+    // HTTP/1.0 clients may omit Host; the CONNECT has named the host.
     let named = intercepted.host_field();
     let host = host.or(Some(&*named));
     let named = parse_target(request.method(), text, host, Scheme::Https);
@@ -87,7 +87,7 @@ fn target_failure(error: TargetError) -> Failure {
     }
 }
 
-/// Whoever may use this proxy must not come to its figures by it, even where loopback is allowed as
+/// Clients of this proxy must not reach its admin pages through it, even if loopback is allowed as
 /// a destination.
 pub(super) fn not_admin(connection: &Connection, authority: &Authority) -> Result<(), Failure> {
     if !connection.worker.common.is_admin(authority) {
@@ -99,23 +99,23 @@ pub(super) fn not_admin(connection: &Connection, authority: &Authority) -> Resul
     })
 }
 
-/// Takes out what belongs to the client's connection, before anything is read from the fields: what
-/// `Connection` names does not go upstream, so it may not select a variant, a range, a condition or
-/// anything else here. A response to `Connection: Origin` would otherwise be stored for requests
-/// with that `Origin`, which the origin has never seen.
+/// Removes the hop-by-hop fields before any field is read. Fields that `Connection` names are not
+/// sent upstream, so they must not select a variant, a range or a condition here either. Otherwise
+/// a request with `Connection: Origin` would store a response for requests with that `Origin`,
+/// which the origin has never seen.
 pub(super) fn strip(request: &mut Request<ClientBody>) -> Result<(), Failure> {
     let upgrading = match asks_for_upgrade(request.method(), request.headers()) {
         true => Upgrading::Yes,
         false => Upgrading::No,
     };
-    // `wire` has refused such a request already, with the same status.
+    // `wire` has already refused such a request with the same status.
     strip_request(request.headers_mut(), upgrading).map_err(|_| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason: "Connection names an end-to-end field",
     })
 }
 
-/// OPTIONS and TRACE count the proxies they may pass (RFC 9110 7.6.2).
+/// Counts down Max-Forwards of OPTIONS and TRACE (RFC 9110 7.6.2); a response if it is 0.
 pub(super) fn max_forwards(
     request: &mut Request<ClientBody>,
     log_entry: &mut LogEntryBuilder,

@@ -1,11 +1,11 @@
-//! One request on its way to an answer, and the steps of that way.
+//! One request while it is being answered, and the steps towards its response.
 //!
 //! The loop in `request` holds a [`Transaction`] and carries out one [`Next`] after another. The
-//! module that carries out a step returns the next one.
+//! module that carries out a step returns the next step.
 //!
 //! Invariant: a step never calls another step. A second attempt (the stored object is damaged, the
-//! origin does not know ranges, another request's validation has ended) is one more turn of the
-//! loop, so no future contains itself and no two modules import each other.
+//! origin does not support ranges, another request's validation has ended) is one more turn of the
+//! loop. So no future contains itself, and no two modules import each other.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,18 +31,18 @@ use crate::upstream::address::Purpose;
 use crate::upstream::endpoint::Endpoint;
 use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
-/// An answer on its way, or why there is none.
+/// A response, or the reason why there is none.
 pub(super) type Answer = Result<Response<Body>, Failure>;
 
 /// A request that is being answered.
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Rc<Connection>,
     pub(super) request: ClientRequest,
-    /// What the caching rules need to know of the request.
+    /// Properties of the request that the caching rules need.
     pub(super) facts: RequestFacts,
     /// How many stored responses could not be completed for this request.
     pub(super) tries: u8,
-    /// Keeps the fetch of a range going until the answer has a follower of its own.
+    /// Keeps the fetch of a range running until the response has a follower of its own.
     pub(super) awaited: Option<AwaitedRange>,
     pub(super) log_entry: &'a mut LogEntryBuilder,
 }
@@ -53,19 +53,19 @@ pub(super) enum Next {
     LookUp(Vec<u8>),
     /// Answer from a stored response that satisfies the request.
     Serve(Found),
-    /// Ask upstream whether a stored response is still good.
+    /// Ask upstream whether a stored response is still valid.
     Validate(SelectedResponse, Forward, OnError),
-    /// Join the fetch of another request, or begin one.
+    /// Follow another request's fetch, or begin one.
     Miss(ObjectPlace, ForwardReason),
-    /// Fetch; the response is stored if it may be.
+    /// Fetch; the response is stored if that is allowed.
     Fetch(Fetch),
-    /// Send the request on; nothing is stored.
+    /// Forward the request; nothing is stored.
     Pass(Forward),
-    /// The answer is ready.
+    /// The response is ready.
     Answer(Response<Body>),
 }
 
-/// A stored response that satisfies the request, and how it comes to be served.
+/// A stored response that satisfies the request, and the reason why it is served.
 pub(super) struct Found {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
@@ -73,7 +73,7 @@ pub(super) struct Found {
     pub(super) served: Served,
 }
 
-/// How old a stored response is when it is served, and why.
+/// The age of a stored response when it is served, and the entry for Cache-Status.
 #[derive(Clone, Copy)]
 pub(super) struct Served {
     pub(super) age: Seconds,
@@ -81,12 +81,12 @@ pub(super) struct Served {
     pub(super) ttl: i64,
     pub(super) upstream_status: Option<StatusCode>,
     pub(super) collapsed: bool,
-    /// What upstream sends for it is stored.
+    /// Content fetched for it is stored.
     pub(super) stored: bool,
 }
 
 impl Served {
-    /// Without asking anyone.
+    /// Served from the store without asking upstream.
     pub(super) fn fresh(age: Seconds, ttl: i64) -> Self {
         let handling = Handling::Hit;
         Self {
@@ -110,13 +110,13 @@ impl Served {
     }
 }
 
-/// A fetch to begin.
+/// A fetch that is to begin.
 pub(super) struct Fetch {
     pub(super) place: ObjectPlace,
     pub(super) reason: ForwardReason,
-    /// The requests that wait for this fetch; `None`: it is this request's alone.
+    /// Followers wait for this fetch through it; `None`: the fetch is for this request alone.
     pub(super) leader: Option<Leader>,
-    /// Asked for instead of the client's own range.
+    /// The range to ask for instead of the client's own.
     pub(super) range: Option<HeaderValue>,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The same request without content, to be sent before this transaction goes on.
+    /// The same request without content, to be sent before this transaction continues.
     pub(super) fn without_body(&mut self) -> Transaction<'_> {
         Transaction {
             connection: self.connection,
@@ -161,7 +161,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Passes interim responses on to the client.
+    /// Sends interim responses on to the client.
     pub(super) fn informational(&self) -> Informational {
         let cell = Rc::clone(&self.connection.cell);
         Rc::new(move |status, fields: HeaderMap| {
@@ -169,13 +169,13 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// How long to wait for the same request that is under way.
+    /// How long to wait for another request's fetch of the same key.
     pub(super) fn wait_time(&self) -> Duration {
         let worker = &self.connection.worker;
         worker.wait_time(&self.request.target.authority)
     }
 
-    /// Whether the request may share the fetch of another, or share its own.
+    /// Whether the request may follow another request's fetch, or share its own.
     pub(super) fn may_share(&self) -> bool {
         let facts = &self.facts;
         facts.method == MethodKind::Get
@@ -186,8 +186,8 @@ impl<'a> Transaction<'a> {
             && !self.request.fields.contains_key(AUTHORIZATION)
     }
 
-    /// Fetches for this request alone. The response is stored if it may be, which a response to
-    /// anything but a plain GET may not.
+    /// Fetches for this request alone. The response may be stored only if the request is a plain
+    /// GET.
     pub(super) fn fetch_alone(&self, place: ObjectPlace, reason: ForwardReason) -> Next {
         if self.request.method != Method::GET || self.request.body.is_some() {
             return Next::Pass(reason.forward);
@@ -196,17 +196,17 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// What a client asked for.
+/// A client's request.
 pub(super) struct ClientRequest {
-    /// Whose resource it is.
+    /// The key space of the resource.
     pub(super) space: Space,
     pub(super) target: Target,
     pub(super) method: Method,
-    /// As they came, without those of the connection.
+    /// The fields as received, without the hop-by-hop fields.
     pub(super) fields: HeaderMap,
     pub(super) version: Version,
     pub(super) body: Option<ClientBody>,
-    /// Whether there is content: its framing is no longer among the fields.
+    /// Whether there is content: the framing fields are no longer in `fields`.
     pub(super) has_content: bool,
 }
 
@@ -251,7 +251,7 @@ impl ClientRequest {
         }
     }
 
-    /// Where it is to be fetched from.
+    /// The server to fetch from.
     pub(super) fn endpoint(&self) -> Endpoint {
         let purpose = match self.space {
             Space::Site(_) | Space::Mirror(_) => Purpose::Configured,
@@ -265,12 +265,12 @@ impl ClientRequest {
     }
 }
 
-/// Why a request goes upstream, and what is known of what is stored.
+/// Why a request is forwarded, and which responses are stored already.
 pub(super) struct ForwardReason {
     pub(super) forward: Forward,
-    /// What lies where the answer would.
+    /// The stored response that the new one would replace.
     pub(super) replaces: Option<Hit>,
-    /// The variants that are stored.
+    /// The stored variants.
     pub(super) choices: Option<VariantTable>,
 }
 

@@ -1,10 +1,11 @@
-//! Validation: what is stored and stale, or not to be used unasked, is put to upstream (RFC 9111
-//! 4.3).
+//! Validation of stored responses that are stale, or that must not be used without asking upstream
+//! (RFC 9111 4.3).
 //!
-//! Called by the loop in `request` for a stored response that may not be served as it is. A GET is
-//! made conditional; a HEAD goes as it came, and what it brings is compared with what is stored.
+//! Called by the loop in `request` for a stored response that may not be served as it is. A GET
+//! becomes conditional. A HEAD is forwarded unchanged, and its response is compared with the stored
+//! one.
 //!
-//! Invariant: a stored response stands in for an error only where `reuse` said so.
+//! Invariant: a stored response replaces an error only where `reuse` allows it.
 
 use hashcache::Hit;
 use hashcache_http::{Forward, MethodKind, OnError};
@@ -24,7 +25,7 @@ use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{self, Fetched, SelectedResponse, is_error};
 use crate::store::{ObjectPlace, StoredResponse};
 
-/// Asks upstream whether a stored response is still good.
+/// Asks upstream whether a stored response is still valid.
 pub(super) async fn validate(
     transaction: &mut Transaction<'_>,
     selected: SelectedResponse,
@@ -39,7 +40,7 @@ pub(super) async fn validate(
     let shares = is_get && !transaction.request.fields.contains_key(AUTHORIZATION);
     let leader = match shares.then(|| collapse.join(&place.name, Instant::now())) {
         Some(Role::Leader(leader)) => Some(leader),
-        // A client that insists on the origin's answer asks itself.
+        // A client that insists on the origin's answer (`no-cache`) sends its own request.
         Some(Role::Follower(receiver)) if forward == Forward::Stale => {
             match wait_for_message(receiver, transaction.wait_time()).await {
                 CollapseMsg::Shared(shared) if transaction.may_share() => {
@@ -89,7 +90,7 @@ fn is_failure(fetched: &Fetched) -> bool {
     matches!(fetched, Fetched::Passed { response, .. } if is_error(response.status()))
 }
 
-/// Sends a HEAD upstream; `pass` compares its answer with what is stored.
+/// Forwards a HEAD; `pass` compares its response with the stored one.
 async fn head(
     transaction: &mut Transaction<'_>,
     selected: SelectedResponse,
@@ -104,7 +105,7 @@ async fn head(
     Ok(stale(transaction, forward, selected))
 }
 
-/// Has a stale response validated that is served meanwhile.
+/// Validates a stale response in the background while it is served.
 pub(super) fn revalidate(
     transaction: &Transaction<'_>,
     place: &ObjectPlace,
@@ -122,7 +123,7 @@ pub(super) fn revalidate(
         informational: None,
         background: true,
         selected: Some(selected),
-        // What may be served for a while yet does not give way to an error.
+        // A response that may be served stale is worth more than an error.
         on_error: OnError::ServeIfError,
         ..fetch_spec(transaction, place.clone(), replaces, None)
     };

@@ -1,7 +1,8 @@
-//! Tells operators in time that the authority ends: devices have to be visited before that.
+//! Warns operators before the certificate authority expires: every device needs the new one by
+//! then.
 //!
 //! `server` runs it from the start to the end of the process.
-//! Invariant: a line at the start, after it one a day, from thirty days before the end.
+//! Invariant: one log line at the start, then one a day, from thirty days before the expiry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use tracing::{error, warn};
 
 use crate::worker::Common;
 
-/// Looks once a day.
+/// Checks once a day.
 pub(crate) async fn warn_before_expiry(common: Arc<Common>) {
     loop {
-        // One that a reload has put in place is looked at within a day, too.
+        // Read anew each day: a reload may have replaced the authority.
         let interceptor = common.live().intercept.clone();
         if let Some(interceptor) = interceptor {
             let end = interceptor.authority.not_after_seconds();
@@ -32,14 +33,14 @@ pub(crate) async fn warn_before_expiry(common: Arc<Common>) {
     }
 }
 
-/// Whole days until `end`; `None` when it is over. Both are seconds since 1970.
+/// Whole days until `end`; `None` after it. Both are seconds since 1970.
 fn days_left(end: u64, now: u64) -> Option<u64> {
     let left = end.checked_sub(now).filter(|left| *left > 0)?;
     Some(left / DAY.as_secs())
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long before the end it is said.
+/// How many days before the expiry the warnings begin.
 const WARN_DAYS: u64 = 30;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Signals and what they change: reopened logs, a reload, the end.
+//! Signals and their effects: reopened logs, a reload, the end of the process.
 //!
-//! Called by `server` on the thread that minds the others.
+//! Called by `server` on the main thread.
 //!
-//! Invariant: a reload takes all it can of a configuration that is right, and nothing of one that
-//! is not.
+//! Invariant: a reload applies everything that can be reloaded of a valid configuration, and
+//! nothing of an invalid one.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::upstream::tls::Trust;
 use crate::upstream::unreachable::UnreachableCache;
 use crate::worker::{Common, LiveSettings};
 
-/// The thread that minds the others.
+/// The main thread, which handles signals while the cores serve clients.
 pub(super) struct Control {
     pub(super) common: Arc<Common>,
     pub(super) metrics: Arc<Metrics>,
@@ -81,7 +81,7 @@ impl Control {
         info!("stopped");
     }
 
-    /// Takes over what can change while we serve, and says what cannot.
+    /// Applies the settings that can change without a restart, and logs the others.
     fn reload<E: std::fmt::Display>(&mut self, settings: Result<Settings, E>) {
         let settings = match settings {
             Ok(settings) => settings,
@@ -113,14 +113,14 @@ impl Control {
             }
         };
         let old = self.common.live.load_full();
-        // What a listener speaks is settled at the start.
+        // Whether a listener accepts TLS is decided at the start.
         let settled = identity.is_some() == old.identity.is_some();
         if !settled {
             identity.clone_from(&old.identity);
         }
         let upstream = upstream::UpstreamShared {
             trust,
-            // Who reloads may just have mended the line.
+            // An operator who reloads may just have repaired the network.
             unreachable: UnreachableCache::new(settings.unreachable_lifetime),
             ..old.upstream.clone()
         };
@@ -136,7 +136,8 @@ impl Control {
                 "changed settings need a restart"
             );
         }
-        // Those that need a restart stay as they are, so that the next reload names them again.
+        // Settings that need a restart keep their old values, so that the next reload names them
+        // again.
         self.settings = Settings {
             rules: settings.rules,
             client_reload: settings.client_reload,
@@ -177,8 +178,8 @@ fn one_line(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Waits for the cores to end, for as long as is left: one that is kept by something goes down with
-/// the process.
+/// Waits for the cores to end, for the rest of the time. A core that is stuck ends with the
+/// process.
 async fn join(threads: Vec<JoinHandle<()>>) {
     let all = async {
         while threads.iter().any(|thread| !thread.is_finished()) {
@@ -196,7 +197,7 @@ async fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Names of the settings that differ and that only a restart changes.
+/// Names of the settings that differ and need a restart.
 fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let differs = [
         ("accelerate", old.mode != new.mode),
@@ -226,7 +227,7 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         .collect()
 }
 
-/// The signals we answer to.
+/// The signals that the process handles.
 pub(super) struct UnixSignals {
     term: Signal,
     int: Signal,
@@ -245,7 +246,7 @@ impl UnixSignals {
     }
 }
 
-/// Who ends TLS for the hosts in `settings`, if anybody does.
+/// The interceptor for the hosts in `settings`, if interception is on.
 pub(super) fn interceptor(
     settings: &Settings,
     clock: &Arc<Clock>,
@@ -255,7 +256,8 @@ pub(super) fn interceptor(
     made.transpose().map_err(IdentityError::Tickets)
 }
 
-/// Has what `interceptor` keeps count in the budget, and operators be told when its authority ends.
+/// Counts the certificates of `interceptor` in the memory budget, and exports the expiry of its
+/// authority.
 pub(super) fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
     let authority = interceptor.map(|it| &it.authority);
     metrics.authority_ends(authority.map(|it| it.not_after_seconds()));

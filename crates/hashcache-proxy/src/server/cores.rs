@@ -1,9 +1,10 @@
 //! One core: a thread with a runtime of its own that accepts clients and serves them.
 //!
-//! Started by `server`; hands every connection to `wire`, every request to `request`.
+//! Started by `server`; hands every connection to `wire` and every request to `request`.
 //!
-//! Invariant: a connection is counted, in all, by address and in memory, from its acceptance until
-//! it or its tunnel ends; who is beyond a limit is told so and costs no more.
+//! Invariant: a connection is counted in all, by address and in memory, from its acceptance until
+//! it or its tunnel ends. A connection beyond a limit gets an error page at most and uses no
+//! further resources.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -37,11 +38,11 @@ use crate::share::{Allowance, Network, ShareReservation};
 use crate::wire::{self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES};
 use crate::worker::{Common, Worker};
 
-/// What a client's connection at rest takes of memory: its task, which is 2 KiB, its state, up to
-/// 4 KiB read ahead. What it takes beyond that while a request is under way, `wire` sets aside.
+/// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
+/// `wire` reserves what a request needs beyond that.
 const CONNECTION_BYTES: u64 = 8 << 10;
 
-/// What a core's thread starts with.
+/// Input of a core's thread.
 pub(super) struct Core {
     pub(super) common: Arc<Common>,
     pub(super) cache: Cache,
@@ -84,7 +85,7 @@ impl Core {
             Arc::clone(&self.metrics),
         );
         let core = Rc::new(self);
-        // Connections and listeners hold a sender each; when all are gone, the core is done.
+        // Connections and listeners hold a sender each; when the last is dropped, the core can end.
         let (alive, mut done) = tokio::sync::mpsc::channel::<()>(1);
         for ListeningSocket { listener, speaks } in sockets {
             match TcpListener::from_std(listener) {
@@ -101,7 +102,7 @@ impl Core {
         tokio::select! {
             _ = done.recv() => {}
             _ = stopping.wait_for(|stage| *stage == Stage::Over) => {
-                // Tunnels take a moment to close and to write their lines.
+                // Tunnels need a moment to close and to write their log lines.
                 let _ = tokio::time::timeout(10 * DRAIN_STEP, done.recv()).await;
             }
         }
@@ -122,14 +123,16 @@ impl Core {
             };
             match accepted {
                 Ok((socket, client)) => {
-                    // No block around it: that would take its size once more.
+                    // Not an async block: it would add the size of the connection's future once
+                    // more.
                     let core = Rc::clone(&self);
                     let addr = ClientAddr { client, speaks };
                     let connection =
                         core.connection(socket, addr, Rc::clone(&worker), alive.clone());
                     tokio::task::spawn_local(connection);
                 }
-                // Out of files, or a client that left at once: neither is a reason to spin.
+                // Out of descriptors, or a client that has already left: retrying at once would
+                // spin.
                 Err(error) => {
                     warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(DRAIN_STEP).await;
@@ -155,14 +158,14 @@ impl Core {
             Ok(counted) => counted,
             Err(limit) => {
                 worker.metrics.limit(limit);
-                // Best effort: whoever cannot take it at once gets nothing.
+                // Best effort: a client that cannot take the page at once gets none.
                 if speaks != Speaks::Tls {
                     let _ = socket.try_write(&refusal(&self.common, client, limit));
                 }
                 return;
             }
         };
-        // Until its first request is there a connection counts as one whose head is slow.
+        // Until its first request arrives, a connection counts as a slow head.
         let first = allowance.begin_head(counted.bytes);
         let _open = worker.metrics.connection();
         let mut stage = self.stopping.clone();
@@ -173,7 +176,7 @@ impl Core {
         let settled = match speaks {
             Speaks::Http => Ok((Socket::from(socket), Protocol::Http1)),
             Speaks::H2c | Speaks::Tls => {
-                // On the heap, for it is large and soon over.
+                // On the heap, because the future is large and short-lived.
                 let limit = worker.limits.head_time;
                 let settling = Box::pin(detect_protocol(socket, speaks, identity, limit));
                 tokio::select! {
@@ -227,7 +230,7 @@ impl Core {
             Ending::Upgraded => tokio::select! {
                 () = follow_tunnel(&stop, &over, stage) => {}
                 () = allowance.given_up() => {
-                    // A head inside an intercepted connection.
+                    // A slow head inside an intercepted connection.
                     worker.metrics.limit(Limit::HeadTime);
                     over.send_replace(true);
                     over.closed().await;
@@ -238,15 +241,15 @@ impl Core {
     }
 }
 
-/// Holds the connection's place until its tunnel ends, and tells the tunnel when to; also those who
-/// serve requests inside it.
+/// Keeps the connection counted until its tunnel ends. Passes the stages of the process on to the
+/// tunnel and to the server of the requests inside it.
 async fn follow_tunnel(
     stop: &watch::Sender<bool>,
     over: &watch::Sender<bool>,
     mut stage: watch::Receiver<Stage>,
 ) {
     loop {
-        // A copy: what is lent would keep the next stage from being told.
+        // A copy, because a borrowed value would block the sender of the next stage.
         let now = *stage.borrow_and_update();
         match now {
             Stage::Serving => {}
@@ -265,8 +268,7 @@ async fn follow_tunnel(
     }
 }
 
-/// Serves a stream of bytes in one of both protocols, whatever it comes through: the requests on it
-/// are those of `connection`.
+/// Serves a byte stream in either protocol; its requests belong to `connection`.
 async fn serve(
     socket: Socket,
     protocol: Protocol,
@@ -282,7 +284,7 @@ async fn serve(
                 request::handle(Rc::clone(&connection), request.map(ClientBody::plain))
             });
             let limits = &worker.limits;
-            // On the heap, or its size would be taken again by each future around it.
+            // On the heap, because each enclosing future would contain its size again.
             Box::pin(wire::serve_connection(
                 socket, limits, &cell, service, stopping,
             ))
@@ -290,7 +292,7 @@ async fn serve(
         }
         Protocol::Http2 => {
             let allowance = connection.allowance.clone();
-            // It registers its heads itself.
+            // HTTP/2 registers its heads itself.
             connection.cell.leave_heads();
             let service = move |cell, request| {
                 let stream = Connection {
@@ -308,7 +310,7 @@ async fn serve(
     }
 }
 
-/// The same for `connect`, as a pointer.
+/// The same as a function pointer, for `connect`.
 fn serve_inside(
     socket: Socket,
     protocol: Protocol,
@@ -318,26 +320,26 @@ fn serve_inside(
     Box::pin(serve(socket, protocol, inside, stopping))
 }
 
-/// A listening socket, and what is spoken there.
+/// A listening socket and its protocol.
 pub(super) struct ListeningSocket {
     pub(super) listener: StdListener,
     pub(super) speaks: Speaks,
 }
 
-/// Who came, and where.
+/// The client's address, and the protocol of the listener.
 struct ClientAddr {
     client: SocketAddr,
     speaks: Speaks,
 }
 
-/// Connections there are, in all and by client.
+/// Number of connections, in all and by client.
 #[derive(Default)]
 pub(super) struct ConnectionCounts {
     pub(super) all: AtomicUsize,
     by_client: Mutex<HashMap<Network, usize>>,
 }
 
-/// One connection in the counts, until dropped.
+/// One counted connection; the count ends when it is dropped.
 struct CountedConnection {
     counts: Arc<ConnectionCounts>,
     client: Network,
@@ -370,7 +372,8 @@ impl ConnectionCounts {
             .by_client
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // A head that is slow makes room; until it has gone there is one connection more.
+        // The connection with a slow head ends soon; until then there is one connection more than
+        // the limit.
         let full = self.all.load(Ordering::Relaxed) >= limits.clients;
         if full && !allowance.share().give_up_head() {
             return Err(Limit::Clients);
@@ -407,7 +410,7 @@ impl Drop for CountedConnection {
     }
 }
 
-/// What clients beyond a limit get instead of a connection.
+/// The error page for clients beyond a limit.
 fn refusal(common: &Common, client: SocketAddr, limit: Limit) -> Vec<u8> {
     let context = PageContext {
         name: common.name.as_str(),

@@ -1,17 +1,17 @@
 //! Listeners, cores, signals: from the start of the process to its end.
 //!
-//! One thread a core runs a runtime of its own with a copy of every listening socket; the thread
-//! that called [`run`] minds signals, the admin listener and the clock.
+//! Each core is a thread with a runtime of its own and a copy of every listening socket. The thread
+//! that called [`run`] handles signals, the admin listener and the clock.
 //!
-//! Called by `hashcache-cli`; calls `cores` for what one core does, `control` for what signals do.
+//! Called by `hashcache-cli`; calls `cores` for one core and `control` for signals.
 //!
 //! ```text
 //! Serving ──TERM──▶ Draining ──all done, or drain_time──▶ Closing (cache saved, log written)
 //!                      └──────────TERM again─────────────────┘
 //! ```
 //!
-//! Invariant: addresses are bound without SO_REUSEPORT, so a second instance is refused and does
-//! not silently take half of the connections.
+//! Invariant: addresses are bound without SO_REUSEPORT, so a second instance fails to start instead
+//! of silently taking half of the connections.
 
 mod authority_expiry;
 mod control;
@@ -57,11 +57,10 @@ use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
 use crate::worker::{Common, LiveSettings};
 
-/// Serves until told to stop. `listening` is called once with the addresses really bound (and that
-/// of the admin listener); `reload` gives the settings anew on SIGHUP.
+/// Serves until a signal stops it. `listening` is called once with the bound addresses (and that of
+/// the admin listener); `reload` returns the settings anew on SIGHUP.
 ///
-/// # Errors
-/// See [`RunError`]; nothing was served then.
+/// # Errors See [`RunError`]; no client was served then.
 pub fn run<E: std::fmt::Display>(
     settings: Settings,
     cache: Cache,
@@ -173,8 +172,8 @@ pub fn run<E: std::fmt::Display>(
             core.start(number, sockets.map_err(system("a listener's copy"))?)
         })
         .collect::<Result<Vec<_>, RunError>>()?;
-    // The cores have copies, which they close when a drain begins: from then on clients are refused
-    // and do not wait for somebody who will not come.
+    // The cores have copies, which they close when a drain begins. With this copy open, clients
+    // would wait in its queue then instead of being refused.
     drop(listeners);
     let admin = Admin::new(
         exposition,
@@ -211,7 +210,7 @@ pub fn run<E: std::fmt::Display>(
     Ok(())
 }
 
-/// How the proxy called `name` is called in `Cache-Status`, and in `Via`.
+/// The names of the proxy `name` in `Cache-Status` and in `Via`.
 fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError> {
     let pseudonym = |text: &str| {
         let name = name.to_owned();
@@ -220,7 +219,8 @@ fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError> {
     Ok((pseudonym(name)?, pseudonym(&via_name(name))?))
 }
 
-/// Two proxies that nobody named must not take each other's requests for their own.
+/// A random suffix: two proxies without a configured name must not take each other's requests for
+/// loops.
 fn via_name(name: &str) -> String {
     if name == UNNAMED {
         format!("{name}-{:08x}", fastrand::u32(..))
@@ -229,7 +229,7 @@ fn via_name(name: &str) -> String {
     }
 }
 
-/// The name of a proxy that was given none.
+/// The name of a proxy without a configured name.
 const UNNAMED: &str = "hashcache";
 
 fn bind(address: SocketAddr) -> Result<StdListener, RunError> {
@@ -248,7 +248,7 @@ fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
         socket2::Type::STREAM,
         None,
     )?;
-    // Lets a new process have the address while old connections are in TIME_WAIT.
+    // Allows a new process to bind the address while old connections are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;

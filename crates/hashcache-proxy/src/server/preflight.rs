@@ -1,10 +1,9 @@
-//! Everything that keeps a proxy from starting and can be known before it starts.
+//! Checks before the start: every reason that prevents a start and can be known before it.
 //!
 //! Called by `hashcache-cli`: by `hashcache config check`, and by `hashcache proxy` before it opens
-//! its cache. [`super::run`] uses the same functions again, so what is refused here is refused
-//! there with the same words.
+//! its cache. [`super::run`] uses the same functions again, so it fails with the same messages.
 //!
-//! Invariant: nothing is written, and nobody is served.
+//! Invariant: nothing is written, and no client is served.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::upstream::tls::read_authorities;
 /// Every reason for which [`super::run`] would fail with `settings` that can be known without
 /// starting.
 ///
-/// An address that is in use is no such reason: the process that uses it may be the one that is to
+/// An address that is in use is not one of them: the process that uses it may be the one that is to
 /// be restarted with these settings.
 pub fn preflight(settings: &Settings) -> Vec<RunError> {
     let listen = settings.listen.iter().map(|listen| listen.address);
@@ -53,8 +52,8 @@ pub fn preflight(settings: &Settings) -> Vec<RunError> {
         .collect()
 }
 
-/// Whether `address` is one of this machine that this user may listen on. No client can connect
-/// meanwhile, and a proxy that starts just now is not kept from it.
+/// Whether this user may listen on `address`. The socket does not listen, so no client can connect,
+/// and a proxy that starts at this moment can still bind the address.
 fn can_bind(address: SocketAddr) -> Result<(), RunError> {
     match socket(address) {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(()),

@@ -1,9 +1,9 @@
-//! Which protocol a new connection speaks: TLS with ALPN, or the clear with or without a preface.
+//! Detects the protocol of a new connection: TLS with ALPN, or plain HTTP/1.1 or HTTP/2.
 //!
 //! Called by `cores` before it serves a connection.
 //!
-//! Invariant: what was read to find out is read again by whoever serves. Cost: nothing for plain
-//! listeners of HTTP/1.1.
+//! Invariant: bytes that were read for the detection are read again by the server. Cost: nothing on
+//! plain HTTP/1.1 listeners.
 
 use std::io;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::wire::{PREFACE, Protocol, Socket, handshake};
 /// Why a connection is not served.
 #[derive(Debug)]
 pub(super) enum NotServed {
-    /// The client said nothing, or not enough, in time.
+    /// The client did not send enough bytes in time.
     Late,
-    /// The handshake failed, or the socket.
+    /// The handshake or the socket failed.
     Broken(io::Error),
 }
 
-/// Finds out what a client speaks on a listener for `speaks`, within `limit`.
+/// Detects the protocol on a listener for `speaks`, within `limit`.
 pub(super) async fn detect_protocol(
     socket: TcpStream,
     speaks: Speaks,
@@ -46,7 +46,7 @@ pub(super) async fn detect_protocol(
         .map_err(NotServed::Broken)
 }
 
-/// Reads until it is clear whether the client begins with the preface of HTTP/2.
+/// Reads until it is clear whether the client begins with the HTTP/2 connection preface.
 async fn preface(mut socket: TcpStream) -> io::Result<(Socket, Protocol)> {
     let mut begun = BytesMut::with_capacity(PREFACE.len());
     let protocol = loop {
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// What is made of a client that sends these pieces and, at the end, nothing more.
+    /// The result for a client that sends these pieces and then closes.
     async fn settled(pieces: &[&[u8]]) -> (Protocol, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap());

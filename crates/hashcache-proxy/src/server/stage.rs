@@ -1,4 +1,4 @@
-//! How far the process is on its way from the start to the end, and why it may not start.
+//! The stages of the process from start to end, and the errors that prevent a start.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,23 +8,23 @@ use std::time::Duration;
 use crate::tls::identity::IdentityError;
 use crate::upstream::tls::AuthoritiesError;
 
-/// How far the end of the process has come.
+/// The stages of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Serving,
-    /// No new connections; answers that have begun are finished.
+    /// No new connections; responses that have begun are completed.
     Draining,
-    /// No more time.
+    /// The drain time is over.
     Over,
 }
 
-/// How long cores may take to end when there is no more time; then the process ends without them.
+/// How long cores may take to end after the drain time; then the process ends without them.
 pub(super) const OVER_TIME: Duration = Duration::from_secs(2);
 
-/// How often the clock and the health of the store are looked at while draining.
+/// How often the state of the cores is checked while draining.
 pub(super) const DRAIN_STEP: Duration = Duration::from_millis(50);
 
-/// Why the proxy could not start, or stopped out of order.
+/// Why the proxy could not start, or stopped unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -33,7 +33,7 @@ pub enum RunError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The access log could not be opened.
@@ -41,7 +41,7 @@ pub enum RunError {
     AccessLog {
         /// The file, or standard output.
         place: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The proxy's name is no token.
@@ -53,10 +53,10 @@ pub enum RunError {
     /// Our own certificates could not be read.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Certificates of authorities could not be read.
+    /// Certificates of trusted authorities could not be read.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
-    /// The file of the token for the admin listener holds none that will do.
+    /// The token file of the admin listener has no valid token.
     #[error("no token for the admin listener in {}", path.display())]
     Token {
         /// The file.
@@ -64,12 +64,12 @@ pub enum RunError {
         /// What is wrong with it.
         source: io::Error,
     },
-    /// Threads, signals or a runtime could not be had.
+    /// The system refused threads, signals or a runtime.
     #[error("the system refused {what}")]
     System {
-        /// What was asked for.
+        /// The refused resource.
         what: &'static str,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }

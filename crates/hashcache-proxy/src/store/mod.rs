@@ -1,6 +1,6 @@
-//! Stored responses: how a response becomes an object of the engine, and back.
+//! Stored responses: a response as an object of the engine, and back.
 //!
-//! The content is the object's content; everything else is its metadata, laid out so that a hit
+//! The content is the object's content. Everything else is its metadata, laid out so that a hit
 //! reads numbers instead of parsing fields:
 //!
 //! ```text
@@ -8,10 +8,10 @@
 //! field: name length 2 | name | value length 2 | value
 //! ```
 //!
-//! The numbers are lengths in bytes; the byte of the layout holds [`LAYOUT`].
+//! The numbers are lengths in bytes; the layout byte is [`LAYOUT`].
 //!
-//! The first response of a URL that varies lies under the cache key and holds the variant table;
-//! the others lie under names derived of it ([`ObjectPlace`]).
+//! The first response of a URL with Vary is stored under the cache key and holds the variant table;
+//! the others are stored under names derived from the key ([`ObjectPlace`]).
 //!
 //! Called by `request` and `fetch`.
 //!
@@ -28,7 +28,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) use self::place::ObjectPlace;
 
-/// The form of the metadata that this build writes, the only one that it reads.
+/// The metadata layout of this build, the only one that it reads.
 const LAYOUT: u8 = 2;
 
 /// The object of this name, from memory or from the disk.
@@ -40,21 +40,21 @@ pub(crate) async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
     }
 }
 
-/// A response without its content, as it is stored.
+/// A stored response without its content.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredResponse {
-    /// What decides about its use.
+    /// The numbers that the caching rules need.
     pub(crate) facts: StoredFacts,
-    /// The request values it was chosen by.
+    /// The request fields that selected this variant.
     pub(crate) row: Option<VaryRow>,
-    /// Where the other variants are; in what lies under the cache key alone.
+    /// The other variants; only in the object under the cache key.
     pub(crate) table: Option<VariantTable>,
-    /// Its fields, without those of the connection it came by.
+    /// Its fields, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
 }
 
 impl StoredResponse {
-    /// The metadata; `None` when it is more than the engine takes.
+    /// The metadata; `None` if it is larger than the engine accepts.
     pub(crate) fn encode(&self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(512);
         out.push(LAYOUT);
@@ -62,7 +62,7 @@ impl StoredResponse {
         push(&mut out, self.row.as_ref().map_or(&[], VaryRow::as_bytes))?;
         let table = self.table.as_ref().map(VariantTable::to_bytes);
         push(&mut out, table.as_deref().unwrap_or_default())?;
-        // The engine knows the length, and it is right.
+        // The engine knows the length; a stored field could contradict it.
         for (name, value) in self
             .fields
             .iter()
@@ -74,7 +74,7 @@ impl StoredResponse {
         (out.len() <= hashcache::MAX_METADATA).then(|| out.into())
     }
 
-    /// Reads metadata back; `None` when it is not of this layout.
+    /// Decodes metadata; `None` if it is not of this layout.
     pub(crate) fn decode(metadata: &Bytes) -> Option<Self> {
         if metadata.first() != Some(&LAYOUT) {
             return None;
@@ -114,7 +114,7 @@ fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Splits off a piece that is preceded by its length.
+/// Splits off a length-prefixed byte string.
 fn take(rest: &mut Bytes) -> Option<Bytes> {
     let length = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?);
     let end = 2 + usize::from(length);

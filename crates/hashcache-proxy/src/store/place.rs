@@ -1,26 +1,26 @@
-//! Where the answer to a request is stored: under the cache key, or beside it as another variant.
+//! Where a response is stored: under the cache key, or under a derived name as another variant.
 //!
-//! Made by `request` when it looks up, handed on to `fetch`, which may find another place once it
-//! has seen the response.
+//! Made by `request` at lookup and handed to `fetch`, which may choose another place after it has
+//! seen the response.
 //!
-//! Invariant: a derived name belongs to the table whose nonce is in it, so whatever lies there is
-//! lost when what lies under the key is removed. Cost: two names.
+//! Invariant: a derived name contains the nonce of its variant table. So all derived objects are
+//! lost when the object under the key is removed. Cost: two names.
 
 use hashcache_http::{VariantPlace, VariantTable};
 
-/// Where the answer to a request is stored, or would be.
+/// Where the response to a request is stored, or would be.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectPlace {
-    /// The cache key: what lies there holds the variant table.
+    /// The cache key; the object under it holds the variant table.
     pub(crate) key: Vec<u8>,
-    /// The name of the object: the key, or one derived of it.
+    /// The name of the object: the key, or a name derived from it.
     pub(crate) name: Vec<u8>,
-    /// Which table was seen under the key.
+    /// The nonce of the variant table that was read under the key.
     pub(crate) nonce: Option<u64>,
 }
 
 impl ObjectPlace {
-    /// Under the key itself; no table was seen there.
+    /// The place under the key itself; no table was read there.
     pub(crate) fn of(key: Vec<u8>) -> Self {
         Self {
             name: key.clone(),
@@ -29,7 +29,7 @@ impl ObjectPlace {
         }
     }
 
-    /// The same in a table that was seen under the key.
+    /// The place of a variant in `table`, which was read under the key.
     pub(crate) fn within(self, table: &VariantTable, place: VariantPlace) -> Self {
         let name = match place {
             VariantPlace::Here => self.key.clone(),
@@ -42,7 +42,7 @@ impl ObjectPlace {
         }
     }
 
-    /// Whether it is the place of the first variant, which holds the table.
+    /// Whether this is the place of the first variant, which holds the table.
     pub(crate) fn is_under_key(&self) -> bool {
         self.name == self.key
     }

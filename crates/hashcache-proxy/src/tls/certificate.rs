@@ -1,35 +1,35 @@
-//! What must be known of a certificate beyond what `rustls` tells: how long it holds, by what name
-//! it goes, for which domains an authority may vouch (RFC 5280, section 4.1).
+//! Parts of a certificate that `rustls` does not expose: its validity, its name, and the domains to
+//! which an authority is limited (RFC 5280, section 4.1).
 //!
-//! Called by `authority` for its own certificates, and for those of origins, whose end ours must
-//! not outlive. Nothing here judges a certificate: `rustls` does.
+//! Called by `authority` for its own certificates, and for those of origins, which a leaf must not
+//! outlive. Verification is left to `rustls`.
 //!
-//! Invariant: no bytes whatever make it panic or read beyond their end. Cost: one pass, no copy but
-//! of the names.
+//! Invariant: no input makes it panic or read beyond its end. Cost: one pass, no copies except of
+//! names.
 
 use std::time::{Duration, SystemTime};
 
-/// What was looked for in a certificate.
+/// The parts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certificate {
-    /// From when on it holds, seconds since 1970.
+    /// Begin of its validity, seconds since 1970.
     pub(crate) not_before: u64,
-    /// Until when it holds, seconds since 1970.
+    /// End of its validity, seconds since 1970.
     pub(crate) not_after: u64,
-    /// The subject, where it is a common name in UTF-8 and nothing else.
+    /// The subject, if it is a UTF-8 common name and nothing else.
     pub(crate) common_name: Option<String>,
-    /// The domains to which its name constraints keep what it signs; `None` without any.
+    /// The domains in its name constraints; `None` without any.
     pub(crate) permitted: Option<Vec<String>>,
 }
 
-/// Until when a certificate holds; `None` for what is no certificate.
+/// The end of a certificate; `None` for invalid data.
 pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
     let seconds = Certificate::read(der)?.not_after;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 impl Certificate {
-    /// Reads a certificate in DER; `None` for what is none.
+    /// Parses a certificate in DER; `None` if it is invalid.
     pub(crate) fn read(der: &[u8]) -> Option<Self> {
         let mut signed = DerReader(DerReader(der).take(SEQUENCE)?);
         let mut body = DerReader(signed.take(SEQUENCE)?);
@@ -58,7 +58,7 @@ impl Certificate {
     }
 }
 
-/// The common name, if the name is made of nothing else.
+/// The common name, if the name consists of nothing else.
 fn common_name(name: &[u8]) -> Option<String> {
     let mut name = DerReader(name);
     let mut set = DerReader(name.take(SET)?);
@@ -70,8 +70,8 @@ fn common_name(name: &[u8]) -> Option<String> {
     (is_common_name && is_all).then(|| text.to_owned())
 }
 
-/// The permitted domains among extensions; the inner `None` where there are no constraints, the
-/// outer one where something is damaged.
+/// The permitted domains among extensions; the inner `None` without constraints, the outer one for
+/// damaged data.
 #[expect(clippy::option_option, reason = "damaged, without constraints, with")]
 fn permitted(extensions: &[u8]) -> Option<Option<Vec<String>>> {
     let mut all = DerReader(DerReader(extensions).take(SEQUENCE)?);
@@ -95,11 +95,11 @@ fn permitted(extensions: &[u8]) -> Option<Option<Vec<String>>> {
     Some(None)
 }
 
-/// What is left of a DER encoding (ITU-T X.690, section 8.1).
+/// The rest of a DER encoding (ITU-T X.690, section 8.1).
 struct DerReader<'a>(&'a [u8]);
 
 impl<'a> DerReader<'a> {
-    /// Tag and content of the next value, which stays.
+    /// Tag and content of the next value, which is not consumed.
     fn peek(&self) -> Option<(u8, &'a [u8])> {
         DerReader(self.0).next()
     }
@@ -137,7 +137,7 @@ impl<'a> DerReader<'a> {
         if is == tag { self.take(tag) } else { None }
     }
 
-    /// A time, seconds since 1970; what lies before is 0.
+    /// A time, seconds since 1970; 0 for earlier times.
     fn time(&mut self) -> Option<u64> {
         let (tag, text) = self.next()?;
         let (year, rest) = match tag {
@@ -169,7 +169,7 @@ impl<'a> DerReader<'a> {
     }
 }
 
-/// The number that digits make.
+/// The number that digits represent.
 fn number(digits: &[u8]) -> Option<u64> {
     let digit = |all: Option<u64>, byte: &u8| {
         let digit = u64::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?);
@@ -178,9 +178,9 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().fold(Some(0), digit)
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar; 0 for what is before.
+/// Days from 1970-01-01 to a day of the Gregorian calendar; 0 for earlier days.
 fn days(year: u64, month: u64, day: u64) -> u64 {
-    // Years that begin in March end with the day that some years have more.
+    // In years that begin in March the leap day is the last day.
     let (year, month) = if month < 3 {
         (year.saturating_sub(1), month + 9)
     } else {
@@ -251,7 +251,7 @@ mod tests {
             let der = made(|params| params.not_after = date_time_ymd(year, month, day));
             let read = Certificate::read(&der).unwrap();
             assert_eq!(read.not_after, seconds(date), "{date}");
-            // What `rcgen` writes unless told otherwise.
+            // The default of `rcgen`.
             assert_eq!(read.not_before, seconds("Wed, 01 Jan 1975 00:00:00 GMT"));
             let told = not_after(&der).unwrap();
             let since = told.duration_since(SystemTime::UNIX_EPOCH).unwrap();

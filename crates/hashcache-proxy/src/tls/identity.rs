@@ -1,10 +1,10 @@
-//! Who we are to clients that speak TLS: certificates with their keys, read from files.
+//! The proxy's own certificates for clients that use TLS, read from files.
 //!
-//! Made by `server` at the start and by `control` at every reload; `cores` shakes hands with it.
+//! Made by `server` at the start and by `control` at every reload; `cores` uses it in handshakes.
 //!
-//! Invariant: an [`Identity`] that exists has for each certificate its own key. Cost: a handshake
-//! is most of what a new client costs; whoever comes again with a ticket pays a part of it, and
-//! the ticket is kept by the client alone.
+//! Invariant: every certificate of an [`Identity`] has its own key. Cost: the handshake is most of
+//! the cost of a new client; a client with a ticket pays a part of it, and only the client stores
+//! the ticket.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ use tokio_rustls::TlsAcceptor;
 use super::{HTTP_2, OurTime, provider};
 use crate::clock::Clock;
 
-/// Why there is no certificate to show.
+/// Why the certificates cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// A file could not be read, or holds no PEM of that kind.
+    /// A file could not be read, or has no PEM of this kind.
     #[error("cannot read {what} from {}", path.display())]
     Read {
-        /// What was looked for.
+        /// The missing kind.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: PemError,
     },
-    /// The two do not belong together, or cannot be used.
+    /// Certificate and key do not match, or cannot be used.
     #[error("the certificate in {} does not match its key", path.display())]
     Pair {
         /// The certificate's file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: TlsError,
     },
     /// The system gave no random bytes for tickets.
@@ -49,7 +49,7 @@ pub enum IdentityError {
     Tickets(#[source] TlsError),
 }
 
-/// Where a certificate and its key are.
+/// Files of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The chain, our own certificate first (PEM).
@@ -58,12 +58,12 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// What is shown to clients; one for all cores, made anew by a reload.
+/// The certificates for clients; one set for all cores, made anew by a reload.
 #[derive(Clone)]
 pub(crate) struct Identity(Arc<ServerConfig>);
 
 impl Identity {
-    /// What the files hold; none without files.
+    /// Loads the files; `None` without files.
     pub(crate) fn load(
         files: &[CertificateFiles],
         clock: &Arc<Clock>,
@@ -81,7 +81,7 @@ impl Identity {
         config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
         config.ticketer = Ticketer::new().map_err(IdentityError::Tickets)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        // Reads and writes are copied from and to the records; more would wait in memory.
+        // Reads and writes are copied from and to TLS records; larger ones would wait in memory.
         config.max_fragment_size = None;
         Ok(Some(Self(Arc::new(config))))
     }
@@ -119,8 +119,8 @@ pub(crate) fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, Identi
 struct KeyPairs(Vec<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for KeyPairs {
-    /// The first that bears the name asked for; else the first of all, which the client will refuse
-    /// with a reason that its user can read.
+    /// The first certificate with the requested name; else the first of all, which the client will
+    /// refuse with a reason that its user can read.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = hello
             .server_name()

@@ -1,8 +1,8 @@
-//! TLS as both sides of the proxy need it: what a certificate says, our own certificates, the
-//! algorithms and the time of handshakes.
+//! TLS for both sides of the proxy: parts of certificates, our own certificates, the algorithms,
+//! and the time of handshakes.
 //!
-//! Called by `server`, `intercept` and `upstream`. Invariant: nothing here judges a certificate of
-//! an origin; `upstream::tls` does.
+//! Called by `server`, `intercept` and `upstream`. Invariant: origins' certificates are not
+//! verified here; `upstream::tls` does that.
 
 pub(crate) mod certificate;
 pub(crate) mod identity;
@@ -22,7 +22,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }
 
-/// The time of handshakes; certificates of origins are judged by [`Clock::certificate_time`].
+/// The time of handshakes; origins' certificates use [`Clock::certificate_time`].
 #[derive(Debug)]
 pub(crate) struct OurTime(pub(crate) Arc<Clock>);
 

@@ -1,12 +1,12 @@
-//! Which addresses may be reached and which may ask: prefixes, ports, and the two verdicts.
+//! Access rules: which destination addresses and ports may be reached, and which clients are
+//! served.
 //!
-//! `connect` asks for a verdict on the very address it is about to hand to the kernel, each attempt
-//! anew, so a name that resolves differently the second time (DNS rebinding) gains nothing.
-//! `server` asks for the verdict on a client once per connection. Addresses of this host come from
-//! `interfaces`.
+//! `connect` checks each address immediately before connecting to it, in every attempt, so a name
+//! that resolves differently the second time (DNS rebinding) gains nothing. `server` checks a
+//! client once per connection. `interfaces` knows the addresses of this host.
 //!
-//! Invariant: an IPv4 address inside an IPv6 one is judged as the IPv4 address it stands for.
-//! Cost: a handful of comparisons; nothing is allocated and nothing waits.
+//! Invariant: an IPv4 address embedded in an IPv6 one is checked as the IPv4 address.
+//! Cost: a few comparisons; nothing is allocated and nothing waits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ use super::nat64::Nat64;
 use super::prefix::{Prefix, mask_v4, mask_v6};
 use crate::failure::Failure;
 
-/// Ports that clients may ask for: one, or a range with both ends included.
+/// Ports that clients may use: one, or a range that includes both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectPort(RangeInclusive<u16>);
 
@@ -29,12 +29,12 @@ pub struct ConnectPort(RangeInclusive<u16>);
 pub struct ConnectPortError;
 
 impl ConnectPort {
-    /// Ports from the first to the last.
+    /// Ports from the first to the last, both included.
     pub fn new(ports: RangeInclusive<u16>) -> Self {
         Self(ports)
     }
 
-    /// Whether this names `port`.
+    /// Whether `port` is among them.
     pub fn contains(&self, port: u16) -> bool {
         self.0.contains(&port)
     }
@@ -75,17 +75,17 @@ impl fmt::Display for ConnectPort {
     }
 }
 
-/// Who chose a destination; part of the key of pooled connections, so that a connection opened for
-/// one can never serve the other.
+/// The party that chose a destination. It is part of the key of pooled connections, so that a
+/// connection opened for one party never serves the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
-    /// A client did, by the request it sent.
+    /// A client, by its request.
     Forward,
-    /// The operator did: an accelerated origin, a mirror, a parent.
+    /// The operator: an accelerated origin, a mirror, a parent.
     Configured,
 }
 
-/// The verdict on destinations; one for the process, shared.
+/// Access rules for destinations; one for the process, shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Destinations {
     allow: Arc<[Prefix]>,
@@ -95,7 +95,7 @@ pub(crate) struct Destinations {
 }
 
 impl Destinations {
-    /// Destinations with the operator's two lists; `deny` wins over everything.
+    /// Rules with the operator's two lists; `deny` takes precedence over everything.
     pub(crate) fn new(allow: &[Prefix], deny: &[Prefix], own: OwnAddresses) -> Self {
         Self {
             allow: allow.into(),
@@ -105,7 +105,7 @@ impl Destinations {
         }
     }
 
-    /// The same where a translator of this network has these prefixes.
+    /// The same in a network whose NAT64 translator has these prefixes.
     pub(crate) fn behind(mut self, nat64: &[Nat64]) -> Self {
         self.nat64 = nat64.into();
         self
@@ -133,13 +133,13 @@ impl Destinations {
         if purpose == Purpose::Configured || listed(&self.allow) {
             return true;
         }
-        // The translator's prefix may be one of private addresses: it leads out of this network.
+        // The translator's own prefix may be private, but it leads out of this network.
         let is_open = translated.is_some() || !refused_by_default(address);
         is_open && !refused_by_default(inner) && !self.own.holds(inner)
     }
 }
 
-/// The verdict on clients; one for the process, shared.
+/// Access rules for clients; one for the process, shared.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
     allow: Arc<[Prefix]>,
@@ -147,7 +147,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Clients with the operator's additions.
+    /// The default rules with the operator's additions.
     pub(crate) fn new(allow: &[Prefix], own: OwnAddresses) -> Self {
         Self {
             allow: allow.into(),
@@ -155,10 +155,10 @@ impl Clients {
         }
     }
 
-    /// Whether `client` may ask anything of us.
+    /// Whether `client` is served.
     pub(crate) fn check(&self, client: IpAddr) -> Result<(), Failure> {
-        // Only the IPv4-mapped form is unwrapped here: it is how a dual-stack socket reports an
-        // IPv4 client, while the other two are addresses of strangers somewhere else.
+        // Only the IPv4-mapped form is unwrapped here: a dual-stack socket reports IPv4 clients in
+        // it. The other forms are addresses of hosts elsewhere.
         let client = client.to_canonical();
         let near = match client {
             IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
@@ -174,7 +174,7 @@ impl Clients {
     }
 }
 
-/// Whether `CONNECT` may go to `port`.
+/// Whether `CONNECT` to `port` is allowed.
 pub(crate) fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
     if ports.iter().any(|p| p.contains(port)) {
         Ok(())
@@ -183,7 +183,7 @@ pub(crate) fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(),
     }
 }
 
-/// Whether a client may ask for a resource at `port` of somebody.
+/// Whether clients may request resources at `port` of an origin.
 pub(crate) fn check_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
     if ports.iter().any(|p| p.contains(port)) {
         Ok(())
@@ -192,7 +192,7 @@ pub(crate) fn check_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure
     }
 }
 
-/// The IPv4 address that an IPv6 one stands for: mapped, translated (SIIT, RFC 2765), NAT64, 6to4
+/// The IPv4 address that an IPv6 address embeds: mapped, translated (SIIT, RFC 2765), NAT64, 6to4
 /// or ISATAP; else the address itself.
 fn unwrap(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
@@ -204,7 +204,7 @@ fn unwrap(address: IpAddr) -> IpAddr {
         (0, 0, 0, 0, 0, 0xffff) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => {
             v4(g, h).into()
         }
-        // The identifier of an ISATAP interface, whatever the network (RFC 5214, section 6.1).
+        // The identifier of an ISATAP interface, in any network (RFC 5214, section 6.1).
         (.., 0 | 0x200, 0x5efe) => v4(g, h).into(),
         (0x2002, high, low, ..) => v4(high, low).into(),
         _ => address,
@@ -222,9 +222,9 @@ fn refused_by_default(address: IpAddr) -> bool {
     }
 }
 
-/// What a stranger's name must not lead to: this network, private and shared space, loopback,
-/// link-local (cloud metadata lives at 169.254.169.254), protocol assignments, 6to4 relays (RFC
-/// 7526: whoever announces them is nobody's choice), benchmarking, multicast and reserved space.
+/// Addresses that clients must not reach by default: this network, private and shared space,
+/// loopback, link-local (cloud metadata is at 169.254.169.254), protocol assignments, 6to4 relays
+/// (RFC 7526: any network may announce them), benchmarking, multicast and reserved space.
 const REFUSED_V4: [([u8; 4], u8); 11] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
@@ -239,11 +239,11 @@ const REFUSED_V4: [([u8; 4], u8); 11] = [
     ([224, 0, 0, 0], 3),
 ];
 
-/// The same for IPv6. `::/96` holds `::`, `::1` and the IPv4-compatible addresses nobody routes;
-/// `::ffff:0:0:0/96` those that a translator of this network makes (SIIT, RFC 2765), which nobody
-/// routes either; 2001::/32 is Teredo, which leads to a device behind somebody's NAT;
-/// 64:ff9b:1::/48 is local-use NAT64, which hides an IPv4 address where only its operator knows;
-/// fec0::/10 is the old site-local space.
+/// The same for IPv6. `::/96` includes `::`, `::1` and the unrouted IPv4-compatible addresses;
+/// `::ffff:0:0:0/96` the addresses of a local translator (SIIT, RFC 2765), which are not routed
+/// either. 2001::/32 is Teredo, which reaches a device behind a NAT. 64:ff9b:1::/48 is local-use
+/// NAT64, whose embedded IPv4 address only its operator can find. fec0::/10 is the old site-local
+/// space.
 const REFUSED_V6: [([u16; 8], u8); 8] = [
     ([0, 0, 0, 0, 0, 0, 0, 0], 96),
     ([0, 0, 0, 0, 0xffff, 0, 0, 0], 96),

@@ -1,11 +1,11 @@
-//! From an authority to a connected socket: resolve, judge, race.
+//! From an authority to a connected socket: resolve, check, race.
 //!
-//! `Upstream` calls this for requests, `tunnel`'s caller for `CONNECT`. Addresses are tried in
-//! order, each a quarter of a second after the one before or as soon as that one failed (RFC 8305,
-//! reduced to what a cache needs).
+//! Called by `Upstream` for requests, and by `connect` for `CONNECT`. Addresses are tried in order,
+//! each a quarter of a second after the one before, or as soon as that one has failed (a reduced
+//! RFC 8305).
 //!
-//! Invariant: the address that got the verdict is the address handed to the kernel; a name is never
-//! judged. Cost: one lookup, usually from memory, and one handshake.
+//! Invariant: the checked address is the address handed to the kernel; names are never checked.
+//! Cost: one lookup, usually from memory, and one TCP handshake.
 
 use std::future::poll_fn;
 use std::io;
@@ -38,8 +38,8 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A connected socket and the address it leads to, within the time for connecting; the lookup
-    /// of a name has its own time before that. What could not be reached lately fails at once.
+    /// A connected socket and its address. The limit on connecting does not include the lookup of
+    /// the name, which has a limit of its own. Recently unreachable origins fail at once.
     pub(crate) async fn connect(&self, to: &Endpoint) -> Result<(TcpStream, SocketAddr), Failure> {
         let limit = self.connect_time;
         let try_permit = self.unreachable.may_try(to, limit * 2)?;
@@ -102,7 +102,7 @@ async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // Before connecting, so that a silent path is noticed on tunnels and slow answers alike.
+    // Before connecting, so that keepalive detects dead paths of tunnels and of slow responses.
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE)
         .with_interval(KEEPALIVE / 4);
@@ -112,7 +112,7 @@ async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((stream, address))
 }
 
-/// The first attempt that ends, which is taken out of the list.
+/// Waits for the first attempt that ends, and removes it from the list.
 async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketAddr)> {
     poll_fn(|cx| {
         for at in 0..attempts.len() {
@@ -126,12 +126,12 @@ async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketA
     .await
 }
 
-/// Why the addresses tried so far did not do.
+/// Why the addresses tried so far failed.
 #[derive(Default)]
 struct AttemptErrors {
     denied: Option<Failure>,
     refused: bool,
-    /// It was we who had no socket or memory left.
+    /// This host had no socket or memory left.
     short: bool,
     tried: bool,
 }
@@ -143,8 +143,8 @@ impl AttemptErrors {
         self.short |= Errno::from_io_error(error).is_some_and(|errno| SHORTAGES.contains(&errno));
     }
 
-    /// A refused connection says most: somebody lives there. The verdict on an address is told only
-    /// if no address got past it, else it would hide what really failed.
+    /// A refused connection says most: a host answered there. A denied address is reported only if
+    /// no address was allowed, because otherwise it would hide the real failure.
     fn failure(self) -> Failure {
         match self.denied {
             _ if self.refused => Failure::ConnectionRefused,
@@ -157,12 +157,13 @@ impl AttemptErrors {
 
 /// The head start of an address before the next is tried (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
-/// Addresses tried for one connection; a name with more is balanced by its order.
+/// Maximum number of addresses tried for one connection; names with more are balanced by their
+/// order.
 const ADDRESSES_TRIED: usize = 8;
-/// Errors of this host that say nothing about the other end. EADDRNOTAVAIL is not among them: a
+/// Errors of this host, which say nothing about the other end. EADDRNOTAVAIL is not one of them: a
 /// host without IPv6 gets it for every IPv6 address.
 const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-/// Silence after which the peer is asked whether it is still there.
+/// Silence after which the kernel probes the peer.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 
 #[cfg(test)]
@@ -201,7 +202,7 @@ mod tests {
         Host::V4([127, 0, 0, 1].into())
     }
 
-    /// A port of loopback that refuses: bound, so nobody else gets it, but not listening.
+    /// A loopback port that refuses connections: bound, so that it stays ours, but not listening.
     fn refusing() -> (TcpSocket, u16) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -271,7 +272,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let connector = connector(&["127.0.0.0/8"]);
-        // Nobody listens on 127.0.0.2, and 10.0.0.1 is not allowed.
+        // 127.0.0.2 has no listener, and 10.0.0.1 is not allowed.
         let addresses = [
             [127, 0, 0, 2].into(),
             [10, 0, 0, 1].into(),
@@ -341,7 +342,7 @@ mod tests {
             Failure::ConnectionRefused
         );
         assert_eq!(told(None, &[]), Failure::Unreachable);
-        // An origin is not to be remembered for what we had too little of.
+        // Our own shortage must not mark an origin as unreachable.
         let short = io::Error::from(Errno::MFILE);
         assert_eq!(told(None, &[&unreachable, &short]), Failure::UpstreamLimit);
         let no_family = io::Error::from(Errno::ADDRNOTAVAIL);

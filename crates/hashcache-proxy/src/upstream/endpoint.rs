@@ -1,16 +1,16 @@
-//! Where to connect to.
+//! The server to connect to.
 
 use hashcache_http::{Authority, Scheme};
 
 use super::address::Purpose;
 
-/// Where to connect to and who chose it; the key of pooled connections.
+/// A server and the party that chose it; the key of pooled connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Endpoint {
     /// Host and port.
     pub(crate) authority: Authority,
-    /// Whose choice this is; decides which addresses may be reached.
+    /// The party that chose the server; decides which addresses may be reached.
     pub(crate) purpose: Purpose,
-    /// Whether TLS is spoken there.
+    /// Whether the connection uses TLS.
     pub(crate) scheme: Scheme,
 }

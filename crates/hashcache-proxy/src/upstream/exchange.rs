@@ -1,10 +1,10 @@
 //! One request and the head of its response, on one connection.
 //!
-//! Called by `Upstream::send`, which decides about connections and repetition. Four things are
-//! waited for at once: the head, interim responses, the second after which held content goes out
-//! anyway, and the end of patience.
+//! Called by `Upstream::send`, which chooses connections and decides about retries. It waits for
+//! four events at once: the head, interim responses, the second after which held content is sent
+//! anyway, and the timeout.
 //!
-//! Invariant: every wait ends; an origin that keeps a request alive with interim responses gets
+//! Invariant: every wait ends; an origin that extends a request with interim responses may send
 //! `INTERIM_MAX` of them. Cost: two small allocations per request for interim responses.
 
 use std::collections::VecDeque;
@@ -34,12 +34,12 @@ use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange};
 use crate::failure::Failure;
 use crate::limits::Limits;
 
-/// An exchange that gave no response, with what is needed to try again.
+/// An exchange without a response, with the data for a retry.
 pub(super) struct FailedExchange {
     pub(super) failed: SendFailure,
-    /// The request, if nothing of it was sent.
+    /// The request, if no byte of it was sent.
     pub(super) unsent: Option<Box<Request<RequestBody>>>,
-    /// What the origin did with it.
+    /// What the origin did with the request.
     pub(super) refused: Refused,
     pub(super) permit: Permit,
 }
@@ -70,7 +70,7 @@ impl Upstream {
                 head(sending, &interim, timeout, options).await
             }
             RequestSender::Http2(stream) => {
-                // Nobody can say 100 to us.
+                // hyper cannot report a 100 in HTTP/2.
                 progress.let_go();
                 http2::convert(&mut request, to);
                 let sending = stream.sender.try_send_request(request);
@@ -88,7 +88,7 @@ impl Upstream {
             }
             let mut judged = framing::judge(&mut head, &method)?;
             if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
-                // The stream has an end of its own.
+                // An HTTP/2 stream has an end of its own.
                 judged.framing = Framing::Chunked;
             }
             Ok((head, incoming, stream, judged))
@@ -122,8 +122,8 @@ impl Upstream {
         conn.note_content(head_size(&head.headers));
         let head_time = begun.elapsed();
         if head.status.as_u16() >= 400 && !progress.is_ended() {
-            // A client stops sending content once it sees an error (RFC 9112 9.3): the origin may
-            // close with content unread, and the RST that follows drops the rest of its response.
+            // A client stops sending content after an error response (RFC 9112 9.3). The origin may
+            // close with unread content, and the resulting RST would drop the rest of its response.
             progress.hold();
         }
         let (body, upgrade) = if let Some(stream) = stream {
@@ -162,7 +162,7 @@ impl Upstream {
 
 type SendResult = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
-/// No head came.
+/// The exchange ended without a head.
 struct NoHead {
     failure: Failure,
     unsent: Option<Box<Request<RequestBody>>>,
@@ -179,7 +179,7 @@ impl From<Failure> for NoHead {
     }
 }
 
-/// About what the fields of a head take, bytes.
+/// Approximate memory of the fields of a head, bytes.
 fn head_size(fields: &HeaderMap) -> usize {
     let sizes = fields
         .iter()
@@ -199,7 +199,8 @@ async fn head(
         tokio::select! {
             biased;
             sent = &mut sending => {
-                // Those that came in one piece with the final head are still to be passed on.
+                // Interim responses may have arrived in one packet with the final head; forward
+                // them first.
                 interim.pass_on(&mut timeout, options)?;
                 return sent.map_err(|mut error| NoHead {
                     failure: failure_of(error.error()),
@@ -221,16 +222,16 @@ async fn head(
     }
 }
 
-/// How long the head of a response is waited for.
+/// The timeout for the head of a response.
 struct HeadTimeout<'a> {
     limits: &'a Limits,
     conn: &'a UpstreamConn,
     progress: &'a BodyProgress,
-    /// The last sign of life: the beginning, or an interim response.
+    /// The start, or the last interim response.
     since: Instant,
     /// Bytes received up to then.
     received: u64,
-    /// The head has begun to come and was given its extra time.
+    /// A head has begun, and its extra time is in use.
     extended: bool,
 }
 
@@ -254,7 +255,8 @@ impl<'a> HeadTimeout<'a> {
     fn ends_at(&self) -> Instant {
         let mut ends_at = self.since.max(self.conn.last_sent()) + self.limits.first_byte_time;
         if self.progress.is_starved() {
-            // Not the origin is silent but the client; it has its own limit, which comes first.
+            // The client is silent, not the origin. The client has a limit of its own, which ends
+            // first.
             ends_at += self.limits.progress_time;
         }
         if self.extended {
@@ -263,7 +265,7 @@ impl<'a> HeadTimeout<'a> {
         ends_at
     }
 
-    /// Called when the end has come; a head that has begun gets more time, once.
+    /// Called when the timeout has passed; an incomplete head gets extra time, once.
     fn is_over(&mut self) -> bool {
         if Instant::now() < self.ends_at() {
             return false; // something was sent meanwhile
@@ -340,7 +342,7 @@ fn failure_of(error: &hyper::Error) -> Failure {
     } else if error.is_parse() {
         Failure::ResponseMalformed("head is not HTTP/1")
     } else if error.is_user() {
-        // The content the client sends broke off; the origin is not to blame.
+        // The client's content ended early; the origin is not at fault.
         Failure::Refused {
             status: StatusCode::BAD_REQUEST,
             reason: "the request content ended early",
@@ -350,5 +352,5 @@ fn failure_of(error: &hyper::Error) -> Failure {
     }
 }
 
-/// How long content is held for a `100 Continue` that may never come (RFC 9110, section 10.1.1).
+/// How long content is held for a `100 Continue` that may never arrive (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
-//! What an origin in HTTP/2 may send that nobody asked for: interim responses, and frames that cost
-//! it nothing.
+//! Limits on frames of an HTTP/2 origin that no request caused: interim responses, and frames that
+//! cost the origin nothing.
 //!
-//! `meter` shows it the bytes below hyper, which has no bound on either: h2 keeps every interim
-//! response until its request is over.
+//! `meter` passes it the bytes below hyper, which limits neither: h2 keeps every interim response
+//! until its request has ended.
 //!
-//! Invariant: an origin that goes beyond a bound loses the connection, and its requests fail.
-//! Cost: nine bytes looked at a frame, one entry in a map for each stream under way.
+//! Invariant: an origin that exceeds a limit loses the connection, and its requests fail.
+//! Cost: nine bytes examined per frame, one map entry per stream in progress.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::limits::Limits;
 use crate::wire::frames::{Budget, CONTINUATION, DATA, FrameHead, Frames, HEADERS, RST_STREAM};
 
-/// Watches the frames of one connection.
+/// Checks the frames of one connection.
 #[derive(Debug)]
 pub(super) struct FloodGuard {
     frames: Frames,
@@ -40,12 +40,12 @@ impl FloodGuard {
         }
     }
 
-    /// So much was sent to the origin, which it may confirm in small steps.
+    /// Notes that `bytes` were sent to the origin, which it may confirm in small steps.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.budget.earn(bytes as u64);
     }
 
-    /// Whether the connection may go on after these bytes from the origin.
+    /// Whether the connection may continue after these bytes from the origin.
     pub(super) fn admits(&mut self, bytes: &[u8]) -> bool {
         let Self {
             frames,
@@ -65,16 +65,16 @@ impl FloodGuard {
                 heads.remove(&frame.stream);
             }
         });
-        // Some origins measure the line by a PING now and then while they send content.
+        // Some origins measure the round trip with a PING now and then while they send content.
         budget.earn(content / CONTENT_PER_SENT);
         fits && budget.pay(cheap, Instant::now())
     }
 }
 
-/// Counts a block of fields; false if there were too many, or too large ones.
+/// Counts a field block; false if there were too many, or too large ones.
 fn count(heads: &mut HashMap<u32, StreamHeads>, frame: FrameHead, head_bytes: usize) -> bool {
     if heads.len() >= STREAMS_MAX && !heads.contains_key(&frame.stream) {
-        // Streams that we took back are never ended by the origin.
+        // Origins never end streams that we have reset.
         heads.clear();
     }
     let so_far = heads.entry(frame.stream).or_default();
@@ -85,12 +85,12 @@ fn count(heads: &mut HashMap<u32, StreamHeads>, frame: FrameHead, head_bytes: us
 
 /// Interim responses, the final one and trailers.
 const BLOCKS_MAX: usize = INTERIM_MAX + 2;
-/// Streams that are remembered.
+/// Maximum number of streams remembered.
 const STREAMS_MAX: usize = 4096;
-/// So many bytes of content count as one that was sent.
+/// This many bytes of content count as one byte sent.
 const CONTENT_PER_SENT: u64 = 16;
 
-/// Interim responses to one request; more is a fault or an attack.
+/// Maximum number of interim responses to one request; more are a fault or an attack.
 pub(super) const INTERIM_MAX: usize = 32;
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
     async fn field_blocks_without_end_end_the_connection() {
         let mut flood = flood();
         assert!(flood.admits(&frame(HEADERS, 0, 1, 200)));
-        // Each is paid for out of the budget too, which has room for more of them than these.
+        // The budget pays for each of them too, and has room for more than these.
         let fits = (0..1000).take_while(|_| flood.admits(&frame(CONTINUATION, 0, 1, 250)));
         let bytes = 200 + fits.count() * 250;
         assert!(bytes <= 2 * (64 << 10) && bytes > 64 << 10, "{bytes}");

@@ -1,39 +1,41 @@
-//! Where a response ends, judged on what the origin said, and which trailers may pass.
+//! Framing of responses, checked on the fields, and the trailers that may pass.
 //!
-//! `Upstream` calls this on every final head. hyper's client keeps all fields as they came (unlike
-//! its server), so no scan of raw bytes is needed here: it refuses two differing lengths and a
-//! coding in an HTTP/1.0 response by itself, but takes a length beside chunked, lets a coding it
-//! cannot decode run to the end of the connection, and passes repeated equal lengths on.
+//! Called by `Upstream` for every final head. hyper's client leaves all fields as received (unlike
+//! its server), so no scan of raw bytes is needed here. hyper refuses two different lengths, and a
+//! coding in an HTTP/1.0 response. But it accepts a length together with chunked, reads content in
+//! an unknown coding to the end of the connection, and passes repeated equal lengths on.
 //!
-//! Invariant: what passes has one meaning: at most one Content-Length, and no Transfer-Encoding.
+//! Invariant: every response that passes has one meaning: at most one Content-Length, and no
+//! Transfer-Encoding.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, response};
 
 use crate::failure::Failure;
 
-/// How the end of a response's content is told.
+/// How the end of a response's content is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// There is no content, whatever the head says: HEAD, 1xx, 204, 304.
+    /// No content, whatever the fields say: HEAD, 1xx, 204, 304.
     Empty,
-    /// So many bytes.
+    /// By Content-Length.
     Length(u64),
-    /// Chunks, with a last one.
+    /// By the last chunk.
     Chunked,
-    /// When the origin closes the connection.
+    /// By the end of the connection.
     UntilClose,
 }
 
-/// What a head tells about its connection.
+/// The framing of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JudgedHead {
     pub(super) framing: Framing,
-    /// Whether the bytes after this response can be trusted to begin the next.
+    /// Whether the bytes after this response certainly begin the next one.
     pub(super) trusted: bool,
 }
 
-/// Judges `head`, the final answer to a `method` request, and takes ambiguity out of its fields.
+/// Determines the framing of the final response to a `method` request, and removes ambiguous
+/// fields.
 pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<JudgedHead, Failure> {
     let empty = *method == Method::HEAD
         || matches!(
@@ -43,8 +45,8 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
         || head.status.is_informational();
     let coded = head.headers.contains_key(header::TRANSFER_ENCODING);
     if coded && !empty && !is_chunked_alone(&head.headers) {
-        // We never ask for other codings (TE is dropped), and content passed on in one the reader
-        // does not expect would be wrong bytes.
+        // The proxy never asks for other codings (TE is dropped). Content in a coding that the
+        // reader does not expect would be wrong bytes.
         return Err(Failure::ResponseMalformed("transfer-coding is not chunked"));
     }
     let length = if coded {
@@ -52,8 +54,8 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
     } else {
         one_length(&head.headers).map_err(Failure::ResponseMalformed)?
     };
-    // A length beside a coding is an old trick to make two readers disagree (RFC 9112, section
-    // 6.3): the coding counts, and the connection is not used again.
+    // A length together with a coding is an old smuggling trick (RFC 9112, section 6.3): the coding
+    // counts, and the connection is not reused.
     let trusted = !(coded && head.headers.contains_key(header::CONTENT_LENGTH));
     head.headers.remove(header::TRANSFER_ENCODING);
     head.headers.remove(header::CONTENT_LENGTH);
@@ -82,7 +84,7 @@ fn is_chunked_alone(headers: &HeaderMap) -> bool {
         })
 }
 
-/// The one length that all Content-Length fields agree on.
+/// The length if all Content-Length fields agree.
 fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut found = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
@@ -102,8 +104,8 @@ fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     Ok(found)
 }
 
-/// Takes out of `trailers` what must stand in a head (RFC 9110, section 6.5.1): framing, routing,
-/// authentication, request modifiers, caching, and fields of one connection only.
+/// Removes fields from `trailers` that are only allowed in a head (RFC 9110, section 6.5.1):
+/// framing, routing, authentication, request modifiers, caching, and connection fields.
 pub(crate) fn filter_trailers(trailers: &mut HeaderMap) {
     for name in NOT_IN_TRAILERS {
         trailers.remove(name);

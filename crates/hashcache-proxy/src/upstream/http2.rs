@@ -1,12 +1,13 @@
-//! Connections to origins in HTTP/2: one for each endpoint and core, shared by all requests there.
+//! HTTP/2 connections to origins: one per endpoint and core, shared by all requests to the
+//! endpoint.
 //!
-//! `Upstream` asks for a [`Http2Stream`] on one, or puts a new one here. hyper holds back requests
-//! beyond what the origin allows at once, in the order in which they came.
+//! `Upstream` takes a [`Http2Stream`] of a connection, or adds a new connection. hyper queues
+//! requests beyond the origin's stream limit, in order of arrival.
 //!
-//! Invariants: a connection serves one authority, even where its certificate names others. One that
-//! was told to end (GOAWAY) takes no more requests and ends with those it has. What content may
-//! wait in it is set aside out of the budget, or HTTP/1.1 is spoken. Cost: about 1 MiB of the
-//! budget for each while it is open.
+//! Invariants: a connection serves one authority, even if its certificate names others. After a
+//! GOAWAY it takes no new requests and ends with those in progress. Memory for waiting content is
+//! reserved in the budget; if there is none, HTTP/1.1 is used. Cost: about 1 MiB of the budget per
+//! open connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -42,30 +43,29 @@ pub(super) struct Http2Conn {
     peer: SocketAddr,
     streams: Cell<usize>,
     rests_since: Cell<Instant>,
-    /// Whether an answer has come on it.
+    /// Whether a response has arrived on it.
     proven: Cell<bool>,
     _memory: Option<Reservation>,
 }
 
-/// A request's share of a connection.
+/// One request's stream on a connection.
 pub(super) struct Http2Stream {
     pub(super) sender: SendRequest<RequestBody>,
     conn: Rc<Http2Conn>,
 }
 
-/// Those of one core.
+/// The HTTP/2 connections of one core.
 #[derive(Default)]
 pub(super) struct Http2Conns {
     open: RefCell<HashMap<Endpoint, Rc<Http2Conn>>>,
-    /// Held by who connects, so that those who come meanwhile share what comes of it.
+    /// Locked while connecting, so that concurrent requests share the new connection.
     opening: RefCell<HashMap<Endpoint, Rc<Mutex<()>>>>,
-    /// Endpoints that speak HTTP/1.1 alone.
+    /// Endpoints that support HTTP/1.1 only.
     plain: RefCell<HashSet<Endpoint>>,
 }
 
 impl Http2Conns {
-    /// A stream on the connection to `to`, if there is one that takes requests and has not lain
-    /// idle for `max_idle`.
+    /// A stream on the connection to `to`, if it accepts requests and was not idle for `max_idle`.
     pub(super) fn stream(&self, to: &Endpoint, max_idle: Duration) -> Option<Http2Stream> {
         let mut open = self.open.borrow_mut();
         let conn = open.get(to)?;
@@ -77,12 +77,12 @@ impl Http2Conns {
         Some(Http2Stream::new(Rc::clone(conn)))
     }
 
-    /// Takes no more requests for `to` on the connection there is.
+    /// Uses the current connection to `to` for no more requests.
     pub(super) fn forget(&self, to: &Endpoint) {
         self.open.borrow_mut().remove(to);
     }
 
-    /// Takes no more requests for `to` on the connection of `stream`.
+    /// Uses the connection of `stream` for no more requests to `to`.
     fn retire(&self, to: &Endpoint, stream: &Http2Stream) {
         let mut open = self.open.borrow_mut();
         if open
@@ -93,7 +93,7 @@ impl Http2Conns {
         }
     }
 
-    /// Whether HTTP/1.1 is all that `to` speaks, as far as is known.
+    /// Whether `to` is known to support HTTP/1.1 only.
     pub(super) fn is_plain(&self, to: &Endpoint) -> bool {
         self.plain.borrow().contains(to)
     }
@@ -106,14 +106,14 @@ impl Http2Conns {
         plain.insert(to.clone());
     }
 
-    /// What to hold while connecting to `to`.
+    /// The lock to hold while connecting to `to`.
     pub(super) fn opening(&self, to: &Endpoint) -> Rc<Mutex<()>> {
         let mut opening = self.opening.borrow_mut();
         opening.retain(|_, gate| Rc::strong_count(gate) > 1);
         Rc::clone(opening.entry(to.clone()).or_default())
     }
 
-    /// Keeps a new connection and gives the first stream on it.
+    /// Adds a new connection and returns its first stream.
     pub(super) fn keep(
         self: &Rc<Self>,
         to: &Endpoint,
@@ -139,7 +139,7 @@ impl Http2Conns {
     }
 }
 
-/// Lets a connection go that has had no stream for `idle_time`.
+/// Closes a connection that had no stream for `idle_time`.
 async fn sweep(
     http2_conns: Weak<Http2Conns>,
     to: Endpoint,
@@ -163,8 +163,8 @@ async fn sweep(
 }
 
 impl Http2Conn {
-    /// Makes a connection of a channel that agreed on HTTP/2. hyper ends it when nothing sends on
-    /// it any more and its streams are done.
+    /// Makes a connection from a transport that has negotiated HTTP/2. hyper ends it when all
+    /// senders are dropped and its streams have ended.
     pub(super) async fn new(
         channel: Transport,
         peer: SocketAddr,
@@ -184,7 +184,7 @@ impl Http2Conn {
             .await
             .map_err(|_| Failure::ConnectionTerminated)?;
         spawn_local(async move {
-            // Its errors reach the requests they belong to.
+            // Its errors are reported to the requests concerned.
             let _ = connection.await;
         });
         Ok(Self {
@@ -198,9 +198,9 @@ impl Http2Conn {
         })
     }
 
-    /// Memory for one; none unless half of the budget is free.
+    /// Memory for a connection; `None` unless half of the budget is free.
     pub(super) fn reserve(cache: &Cache) -> Option<Reservation> {
-        cache.reserve_spare(TRUNK_BYTES)
+        cache.reserve_spare(HTTP2_CONN_BYTES)
     }
 }
 
@@ -215,12 +215,12 @@ impl Http2Stream {
         self.conn.peer
     }
 
-    /// When bytes of any request on this connection were last sent.
+    /// The last time at which bytes of any request on this connection were sent.
     pub(super) fn last_sent(&self) -> Instant {
         self.conn.meter.last_sent()
     }
 
-    /// Whether the connection had answered before; from now on it has.
+    /// Whether the connection had answered before; sets the flag.
     pub(super) fn answered(&self) -> bool {
         self.conn.proven.replace(true)
     }
@@ -241,8 +241,8 @@ impl fmt::Debug for Http2Stream {
     }
 }
 
-/// Makes a request in HTTP/1.1 one in HTTP/2: the authority in its URL, and no fields of a
-/// connection (RFC 9113, section 8.2.2).
+/// Converts an HTTP/1.1 request to HTTP/2: the authority is in the URL, and connection fields are
+/// removed (RFC 9113, section 8.2.2).
 pub(super) fn convert(request: &mut Request<RequestBody>, to: &Endpoint) {
     let host = request.headers_mut().remove(HOST);
     let authority = host
@@ -285,16 +285,16 @@ impl<T: Future<Output = ()> + 'static> Executor<T> for LocalTasks {
 /// What an origin did with a request that it did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Nothing is known.
+    /// Unknown.
     No,
-    /// It was not looked at (REFUSED_STREAM, GOAWAY): it may be sent again.
+    /// Not processed (REFUSED_STREAM, GOAWAY): it may be sent again.
     Unseen,
-    /// It is answered in HTTP/1.1 only.
+    /// The origin answers it in HTTP/1.1 only.
     NeedsHttp1,
 }
 
 impl Refused {
-    /// What `error` says of it (RFC 9113, sections 6.8 and 8.7).
+    /// The meaning of `error` (RFC 9113, sections 6.8 and 8.7).
     pub(super) fn of(error: &hyper::Error) -> Self {
         let cause = std::error::Error::source(error);
         let Some(error) = cause.and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
@@ -312,9 +312,9 @@ impl Refused {
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
-/// Content that waits, and hyper's own buffers and tables.
-const TRUNK_BYTES: u64 = (1 << 20) + (128 << 10);
-/// Endpoints remembered to speak HTTP/1.1; beyond that all are tried anew.
+/// Memory for waiting content, and for hyper's own buffers and tables.
+const HTTP2_CONN_BYTES: u64 = (1 << 20) + (128 << 10);
+/// Maximum number of HTTP/1.1-only endpoints remembered; when full, the list is cleared.
 const PLAIN_MAX: usize = 4096;
-/// How often at most a connection is looked at that may be idle.
+/// Minimum time between two checks of a connection that may be idle.
 const SWEEP_STEP: Duration = Duration::from_secs(1);

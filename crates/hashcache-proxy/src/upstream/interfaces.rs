@@ -1,12 +1,12 @@
-//! The addresses this host holds and the networks it stands in, asked of the kernel.
+//! The addresses and networks of this host, read from the kernel.
 //!
-//! Called by `address` for its verdicts, by `connect` to know whether IPv6 is worth trying, and by
-//! `server` to recognise a request for ourselves. One netlink dump (`RTM_GETADDR`) answers all
-//! three; it costs some 20 µs and is repeated at most every 10 s. `/proc/net/fib_trie` would say
-//! the same but prints whole routing tables, which on a router is a hundred megabytes.
+//! Called by `address` for access rules, by `connect` to decide about IPv6, and by `server` to
+//! recognise requests for ourselves. One netlink dump (`RTM_GETADDR`) serves all three; it takes
+//! some 20 µs and is repeated at most every 10 s. `/proc/net/fib_trie` has the same data, but
+//! prints whole routing tables, which are a hundred megabytes on a router.
 //!
-//! Invariant: where the kernel does not answer, an address is still recognised as ours, by asking
-//! which source address a datagram to it would carry.
+//! Invariant: if the kernel does not answer, our own addresses are still recognised, by asking
+//! which source address a datagram to them would have.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(crate) struct OwnAddresses(Arc<OwnState>);
 #[derive(Debug)]
 struct OwnState {
     known: ArcSwap<Snapshot>,
-    /// Milliseconds since `BEGINNING` at which `known` grows old; never for a fixed list.
+    /// Milliseconds since `BEGINNING` at which `known` expires; never for a fixed list.
     refresh_at_ms: AtomicU64,
 }
 
@@ -33,12 +33,12 @@ struct OwnState {
 struct Snapshot {
     addresses: Vec<IpAddr>,
     networks: Vec<Prefix>,
-    /// The kernel answered; else addresses are tried one by one.
+    /// The kernel answered; otherwise addresses are tested one by one.
     complete: bool,
 }
 
 impl OwnAddresses {
-    /// The addresses of this host, read now and again every 10 s when asked for.
+    /// The addresses of this host, read now and refreshed at most every 10 s.
     pub(crate) fn new() -> Self {
         let own = Self(Arc::new(OwnState {
             known: ArcSwap::from_pointee(Snapshot::default()),
@@ -48,7 +48,7 @@ impl OwnAddresses {
         own
     }
 
-    /// A list that does not change; for tests.
+    /// A fixed list, for tests.
     #[cfg(test)]
     pub(crate) fn fixed(addresses: &[IpAddr], networks: &[Prefix]) -> Self {
         Self(Arc::new(OwnState {
@@ -69,7 +69,7 @@ impl OwnAddresses {
         known.addresses.contains(&address) || (!known.complete && is_local_by_route(address))
     }
 
-    /// Whether `address` lies in a network one of our interfaces stands in.
+    /// Whether `address` lies in a network of one of our interfaces.
     pub(crate) fn is_neighbour(&self, address: IpAddr) -> bool {
         self.refresh();
         self.0
@@ -84,8 +84,8 @@ impl OwnAddresses {
     pub(crate) fn has_ipv6(&self) -> bool {
         self.refresh();
         let known = self.0.known.load();
-        // 2000::/3 is what is routed between sites; a ULA alone leads nowhere a stranger lives, but
-        // a laboratory may well be built of them, and a failed try costs it nothing but a packet.
+        // 2000::/3 is routed between sites. A ULA alone reaches no public host, but a test network
+        // may consist of ULAs, and a failed attempt costs only a packet.
         known.addresses.iter().any(|address| match address {
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
             IpAddr::V4(_) => false,
@@ -99,7 +99,7 @@ impl OwnAddresses {
             return;
         }
         let next_ms = now_ms.saturating_add(REFRESH_MS);
-        // Whoever wins the exchange does the work; the others go on with what is known.
+        // The thread that wins the exchange refreshes; the others use the known addresses.
         let won = self.0.refresh_at_ms.compare_exchange(
             due_ms,
             next_ms,
@@ -119,8 +119,8 @@ impl OwnAddresses {
                 }));
             }
             Err(error) => {
-                // A sandbox may forbid netlink; what was known stays, and single addresses are
-                // tried.
+                // A sandbox may forbid netlink; then the known addresses stay, and single addresses
+                // are tested.
                 let old = self.0.known.load();
                 if old.complete || old.addresses.is_empty() {
                     tracing::warn!(%error, "cannot list the addresses of this host");
@@ -136,8 +136,8 @@ impl OwnAddresses {
     }
 }
 
-/// Asks which source a datagram to `address` would carry: only for an address of our own it is that
-/// address itself. Nothing is sent.
+/// Asks which source address a datagram to `address` would have: for an address of our own, and
+/// only then, it is that address. Nothing is sent.
 fn is_local_by_route(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -160,7 +160,7 @@ fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Prefix)>> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // The kernel answers while it is asked; the bound only keeps a strange one from stopping us.
+    // The kernel answers at once; the limit only protects against an unusual one.
     let bound = Some(Duration::from_millis(100));
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, bound)?;
     sendto(
@@ -171,7 +171,7 @@ fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Prefix)>> {
     )?;
     let mut found = Vec::new();
     let mut buffer = vec![0; 32 << 10];
-    // A host of 100 000 addresses fills some 300 datagrams; no more are read than ten times that.
+    // A host with 100 000 addresses fills some 300 datagrams; ten times that is the limit.
     for _ in 0..4096 {
         let (_, length) = recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
         let datagram = buffer.get(..length).unwrap_or_default();
@@ -201,7 +201,7 @@ enum DumpState {
     MoreToCome,
 }
 
-/// Reads one datagram of the dump; what does not parse is an error, never a panic.
+/// Parses one datagram of the dump; invalid data is an error, never a panic.
 fn parse_answer(mut rest: &[u8], found: &mut Vec<(IpAddr, Prefix)>) -> std::io::Result<DumpState> {
     while !rest.is_empty() {
         let (length, kind) = (u32_at(rest, 0)?, u16_at(rest, 4)?);
@@ -241,7 +241,7 @@ fn parse_address(message: &[u8]) -> std::io::Result<Option<(IpAddr, Prefix)>> {
             .get(length.next_multiple_of(4)..)
             .unwrap_or_default();
     }
-    // On a point-to-point link IFA_ADDRESS is the other end; IFA_LOCAL, where given, is ours.
+    // On a point-to-point link IFA_ADDRESS is the other end; IFA_LOCAL, if present, is ours.
     Ok(local
         .or(address)
         .map(|own| (own, Prefix::new(address.unwrap_or(own), bits))))
@@ -271,7 +271,7 @@ fn malformed() -> std::io::Error {
     std::io::Error::other("netlink answer is cut off")
 }
 
-/// What `refresh_at_ms` counts from.
+/// The zero point of `refresh_at_ms`.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 const REFRESH_MS: u64 = 10_000;
@@ -329,7 +329,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..20_000 {
             let mut datagram: Vec<u8> = (0..random.usize(..80)).map(|_| random.u8(..)).collect();
-            // Small numbers at the places of lengths and kinds lead deeper than noise would.
+            // Small numbers at the positions of lengths and kinds reach deeper code than noise
+            // does.
             for byte in &mut datagram {
                 if random.bool() {
                     *byte %= 32;

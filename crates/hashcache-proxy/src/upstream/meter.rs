@@ -1,15 +1,16 @@
 //! The socket below hyper on the upstream side: counts bytes and notes when they last moved.
 //!
 //! `pool` wraps each connection in a `MeteredIo`; `Upstream` and `ResponseBody` read the `Meter`.
-//! hyper tells its caller of a response only when the head is complete, so "has anything come at
-//! all?", on which retries and time-outs hang, can be asked nowhere else.
+//! hyper reports a response only when its head is complete, so only this layer knows whether any
+//! byte has arrived, which retries and timeouts depend on.
 //!
-//! It also bounds what hyper buffers of what is read: hyper reads as much at once as it was given
-//! before, and one answer's reader that stops leaves three such reads in memory.
+//! It also limits hyper's buffers: hyper reads as much at once as it got before, and a reader that
+//! stops leaves three such reads in memory.
 //!
-//! Invariants: an origin that answers early and closes is heard: a failed write is not reported,
-//! the read side says what became of the connection. What reads may leave in memory is set aside
-//! out of the budget first. Cost: one atomic store per read or write.
+//! Invariants: the response of an origin that answers early and closes is not lost: a failed write
+//! is not reported, and the read returns the response or the error. Memory for reads is reserved in
+//! the budget first.
+//! Cost: one atomic store per read or write.
 
 use std::io;
 use std::pin::Pin;
@@ -28,8 +29,8 @@ use super::transport::Transport;
 use crate::limits::Limits;
 use crate::share::{self, Share};
 
-/// What one connection has carried so far. `Send` because a connection may be handed over to the
-/// tunnel of an upgrade; it never leaves its core in fact.
+/// Counters of one connection. `Send` because a connection may be handed to the tunnel of an
+/// upgrade; in fact it never leaves its core.
 #[derive(Clone, Debug)]
 pub(super) struct Meter(Arc<MeterState>);
 
@@ -38,11 +39,11 @@ struct MeterState {
     opened: Instant,
     received: AtomicU64,
     last_sent_ms: AtomicU64,
-    /// Whether more is held than by a connection that has just been opened.
+    /// Whether the connection holds more memory than a new one.
     wide: AtomicBool,
-    /// Heads that were waited for, the one under way included.
+    /// Heads that were awaited, including the current one.
     heads: AtomicU64,
-    /// A head has not come whole.
+    /// A head is incomplete.
     in_head: AtomicBool,
 }
 
@@ -63,23 +64,23 @@ impl Meter {
         self.0.received.load(Ordering::Relaxed)
     }
 
-    /// When bytes were last sent; the opening, if none were.
+    /// The last time at which bytes were sent, or the connection was opened.
     pub(super) fn last_sent(&self) -> Instant {
         self.0.opened + Duration::from_millis(self.0.last_sent_ms.load(Ordering::Relaxed))
     }
 
-    /// Whether the connection holds more memory than one that has just been opened.
+    /// Whether the connection holds more memory than a new one.
     pub(super) fn is_wide(&self) -> bool {
         self.0.wide.load(Ordering::Relaxed)
     }
 
-    /// From now on what comes is a head.
+    /// The bytes from now on belong to a head.
     pub(super) fn head_begins(&self) {
         self.0.heads.fetch_add(1, Ordering::Relaxed);
         self.0.in_head.store(true, Ordering::Relaxed);
     }
 
-    /// The head has come whole, or never will.
+    /// The head is complete, or will never be.
     pub(super) fn head_ends(&self) {
         self.0.in_head.store(false, Ordering::Relaxed);
     }
@@ -96,20 +97,19 @@ impl Meter {
     }
 }
 
-/// Memory for what is read and not passed on yet.
+/// Memory for bytes that were read and not passed on yet.
 pub(super) struct ReadMemory {
     cache: Cache,
     held: Reservation,
-    /// What the last head took beyond what every connection has for one.
+    /// What the last head took beyond the amount that every connection has for heads.
     head: Option<Reservation>,
-    /// Its size so far, and which one it is.
+    /// Its size so far, and its number.
     head_bytes: u64,
     head_number: u64,
 }
 
 impl ReadMemory {
-    /// For a connection that reads as little at once as can be, opened for `client`; `None` when
-    /// there is none.
+    /// For a connection with the smallest reads, opened for `client`; `None` if there is no memory.
     pub(super) fn narrow(cache: &Cache, scheme: Scheme, client: Option<&Share>) -> Option<Self> {
         let below = match scheme {
             Scheme::Http => 0,
@@ -126,15 +126,16 @@ impl ReadMemory {
         })
     }
 
-    /// Sets aside what a head needs of which `read` bytes more have come: they are in hyper's
-    /// buffer, which is up to twice as large, and stay there as long as its fields are used; and
-    /// they are copied when the response is stored.
+    /// Reserves memory for a head of which `read` more bytes have arrived. They are in hyper's
+    /// buffer, which may be twice as large, for as long as its fields are used, and they are copied
+    /// when the response is stored.
     fn head_grows(&mut self, number: u64, read: usize) -> bool {
         if number != self.head_number {
             (self.head, self.head_bytes, self.head_number) = (None, 0, number);
         }
         self.head_bytes += read as u64;
-        // What comes with the last read is content: an answer of one read has nothing to wait for.
+        // The bytes after the head in the last read are content, so a response of a single read
+        // needs nothing.
         let beyond = self.head_bytes.saturating_sub(READ_MIN as u64);
         let wanted = (HEAD_COPIES * beyond).next_multiple_of(HEAD_GRAIN);
         let held = self.head.as_ref().map_or(0, Reservation::bytes);
@@ -151,7 +152,8 @@ impl ReadMemory {
         true
     }
 
-    /// Sets aside what reads of `to` bytes need beyond those of `from`, if memory is not short.
+    /// Reserves the additional memory for reads of `to` bytes instead of `from`, if memory is not
+    /// short.
     fn widen(&mut self, from: usize, to: usize) -> bool {
         let more = self.cache.reserve_spare(buffered(to) - buffered(from));
         match more {
@@ -164,8 +166,8 @@ impl ReadMemory {
     }
 }
 
-/// What hyper keeps of reads of this size: one in its buffer, one under way to the reader, one that
-/// the reader has not let go of.
+/// Buffers that hyper keeps of reads of this size: one for reading, one on the way to the reader,
+/// and one that the reader still holds.
 fn buffered(read: usize) -> u64 {
     3 * read as u64
 }
@@ -174,13 +176,13 @@ fn buffered(read: usize) -> u64 {
 pub(super) struct MeteredIo {
     stream: Transport,
     meter: Meter,
-    /// Most that is read at once, bytes.
+    /// Maximum size of a read, bytes.
     read_max: usize,
-    /// None where nobody counts.
+    /// `None` without accounting.
     memory: Option<ReadMemory>,
-    /// In HTTP/2.
+    /// HTTP/2 only.
     flood: Option<FloodGuard>,
-    /// A write failed; what is written from now on goes nowhere.
+    /// A write has failed; further writes are discarded.
     broken: bool,
 }
 
@@ -196,13 +198,13 @@ impl MeteredIo {
         }
     }
 
-    /// The same for HTTP/2, where an origin can send much that nobody asked for.
+    /// The same for HTTP/2, with limits on frames that no request caused.
     pub(super) fn watched(mut self, limits: &Limits) -> Self {
         self.flood = Some(FloodGuard::new(limits));
         self
     }
 
-    /// Whether what was read may be passed on.
+    /// Whether these bytes may be passed on.
     fn judge(&mut self, read: &[u8]) -> io::Result<()> {
         if let Some(flood) = &mut self.flood
             && !flood.admits(read)
@@ -226,9 +228,10 @@ impl MeteredIo {
         Ok(())
     }
 
-    /// Whoever fills its reads gets larger ones, which cost fewer calls for the same bytes.
+    /// A connection that fills its reads gets larger ones, which need fewer calls for the same
+    /// bytes.
     fn grow(&mut self, read: usize) {
-        // What a head takes is set aside apart.
+        // Memory for heads is reserved separately.
         let in_head = self.meter.0.in_head.load(Ordering::Relaxed);
         if read < self.read_max || self.read_max >= READ_MAX || in_head {
             return;
@@ -242,12 +245,12 @@ impl MeteredIo {
         }
     }
 
-    /// What hyper is told of a write of `length` bytes.
+    /// The result that hyper gets for a write of `length` bytes.
     ///
-    /// An origin may answer 413 and close while we still send. hyper would take the failed write
-    /// for the end of the exchange and drop the answer that waits in the socket; so the write is
-    /// said to have gone well, and the read, which follows at once, gives the answer or the true
-    /// error.
+    /// An origin may answer 413 and close while we are still sending. hyper would take the failed
+    /// write for the end of the exchange and drop the response that waits in the socket. So the
+    /// write is reported as successful, and the read that follows at once returns the response or
+    /// the true error.
     fn sent(&mut self, outcome: io::Result<usize>, length: usize) -> io::Result<usize> {
         match outcome {
             Ok(bytes) => {
@@ -330,19 +333,19 @@ impl AsyncWrite for MeteredIo {
     }
 }
 
-/// Reads of a new connection, bytes. One less than a power of two, as all that follow from it: of a
-/// read that fills its buffer hyper concludes that it needs one twice as large.
+/// Size of the reads of a new connection, bytes. One less than a power of two, like all sizes
+/// derived from it: when a read fills its buffer, hyper doubles the buffer.
 const READ_MIN: usize = (8 << 10) - 1;
-/// The largest reads.
+/// Maximum size of a read.
 const READ_MAX: usize = (64 << 10) - 1;
-/// What a connection takes beside: hyper's state, a task, the head of the answer.
+/// Other memory of a connection: hyper's state, a task, the head of the response.
 const BESIDE_BYTES: u64 = 8 << 10;
-/// How many times its size a head takes: see `head_grows`, and what buffers that grow leave in the
-/// heap.
+/// Memory of a head, as a multiple of its size: see `head_grows`, and holes that growing buffers
+/// leave in the heap.
 const HEAD_COPIES: u64 = 6;
-/// By how much memory for heads grows.
+/// The step in which memory for heads grows.
 const HEAD_GRAIN: u64 = 16 << 10;
-/// What TLS takes below it: its state, a record on its way in and one on its way out.
+/// Memory of TLS below it: its state, one received record and one to send.
 const TLS_BYTES: u64 = 40 << 10;
 
 #[cfg(test)]
@@ -362,7 +365,7 @@ mod tests {
         Cache::open(config).unwrap()
     }
 
-    /// The largest of the reads in which content comes that is there already.
+    /// The size of the largest read when content is already waiting.
     async fn largest_read(memory: Option<ReadMemory>) -> usize {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
@@ -408,7 +411,7 @@ mod tests {
         assert!(ReadMemory::narrow(&cache, Scheme::Http, None).is_some());
     }
 
-    /// What is set aside after so many bytes of a head have been read, and how the reads ended.
+    /// The reservation after this many bytes of a head were read, and the result of the reads.
     async fn reading_a_head(
         cache: &Cache,
         bytes: usize,

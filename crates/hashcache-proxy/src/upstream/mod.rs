@@ -1,18 +1,18 @@
-//! Where answers come from: one request to an origin, and its response.
+//! Upstream: one request to an origin, and its response.
 //!
-//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` gives a
-//! place, `pool` an idle connection or `connect` a new one (`unreachable` knows where that was in
-//! vain, `dns` finds the addresses, `address` judges them, `interfaces` knows our own; for https
-//! `tls` shakes hands), hyper writes the request (`request_body`) and reads the head (`meter`
-//! counts below it), `framing` judges it, and `response_body` carries the content. Where HTTP/2 is
-//! offered, `http2` keeps the connection.
+//! `fetch` and `request` call [`Upstream::send`]. In the order of a request: `permits` limits the
+//! busy connections. `pool` has an idle connection, or `connect` opens one (`unreachable` remembers
+//! failures, `dns` finds the addresses, `address` checks them, `interfaces` knows our own; for
+//! https `tls` does the handshake). hyper writes the request (`request_body`) and reads the head
+//! (`meter` counts below it), `framing` checks it, and `response_body` is the content. `http2`
+//! keeps HTTP/2 connections.
 //!
-//! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
-//! and the verdict on destinations are shared through [`UpstreamShared`].
+//! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
+//! permits and access rules are shared through [`UpstreamShared`].
 //!
-//! Invariant: a request is sent twice only if it has no content, is idempotent, went out on a
-//! connection used before, and not a byte came back; or if the origin said that it did not look at
-//! it. Cost: no allocation that grows with content.
+//! Invariant: a request is sent twice only if it has no content, is idempotent, was sent on a
+//! reused connection, and no byte was received; or if the origin says that it did not process the
+//! request. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
 
@@ -73,28 +73,28 @@ pub(crate) use self::request_body::RequestBody;
 pub(crate) use self::response_body::ResponseBody;
 pub(crate) use self::tls::Unverified;
 
-/// What the cores have in common.
+/// State that the cores share.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamShared {
-    /// What is known about names.
+    /// The DNS cache.
     pub(crate) names: DnsCache,
-    /// Which addresses may be reached.
+    /// Access rules for destinations.
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
-    /// What could not be reached lately.
+    /// Recently unreachable origins.
     pub(crate) unreachable: UnreachableCache,
-    /// Whose certificates are good.
+    /// The trusted certificate authorities.
     pub(crate) trust: Trust,
-    /// Whose certificates were found good.
+    /// Recently verified hosts.
     pub(crate) verified: Arc<VerifiedHosts>,
-    /// Places for busy connections.
+    /// Permits for busy connections.
     pub(crate) permits: Permits,
-    /// Bounds on time and memory.
+    /// Limits on time and memory.
     pub(crate) limits: Arc<Limits>,
 }
 
-/// Sends requests to origins, from one core.
+/// Sends requests to origins, for one core.
 pub(crate) struct Upstream {
     connector: Connector,
     trust: Trust,
@@ -104,59 +104,59 @@ pub(crate) struct Upstream {
     http2_conns: Rc<Http2Conns>,
     limits: Arc<Limits>,
     http: Builder,
-    /// Out of whose budget buffers are set aside; none in tests of this module.
+    /// The budget for buffers; `None` in tests of this module.
     memory: Option<Cache>,
 }
 
-/// A response whose head has come.
+/// A response whose head has arrived.
 #[derive(Debug)]
 pub(crate) struct UpstreamExchange {
-    /// The head, freed of Transfer-Encoding and of all but one Content-Length, and the content.
+    /// The head, without Transfer-Encoding and with at most one Content-Length, and the content.
     pub(crate) response: Response<ResponseBody>,
     /// The address that answered.
     pub(crate) peer: SocketAddr,
     /// Whether the connection had served another request before.
     pub(crate) reused: bool,
-    /// From the request handed to the connection to the head.
+    /// Time from handing the request to the connection to the head.
     pub(crate) head_time: Duration,
-    /// After a 101, the connection to go on with.
+    /// After a 101, the upgraded connection.
     pub(crate) upgrade: Option<Upgrade>,
 }
 
-/// A connection that has switched to another protocol; holds its place until dropped.
+/// An upgraded connection; holds its permit until dropped.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     /// Resolves to the connection.
     pub(crate) stream: OnUpgrade,
-    /// Its place among the busy ones.
+    /// The permit of the connection.
     pub(crate) permit: Permit,
 }
 
-/// Why there is no response.
+/// A failed attempt to get a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SendFailure {
     /// The reason.
     pub(crate) failure: Failure,
-    /// The address that was asked, if one was connected to.
+    /// The address of the server, if a connection was made.
     pub(crate) peer: Option<SocketAddr>,
-    /// Bytes received before it failed.
+    /// Bytes received before the failure.
     pub(crate) origin_bytes: u64,
 }
 
-/// What is done with interim responses; `100 Continue` is not among them.
+/// Called for interim responses; `100 Continue` is not among them.
 pub(crate) type Informational = Rc<dyn Fn(StatusCode, HeaderMap)>;
 
 /// How to send a request.
 #[derive(Clone, Default)]
 pub(crate) struct SendOptions {
-    /// Called for each interim response but 100, before the final one is returned.
+    /// Called for each interim response except 100, before the final response is returned.
     pub(crate) informational: Option<Informational>,
-    /// Out of whose share it takes a place; none: nobody waits for it.
+    /// The client whose share is used; `None`: the proxy's own request.
     pub(crate) client: Option<Share>,
 }
 
 impl UpstreamShared {
-    /// What the cores of one process share.
+    /// The state that the cores of a process share.
     pub(crate) fn new(
         names: DnsCache,
         destinations: Destinations,
@@ -183,8 +183,8 @@ impl UpstreamShared {
 }
 
 impl Upstream {
-    /// An `Upstream` for the core that calls this. Its tasks are local ones: the core runs a
-    /// `LocalRuntime` or a `LocalSet`.
+    /// An `Upstream` for the calling core. It spawns local tasks: the core runs a `LocalRuntime` or
+    /// a `LocalSet`.
     pub(crate) fn new(shared: &UpstreamShared) -> Self {
         let UpstreamShared {
             names,
@@ -209,7 +209,7 @@ impl Upstream {
             .allow_spaces_after_header_name_in_responses(true)
             .max_headers(limits.head_fields)
             .max_header_size(limits.head_bytes)
-            // Reads grow up to this where content comes fast and memory is not short; see `meter`.
+            // Reads grow up to this if content arrives fast and memory is not short; see `meter`.
             .max_buf_size(limits.head_bytes.max(BUFFER_MIN));
         let pool = Pool::new(limits.upstream_idle_time, permits.clone());
         Self {
@@ -225,14 +225,14 @@ impl Upstream {
         }
     }
 
-    /// The same, with buffers set aside out of the budget of `cache`.
+    /// The same, with buffers reserved in the budget of `cache`.
     pub(crate) fn within(mut self, cache: &Cache) -> Self {
         self.memory = Some(cache.clone());
         self
     }
 
-    /// A socket to `to` for a tunnel. It takes no place: a tunnel is bounded by the client
-    /// connection it lives in, and 64 of them to one popular host are nothing.
+    /// A socket to `to` for a tunnel. It needs no permit: a tunnel is limited by its client's
+    /// connection, and 64 tunnels to one popular host are normal.
     pub(crate) async fn connect(
         &self,
         to: &Endpoint,
@@ -248,9 +248,9 @@ impl Upstream {
 
     /// Sends `request` to `to` and waits for the head of the response.
     ///
-    /// The target is sent in origin-form whatever the URI holds. A request with content and
-    /// `Expect: 100-continue` keeps its content back until 100 comes, 1 s passes, or a final
-    /// response comes, after which the content is never sent.
+    /// The target is sent in origin-form whatever the URI contains. A request with content and
+    /// `Expect: 100-continue` holds its content back until a 100 arrives, 1 s passes, or a final
+    /// response arrives, after which the content is never sent.
     pub(crate) async fn send(
         &self,
         to: &Endpoint,
@@ -261,8 +261,8 @@ impl Upstream {
         let client = options.client.as_ref();
         let mut permit = self.permit(to, client).await?;
         let repeatable = request.body().is_empty() && request.method().is_idempotent();
-        // What cannot be repeated takes a connection used a moment ago or a new one: the longer one
-        // lies idle, the likelier its other end is about to close it.
+        // A request that cannot be repeated takes a recently used connection or a new one: the
+        // longer a connection was idle, the more likely the origin is about to close it.
         let max_idle = if repeatable {
             Duration::MAX
         } else {
@@ -288,7 +288,8 @@ impl Upstream {
             }
             (request, permit) = match sent {
                 Ok(exchange) => match copy.filter(|_| is_used && exchange.is_misdirected()) {
-                    // By a connection of its own it may find the right server (RFC 9110, 15.5.20).
+                    // On a connection of its own, it may reach the right server (RFC 9110,
+                    // 15.5.20).
                     Some(copy) => {
                         self.http2_conns.forget(to);
                         drop(exchange);
@@ -310,7 +311,8 @@ impl Upstream {
                         _ => copy.filter(|_| stale || unseen),
                     };
                     match again {
-                        // What was made for the one version fits the other after this.
+                        // The request was prepared for one HTTP version; prepare it again for the
+                        // other.
                         Some(again) => (prepare(again, to), failed_exchange.permit),
                         None => return Err(failed_exchange.failed),
                     }
@@ -328,9 +330,9 @@ impl Upstream {
         .unwrap_or(Err(Failure::UpstreamLimit))
     }
 
-    /// What to speak with `to`, if it speaks it too.
+    /// The HTTP version to try with `to`.
     fn version(&self, to: &Endpoint, request: &Request<RequestBody>) -> Version {
-        // Another protocol can be changed to from HTTP/1.1 only.
+        // Only HTTP/1.1 allows a change to another protocol.
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
         match to.scheme {
             Scheme::Https if !may_upgrade && !self.http2_conns.is_plain(to) => Version::HTTP_2,
@@ -338,7 +340,7 @@ impl Upstream {
         }
     }
 
-    /// A new connection, or one that somebody else opens meanwhile.
+    /// A new connection, or one that a concurrent request opens.
     async fn open(
         &self,
         to: &Endpoint,
@@ -385,7 +387,7 @@ impl Upstream {
         Ok(UpstreamConn::on(stream))
     }
 
-    /// A new connection in HTTP/1.1.
+    /// A new HTTP/1.1 connection.
     async fn open_own(
         &self,
         to: &Endpoint,
@@ -401,7 +403,7 @@ impl Upstream {
         Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?)
     }
 
-    /// Memory for a connection in HTTP/1.1 that has read nothing yet.
+    /// Memory for an HTTP/1.1 connection that has read nothing yet.
     fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<Option<ReadMemory>, Failure> {
         let Some(cache) = &self.memory else {
             return Ok(None);
@@ -410,7 +412,7 @@ impl Upstream {
         memory.map(Some).ok_or(Failure::UpstreamLimit)
     }
 
-    /// What a socket to an origin becomes before the first request: TLS, if that is its scheme.
+    /// Does the TLS handshake on a new socket, if the scheme needs it.
     async fn secure(
         &self,
         socket: tokio::net::TcpStream,
@@ -431,17 +433,17 @@ impl Upstream {
                 let not_after = || tls::not_after(stream);
                 self.verified.renew(&to.authority, now, not_after);
             }
-            // It does not want us, perhaps for want of a certificate of ours: whoever comes next by
-            // CONNECT shall see whether it wants him. A certificate that is not good is no reason
-            // to forget: it may be that of a line that is down and says so to everybody.
+            // The host refuses us, perhaps for lack of a client certificate. Forget it, so that the
+            // next CONNECT verifies it again. A bad certificate is no reason to forget the host: a
+            // captive portal on a broken line shows one for every host.
             Err(Failure::TlsAlert(_)) => self.verified.forget(&to.authority),
             Err(_) => {}
         }
         Ok(Transport::Tls(Box::new(shaken?)))
     }
 
-    /// Finds out whether `to` has a certificate that is good, and when it ends, by a handshake on
-    /// `socket` or on one of its own that is used for nothing else.
+    /// Verifies the certificate of `to` and returns its end, with a handshake on `socket` or on a
+    /// new connection that is used for nothing else.
     pub(crate) async fn verify(
         &self,
         to: &Endpoint,
@@ -457,13 +459,13 @@ impl Upstream {
 }
 
 impl UpstreamExchange {
-    /// Whether the origin says that this connection is not for that authority.
+    /// Whether the origin answered 421: this connection does not serve the authority.
     fn is_misdirected(&self) -> bool {
         self.response.status() == StatusCode::MISDIRECTED_REQUEST
     }
 }
 
-/// Makes a client's request one of ours: HTTP/1.1, origin-form, a Host, content with an end.
+/// Prepares a request for upstream: HTTP/1.1, origin-form, a Host, and framed content.
 fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody> {
     let (mut head, body) = request.into_parts();
     head.version = Version::HTTP_11;
@@ -478,12 +480,12 @@ fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody>
         head.headers.insert(header::HOST, host);
     }
     if body.is_empty() {
-        // There is nothing to continue with.
+        // Without content there is nothing to continue with.
         head.headers.remove(header::EXPECT);
     } else if !head.headers.contains_key(header::CONTENT_LENGTH)
         && http_body::Body::size_hint(&body).exact().is_none()
     {
-        // hyper would drop the content of a GET without this.
+        // Without this, hyper would drop the content of a GET.
         head.headers.insert(
             header::TRANSFER_ENCODING,
             HeaderValue::from_static("chunked"),
@@ -492,7 +494,7 @@ fn prepare(request: Request<RequestBody>, to: &Endpoint) -> Request<RequestBody>
     Request::from_parts(head, body)
 }
 
-/// The same request once more; only for one without content.
+/// A copy of a request without content.
 fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     let mut copy = Request::new(RequestBody::empty());
     *copy.method_mut() = request.method().clone();
@@ -503,7 +505,7 @@ fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
 }
 
 impl SendFailure {
-    /// Whether this is what a connection looks like that was closed while it lay idle.
+    /// Whether the failure looks like that of a connection that was closed while idle.
     fn is_stale_connection(&self) -> bool {
         self.failure == Failure::ConnectionTerminated && self.origin_bytes == 0
     }
@@ -527,9 +529,9 @@ impl fmt::Debug for SendOptions {
     }
 }
 
-/// How long a connection may have lain idle to be trusted with what cannot be sent twice.
+/// A request that cannot be repeated uses a connection only if it was idle for less than this.
 const SURELY_OPEN: Duration = Duration::from_secs(1);
-/// The least hyper allows, and room for a page of content at once.
+/// hyper's minimum, and room for a page of content at once.
 const BUFFER_MIN: usize = 64 << 10;
 
 #[cfg(test)]

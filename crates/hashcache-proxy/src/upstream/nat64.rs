@@ -1,9 +1,9 @@
-//! Prefixes of a NAT64 translator: IPv6 addresses that stand for IPv4 ones (RFC 6052).
+//! NAT64 prefixes: IPv6 addresses that embed IPv4 addresses (RFC 6052).
 //!
-//! `address` asks which IPv4 address a destination leads to. The well-known prefix 64:ff9b::/96
-//! needs no setting; a network may use one of its own, which looks like any other.
+//! `address` asks which IPv4 address a destination embeds. The well-known prefix 64:ff9b::/96 needs
+//! no setting; a network may use one of its own, which looks like any other.
 //!
-//! Invariant: an address within the prefix is judged as the IPv4 address that it embeds.
+//! Invariant: an address within the prefix is checked as the IPv4 address that it embeds.
 //! Cost: a shift and two comparisons.
 
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct Nat64 {
 pub struct Nat64Error;
 
 impl Nat64 {
-    /// The IPv4 address that `address` embeds; none outside of the prefix.
+    /// The IPv4 address that `address` embeds; `None` outside the prefix.
     pub(super) fn embedded(self, address: IpAddr) -> Option<Ipv4Addr> {
         let IpAddr::V6(v6) = address else {
             return None;
@@ -32,7 +32,7 @@ impl Nat64 {
         if bits & mask(self.bits) != self.network {
             return None;
         }
-        // Bits 64 to 71 belong to no part of the IPv4 address (RFC 6052, section 2.2).
+        // Bits 64 to 71 are not part of the IPv4 address (RFC 6052, section 2.2).
         let without_gap = bits >> 64 << 64 | (bits & (u128::MAX >> 72)) << 8;
         let behind = match self.bits {
             96 => bits << 96,

@@ -1,11 +1,10 @@
-//! Places for busy connections: so many per origin, so many in all, shared by the cores. One client
-//! may have its share of either. Those that
-//! lie idle are counted here too, for those who ask what there is.
+//! Permits for busy connections: a limit per origin and one in all, shared by the cores. One client
+//! may use its share of either. Idle connections are counted here too, for the metrics.
 //!
-//! `Upstream` takes a place before it sends a request and gives it back with the last byte of the
-//! response; a connection that lies idle holds none. Who waits is served in order of arrival.
+//! `Upstream` takes a permit before it sends a request and returns it with the last byte of the
+//! response; an idle connection has none. Permits are granted in order of arrival.
 //!
-//! Invariant: a bound is known here exactly while somebody holds or waits for a place within it.
+//! Invariant: a limit is in the map exactly while a permit within it is held or awaited.
 //! Cost: one short lock and two counters per request.
 
 use std::collections::HashMap;
@@ -18,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::failure::Failure;
 use crate::share::{Network, Share, ShareGuard};
 
-/// The caps; one for the process.
+/// The limits; one for the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Permits(Arc<PermitCounts>);
 
@@ -28,12 +27,12 @@ struct PermitCounts {
     in_all: usize,
     idle: AtomicU64,
     per_origin: usize,
-    /// What one client may have of either, percent.
+    /// One client's share of each limit, percent.
     client_percent: u8,
     bounds: Mutex<HashMap<Bound, Arc<Semaphore>>>,
 }
 
-/// The right to keep one connection busy; given back when dropped.
+/// Permission to keep one connection busy; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     _all: OwnedSemaphorePermit,
@@ -41,7 +40,7 @@ pub(crate) struct Permit {
     _memory: Option<ShareGuard>,
 }
 
-/// What is bounded beside all places together.
+/// The limits besides the one on all connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Bound {
     ClientAtOrigin(Network, Authority),
@@ -49,17 +48,18 @@ enum Bound {
     Origin(Authority),
 }
 
-/// One place of those that a bound allows.
+/// A permit within one limit.
 #[derive(Debug)]
 struct BoundPermit {
-    // Fields drop in this order: the permit is back before the interest looks who is left.
+    // Fields drop in this order: the permit must be returned before the reference checks whether it
+    // is the last.
     _permit: OwnedSemaphorePermit,
     _interest: BoundRef,
 }
 
 impl Permits {
-    /// `per_origin` places for each authority, `in_all` for all of them together, of which one
-    /// client may have so many percent.
+    /// At most `per_origin` connections for each authority and `in_all` for all together; one
+    /// client gets `client_percent` of either.
     pub(crate) fn new(per_origin: usize, in_all: usize, client_percent: u8) -> Self {
         let in_all = in_all.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(PermitCounts {
@@ -72,7 +72,7 @@ impl Permits {
         }))
     }
 
-    /// Waits for a place; the caller bounds the time.
+    /// Waits for a permit; the caller limits the time.
     pub(crate) async fn take(
         &self,
         authority: &Authority,
@@ -83,8 +83,8 @@ impl Permits {
             taken => taken.flatten(),
         };
         let mut bounds = Vec::with_capacity(3);
-        // From the narrowest to the widest: who waits for one of these must hold up nobody who does
-        // not.
+        // From the narrowest to the widest limit: a request that waits for a narrow one must not
+        // hold a wide one.
         if let Some(network) = client.map(Share::network) {
             bounds.push(Bound::ClientAtOrigin(network, authority.clone()));
             bounds.push(Bound::Client(network));
@@ -112,7 +112,7 @@ impl Permits {
         })
     }
 
-    /// Connections busy now, and idle ones.
+    /// Numbers of busy and idle connections.
     pub(crate) fn figures(&self) -> UpstreamFigures {
         UpstreamFigures {
             busy: self.busy() as u64,
@@ -120,13 +120,13 @@ impl Permits {
         }
     }
 
-    /// Counts a connection as idle while the guard lives.
+    /// Counts a connection as idle until the guard is dropped.
     pub(super) fn idle(&self) -> CountedIdle {
         self.0.idle.fetch_add(1, Relaxed);
         CountedIdle(Arc::clone(&self.0))
     }
 
-    /// Connections busy now.
+    /// Number of busy connections.
     pub(crate) fn busy(&self) -> usize {
         self.0.in_all - self.0.all.available_permits()
     }
@@ -142,7 +142,7 @@ impl Drop for CountedIdle {
     }
 }
 
-/// Interest in a bound's semaphore; the last one to lose it removes the bound from the map.
+/// A reference to the semaphore of a limit; the last one removes the limit from the map.
 #[derive(Debug)]
 struct BoundRef {
     shared: Arc<PermitCounts>,
@@ -170,8 +170,8 @@ impl BoundRef {
 impl Drop for BoundRef {
     fn drop(&mut self) {
         let mut bounds = self.shared.bounds();
-        // Copies are made under this lock only, from the map's or from an interest's own: two left
-        // means the map's and ours.
+        // Semaphores are cloned only under this lock, from the map's reference or from one of
+        // these. A count of two means the map's and ours.
         if Arc::strong_count(&self.semaphore) == 2 {
             bounds.remove(&self.bound);
         }
@@ -183,7 +183,7 @@ impl PermitCounts {
         self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many places a bound allows.
+    /// The number of permits of a limit.
     fn permits(&self, bound: &Bound) -> usize {
         let share = |permits: usize| {
             let permits = u128::try_from(permits).unwrap_or(u128::MAX);
@@ -198,13 +198,13 @@ impl PermitCounts {
     }
 }
 
-/// What a busy connection to an origin takes of its client's share of memory.
+/// Memory of a busy connection in its client's share.
 const BUSY_BYTES: u64 = 32 << 10;
 
-/// Connections to origins, those of tunnels apart.
+/// Connections to origins, without tunnels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UpstreamFigures {
-    /// Being made or with a request under way; what `upstream` of the limits bounds.
+    /// Opening, or with a request in progress; limited by `upstream` of the limits.
     pub(crate) busy: u64,
     /// Kept for the next request.
     pub(crate) idle: u64,

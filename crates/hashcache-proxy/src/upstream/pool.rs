@@ -1,12 +1,12 @@
-//! Connections to origins: one that hyper drives, and those that lie idle.
+//! Connections to origins: one that hyper drives, and the pool of idle ones.
 //!
-//! `Upstream` takes a line from the pool or makes one, sends one request on it at a time, and
-//! `ResponseBody` puts it back when the response has come whole. All of one core.
+//! `Upstream` takes a connection from the pool or opens one, sends one request at a time on it, and
+//! `ResponseBody` puts it back when the response is complete. All on one core.
 //!
-//! Invariant: a line in the pool has nothing under way and was open when last looked at; a line
-//! that is dropped closes its connection, whatever hyper still wants to do with it.
-//! Cost: an idle line keeps its socket and what `meter` has set aside for it, 32 KiB or, after much
-//! content, up to 200 KiB; at most `IDLE_MAX` and `IDLE_WIDE_MAX` of them.
+//! Invariants: a connection in the pool has no request in progress and was open when last checked.
+//! Dropping a connection closes it, whatever hyper is doing with it.
+//! Cost: an idle connection keeps its socket and the memory reserved by `meter`, 32 KiB or, after
+//! much content, up to 200 KiB; at most `IDLE_MAX` and `IDLE_WIDE_MAX` of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,23 +28,24 @@ use super::request_body::RequestBody;
 use super::transport::Transport;
 use crate::failure::Failure;
 
-/// One connection, driven by a task of its own on this core, or a share of one in HTTP/2.
+/// One HTTP/1.1 connection, driven by a task of its own on this core, or one stream of an HTTP/2
+/// connection.
 pub(super) struct UpstreamConn {
     pub(super) sender: RequestSender,
-    /// Of a share: what came for its request alone.
+    /// For a stream: only the bytes of its own request.
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
     task: Option<AbortHandle>,
 }
 
-/// Where requests go in.
+/// hyper's handle for sending requests.
 pub(super) enum RequestSender {
     Http1(SendRequest<RequestBody>),
     Http2(Http2Stream),
 }
 
 impl UpstreamConn {
-    /// Makes a line of a connected socket.
+    /// Makes an HTTP/1.1 connection from a connected socket.
     pub(super) async fn new(
         http: &Builder,
         stream: Transport,
@@ -58,7 +59,7 @@ impl UpstreamConn {
             .await
             .map_err(|_| Failure::Internal("handshake without bytes"))?;
         let task = spawn_local(async move {
-            // Its errors reach the request or the body they belong to; an idle line just ends.
+            // Errors are reported to the request or body concerned; an idle connection just ends.
             let _ = connection.with_upgrades().await;
         });
         Ok(Self {
@@ -69,7 +70,7 @@ impl UpstreamConn {
         })
     }
 
-    /// A line for one request in HTTP/2.
+    /// One HTTP/2 stream, for one request.
     pub(super) fn on(stream: Http2Stream) -> Self {
         let peer = stream.peer();
         Self {
@@ -80,7 +81,7 @@ impl UpstreamConn {
         }
     }
 
-    /// The share of a connection this is.
+    /// The HTTP/2 stream, if it is one.
     pub(super) fn stream(&self) -> Option<&Http2Stream> {
         match &self.sender {
             RequestSender::Http1(_) => None,
@@ -88,14 +89,14 @@ impl UpstreamConn {
         }
     }
 
-    /// When bytes were last sent.
+    /// The last time at which bytes were sent.
     pub(super) fn last_sent(&self) -> Instant {
         let own = self.meter.last_sent();
         self.stream()
             .map_or(own, |stream| stream.last_sent().max(own))
     }
 
-    /// Counts content in HTTP/2, where the bytes below are of many requests.
+    /// Counts content in HTTP/2, where the bytes below belong to many requests.
     pub(super) fn note_content(&self, bytes: usize) {
         if self.stream().is_some() {
             self.meter.note_received(bytes);
@@ -109,7 +110,7 @@ impl UpstreamConn {
         }
     }
 
-    /// Leaves the connection to the upgrade that goes on with it.
+    /// Hands the connection over to its upgrade.
     pub(super) fn detach(mut self) {
         self.task = None;
     }
@@ -117,8 +118,8 @@ impl UpstreamConn {
 
 impl Drop for UpstreamConn {
     fn drop(&mut self) {
-        // Without this, a request whose content was never asked for would keep hyper waiting for it
-        // until the origin closes.
+        // If the content of a request was never polled, hyper would wait for it until the origin
+        // closes.
         if let Some(task) = self.task.take() {
             task.abort();
         }
@@ -133,7 +134,7 @@ impl fmt::Debug for UpstreamConn {
     }
 }
 
-/// The idle lines of one core.
+/// The idle connections of one core.
 #[derive(Debug)]
 pub(super) struct Pool {
     idle: RefCell<HashMap<Endpoint, Vec<IdleConn>>>,
@@ -150,7 +151,7 @@ struct IdleConn {
 }
 
 impl Pool {
-    /// Lines may lie idle so long, and are counted in `permits` meanwhile.
+    /// Connections may be idle for `idle_time`; they are counted in `permits`.
     pub(super) fn new(idle_time: Duration, permits: Permits) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
@@ -160,8 +161,8 @@ impl Pool {
         })
     }
 
-    /// The line to `to` used last, if one lay idle no longer than `max_idle`. The one used last is
-    /// the least likely to be closed by the other end just now.
+    /// The most recently used connection to `to`, if it was idle for less than `max_idle`. The most
+    /// recent one is the least likely to be closed by the origin at this moment.
     pub(super) fn take(&self, to: &Endpoint, max_idle: Duration) -> Option<UpstreamConn> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
@@ -174,16 +175,16 @@ impl Pool {
         last.map(|idle| idle.conn)
     }
 
-    /// Puts a line back whose last exchange is complete.
+    /// Puts a connection back whose last exchange is complete.
     pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
         let RequestSender::Http1(sender) = &conn.sender else {
-            // Its connection is shared, and kept elsewhere.
+            // Its connection is shared, and kept by `http2`.
             return;
         };
         if sender.is_ready() {
             self.keep(to, conn);
         } else if !sender.is_closed() {
-            // hyper has yet to see that both sides are done, or to write out the end of the
+            // hyper may still have to notice that both sides are done, or to write the end of the
             // request.
             let pool = Rc::downgrade(self);
             spawn_local(async move {
@@ -223,7 +224,7 @@ impl Pool {
         idle.values().flatten().map(|idle| idle.since).min()
     }
 
-    /// Lines lying idle.
+    /// Number of idle connections.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.idle.borrow().values().map(Vec::len).sum()
@@ -237,7 +238,7 @@ impl IdleConn {
 }
 
 fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
-    // Lines are pushed and popped at the end: the first of each list is its oldest.
+    // Connections are pushed and popped at the end, so the first of each list is its oldest.
     let oldest = idle
         .iter()
         .filter_map(|(to, conns)| conns.first().map(|first| (first.since, to.clone())))
@@ -251,7 +252,7 @@ fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
     }
 }
 
-/// Closes lines that lay idle too long; ends when none is left, or with the pool.
+/// Closes connections that were idle too long; ends when none is left, or with the pool.
 async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
     while let Some(oldest) = pool.upgrade().and_then(|pool| pool.oldest()) {
         sleep_until(oldest + idle_time).await;
@@ -267,10 +268,10 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
     }
 }
 
-/// Idle lines kept by one core.
+/// Maximum number of idle connections per core.
 const IDLE_MAX: usize = 256;
-/// Of these, such whose buffers have grown with much content; for that much, a new connection costs
-/// next to nothing.
+/// Of these, the maximum number with grown buffers. For as much content as that, a new connection
+/// costs almost nothing.
 const IDLE_WIDE_MAX: usize = 8;
-/// How long a line may take to become idle after its response.
+/// How long a connection may take to become idle after its response.
 const SETTLE: Duration = Duration::from_secs(1);

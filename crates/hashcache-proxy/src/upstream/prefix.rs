@@ -19,26 +19,26 @@ pub struct Prefix {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
-    /// The part before the slash is no address.
+    /// The part before the slash is not an address.
     #[error("not an IP address (expected 192.0.2.1, 10.0.0.0/8 or fd00::/8)")]
     Address,
-    /// The part after the slash is no number, or too large for the kind of address.
+    /// The part after the slash is not a number, or too large for the address family.
     #[error("prefix length must be a number from 0 to {max}")]
     Length {
-        /// The largest length for this kind of address.
+        /// The largest length for this address family.
         max: u8,
     },
-    /// There are bits set behind the prefix; most likely a slip.
+    /// Address bits are set after the prefix, most likely by mistake.
     #[error("address bits are set after the prefix; did you mean {meant}?")]
     HostBits {
-        /// The network the address lies in.
+        /// The network in which the address lies.
         meant: Prefix,
     },
 }
 
 impl Prefix {
-    /// The network of `bits` leading bits in which `address` lies; more bits than the address has
-    /// mean the address alone.
+    /// The network of `address` with `bits` leading bits; more bits than the address has mean the
+    /// address alone.
     pub fn new(address: IpAddr, bits: u8) -> Self {
         match address {
             IpAddr::V4(v4) => {
@@ -48,8 +48,8 @@ impl Prefix {
                     bits,
                 }
             }
-            // An IPv4-mapped network means the IPv4 network: verdicts are passed on unwrapped
-            // addresses, and a rule that can never match would be a trap.
+            // Access rules compare unwrapped addresses, so an IPv4-mapped network would never
+            // match; take it as the IPv4 network.
             IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
                 Some(v4) if bits >= 96 => Self::new(v4.into(), bits - 96),
                 _ => {
@@ -115,7 +115,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// The bits of an IPv4 address that a network of `bits` leading bits looks at.
+/// The mask of `bits` leading bits of an IPv4 address.
 pub(super) fn mask_v4(bits: u8) -> u32 {
     u32::MAX
         .checked_shl(32 - u32::from(bits.min(32)))

@@ -1,10 +1,10 @@
 //! The content of a request on its way to an origin.
 //!
 //! Made by `request` and `fetch`, polled by hyper's client. It can be held back until the origin
-//! says `100 Continue`, and it tells `Upstream` whether a silence is the client's fault or the
-//! origin's.
+//! sends `100 Continue`, and it shows `Upstream` whether the client or the origin is silent.
 //!
-//! Invariant: while held, the client's content is not polled, so the client is not told to send it.
+//! Invariant: while held, the client's content is not polled, so the client is not asked to send
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error as StdError;
@@ -18,7 +18,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::framing::filter_trailers;
 
-/// What went wrong with content that a client sends.
+/// The error of a client's content.
 pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;
 
 /// The content of a request.
@@ -32,14 +32,14 @@ enum RequestContent {
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = ContentError>>>),
 }
 
-/// What `Upstream` keeps of a body that hyper owns.
+/// The state that `Upstream` shares with a body owned by hyper.
 #[derive(Debug, Default)]
 pub(super) struct BodyProgress {
     held: Cell<bool>,
     waker: RefCell<Option<Waker>>,
-    /// The client was asked for more and has nothing yet.
+    /// hyper polled for more and the client has sent nothing yet.
     starved: Cell<bool>,
-    /// The last frame has gone to hyper.
+    /// hyper has the last frame.
     ended: Cell<bool>,
 }
 
@@ -56,7 +56,7 @@ impl RequestBody {
         }
     }
 
-    /// Content that comes as it is polled, such as a client's; its trailers are filtered.
+    /// Content that arrives while it is polled, such as a client's; its trailers are filtered.
     pub(crate) fn streamed<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + 'static,
@@ -72,7 +72,7 @@ impl RequestBody {
         }
     }
 
-    /// Whether there is none, so that the request may be sent again.
+    /// Whether there is no content, so that the request may be sent again.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.content, RequestContent::Empty)
     }
@@ -83,13 +83,13 @@ impl RequestBody {
 }
 
 impl BodyProgress {
-    /// Holds the content back: before the request is sent until a 100 comes, and for good once the
-    /// origin has answered with an error.
+    /// Holds the content back: before the request is sent until a 100 arrives, and for good after
+    /// an error response.
     pub(super) fn hold(&self) {
         self.held.set(true);
     }
 
-    /// Lets held content go.
+    /// Releases held content.
     pub(super) fn let_go(&self) {
         self.held.set(false);
         if let Some(waker) = self.waker.take() {
@@ -101,12 +101,12 @@ impl BodyProgress {
         self.held.get()
     }
 
-    /// Whether all of the content has been taken.
+    /// Whether hyper has taken all of the content.
     pub(super) fn is_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// Whether the origin could take more than the client gives.
+    /// Whether hyper waits for the client's content.
     pub(super) fn is_starved(&self) -> bool {
         self.starved.get()
     }

@@ -1,10 +1,10 @@
-//! The content of a response as it comes from an origin.
+//! The content of a response from an origin.
 //!
-//! Part of an `UpstreamExchange`; read by `fetch` or straight by a client's connection. Holds the
-//! connection and its place until the last byte, then gives both back.
+//! A part of an `UpstreamExchange`; read by `fetch` or by a client's connection. It holds the
+//! connection and its permit until the last byte, then returns both.
 //!
-//! Invariant: content that did not come whole ends with a `Failure`, never with a clean end; a
-//! clean end of content delimited by the close of the connection means a clean FIN.
+//! Invariant: incomplete content ends with a `Failure`, never with a clean end. If the content is
+//! delimited by the end of the connection, a clean end means a clean FIN.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -31,26 +31,26 @@ pub(crate) struct ResponseBody {
     framing: Framing,
     busy: Option<BusyConn>,
     between_bytes_time: Duration,
-    /// Runs while the origin is waited for; kept from one wait to the next.
+    /// Runs while waiting for the origin; kept from one wait to the next.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
-    /// Bytes received for this response, counted when the lease ended.
+    /// Bytes received for this response, set when the connection was returned.
     received: u64,
     failure: Option<Failure>,
 }
 
-/// A connection while it is busy.
+/// A busy connection.
 #[derive(Debug)]
 pub(super) struct BusyConn {
     pub(super) conn: UpstreamConn,
     pub(super) to: Endpoint,
     pub(super) pool: Rc<Pool>,
     pub(super) permit: Permit,
-    /// What the connection had received before this exchange.
+    /// Bytes that the connection had received before this exchange.
     pub(super) received_before: u64,
-    /// How far the content of the request has gone out.
+    /// How much of the request's content was sent.
     pub(super) progress: Rc<BodyProgress>,
-    /// Whether the bytes after this response can be trusted to begin the next.
+    /// Whether the bytes after this response certainly begin the next one.
     pub(super) trusted: bool,
 }
 
@@ -83,7 +83,7 @@ impl ResponseBody {
         body
     }
 
-    /// What comes with a head after which the connection is no longer HTTP.
+    /// The body of a head after which the connection is no longer HTTP.
     pub(super) fn none(incoming: Incoming) -> Self {
         Self {
             incoming,
@@ -97,29 +97,29 @@ impl ResponseBody {
         }
     }
 
-    /// How the end of this content is told.
+    /// How the end of this content is marked.
     #[cfg(test)]
     pub(crate) fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// Bytes received from the origin for this response so far, head included.
+    /// Bytes received from the origin for this response so far, including the head.
     pub(crate) fn origin_bytes(&self) -> u64 {
         self.busy.as_ref().map_or(self.received, BusyConn::received)
     }
 
-    /// Whether all of it has come. For content delimited by the close of the connection this means
-    /// that the origin closed it cleanly.
+    /// Whether the content is complete. If it is delimited by the end of the connection, the origin
+    /// has closed it cleanly.
     pub(crate) fn is_complete(&self) -> bool {
         self.busy.is_none() && self.failure.is_none()
     }
 
-    /// The next frame; `None` after the last one of content that came whole.
+    /// The next frame; `None` after the last frame of complete content.
     pub(crate) async fn frame(&mut self) -> Option<Result<Frame<Bytes>, Failure>> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await
     }
 
-    /// The content has come whole: the place is free, the connection may serve the next request.
+    /// The content is complete: returns the permit, and the connection may serve the next request.
     fn complete(&mut self) {
         self.timer = None;
         let Some(busy) = self.busy.take() else {
@@ -127,8 +127,8 @@ impl ResponseBody {
         };
         self.received = busy.received();
         drop(busy.permit);
-        // An origin that answers early does not want the rest of the request, and content that was
-        // held for a 100 must not follow a final answer: such a connection is closed.
+        // If the origin answered early, it does not want the rest of the request, and content that
+        // was held for a 100 must not follow a final response: such a connection is closed.
         if busy.trusted && busy.progress.is_ended() {
             busy.pool.put(busy.to, busy.conn);
         }
@@ -146,8 +146,7 @@ impl ResponseBody {
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let limit = self.between_bytes_time;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
-        // The clock runs only while we wait: a reader that comes back late is not the origin's
-        // fault.
+        // The timer runs only while we wait: a slow reader is not the origin's fault.
         if !std::mem::replace(&mut self.waiting, true) {
             timer.as_mut().reset(Instant::now() + limit);
         }
@@ -165,7 +164,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = self.get_mut();
         if this.busy.is_none() {
-            // Asked again after its end; a failure stays one.
+            // Polled again after its end; a failure is returned again.
             return Poll::Ready(this.failure.clone().map(Err));
         }
         match Pin::new(&mut this.incoming).poll_frame(cx) {
@@ -204,7 +203,7 @@ impl Body for ResponseBody {
     }
 }
 
-/// Tells bytes that are no chunk from bytes that did not come.
+/// Distinguishes invalid chunks from missing bytes.
 fn broken(error: &hyper::Error) -> Failure {
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {

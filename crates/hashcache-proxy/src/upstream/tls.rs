@@ -1,14 +1,14 @@
-//! TLS to origins: whom we believe, and what is said when we do not.
+//! TLS to origins: trusted authorities, and failures.
 //!
-//! `Upstream` hands every socket to an `https` origin to [`Trust::handshake`]. Certificates are
-//! judged by the roots of the platform and those the operator added ([`verifier`]), at the time of
-//! our own clock: a board without a battery starts in 1970, and would refuse every site there is.
-//! In turn the clock is told whose certificate was good, and whose was good at another time.
+//! `Upstream` passes every socket to an `https` origin to [`Trust::handshake`]. Certificates are
+//! checked against the roots of the platform and those of the operator ([`verifier`]), at the time
+//! of our own clock: a board without a battery starts in 1970 and would refuse every site. In turn
+//! the clock learns from each certificate whether it was valid now or at another time.
 //!
-//! Invariant: no byte of a request leaves before the origin's certificate was found good for the
-//! name in the URL. The end of a stream without close_notify is an error of the reader, so content
-//! that ends with the connection is whole only if the origin said so. Cost: one handshake, or a
-//! shorter one when the origin is known from before (256 of them are remembered, for all cores).
+//! Invariants: no byte of a request is sent before the origin's certificate was verified for the
+//! name in the URL. The end of a stream without close_notify is a read error, so content delimited
+//! by the end of the connection is complete only if the origin said so. Cost: one handshake, or a
+//! resumed one for a known origin (256 are remembered, for all cores).
 
 mod verifier;
 
@@ -40,16 +40,16 @@ use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::tls::{OurTime, certificate, provider};
 
-/// Certificates of authorities that could not be read.
+/// Certificates of authorities could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthoritiesError {
-    /// The file could not be read, or holds what is no PEM.
+    /// The file could not be read or is not PEM.
     #[error("cannot read certificates from {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
     /// There is no certificate in the file.
@@ -58,35 +58,35 @@ pub enum AuthoritiesError {
         /// The file.
         path: PathBuf,
     },
-    /// A certificate cannot stand for an authority.
+    /// A certificate is not one of an authority.
     #[error("{} contains a certificate that is not a CA certificate", path.display())]
     Certificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: TlsError,
     },
 }
 
-/// Whom we believe; one for all cores, made anew by a reload.
+/// The trusted authorities; one for all cores, made anew by a reload.
 #[derive(Clone)]
 pub(crate) struct Trust {
-    /// Offers HTTP/2 as well.
+    /// The configuration that offers HTTP/2 too.
     both: Arc<ClientConfig>,
     http_1: Arc<ClientConfig>,
     clock: Arc<Clock>,
 }
 
-/// Why a host is not one to answer for.
+/// Why a host must not be intercepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unverified {
-    /// Its certificate is not good, or it is not to be reached.
+    /// Its certificate is invalid, or it cannot be reached.
     Failed(Failure),
-    /// It asks clients for certificates, which we cannot show for them.
+    /// It asks for client certificates, which the proxy cannot present.
     WantsCertificate,
 }
 
-/// Which versions are offered in ALPN.
+/// The HTTP versions offered in ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AlpnOffer {
     /// HTTP/2, or else HTTP/1.1.
@@ -116,7 +116,7 @@ impl Trust {
             .with_safe_default_protocol_versions()
             .expect("the provider has suites of both versions");
         let verifier = Verifier::new(roots, Arc::clone(&clock), &provider());
-        // "Dangerous" as any verifier is that is not rustls's own; ours asks the same functions.
+        // rustls calls every other verifier "dangerous"; ours calls the same functions.
         let mut config = config
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
@@ -132,12 +132,12 @@ impl Trust {
         }
     }
 
-    /// The time by which certificates are judged, seconds since 1970.
+    /// The time at which certificates are checked, seconds since 1970.
     pub(super) fn now(&self) -> hashcache_http::UnixTime {
         hashcache_http::UnixTime(self.clock.now().seconds())
     }
 
-    /// Makes a stream to `host` of a connected socket, within `limit`.
+    /// Does the handshake with `host` on a connected socket, within `limit`.
     pub(super) async fn handshake(
         &self,
         host: &Host,
@@ -162,10 +162,11 @@ impl Trust {
         }
     }
 
-    /// Tells the clock what a handshake says about the time.
+    /// Reports the validity of the certificate to the clock.
     fn bear_witness(&self, host: &Host, peer: IpAddr, shaken: &io::Result<TlsStream<TcpStream>>) {
         match shaken {
-            // A short handshake shows no certificate: it is the one of the handshake before.
+            // A resumed handshake shows no certificate: the certificate is that of the earlier
+            // handshake.
             Ok(stream) => {
                 let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
                 if let Some(validity) = chain.first().and_then(|it| verifier::validity(it)) {
@@ -182,8 +183,8 @@ impl Trust {
 }
 
 impl Trust {
-    /// Shakes hands with `host` on a socket that is used for nothing else; when its certificate
-    /// ends. Nothing is taken from an earlier handshake: it shows its certificate.
+    /// Does a handshake with `host` on a socket that is used for nothing else, and returns the end
+    /// of its certificate. Nothing is resumed, so the host shows its certificate.
     pub(super) async fn verify(
         &self,
         host: &Host,
@@ -197,7 +198,7 @@ impl Trust {
         let name = server_name(host).map_err(Unverified::Failed)?;
         let connector = TlsConnector::from(Arc::new(config));
         let shaken = tokio::time::timeout(limit, connector.connect(name, socket)).await;
-        // Some hosts break off when they get none, and that is not what is wrong.
+        // Some hosts end the handshake without a client certificate; report that as the reason.
         if wanted.0.load(Relaxed) {
             return Err(Unverified::WantsCertificate);
         }
@@ -205,13 +206,13 @@ impl Trust {
         let mut stream = shaken.map_err(|error| Unverified::Failed(failure_of(&error)))?;
         let damaged = Failure::TlsCertificate("damaged");
         let not_after = not_after(&stream).ok_or(Unverified::Failed(damaged));
-        // Fits into the socket's buffer, so it waits for nobody.
+        // Fits into the socket's buffer, so it does not block.
         let _ = tokio::time::timeout(limit, stream.shutdown()).await;
         not_after
     }
 }
 
-/// When the certificate ends that was shown in this handshake; none if none was.
+/// The end of the certificate shown in this handshake; `None` if none was shown.
 pub(super) fn not_after(stream: &TlsStream<TcpStream>) -> Option<hashcache_http::UnixTime> {
     let connection = stream.get_ref().1;
     if connection.handshake_kind() == Some(HandshakeKind::Resumed) {
@@ -223,7 +224,7 @@ pub(super) fn not_after(stream: &TlsStream<TcpStream>) -> Option<hashcache_http:
     Some(hashcache_http::UnixTime(since.as_secs()))
 }
 
-/// Has no certificate, and notes that one was asked for.
+/// Has no client certificate, and notes that one was requested.
 #[derive(Debug, Default)]
 struct CertificateRequested(AtomicBool);
 
@@ -238,7 +239,7 @@ impl ResolvesClientCert for CertificateRequested {
     }
 }
 
-/// Takes the authorities in the file at `path` into `roots`.
+/// Adds the authorities in the file at `path` to `roots`.
 fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
     roots.roots.extend(read_authorities(path)?.roots);
     Ok(())
@@ -264,8 +265,8 @@ pub(crate) fn read_authorities(path: &Path) -> Result<RootCertStore, Authorities
     Ok(roots)
 }
 
-/// The name as it is asked for and looked for in the certificate: DNS knows a dot at the end,
-/// certificates do not (RFC 6066, section 3).
+/// The name for SNI and for the certificate: DNS allows a final dot, certificates do not (RFC 6066,
+/// section 3).
 fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
     match host {
         Host::Name(name) => {
@@ -278,7 +279,7 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
     }
 }
 
-/// What a handshake that failed is told as.
+/// The failure for a handshake error.
 fn failure_of(error: &io::Error) -> Failure {
     let cause = error
         .get_ref()
@@ -313,7 +314,8 @@ fn why_refused(why: &CertificateError) -> &'static str {
         Why::BadEncoding => "damaged",
         Why::BadSignature => "wrongly signed",
         Why::UnhandledCriticalExtension => "marked with an unknown critical extension",
-        // What `openssl req -x509` makes, unless told otherwise; there is no variant for it.
+        // The result of `openssl req -x509` with default options; the error has no variant of its
+        // own.
         Why::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             "that of a CA, not of a site"
         }
@@ -327,7 +329,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// What is said of certificates that are good at another time only.
+/// The reason for certificates that are valid at another time only.
 const EXPIRED: &str = "expired";
 const NOT_YET: &str = "not valid yet";
 

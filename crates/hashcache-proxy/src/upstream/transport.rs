@@ -1,4 +1,4 @@
-//! What leads to an origin: a socket, or TLS on a socket.
+//! The transport to an origin: a socket, or TLS on a socket.
 //!
 //! Made by `Upstream` when it connects; read and written through `meter`.
 
@@ -10,11 +10,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// What leads to an origin.
+/// The transport to an origin.
 pub(super) enum Transport {
-    /// In the clear.
+    /// Plain TCP.
     Plain(TcpStream),
-    /// Through TLS. Its closing without close_notify is an error of the reader.
+    /// TLS. A close without close_notify is a read error.
     Tls(Box<TlsStream<TcpStream>>),
 }
 

@@ -1,16 +1,16 @@
-//! Origins that could not be reached: for a while nobody waits for them again.
+//! Recently unreachable origins: negative caching of connection failures.
 //!
-//! `connect` asks before it connects and tells what came of it. With the line down, every answer
-//! that has to be validated would else wait out the time for connecting first, each client anew
-//! (Harvest calls it negative caching). Who is asked for after that while is tried by one client;
-//! the others are still told at once, until he has heard or gone.
+//! `connect` asks before it connects and reports the result. Without this, while the line is down,
+//! every validation would wait for the connect timeout, for each client again (Harvest calls it
+//! negative caching). When an entry expires, one client tries again; the others still fail at once
+//! until that client has a result or has left.
 //!
-//! Invariants: only silence and missing routes are remembered, and only if somebody waited for
-//! that: a refused connection is told within a round trip, by somebody who may listen in a moment;
-//! what is denied is a matter of rules. A verdict grows longer only when the one who tried again
-//! failed: of many who fail at the same time each has met the same.
-//! Cost: one short lock a connection. At most [`ORIGINS`] are kept. All of them are scanned when a
-//! new one finds no room; that happens only after a connection attempt has taken a second.
+//! Invariants: only timeouts and missing routes are remembered, and only after a wait: a refused
+//! connection is reported within a round trip, by a host that may listen again in a moment, and
+//! denied destinations are a matter of access rules. An entry's lifetime grows only when the one
+//! retry has failed, because many clients that fail at the same time have seen one outage.
+//! Cost: one short lock per connection. At most [`ORIGINS`] entries. A new entry in a full table
+//! scans all of them, but only after a connection attempt of a second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,38 +23,38 @@ use super::address::Purpose;
 use super::endpoint::Endpoint;
 use crate::failure::Failure;
 
-/// What could not be reached lately; one for the process.
+/// Recently unreachable origins; one for the process.
 #[derive(Clone, Debug)]
 pub(crate) struct UnreachableCache {
     table: Arc<Mutex<HashMap<OriginKey, UnreachableEntry>>>,
-    /// How long a first verdict holds; nothing is remembered if this is zero.
+    /// Lifetime of a first entry; nothing is remembered if it is zero.
     first: Duration,
 }
 
-/// Who was asked for, and by whose choice: that decides which of its addresses are tried.
+/// The authority and the party that chose it, which decides about the addresses that are tried.
 type OriginKey = (Authority, Purpose);
 
 #[derive(Clone, Debug)]
 struct UnreachableEntry {
     failure: Failure,
     until: Instant,
-    /// How long it held; the next one holds twice as long.
+    /// The lifetime of the entry; the next one is twice as long.
     lifetime: Duration,
 }
 
-/// Leave to try an origin. Dropped before its end, it was none.
+/// Permission to try an origin. Dropped before `end`, the attempt does not count.
 #[must_use]
 pub(super) struct TryPermit {
     unreachable: UnreachableCache,
     origin: OriginKey,
     begun: Instant,
-    /// There is a verdict, which stands for all others meanwhile.
+    /// There is an entry, which applies to all other requests meanwhile.
     again: bool,
     ended: bool,
 }
 
 impl UnreachableCache {
-    /// An empty table, whose first verdict on an origin holds for `first`.
+    /// An empty table; first entries have the lifetime `first`.
     pub(crate) fn new(first: Duration) -> Self {
         Self {
             table: Arc::default(),
@@ -62,11 +62,10 @@ impl UnreachableCache {
         }
     }
 
-    /// Whether `to` may be tried. Whoever is told so after a verdict has `time` to do it; until
-    /// then the verdict stands for all others.
+    /// Whether `to` may be tried. After an expired entry, one caller has `time` to try again; the
+    /// entry applies to all others until then.
     ///
-    /// # Errors
-    /// What was met the last time.
+    /// # Errors The failure of the last attempt.
     pub(super) fn may_try(&self, to: &Endpoint, time: Duration) -> Result<TryPermit, Failure> {
         let origin = (to.authority.clone(), to.purpose);
         let now = Instant::now();
@@ -88,13 +87,13 @@ impl UnreachableCache {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<OriginKey, UnreachableEntry>> {
-        // A panic under the lock would leave at worst one odd verdict, which expires.
+        // A panic under the lock would leave at worst one odd entry, which expires.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TryPermit {
-    /// What came of it.
+    /// Reports the result of the attempt.
     pub(super) fn end<T>(mut self, outcome: &Result<T, Failure>) {
         self.ended = true;
         let mut table = self.unreachable.table();
@@ -136,7 +135,7 @@ impl TryPermit {
 
 impl Drop for TryPermit {
     fn drop(&mut self) {
-        // Whoever tried has gone before he heard: the next one may.
+        // The client that tried has left before the result, so the next one may try.
         if self.again
             && !self.ended
             && let Some(entry) = self.unreachable.table().get_mut(&self.origin)
@@ -146,11 +145,11 @@ impl Drop for TryPermit {
     }
 }
 
-/// However often an origin is tried in vain, it is tried again after so long.
+/// Maximum lifetime of an entry.
 const LIFETIME_MAX: Duration = Duration::from_mins(5);
-/// What fails sooner is told as soon the next time.
+/// A failure that takes less time than this is not remembered.
 const WAITED_MIN: Duration = Duration::from_secs(1);
-/// Origins remembered at once; beyond that those go whose verdicts end first.
+/// Maximum number of entries; when the table is full, those that expire first are dropped.
 const ORIGINS: usize = 1024;
 
 #[cfg(test)]
@@ -174,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What is said to somebody who would try, and does not.
+    /// The failure for a request that is not allowed to try.
     fn told(unreachable: &UnreachableCache, to: &Endpoint) -> Result<(), Failure> {
         unreachable.may_try(to, TRY).map(drop)
     }
@@ -205,7 +204,7 @@ mod tests {
             assert_eq!(told(&unreachable, &other), Ok(()));
             advance(TRY / 2).await;
         }
-        // One tries; if nothing is heard of that, another may.
+        // One request tries; if there is no result, another may.
         let slow = unreachable.may_try(&to, TRY).unwrap();
         assert_eq!(told(&unreachable, &to), refusal);
         advance(TRY).await;
@@ -241,7 +240,7 @@ mod tests {
         assert_eq!(told(&unreachable, &to), Err(Failure::Unreachable));
         drop(gone);
         fails(&unreachable, &to).await;
-        // And that it failed again counts.
+        // A repeated failure counts.
         advance(FIRST).await;
         assert_eq!(told(&unreachable, &to), Err(Failure::Unreachable));
     }
@@ -278,7 +277,7 @@ mod tests {
         let refusal = Err(Failure::Unreachable);
         assert_eq!(told(&unreachable, &origin(10)), refusal);
         assert_eq!(told(&unreachable, &origin(ORIGINS + 9)), refusal);
-        // Those whose time is over go first of all.
+        // Expired entries are dropped first.
         advance(FIRST).await;
         fails(&unreachable, &origin(ORIGINS + 10)).await;
         assert_eq!(unreachable.table().len(), 1);

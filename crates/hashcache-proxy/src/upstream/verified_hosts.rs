@@ -1,12 +1,12 @@
-//! Hosts whose certificates we have found good within the last week: they are intercepted without
-//! being asked, so that what is stored is there when the line is down.
+//! Hosts whose certificates were verified within the last week. Their connections are intercepted
+//! without a new verification, so that stored responses are available while the line is down.
 //!
-//! Asked by `connect/intercepted`, told by `upstream` of every handshake; kept in a small file,
-//! which `server` has written every few seconds if anything is new.
+//! Asked by `connect/intercepted`; `upstream` reports every handshake. Kept in a small file, which
+//! `server` writes every few seconds if there is anything new.
 //!
-//! Invariant: at most [`HOSTS`]; the file is replaced as a whole or not at all, and one that is not
-//! as it was written is as none. A host in it is still verified each time we connect to it.
-//! Cost: one lock and one hash.
+//! Invariants: at most [`HOSTS`] entries. The file is replaced as a whole or not at all, and a
+//! damaged file counts as empty. A host in it is still verified on every connection to it. Cost:
+//! one lock and one hash.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,11 +21,11 @@ use tracing::warn;
 
 use crate::state_file::{Link, open_regular, replace};
 
-/// Hosts that were verified; one table for all cores.
+/// Verified hosts; one table for all cores.
 #[derive(Debug, Default)]
 pub(crate) struct VerifiedHosts {
     rows: Mutex<HostRows>,
-    /// Whether the file is not as the table.
+    /// Whether the file differs from the table.
     is_changed: AtomicBool,
     path: Option<PathBuf>,
 }
@@ -35,12 +35,12 @@ type HostRows = HashMap<Authority, VerifiedHost>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct VerifiedHost {
     at: UnixTime,
-    /// When the certificate ends.
+    /// The end of the certificate.
     not_after: UnixTime,
 }
 
 impl VerifiedHosts {
-    /// What is kept in the file at `path`; from then on it is kept there.
+    /// Loads the file at `path`, and keeps the table there from then on.
     pub(crate) fn load(path: Option<PathBuf>) -> Self {
         let rows = path.as_deref().map(read).unwrap_or_default();
         Self {
@@ -50,15 +50,15 @@ impl VerifiedHosts {
         }
     }
 
-    /// When the certificate of `authority` ends, if it was verified lately and has not ended yet.
+    /// The end of the certificate of `authority`, if it was verified recently and is still valid.
     pub(crate) fn not_after(&self, authority: &Authority, now: UnixTime) -> Option<UnixTime> {
         let row = *self.rows().get(authority)?;
-        // What was verified in the future was so by a clock that was wrong.
+        // A verification in the future was done with a wrong clock.
         let is_recent = row.at <= now && now.0 - row.at.0 < LIFE.as_secs();
         (is_recent && now < row.not_after).then_some(row.not_after)
     }
 
-    /// The certificate of `authority` was found good just now.
+    /// Notes that the certificate of `authority` was verified now.
     pub(crate) fn note(&self, authority: &Authority, not_after: UnixTime, now: UnixTime) {
         let mut rows = self.rows();
         if rows.len() >= HOSTS && !rows.contains_key(authority) {
@@ -71,8 +71,8 @@ impl VerifiedHosts {
         self.is_changed.store(true, Relaxed);
     }
 
-    /// The same if it is one of those we intercept, that is, if it was noted before; once an hour,
-    /// for the file's sake.
+    /// The same for an intercepted host, that is, for one with an entry; at most once an hour, to
+    /// limit writes of the file.
     pub(crate) fn renew(
         &self,
         authority: &Authority,
@@ -94,19 +94,19 @@ impl VerifiedHosts {
         }
     }
 
-    /// `authority` is to be verified again before it is answered for.
+    /// `authority` must be verified again before it is intercepted.
     pub(crate) fn forget(&self, authority: &Authority) {
         if self.rows().remove(authority).is_some() {
             self.is_changed.store(true, Relaxed);
         }
     }
 
-    /// How many are known.
+    /// Number of hosts.
     pub(crate) fn len(&self) -> usize {
         self.rows().len()
     }
 
-    /// Writes the file, if there is anything new.
+    /// Writes the file if there is anything new.
     pub(crate) fn persist(&self) -> io::Result<()> {
         let Some(path) = self.path.as_deref() else {
             return Ok(());
@@ -134,7 +134,7 @@ impl VerifiedHosts {
                 Ok(Err(error)) => Some(error),
                 Err(error) => Some(io::Error::other(error)),
             };
-            // Once per spell of failure: a disk that is full stays full for a while.
+            // Once per series of failures: a full disk stays full for a while.
             if let (Some(error), false) = (&error, is_failing) {
                 warn!(%error, "verified hosts not saved");
             }
@@ -147,7 +147,7 @@ impl VerifiedHosts {
     }
 }
 
-/// The rows in the file at `path`; none if there is no such file.
+/// The entries in the file at `path`; none if there is no such file.
 fn read(path: &Path) -> HostRows {
     let mut text = String::new();
     let read = open_regular(path, Link::Refused);
@@ -165,7 +165,7 @@ fn read(path: &Path) -> HostRows {
     }
 }
 
-/// A head, a line a host with the seconds of both times, and the number of hosts.
+/// A head line, one line per host with both times in seconds, and the number of hosts.
 fn text(rows: &HostRows) -> String {
     let mut text = format!("{HEAD}\n");
     for (authority, row) in rows {
@@ -198,9 +198,9 @@ fn row(line: &str) -> Option<(Authority, VerifiedHost)> {
     words.next().is_none().then_some((authority, row))
 }
 
-/// For how long a host need not be asked.
+/// How long a verification is valid.
 const LIFE: Duration = Duration::from_hours(7 * 24);
-/// Hosts in all; a line has 300 bytes at the most.
+/// Maximum number of hosts; a line has at most 300 bytes.
 const HOSTS: usize = 2048;
 const FILE_BYTES: u64 = 1 << 20;
 const RENEWAL_SECONDS: u64 = 3600;

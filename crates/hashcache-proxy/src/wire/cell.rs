@@ -1,8 +1,8 @@
-//! What the two sides of hyper must know of each other: `stream` below it, the service above it.
+//! State shared by the two sides of hyper: `stream` below it and the service above it.
 //!
-//! One `Cell` a connection, shared by reference count within the connection's task; nothing in it
-//! crosses a thread. The service takes heads from it and asks it for what hyper cannot do; `stream`
-//! and `serve` keep the state of the exchange in it.
+//! One `Cell` per connection, reference-counted within the connection's task; it never crosses
+//! threads. The service takes request heads from it, and asks it for actions that hyper cannot do.
+//! `stream` and `serve` keep the state of the exchange in it.
 //!
 //! ```text
 //!            head given to hyper        service answers         body dropped, all flushed
@@ -10,8 +10,8 @@
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
 //!
-//! Invariant: in `RequestTraits`, every byte of the previous answer has been accepted by the
-//! socket; a 1xx written then stands between two messages.
+//! Invariant: in `Asked`, the socket has accepted every byte of the previous response, so a 1xx
+//! written then stands between two messages.
 
 use std::cell;
 use std::rc::Rc;
@@ -27,20 +27,21 @@ use super::socket::Socket;
 use crate::failure::Failure;
 use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
-/// What the service is to answer next.
+/// The next request for the service.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestHead {
     /// A request with exactly one meaning.
     Accepted(HeadInfo),
-    /// One without: answer with this failure's page. The connection closes after it; the `Request`
-    /// that came with it stands for nothing and must not be looked at.
+    /// A request with an invalid or ambiguous head: answer with the page of this failure. The
+    /// connection closes after it. The accompanying `Request` is a placeholder and must not be
+    /// read.
     Refused(Failure),
 }
 
-/// What hyper's `Request` does not say about a request, or not as the client did.
+/// Properties of a request that hyper's `Request` does not have, or not in the client's own bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadInfo {
-    /// The request target as the client sent it, UTF-8; the `Request` has `/` in its place.
+    /// The request target as the client sent it, UTF-8; the `Request` has `/` instead.
     pub(crate) target: Bytes,
     /// Its form.
     pub(crate) form: RequestForm,
@@ -48,18 +49,18 @@ pub(crate) struct HeadInfo {
     pub(crate) version: Version,
     /// Whether content follows, and how it is framed.
     pub(crate) content: ContentFraming,
-    /// When the first byte of the head was read.
+    /// The time at which the first byte of the head was read.
     pub(crate) received: Instant,
 }
 
-/// What one exchange took, told when its last byte was accepted by the socket or never will be.
+/// Totals of one exchange, reported when the socket has accepted its last byte or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExchangeEnd {
-    /// Bytes from the client since the last exchange.
+    /// Bytes received from the client since the last exchange.
     pub(crate) bytes_read: u64,
-    /// Bytes to the client: heads, 1xx and framing included.
+    /// Bytes sent to the client, with heads, 1xx and framing.
     pub(crate) bytes_written: u64,
-    /// Whether the whole answer went out.
+    /// Whether the whole response was sent.
     pub(crate) complete: bool,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct ExchangeEnd {
 pub(crate) struct Upgraded {
     /// The socket, without any framing.
     pub(crate) socket: Socket,
-    /// What the client had sent beyond the request: read this first.
+    /// Bytes that the client had sent behind the request: read these first.
     pub(crate) read: Bytes,
 }
 
@@ -85,19 +86,19 @@ pub(crate) struct Cell {
     waker: cell::RefCell<Option<Waker>>,
     traffic: cell::Cell<Traffic>,
     traffic_before: cell::Cell<Traffic>,
-    /// What the client may take; none where nobody counts.
+    /// The client's allowance; `None` where memory is not counted.
     allowance: Option<Allowance>,
-    /// While the head of a request has begun and is not complete.
+    /// Set while the head of a request is incomplete.
     unfinished: cell::RefCell<Option<UnfinishedHead>>,
-    /// Memory for what waits to be sent, until it is.
+    /// Memory for data that waits to be sent.
     sending: cell::RefCell<Option<ShareReservation>>,
-    /// Flags and deadlines that `stream` sets and `serve` acts on, or the other way round.
+    /// Flags and deadlines from `stream` to `serve`, and the other way round.
     pub(super) signals: CellSignals,
 }
 
 type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
 
-/// Where the exchange stands; drawn in the module's head.
+/// State of the exchange; see the diagram in the module's head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ExchangeState {
     #[default]
@@ -107,23 +108,23 @@ enum ExchangeState {
     Flushing,
 }
 
-/// The head of a stream's request, and how it is to be answered.
+/// The head of an HTTP/2 request, and how to answer it.
 pub(super) struct StreamHead {
     pub(super) head: RequestHead,
     pub(super) asked: RequestTraits,
-    /// About what it took on the wire, bytes.
+    /// Its approximate size on the wire, bytes.
     pub(super) size: u64,
 }
 
-/// What was asked, as far as it decides how an answer ends.
+/// Properties of the request that decide how its response ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestTraits {
     pub(super) http_10: bool,
     pub(super) head_only: bool,
     pub(super) connect: bool,
-    /// In HTTP/2, where nobody can send 1xx for us.
+    /// HTTP/2: hyper cannot send 1xx there.
     pub(super) http_2: bool,
-    /// The answer must be the last: the request was refused.
+    /// The response must be the last one: the request was refused.
     pub(super) last: bool,
 }
 
@@ -136,34 +137,35 @@ struct Traffic {
 /// See [`Cell::signals`].
 #[derive(Default)]
 pub(super) struct CellSignals {
-    /// The connection shall end in a RST.
+    /// The connection must end with a RST.
     pub(super) aborted: cell::Cell<bool>,
-    /// An answer whose end is the end of the connection is under way.
+    /// The response in progress ends with the connection.
     pub(super) close_delimited: cell::Cell<bool>,
     /// The service switched protocols.
     pub(super) tunnel: cell::Cell<bool>,
-    /// The whole request has come: what follows is another, or the other protocol.
+    /// The whole request was read: the next bytes belong to another request or to the other
+    /// protocol.
     pub(super) request_read: cell::Cell<bool>,
-    /// hyper has been told of bytes that the socket has not accepted yet.
+    /// hyper was told that bytes are written which the socket has not accepted yet.
     pub(super) write_partial: cell::Cell<bool>,
-    /// Someone keeps hyper from coming to rest: parking was tried.
+    /// Parking was tried, and something keeps hyper from resting.
     pub(super) unparkable: cell::Cell<bool>,
-    /// Memory is short: nothing is kept between two requests.
+    /// Memory is short: no buffer is kept between two requests.
     pub(super) short: cell::Cell<bool>,
-    /// hyper asked for a head, and there is not one byte of it.
+    /// hyper waits for a head of which no byte has arrived.
     pub(super) at_rest: cell::Cell<bool>,
-    /// The head that waits has more fields than hyper was built for.
+    /// The next head has more fields than this hyper was built for.
     pub(super) too_wide: cell::Cell<bool>,
-    /// What the client is waited for, and how long.
+    /// What the connection waits for from the client, and until when.
     pub(super) reading: cell::Cell<Option<Wait>>,
-    /// Until when the socket must accept a byte.
+    /// The deadline for the socket to accept a byte.
     pub(super) writing: cell::Cell<Option<Instant>>,
-    /// The deadlines above have passed and were not acted on yet.
+    /// A deadline above has passed and was not handled yet.
     pub(super) read_expired: cell::Cell<bool>,
     pub(super) write_expired: cell::Cell<bool>,
 }
 
-/// Waiting for the client.
+/// A wait for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) why: WaitFor,
@@ -171,7 +173,7 @@ pub(super) struct Wait {
     pub(super) until: Instant,
 }
 
-/// What for.
+/// The awaited bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitFor {
     /// The first byte of a head.
@@ -182,16 +184,15 @@ pub(super) enum WaitFor {
     Body,
 }
 
-/// For the service.
+/// Methods for the service.
 impl Cell {
-    /// State of a new connection whose memory nobody counts.
+    /// State of a new connection without memory accounting.
     #[cfg(test)]
     pub(crate) fn new() -> Rc<Self> {
         Rc::default()
     }
 
-    /// State of a new connection that may take what `allowance` gives, and holds `bytes` before its
-    /// first request.
+    /// State of a new connection with `allowance`, which holds `bytes` before its first request.
     pub(crate) fn within(allowance: &Allowance, bytes: u64) -> Rc<Self> {
         let unfinished = allowance.begin_head(bytes);
         Rc::new(Self {
@@ -201,7 +202,7 @@ impl Cell {
         })
     }
 
-    /// State of one stream of HTTP/2, whose head is there.
+    /// State of an HTTP/2 stream whose head has arrived.
     pub(super) fn of_stream(allowance: Option<Allowance>, head: StreamHead) -> Rc<Self> {
         let cell = Self {
             allowance,
@@ -215,23 +216,23 @@ impl Cell {
         Rc::new(cell)
     }
 
-    /// Sets memory aside for what an answer makes wait beside its content, until it is sent; false
-    /// if there is none.
+    /// Reserves memory for the part of a response that waits beside its content, until it is sent;
+    /// false if there is none.
     pub(crate) fn hold_until_sent(&self, bytes: usize) -> bool {
         let held = self.reserve(bytes);
         held.map(|held| *self.sending.borrow_mut() = held).is_ok()
     }
 
-    /// The head of the request the service was just called with; to be called once a request.
+    /// The head of the request for which the service was called; to be called once per request.
     pub(crate) fn next_head(&self) -> RequestHead {
         let none = || RequestHead::Refused(Failure::Internal("a request was called for twice"));
         self.head.take().unwrap_or_else(none)
     }
 
-    /// Sends a 1xx before the answer to the current request. Returns whether it will be sent: not
-    /// to HTTP/1.0 and HTTP/2 clients, not once the answer has begun, not while the client does not
-    /// take what it was sent before. 100 is never sent from here: hyper sends it when the request's
-    /// body is first polled, and would send it again. 101 is an answer, not an interim response.
+    /// Sends a 1xx before the response to the current request. Returns whether it will be sent: not
+    /// to HTTP/1.0 and HTTP/2 clients, not after the response has begun, and not while the client
+    /// does not take earlier ones. 100 is never sent from here: hyper sends it when the request's
+    /// body is first polled, and would send it again. 101 is a final response, not an interim one.
     pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         let mut interim = self.interim.borrow_mut();
         let in_time =
@@ -258,45 +259,45 @@ impl Cell {
         true
     }
 
-    /// Ends the connection with a RST: for an answer that broke and whose end is the end of the
-    /// connection. A body that fails or is dropped before its end does so by itself.
+    /// Ends the connection with a RST: for a failed response that ends with the connection. A body
+    /// that fails or is dropped before its end has the same effect without this.
     pub(crate) fn abort(&self) {
         self.signals.aborted.set(true);
         self.wake();
     }
 
-    /// Why reading the request's body failed, if the client is to blame; answer with this.
+    /// The failure that ended the request's body, if the client caused it; answer with this.
     pub(crate) fn body_failure(&self) -> Option<Failure> {
         self.body_failure.borrow().clone()
     }
 
-    /// To be called before a 2xx to CONNECT or a 101 is returned: resolves to the client's socket
-    /// when that answer has been flushed. An error means that the client left before.
+    /// Resolves to the client's socket when the response has been flushed; to be called before a
+    /// 2xx to CONNECT or a 101 is returned. An error means that the client left before.
     pub(crate) fn upgraded(&self) -> oneshot::Receiver<Upgraded> {
         let (sender, receiver) = oneshot::channel();
         *self.tunnel.borrow_mut() = Some(sender);
         receiver
     }
 
-    /// Has `told` called once, when the answer to the current request is out or can never be.
+    /// Calls `told` once, when the response to the current request was sent or can never be.
     pub(crate) fn on_sent(&self, told: impl FnOnce(ExchangeEnd) + 'static) {
         *self.on_sent.borrow_mut() = Some(Box::new(told));
     }
 }
 
-/// For `stream` and `serve`.
+/// Methods for `stream` and `serve`.
 impl Cell {
-    /// Sets memory aside for something a client may hold for long; an error when there is none.
+    /// Reserves memory that a client may hold for long; an error if there is none.
     pub(super) fn reserve(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_bulk(wide(bytes)))
     }
 
-    /// The same while half of the budget is free.
+    /// The same, but only while half of the budget is free.
     pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_spare(wide(bytes)))
     }
 
-    /// The same as long as anything is free.
+    /// The same, as long as any memory is free.
     pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve(wide(bytes)))
     }
@@ -311,12 +312,12 @@ impl Cell {
         }
     }
 
-    /// Registers no heads of this connection, for another does.
+    /// This connection registers no heads, because HTTP/2 registers them itself.
     pub(crate) fn leave_heads(&self) {
         *self.unfinished.borrow_mut() = None;
     }
 
-    /// Registers that a head has begun which is not complete, and holds `bytes`.
+    /// Registers an incomplete head that holds `bytes`.
     pub(super) fn begin_head(&self, bytes: usize) {
         let Some(allowance) = &self.allowance else {
             return;
@@ -330,7 +331,7 @@ impl Cell {
         *unfinished = Some(allowance.begin_head(bytes));
     }
 
-    /// hyper gets a head.
+    /// A head was given to hyper.
     pub(super) fn ask(&self, head: RequestHead, asked: RequestTraits) {
         debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
         *self.head.borrow_mut() = Some(head);
@@ -343,23 +344,23 @@ impl Cell {
         self.signals.unparkable.set(false);
     }
 
-    /// The service answered.
+    /// The service has answered.
     pub(super) fn answer(&self) -> RequestTraits {
         self.exchange.set(ExchangeState::Answering);
         self.asked.get()
     }
 
-    /// Whether the answer must be the last on this connection.
+    /// Whether the response must be the last on this connection.
     pub(super) fn is_last(&self) -> bool {
         self.asked.get().last || self.body_failure.borrow().is_some()
     }
 
-    /// hyper has let go of the answer's body.
+    /// hyper has dropped the body of the response.
     pub(super) fn body_ended(&self) {
         self.exchange.set(ExchangeState::Flushing);
     }
 
-    /// hyper has nothing more to write; true if this completes an answer.
+    /// hyper has nothing more to write; true if this completes a response.
     pub(super) fn flushed(&self) -> bool {
         self.signals.write_partial.set(false);
         if self.exchange.get() != ExchangeState::Flushing {
@@ -372,17 +373,17 @@ impl Cell {
         true
     }
 
-    /// Whether the answer to the last head is out.
+    /// Whether the response to the last head was sent.
     pub(super) fn is_resting(&self) -> bool {
         self.exchange.get() == ExchangeState::Resting
     }
 
-    /// Whether hyper was told the whole answer but has not written it all.
+    /// Whether hyper has the whole response but has not written all of it.
     pub(super) fn is_flushing(&self) -> bool {
         self.exchange.get() == ExchangeState::Flushing
     }
 
-    /// The connection is over.
+    /// The connection has ended.
     pub(super) fn ended(&self) {
         if !self.is_resting() {
             self.tell_sent(false);
@@ -411,7 +412,7 @@ impl Cell {
         !self.interim.borrow().is_empty()
     }
 
-    /// Gives the 1xx that wait to `write`, which says how many bytes went out.
+    /// Writes the waiting 1xx with `write`, which returns how many bytes were written.
     pub(super) fn write_interim<E>(
         &self,
         write: impl FnOnce(&[u8]) -> Result<usize, E>,
@@ -445,7 +446,7 @@ impl Cell {
         });
     }
 
-    /// Remembers the task to wake; true if it is another than before.
+    /// Stores the waker; true if it belongs to another task than before.
     pub(super) fn set_waker(&self, waker: &Waker) -> bool {
         let mut slot = self.waker.borrow_mut();
         if slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -471,7 +472,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A 1xx head with its names in title case, as hyper writes the heads that follow it.
+/// A 1xx head with field names in title case, as hyper writes them in the heads that follow.
 fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
@@ -495,14 +496,14 @@ fn write_interim(out: &mut BytesMut, status: StatusCode, fields: &HeaderMap) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The budget is spent.
+/// The memory budget is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
 
-/// What a connection with an unfinished head holds beside it, at the least.
+/// The minimum that a connection with an unfinished head holds besides the head.
 const HEAD_BESIDE: u64 = 8 << 10;
 
-/// What may wait to be written of 1xx responses: one head of the size we accept ourselves.
+/// Maximum size of waiting 1xx responses: one head of the size that we accept ourselves.
 const INTERIM_MAX: usize = 64 << 10;
 
 pub(super) fn wide(size: usize) -> u64 {

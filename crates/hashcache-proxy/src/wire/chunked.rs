@@ -1,17 +1,17 @@
-//! The chunked coding of a request body (RFC 9112, 7.1), followed byte by byte to its end.
+//! The chunked coding of a request body (RFC 9112, 7.1), checked byte by byte.
 //!
-//! Called by `inbound`; hands on what it has checked, without chunk extensions, for hyper to
-//! decode. Extensions go because they mean nothing end to end and hyper bounds them per body, we
-//! per chunk.
+//! Called by `inbound`; forwards checked bytes without chunk extensions, for hyper to decode.
+//! Extensions are dropped because they have no end-to-end meaning; also, hyper limits them per
+//! body, and we limit them per chunk.
 //!
-//! Invariant: only the strict grammar passes (hex digits, CRLF exactly; space only around `;` and
-//! `=` of an extension, which does not pass), so hyper's more lenient decoder cannot see another
-//! end of the body than this one. Cost: chunk data is passed over whole; everything else is one
-//! match a byte.
+//! Invariant: only the strict grammar passes (hex digits, exact CRLF; space only around `;` and `=`
+//! of an extension, which is dropped). So hyper's more lenient decoder cannot find another end of
+//! the body.
+//! Cost: chunk data is skipped as a whole; everything else is one match per byte.
 
 use super::head::{is_control, is_token};
 
-/// Where in the coding the next byte stands.
+/// The position in the coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
     Size {
@@ -31,7 +31,7 @@ enum ChunkState {
     End,
 }
 
-/// Where in `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )` the next byte stands.
+/// The position in `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extension {
     /// After space; a semicolon must follow.
@@ -52,7 +52,7 @@ enum Extension {
 }
 
 impl Extension {
-    /// Where the byte after this one stands; `None` if it has no place here.
+    /// The position after this byte; `None` if the grammar does not allow the byte here.
     fn next(self, byte: u8) -> Option<Self> {
         let space = matches!(byte, b' ' | b'\t');
         Some(match (self, byte) {
@@ -82,13 +82,13 @@ impl Extension {
     }
 }
 
-/// A body in chunks, read so far.
+/// The state of a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunked {
     state: ChunkState,
-    /// Bytes of the current chunk still to come.
+    /// Bytes of the current chunk that are still missing.
     left: u64,
-    /// Bytes of extensions of the current chunk.
+    /// Bytes of extensions in the current chunk.
     extension: usize,
     extension_max: usize,
     trailer_bytes: usize,
@@ -112,18 +112,17 @@ impl Chunked {
         self.state == ChunkState::End
     }
 
-    /// Goes through `input` up to its end or the body's, passing on what hyper shall read.
-    /// Returns how many bytes it took.
+    /// Reads `input` up to its end or the end of the body, and passes the bytes for hyper on.
+    /// Returns how many bytes it has taken.
     ///
-    /// # Errors
-    /// The reason, at the first byte that has no place in the grammar.
+    /// # Errors The reason, at the first byte that the grammar does not allow.
     pub(super) fn advance(
         &mut self,
         input: &[u8],
         mut pass: impl FnMut(&[u8]),
     ) -> Result<usize, &'static str> {
         let mut at = 0;
-        // Bytes since here are checked and not yet passed on.
+        // Bytes from here on are checked and not yet passed on.
         let mut kept = 0;
         while at < input.len() && self.state != ChunkState::End {
             if self.state == ChunkState::Data {
@@ -157,7 +156,8 @@ impl Chunked {
     fn next(&mut self, byte: u8) -> Result<ChunkState, &'static str> {
         Ok(match (self.state, byte) {
             (ChunkState::Size { digits }, _) if byte.is_ascii_hexdigit() => {
-                // Sixteen digits fill 64 bits; more, leading zeros or not, is no honest size.
+                // Sixteen digits fill 64 bits. A longer size, even with leading zeros, is not an
+                // honest one.
                 if digits == 16 {
                     return Err("chunk size too large");
                 }
@@ -230,7 +230,7 @@ impl Chunked {
     }
 }
 
-/// Half of what hyper allows, so that it is always we who refuse and say why.
+/// Half of hyper's limit, so that we always refuse first and can give the reason.
 const TRAILER_BYTES: usize = 8 << 10;
 const TRAILER_FIELDS: usize = 64;
 

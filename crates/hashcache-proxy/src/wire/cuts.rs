@@ -3,10 +3,9 @@
 use super::head::HeadLimits;
 use super::inbound::{HeadStep, Inbound};
 
-/// Any bytes must be read the same way however they are cut.
+/// Any bytes must be read in the same way however they are cut into pieces.
 ///
-/// # Panics
-/// Panics when they are not.
+/// # Panics Panics if they are not.
 pub(super) fn check_reading(data: &[u8]) {
     let whole = read_in_parts(data, data.len().max(1));
     for step in [1, 2, 3, 7, 64] {
@@ -14,7 +13,7 @@ pub(super) fn check_reading(data: &[u8]) {
     }
 }
 
-/// What a reader made of some bytes: heads, what passed of bodies, and how it ended.
+/// The result of reading some bytes: heads, forwarded body bytes, and the end.
 fn read_in_parts(data: &[u8], step: usize) -> Vec<String> {
     let limits = HeadLimits {
         bytes: 512,
@@ -49,7 +48,8 @@ fn read_in_parts(data: &[u8], step: usize) -> Vec<String> {
                 match inbound.body(&held, pass) {
                     Ok(taken) => taken,
                     Err(reason) => {
-                        // How much of a broken body passes depends on the cut, and matters not.
+                        // How much of a broken body is forwarded depends on the cut and does not
+                        // matter.
                         body.clear();
                         seen.push(reason.to_owned());
                         break;

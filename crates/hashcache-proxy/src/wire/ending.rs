@@ -1,25 +1,25 @@
 //! How a client's connection ended.
 
-/// How a connection came to its end.
+/// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// After an answer that was the last, or because the client closed between two requests, or
-    /// because we were told to stop.
+    /// After the last response, because the client closed between two requests, or because we were
+    /// told to stop.
     Closed,
-    /// The client broke off, or sent a body that cannot be read, or the answer's body failed.
+    /// The client disconnected or sent an invalid body, or the body of the response failed.
     Broken,
-    /// No request came in `idle_time`.
+    /// No request arrived within `idle_time`.
     Idle,
-    /// A request head was not complete in `head_time`.
+    /// A request head was incomplete after `head_time`.
     SlowHead,
-    /// The client took nothing for `progress_time`.
+    /// The client took no byte for `progress_time`.
     SlowWrite,
-    /// In HTTP/2: more frames that ask for nothing than a client may send.
+    /// HTTP/2: the client sent more frames without a request than it may.
     Flood,
     /// There was no memory to serve a request.
     NoMemory,
-    /// [`Cell::abort`], or an answer that broke and could only be ended so.
+    /// [`Cell::abort`], or a failed response that could only be ended in this way.
     Aborted,
-    /// The socket was given to whoever called [`Cell::upgraded`].
+    /// The socket was handed to the caller of [`Cell::upgraded`].
     Upgraded,
 }

@@ -1,12 +1,13 @@
-//! Request heads: where one ends, and whether it has exactly one meaning.
+//! Request heads: where a head ends, and whether it has exactly one meaning.
 //!
-//! Called by `inbound` with whatever has come from the client; pure functions of bytes. [`Scan`]
-//! finds the end of a head however it is cut, [`check`] reads it once it is whole.
+//! Called by `inbound` with the client's bytes; pure functions of bytes. [`Scan`] finds the end of
+//! a head however it is cut into pieces, [`check`] parses the complete head.
 //!
-//! Invariant: what [`check`] accepts is accepted by hyper and by every careful recipient, with the
-//! same fields and the same end of body. Stricter than RFC 9112 where it allows a recipient
-//! leniency (bare LF, line folding, repeated Content-Length): each such leniency is one side of a
-//! smuggling attack. Cost: two passes, mostly sixteen bytes at a time; no allocation.
+//! Invariant: every head that [`check`] accepts is accepted by hyper and by every careful
+//! recipient, with the same fields and the same end of body. It is stricter than RFC 9112 where
+//! that allows leniency (bare LF, line folding, repeated Content-Length): each such leniency is one
+//! half of a smuggling attack.
+//! Cost: two passes, mostly sixteen bytes at a time; no allocation.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -27,14 +28,14 @@ pub(crate) enum RequestForm {
     Asterisk,
 }
 
-/// How a request's content is framed.
+/// The framing of a request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentFraming {
-    /// There is none.
+    /// No content.
     None,
     /// Content-Length.
     Length(u64),
-    /// In chunks.
+    /// Chunked.
     Chunked,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Refusal {
     pub(super) reason: &'static str,
 }
 
-/// Bounds on one head.
+/// Limits on one head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLimits {
     pub(super) bytes: usize,
@@ -53,32 +54,32 @@ pub(super) struct HeadLimits {
     pub(super) target: usize,
 }
 
-/// How far the search for the end of a head has come; never looks at a byte twice.
+/// Progress of the search for the end of a head; no byte is examined twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
-    /// Everything before this has been looked at.
+    /// Everything before this has been examined.
     at: usize,
-    /// Where the current line began.
+    /// Start of the current line.
     line: usize,
-    /// Where the head begins: 2 after a leading empty line.
+    /// Start of the head: 2 after a leading empty line.
     start: usize,
 }
 
-/// What a [`Scan`] found.
+/// Result of a [`Scan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scanned {
     Partial,
-    /// The head, without a leading empty line and with the one that ends it.
+    /// The head, without a leading empty line and with the final one.
     Complete(Range<usize>),
     Refused(Refusal),
 }
 
 impl Scan {
-    /// Goes on through `input`, which must begin with the bytes of the calls before.
+    /// Continues in `input`, which must begin with the bytes of the earlier calls.
     pub(super) fn advance(&mut self, input: &[u8], limits: &HeadLimits) -> Scanned {
         while let Some(found) = find(&input[self.at..], is_control) {
             let here = self.at + found;
-            // Before anything else, or the verdict would depend on how the head was cut.
+            // First of all, or the result would depend on how the head was cut into pieces.
             if here + 1 - self.start > limits.bytes {
                 return Scanned::Refused(HEAD_TOO_LARGE);
             }
@@ -99,7 +100,7 @@ impl Scan {
                     }
                     if empty {
                         // RFC 9112, 2.2: one empty line before a request is a bug of old clients
-                        // and ignored; a stream of them would be a way to keep us busy.
+                        // and is ignored. More of them could keep us busy.
                         if self.start > 0 {
                             return Scanned::Refused(malformed("empty lines before the request"));
                         }
@@ -124,7 +125,7 @@ impl Scan {
     }
 }
 
-/// A head that was accepted, as places in it.
+/// An accepted head, as offsets into its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CheckedHead {
     pub(super) method: Range<usize>,
@@ -135,7 +136,7 @@ pub(super) struct CheckedHead {
     pub(super) fields: usize,
 }
 
-/// Reads a whole head, from its request line to its empty line.
+/// Parses a complete head, from its request line to its empty line.
 pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<CheckedHead, Refusal> {
     let line = find(head, |byte| byte == b'\r').unwrap_or(head.len());
     let (method, target, version) = request_line(&head[..line], limits)?;
@@ -206,13 +207,13 @@ fn request_line(
     Ok((0..method, start..start + length, version))
 }
 
-/// The form of a target (RFC 9112, 3.2); which forms there are depends on the method.
+/// The form of a target (RFC 9112, 3.2); the method decides which forms are allowed.
 fn form(method: &[u8], target: &[u8]) -> Result<RequestForm, Refusal> {
     if target.contains(&b'#') {
         return Err(malformed("fragment in the request target"));
     }
-    // Beyond ASCII no URL is well-formed; UTF-8 is common enough to pass on as it is, and whatever
-    // else there is cannot even be shown in a log.
+    // No URL with bytes beyond ASCII is well-formed. UTF-8 is common enough to be forwarded
+    // unchanged; other bytes cannot even be shown in a log.
     if std::str::from_utf8(target).is_err() {
         return Err(malformed("request target is not UTF-8"));
     }
@@ -248,7 +249,7 @@ fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
             return Err(malformed("the authority of the request target"));
         }
     } else if is(b"ftp") || is(b"gopher") {
-        // Well-formed and not for us: the service answers 501 with a page that says so.
+        // Well-formed but not supported: the service answers 501 with an explanation.
         if authority.is_empty() {
             return Err(malformed("the authority of the request target"));
         }
@@ -258,7 +259,7 @@ fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
     Ok(RequestForm::Absolute)
 }
 
-/// What the fields say about the message, gathered line by line.
+/// The framing that the fields declare, collected line by line.
 #[derive(Default)]
 struct FieldSummary {
     count: usize,
@@ -267,18 +268,18 @@ struct FieldSummary {
     coding: TransferCoding,
 }
 
-/// The transfer codings seen so far, over all lines.
+/// The transfer codings of all lines so far.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum TransferCoding {
     #[default]
     None,
     Chunked,
-    /// Codings we do not have; chunked may follow, and it changes nothing.
+    /// Codings that are not supported; a chunked after them makes no difference.
     Unknown,
 }
 
 impl FieldSummary {
-    /// Reads one line and returns what follows it.
+    /// Parses one line and returns the rest.
     fn take_line<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Refusal> {
         let name = rest
             .iter()
@@ -290,7 +291,7 @@ impl FieldSummary {
             Some(b' ' | b'\t') => return Err(malformed("whitespace before a field's colon")),
             _ => return Err(malformed("field name is not a token")),
         }
-        // More than hyper's field names can hold; only reachable with a head limit above 64 KiB.
+        // More than hyper's field names can hold; only possible with a head limit above 64 KiB.
         if name > 0x7fff {
             return Err(refuse(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -306,7 +307,7 @@ impl FieldSummary {
     }
 
     fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
-        // The length tells nearly all names apart before a byte is compared.
+        // The length alone excludes nearly all other names.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
             6 if name.eq_ignore_ascii_case(b"expect") => {
@@ -337,8 +338,8 @@ impl FieldSummary {
         Ok(())
     }
 
-    /// `1*DIGIT`, once: RFC 9110, 8.6 lets a recipient merge equal repetitions, but whoever stands
-    /// before us may not have.
+    /// `1*DIGIT`, once. RFC 9110, 8.6 lets a recipient merge equal repetitions, but a recipient in
+    /// front of us may have used another one.
     fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         if self.length.is_some() {
             return Err(malformed("more than one Content-Length"));
@@ -349,7 +350,7 @@ impl FieldSummary {
         let length = value.iter().try_fold(0_u64, |sum, digit| {
             sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
         });
-        // hyper keeps the topmost lengths for meanings of its own.
+        // hyper uses the highest values for its own purposes.
         let length = length.filter(|&length| length < 1 << 63);
         self.length = Some(length.ok_or(malformed("Content-Length too large"))?);
         Ok(())
@@ -407,7 +408,7 @@ impl FieldSummary {
     }
 }
 
-/// Names that `Connection` must not remove on the way: each would change what the request means.
+/// Refuses a `Connection` that names a field whose removal would change the meaning of the request.
 fn connection(value: &[u8]) -> Result<(), Refusal> {
     const KEPT: [&[u8]; 6] = [
         b"host",
@@ -432,8 +433,8 @@ enum Port {
     Optional,
 }
 
-/// `host [":" port]` without user information. Names are those that can be looked up: what RFC 3986
-/// allows beyond letters, digits, `-._~` names no host and has fooled parsers before.
+/// `host [":" port]` without user information. Only names that can be looked up: the other
+/// characters that RFC 3986 allows occur in no host name and have confused parsers.
 fn is_authority(text: &[u8], port: Port) -> bool {
     let host_end = match text {
         [b'[', rest @ ..] => {
@@ -475,7 +476,7 @@ fn is_authority(text: &[u8], port: Port) -> bool {
     }
 }
 
-/// Without spaces and tabs at both ends (`OWS`).
+/// Removes spaces and tabs at both ends (`OWS`).
 fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -504,13 +505,13 @@ pub(super) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Bytes that end a line or have no place in a head; a tab has.
+/// Bytes that end a line or are not allowed in a head; a tab is allowed.
 pub(super) fn is_control(byte: u8) -> bool {
     ((byte < 0x20) & (byte != b'\t')) | (byte == 0x7f)
 }
 
-/// Where the first byte of a kind stands. `is` must be plain arithmetic: then sixteen bytes are
-/// tried at once, which takes a quarter of the time of one by one.
+/// The position of the first byte that `is` accepts. `is` must be plain arithmetic: then sixteen
+/// bytes are tested at once, in a quarter of the time.
 fn find(bytes: &[u8], is: impl Fn(u8) -> bool) -> Option<usize> {
     let blocks = bytes.chunks_exact(16);
     let clear = blocks.take_while(|block| !block.iter().fold(false, |any, &byte| any | is(byte)));

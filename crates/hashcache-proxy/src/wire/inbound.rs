@@ -1,14 +1,14 @@
-//! What comes from one client, cut into messages: head, body, head, body, ….
+//! A client's bytes, divided into messages: head, body, head, body, ….
 //!
-//! Called by `stream` with bytes as they come; says what hyper may have of them. No I/O, no clock.
+//! Called by `stream` with received bytes; decides which bytes hyper may have. No I/O, no clock.
 //!
-//! Invariant: after [`Inbound::head`] accepted a head, exactly its body passes through
-//! [`Inbound::body`] before the next head is looked for; after a refusal nothing passes any more.
+//! Invariant: after [`Inbound::head`] has accepted a head, exactly its body passes through
+//! [`Inbound::body`] before the next head is searched. After a refusal no bytes pass.
 
 use super::chunked::Chunked;
 use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, Scan, Scanned, check};
 
-/// The part of a message that comes next.
+/// The next part of a message.
 #[derive(Clone, Debug)]
 enum InboundState {
     Head(Scan),
@@ -25,12 +25,12 @@ pub(super) struct Inbound {
     extension_max: usize,
 }
 
-/// What became of the bytes of a head.
+/// Result of reading bytes of a head.
 #[derive(Clone, Debug)]
 pub(super) enum HeadStep {
-    /// The end is not there yet.
+    /// The head is not complete yet.
     Partial,
-    /// The first `taken` bytes are a head; it begins at `start`, and the places in `checked` count
+    /// The first `taken` bytes are a head; it begins at `start`, and the offsets in `checked` count
     /// from there.
     Accepted {
         start: usize,
@@ -53,8 +53,7 @@ impl Inbound {
         matches!(self.state, InboundState::Head(_))
     }
 
-    /// How much content of the request under way may still come; `None` where there is none, or the
-    /// request was refused.
+    /// How much content of the current request is missing; `None` if it has none or was refused.
     pub(super) fn content_left(&self) -> Option<u64> {
         match self.state {
             InboundState::Length(left) => Some(left),
@@ -63,12 +62,12 @@ impl Inbound {
         }
     }
 
-    /// Whether nothing more is to be read from this client.
+    /// Whether this client's bytes are no longer read.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.state, InboundState::Nothing)
     }
 
-    /// Looks for a head in `input`, which must begin where the last message ended and grow from
+    /// Searches a head in `input`, which must begin at the end of the last message and grow from
     /// call to call until a head was accepted.
     pub(super) fn head(&mut self, input: &[u8]) -> HeadStep {
         let InboundState::Head(scan) = &mut self.state else {
@@ -105,10 +104,9 @@ impl Inbound {
         }
     }
 
-    /// Passes on what of `input` belongs to the body; returns how much of it does.
+    /// Passes the bytes of `input` that belong to the body on; returns their number.
     ///
-    /// # Errors
-    /// The reason, when the body has no meaning. Nothing passes after that.
+    /// # Errors The reason if the body is invalid. No bytes pass after that.
     pub(super) fn body(
         &mut self,
         input: &[u8],
@@ -137,7 +135,7 @@ impl Inbound {
         Ok(taken)
     }
 
-    /// Reads nothing more.
+    /// Stops reading.
     pub(super) fn stop(&mut self) {
         self.state = InboundState::Nothing;
     }

@@ -1,10 +1,10 @@
-//! Between a client's socket and hyper: what hyper cannot see, cannot refuse politely, or cannot
-//! send.
+//! The layer between a client's socket and hyper: checks that hyper does not do, refusals with a
+//! page, and interim responses, which hyper cannot send.
 //!
-//! `server` hands every accepted socket to [`serve_connection`]; hyper reads and writes through
-//! `stream`, which holds each request head until it is complete (`head`), follows the body's
-//! framing to the next head (`inbound`, `chunked`) and gives hyper one message at a time. What the
-//! service must know beyond hyper's `Request` passes through the connection's [`Cell`].
+//! `server` hands every accepted socket to [`serve_connection`]. hyper reads and writes through
+//! `stream`, which holds each request head until it is complete (`head`), follows the framing of
+//! the body to the next head (`inbound`, `chunked`) and gives hyper one message at a time. The
+//! connection's [`Cell`] passes the service what hyper's `Request` does not contain.
 //!
 //! ```text
 //!   socket ──▶ stream ──▶ inbound ──▶ head ──────▶ Cell::next_head ──▶ service
@@ -12,12 +12,12 @@
 //!                 └──▶ hyper ─────────────────────────┘    └── send_interim, abort, upgraded
 //! ```
 //!
-//! Invariant: hyper never sees a byte that was not checked here, and never a request target: it
-//! gets `/` in its place, and the service takes the client's own bytes from [`HeadInfo`]. So there
-//! is one reading of a request, not two that could differ. The next head is given only when the
-//! answer to the one before it has been flushed; this is what makes a 1xx land between two
-//! messages. Cost: two passes over a head, one copy of it and one allocation (the target); a
-//! connection at rest holds no buffer, after [`serve::PARK_AFTER`] not even hyper's.
+//! Invariants: hyper gets only bytes that were checked here, and never a request target: it gets
+//! `/` instead, and the service takes the client's own bytes from [`HeadInfo`]. So a request is
+//! parsed once, and there are no two interpretations that could differ. The next head is given to
+//! hyper only when the previous response has been flushed; therefore a 1xx always stands between
+//! two messages. Cost: two passes over a head, one copy of it and one allocation (the target). An
+//! idle connection holds no buffer, after [`serve::PARK_AFTER`] not even hyper's.
 
 mod head;
 

@@ -1,11 +1,12 @@
-//! One client's connection from its first byte to its last.
+//! One client's HTTP/1.1 connection from its first byte to its last.
 //!
-//! Called by `server` for every connection; runs hyper on a `stream` and acts on what the two leave
-//! in the `Cell`: deadlines, aborts, upgrades. Closes so that the client gets all that was sent.
+//! Called by `server` for every connection. Runs hyper on a `stream` and handles the requests that
+//! both leave in the `Cell`: deadlines, aborts, upgrades. Closes in such a way that the client can
+//! read everything that was sent.
 //!
-//! Invariant: hyper's state is thrown away only between two messages, so that nothing is lost with
-//! it. Cost: a connection that rests for [`PARK_AFTER`] gives back hyper's buffers (about 10 KiB)
-//! and builds them anew with the next request, about a microsecond.
+//! Invariant: hyper's state is dropped only between two messages, so nothing is lost with it. Cost:
+//! after [`PARK_AFTER`] an idle connection frees hyper's buffers (about 10 KiB) and builds them
+//! again with the next request, in about a microsecond.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -32,9 +33,9 @@ use super::stream::{ClientSide, ClientStream, NARROW};
 use crate::limits::Limits;
 use crate::share::ShareReservation;
 
-/// Serves `socket` until one side is done. `service` is called once a request and must take the
-/// request's head from `cell`. When `stopping` becomes true (or its sender goes), the current
-/// answer is finished and the connection closed. Dropping the future breaks the connection off.
+/// Serves `socket` until one side ends it. `service` is called once per request and must take the
+/// head from `cell`. When `stopping` becomes true (or its sender is dropped), the current response
+/// is completed and the connection closed. Dropping the future aborts the connection.
 pub(crate) async fn serve_connection<S, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
@@ -53,7 +54,7 @@ where
     let mut stream = ClientStream::new(socket.into(), limits.clone(), cell.clone());
     let glance = stopping.clone();
     let stop = pin!(async move {
-        // An error means that the sender has gone, and the server with it.
+        // An error means that the sender was dropped, so the server has ended.
         let _ = stopping.wait_for(|&stop| stop).await;
     });
     let sleep = pin!(sleep_until(Instant::now()));
@@ -83,7 +84,7 @@ where
         }
 
         let service = service_fn(|request| {
-            // On the heap for as long as it takes: hyper keeps room for it between requests.
+            // On the heap during the request: inline, hyper would keep the space between requests.
             let answer = Box::pin(service.call(request));
             async move { answer.await.map(|response| begin(response, cell)) }
         });
@@ -91,7 +92,7 @@ where
             break Ending::NoMemory;
         };
         let width = stream.widen();
-        // On the heap, so that a connection at rest is as small as what it needs then.
+        // On the heap, so that an idle connection stays small.
         let mut connection = Box::new(builder(limits, width).serve_connection(stream, service));
         let mut draining = false;
         let stretch = poll_fn(|cx| {
@@ -116,16 +117,16 @@ where
     end(stream, cell, ending).await
 }
 
-/// Memory for hyper and what it calls, while there is a hyper.
+/// Memory for hyper and the service, while the connection has a hyper.
 struct HyperMemory(#[expect(dead_code, reason = "held until dropped")] Option<ShareReservation>);
 
 impl HyperMemory {
-    /// As soon as half of the budget is spent, a connection does not keep this between two
-    /// requests: else those that rest would keep those that ask from being served.
+    /// When half of the budget is spent, connections do not keep this memory between two requests.
+    /// Otherwise idle connections would keep active ones from being served.
     fn reserve(cell: &Cell) -> Option<Self> {
         let spare = cell.reserve_spare(ACTIVE_BYTES);
         cell.signals.short.set(spare.is_err());
-        // Of bulk's share first: a slow client holds it as long as it holds its content.
+        // Bulk memory first: a slow client holds it as long as its content.
         let memory = spare
             .or_else(|_| cell.reserve(ACTIVE_BYTES))
             .or_else(|_| cell.reserve_last(ACTIVE_BYTES));
@@ -133,10 +134,10 @@ impl HyperMemory {
     }
 }
 
-/// hyper's part. What `stream` bounds, hyper need not: its buffer must only hold what `stream` lets
-/// pass, and its timers stay off.
+/// hyper's settings. Its buffer needs to hold only what `stream` lets pass, and its timers stay
+/// off, because `stream` has these limits.
 fn builder(limits: &Limits, width: usize) -> http1::Builder {
-    // The smallest size hyper takes.
+    // hyper's minimum.
     const BUFFER_MIN: usize = 8 << 10;
     let mut builder = http1::Builder::new();
     builder
@@ -145,18 +146,18 @@ fn builder(limits: &Limits, width: usize) -> http1::Builder {
         .header_read_timeout(None)
         .max_buf_size((limits.head_bytes + 1).max(BUFFER_MIN));
     if width > NARROW {
-        // Makes hyper allocate for each request, so not before it is needed.
+        // Makes hyper allocate for each request, so only if necessary.
         builder.max_headers(width);
     }
     builder
 }
 
-/// Notes what kind of answer this is, and follows its body.
+/// Notes how the response ends, and tracks its body.
 fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Response<TrackedBody<B>> {
     let asked = cell.answer();
     let status = response.status();
     if asked.connect && status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
-        // Content that is still to come would be taken for the other protocol.
+        // Request content that is still missing would be taken for the other protocol.
         cell.signals.tunnel.set(cell.signals.request_read.get());
     } else if cell.is_last() {
         response
@@ -178,7 +179,7 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
     })
 }
 
-/// An answer's body, followed to its end.
+/// The body of a response, tracked to its end.
 struct TrackedBody<B: Body + Unpin> {
     body: B,
     cell: Rc<Cell>,
@@ -211,7 +212,7 @@ impl<B: Body + Unpin> Body for TrackedBody<B> {
 
 impl<B: Body + Unpin> Drop for TrackedBody<B> {
     fn drop(&mut self) {
-        // hyper would end an answer to HTTP/1.0 that broke off as it ends a whole one.
+        // hyper would end a failed response to HTTP/1.0 in the same way as a complete one.
         if self.close_delimited && !self.complete && !self.body.is_end_stream() {
             self.cell.abort();
         }
@@ -219,22 +220,22 @@ impl<B: Body + Unpin> Drop for TrackedBody<B> {
     }
 }
 
-/// Polls hyper, and looks after what hyper does not.
+/// Polls hyper, and handles deadlines and stops.
 struct Driver<'a, Stop> {
     cell: &'a Cell,
     stop: Pin<&'a mut Stop>,
-    /// Tells for a glance at an atomic whether `stop` is worth a poll.
+    /// Shows with one atomic read whether `stop` needs a poll.
     glance: watch::Receiver<bool>,
     stopped: bool,
-    /// The timer. It is set anew only when it would ring late, or has rung: deadlines move with
-    /// every request, and mostly away.
+    /// The timer. It is reset only when it would fire too late or has fired: deadlines move with
+    /// every request, mostly further away.
     sleep: Pin<&'a mut Sleep>,
     armed: bool,
 }
 
-/// How one hyper came to its end.
+/// Why hyper was dropped.
 enum RunEnd {
-    /// Between two messages, to go on with another.
+    /// Between two messages; another hyper follows.
     Parked,
     Over(Ending),
 }
@@ -244,11 +245,11 @@ enum RunEnd {
 enum PassedDeadline {
     Read(WaitFor),
     Write,
-    /// At rest for long enough to be parked.
+    /// Idle for long enough to be parked.
     Park,
 }
 
-/// Whether a connection at rest is parked already.
+/// Whether an idle connection is parked already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ParkState {
     Running,
@@ -256,7 +257,7 @@ enum ParkState {
 }
 
 impl<Stop: Future> Driver<'_, Stop> {
-    /// Whether we were told to stop.
+    /// Whether the connection must stop.
     fn must_stop(&mut self, cx: &mut Context<'_>) -> bool {
         let moved = self.cell.set_waker(cx.waker());
         self.armed &= !moved;
@@ -277,11 +278,11 @@ impl<Stop: Future> Driver<'_, Stop> {
         loop {
             let mut done = hyper(cx);
             if done == Poll::Ready(true) && self.cell.is_flushing() && !signals.tunnel.get() {
-                // After a request that offered an upgrade, hyper is done without having flushed;
-                // asked again, it flushes.
+                // After a request that offered an upgrade, hyper finishes without flushing; polled
+                // again, it flushes.
                 done = hyper(cx);
             }
-            // Not taken up if hyper does not read: then it is of no consequence for a body.
+            // If hyper does not read, an expired read deadline has no effect on the body.
             signals.read_expired.set(false);
             let ending = match (done, &late) {
                 (_, Some(PassedDeadline::Write)) => Some(Ending::SlowWrite),
@@ -300,7 +301,7 @@ impl<Stop: Future> Driver<'_, Stop> {
                 return Poll::Ready(RunEnd::Parked);
             }
             if late == Some(PassedDeadline::Park) {
-                // hyper asks for a head when it is between two messages, and only then.
+                // hyper reads a head only between two messages.
                 if signals.at_rest.get() {
                     return Poll::Ready(RunEnd::Parked);
                 }
@@ -365,12 +366,12 @@ impl<Stop: Future> Driver<'_, Stop> {
     }
 }
 
-/// Gives the socket to the tunnel, or closes it.
+/// Hands the socket to the tunnel, or closes it.
 async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
     match ending {
         Ending::Upgraded => {
             if let Some(tunnel) = cell.take_tunnel() {
-                // Whoever asked for the socket may have gone; then it closes here.
+                // If the receiver was dropped, the socket closes here.
                 let _ = tunnel.send(stream.into_upgraded());
             }
         }
@@ -385,7 +386,7 @@ async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
         }
         Ending::NoMemory => {
             if let Some((mut socket, peer)) = stream.into_closing() {
-                // Nothing of this connection's is in the socket's buffer, so it fits.
+                // The socket's buffer is empty, so this fits into it.
                 let _ = timeout(LINGER_TIME, socket.write_all(NO_MEMORY)).await;
                 linger(socket, peer, &LINGER).await;
             }
@@ -394,8 +395,8 @@ async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
     ending
 }
 
-/// Closes so that the client can read all that was sent: closing with input unread is answered with
-/// a RST, which makes many clients throw away what they have not read yet (RFC 9112, 9.6).
+/// Closes so that the client can read everything that was sent. Closing with unread input would
+/// send a RST, and many clients then drop data that they have not read yet (RFC 9112, 9.6).
 pub(super) async fn linger(mut socket: Socket, peer: ClientSide, bounds: &Linger) {
     if socket.shutdown().await.is_err() || peer == ClientSide::Finished {
         return;
@@ -413,16 +414,17 @@ pub(super) async fn linger(mut socket: Socket, peer: ClientSide, bounds: &Linger
     let _ = timeout(bounds.time, drain).await;
 }
 
-/// How much is read and thrown away before a connection closes; in silence, [`LINGER_TIME`].
+/// How much input is read and dropped before a connection closes; at most [`LINGER_TIME`] without
+/// input.
 pub(super) struct Linger {
     bytes: u64,
     time: Duration,
 }
 
 impl Linger {
-    /// For a request that was answered before all of its content came (RFC 9112, 9.3): many clients
-    /// read only when they have sent it. It costs the page it is read into, and a place among the
-    /// client's connections.
+    /// For a request that was answered before all of its content arrived (RFC 9112, 9.3): many
+    /// clients read the response only after they have sent everything. It costs one buffer and one
+    /// of the client's connections.
     fn for_content(left: u64) -> Self {
         Self {
             bytes: left.saturating_add(LINGER.bytes),
@@ -431,13 +433,13 @@ impl Linger {
     }
 }
 
-/// What a client may have sent on before it saw the end.
+/// For input that a client may have sent before it saw the end.
 pub(super) const LINGER: Linger = Linger {
     bytes: 64 << 10,
     time: LINGER_TIME,
 };
 
-/// Tells whoever waits for the end of an exchange when the connection ends before it.
+/// Completes the exchange when the connection ends before it, so that its entry is logged.
 struct EndNotifier<'a>(&'a Cell);
 
 impl Drop for EndNotifier<'_> {
@@ -446,14 +448,14 @@ impl Drop for EndNotifier<'_> {
     }
 }
 
-/// Long enough for a page's next request, short beside `idle_time`.
+/// Long enough for the next request of a page, short compared to `idle_time`.
 pub(super) const PARK_AFTER: Duration = Duration::from_secs(2);
 
-/// What a connection takes beyond one at rest while it has a hyper: hyper's state, its two buffers
-/// of 8 KiB, and the future of an answer, 10 KiB. Counted by `size_of_val`, rounded up.
+/// Additional memory of a connection while it has a hyper: hyper's state, its two buffers of 8 KiB,
+/// and the future of a response, 10 KiB. Measured with `size_of_val`, rounded up.
 const ACTIVE_BYTES: usize = 28 << 10;
 
-/// Said when that cannot be had.
+/// The response when there is no memory for hyper.
 const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
     Retry-After: 5\r\nContent-Length: 0\r\n\r\n";
 

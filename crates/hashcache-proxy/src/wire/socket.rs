@@ -1,7 +1,6 @@
-//! The client's socket: what every stream can do, and what only a TCP socket can.
+//! The client's socket: operations of any stream, and those of TCP sockets alone.
 //!
-//! Called by `stream`, `http2` and `serve`; a `Socket` is also what a tunnel gets when the framing
-//! ends.
+//! Called by `stream`, `http2` and `serve`; a tunnel gets a `Socket` too when the framing ends.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,18 +18,18 @@ use tokio_rustls::server::TlsStream;
 /// A connection from a client.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Read from the channel already, by somebody who wanted to know what comes.
+    /// Bytes that were read for protocol detection and are to be read again.
     begun: Bytes,
-    /// What was set aside for that.
+    /// Memory reserved for them.
     begun_memory: Option<Reservation>,
     channel: SocketIo,
 }
 
 #[derive(Debug)]
 enum SocketIo {
-    /// The real thing.
+    /// A TCP socket.
     Tcp(TcpStream),
-    /// The same through TLS, which may itself lie on a socket that was read from.
+    /// TLS, possibly on a socket from which bytes were read before.
     Tls(Box<TlsStream<Socket>>),
     /// A pipe in memory, for tests.
     #[cfg(test)]
@@ -38,27 +37,27 @@ enum SocketIo {
 }
 
 impl Socket {
-    /// The same socket with `bytes`, which were read from it, to be read again.
+    /// The same socket; `bytes`, which were read from it, are read again.
     pub(crate) fn begun_with(mut self, bytes: Bytes) -> Self {
         self.begun = match self.begun.is_empty() {
             true => bytes,
-            // Somebody before us looked ahead too, and further.
+            // An earlier detection has read further already.
             false => [bytes, self.begun].concat().into(),
         };
         self
     }
 
-    /// The same socket, which holds `memory` until what was read before is read again.
+    /// The same socket; `memory` is held until the bytes that were read before are read again.
     pub(crate) fn until_read(mut self, memory: Option<Reservation>) -> Self {
         self.begun_memory = memory;
         self
     }
 
-    /// Whether the drop of this socket is a RST, so that what was sent cannot pass for all there
-    /// is.
+    /// Whether dropping the socket sends a RST, so that a truncated response cannot pass for a
+    /// complete one.
     pub(super) fn reset_on_drop(&self, reset: bool) {
         match &self.channel {
-            // Fails only on a socket that is broken already, which the client notices as well.
+            // Fails only on a broken socket, which the client notices as well.
             SocketIo::Tcp(socket) => {
                 let linger = reset.then_some(Duration::ZERO);
                 drop(socket2::SockRef::from(socket).set_linger(linger));
@@ -69,7 +68,8 @@ impl Socket {
         }
     }
 
-    /// Small writes go out at once: a proxy's pauses must not add up with Nagle's.
+    /// Sends small writes at once: the proxy's pauses must not add up with those of Nagle's
+    /// algorithm.
     pub(super) fn prepare(&self) {
         match &self.channel {
             SocketIo::Tcp(socket) => drop(socket.set_nodelay(true)),

@@ -1,12 +1,12 @@
-//! The stream hyper reads from and writes to.
+//! The stream that hyper reads from and writes to.
 //!
-//! Made and taken back by `serve`; called by hyper. Reading goes socket → `inbound` → hyper;
-//! writing goes straight through, after any 1xx that waits in the `Cell`.
+//! Made and taken back by `serve`; called by hyper. Input passes from the socket through `inbound`
+//! to hyper; output passes straight through, after any waiting 1xx of the `Cell`.
 //!
-//! Invariant: the next head is given to hyper only when the answer before it is out (`Cell`'s
-//! `Resting`). Until then one read's worth of bytes is kept here, and nothing more is read. Cost:
-//! reads go to a buffer of the thread and from there to hyper's; a connection owns memory only for
-//! bytes that hyper cannot have yet, and beyond [`HELD_FREE`] only what it has set aside for them.
+//! Invariant: hyper gets the next head only after the previous response was sent (`Resting` in the
+//! `Cell`). Until then at most one read is buffered here, and nothing more is read. Cost: input is
+//! read into a buffer of the thread and copied to hyper's. A connection owns memory only for bytes
+//! that hyper cannot take yet; beyond [`HELD_FREE`] that memory is reserved.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -33,23 +33,23 @@ pub(super) struct ClientStream {
     cell: Rc<Cell>,
     limits: Rc<Limits>,
     inbound: Inbound,
-    /// Read from the socket, not yet given on.
+    /// Input that hyper does not have yet.
     held: BytesMut,
-    /// What is set aside for `held`.
+    /// The reservation for `held`.
     held_memory: Option<ShareReservation>,
-    /// What is set aside for the head of the request that is being answered.
+    /// The reservation for the head of the current request.
     head_memory: Option<ShareReservation>,
-    /// `held` is the beginning of a head and not the end of it.
+    /// `held` is the beginning of a head without its end.
     starved: bool,
     /// A head that did not fit into hyper's buffer.
     given: BytesMut,
-    /// When the first byte of the head under way was read.
+    /// The time at which the first byte of the current head was read.
     received: Option<Instant>,
-    /// Fields that hyper has been built for.
+    /// The number of fields for which hyper was built.
     width: usize,
-    /// The client has sent all it will.
+    /// The client has closed its side.
     eof: bool,
-    /// The socket takes nothing more.
+    /// The socket accepts no more output.
     write_failed: bool,
     /// The socket resets when dropped.
     armed: bool,
@@ -81,7 +81,7 @@ impl ClientStream {
         }
     }
 
-    /// How many fields a head may have for the next hyper this stream is given to.
+    /// The number of fields that a head may have with the next hyper.
     pub(super) fn widen(&mut self) -> usize {
         if self.cell.signals.too_wide.replace(false) {
             self.width = self.limits.head_fields.clamp(NARROW, WIDE);
@@ -89,13 +89,13 @@ impl ClientStream {
         self.width
     }
 
-    /// Ready when hyper is needed: there is something to give it, or it is to be told of the end.
+    /// Ready when hyper is needed: there is input for it, or the input has ended.
     pub(super) fn poll_needs_hyper(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.held.is_empty() && !self.eof {
             self.wait_for(WaitFor::Request);
             match self.poll_ahead(cx) {
                 Poll::Ready(Ok(())) => {}
-                // hyper meets it again, and ends.
+                // hyper gets the same error, and ends.
                 Poll::Ready(Err(_)) => self.eof = true,
                 Poll::Pending => return Poll::Pending,
             }
@@ -103,7 +103,7 @@ impl ClientStream {
         Poll::Ready(())
     }
 
-    /// The socket, and what was read from it and not given on.
+    /// The socket, and the input that hyper does not have yet.
     pub(super) fn into_upgraded(self) -> Upgraded {
         Upgraded {
             socket: self.socket,
@@ -111,12 +111,12 @@ impl ClientStream {
         }
     }
 
-    /// How much content of the request under way may still come.
+    /// How much content of the current request is missing.
     pub(super) fn content_left(&self) -> Option<u64> {
         self.inbound.content_left()
     }
 
-    /// The socket, to be closed; `None` if there is no use in closing it gently.
+    /// The socket, to be closed; `None` if a graceful close is useless.
     pub(super) fn into_closing(self) -> Option<(Socket, ClientSide)> {
         let peer = if self.eof {
             ClientSide::Finished
@@ -126,16 +126,16 @@ impl ClientStream {
         (!self.write_failed).then_some((self.socket, peer))
     }
 
-    /// Makes the end of the connection a RST.
+    /// The connection will end with a RST.
     pub(super) fn reset_on_drop(&self) {
         self.socket.reset_on_drop(true);
     }
 
-    /// Gives hyper what it may have of `input`: a head, or part of a body.
+    /// Gives hyper what it may have of `input`: a head, or a part of a body.
     fn give(&mut self, input: &[u8], out: &mut ReadBufCursor<'_>) -> io::Result<FedBytes> {
         if !self.inbound.wants_head() {
             let before = out.remaining();
-            // Taking no more than fits makes it impossible to pass more than fits.
+            // Taking only what fits guarantees that no more than that is passed on.
             let input = &input[..input.len().min(before)];
             let taken = self.inbound.body(input, |bytes| out.put_slice(bytes));
             self.cell.signals.reading.set(None);
@@ -161,7 +161,7 @@ impl ClientStream {
                 })
             }
             HeadStep::Accepted { checked, .. } if checked.fields > self.width => {
-                // This hyper would refuse it: `serve` builds one that does not.
+                // This hyper would refuse the head; `serve` builds one that accepts it.
                 self.inbound = before;
                 self.cell.signals.too_wide.set(true);
                 Ok(FedBytes {
@@ -215,10 +215,11 @@ impl ClientStream {
         self.put(&[method, b" /", &head[checked.target.end..]], out);
     }
 
-    /// Has the service called for a head that hyper never sees, in its turn; then reads no more.
+    /// Calls the service for a head that hyper never sees, when it is its turn; then stops reading.
     fn refuse(&mut self, refusal: Refusal, input: &[u8], out: &mut ReadBufCursor<'_>) {
-        // The two things that decide how the page may be sent are taken from the request as far as
-        // it can be read: hyper must not send content after HEAD, nor HTTP/1.1 to HTTP/1.0.
+        // The method and the version decide how the page may be sent, so they are taken from the
+        // request as far as it can be parsed: hyper must not send content after HEAD, nor HTTP/1.1
+        // to an HTTP/1.0 client.
         let input = input.strip_prefix(b"\r\n").unwrap_or(input);
         let line = input
             .split(|&byte| byte == b'\r' || byte == b'\n')
@@ -274,8 +275,8 @@ impl ClientStream {
         release(&mut self.given);
     }
 
-    /// Sets memory aside for a head until its request is answered: hyper has it in its buffer, and
-    /// before that a copy that is on its way there.
+    /// Reserves memory for a head until its request is answered: hyper has it in its buffer, and
+    /// before that there is a copy on the way.
     fn keep_head_memory(&mut self, length: usize) -> Result<(), NoMemory> {
         if length > HELD_FREE {
             self.head_memory = self.cell.reserve(2 * length)?;
@@ -283,11 +284,11 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Keeps `read` behind what is held, in memory that is set aside.
+    /// Appends `read` to the held input, in reserved memory.
     fn hold(&mut self, read: &[u8]) -> Result<(), NoMemory> {
         let length = self.held.len() + read.len();
         if length > self.held.capacity() {
-            // Not doubled: what is set aside shall be what is used.
+            // Not doubled, so that the reservation equals the capacity.
             let capacity = length.next_multiple_of(HELD_FREE);
             if capacity > HELD_FREE {
                 let more = self.cell.reserve(capacity)?;
@@ -301,7 +302,7 @@ impl ClientStream {
         Ok(())
     }
 
-    /// What becomes of a client for whose head there is no memory.
+    /// Refuses a client whose head needs memory that is not there.
     fn no_memory(&mut self, out: &mut ReadBufCursor<'_>) -> io::Result<bool> {
         if !self.inbound.wants_head() || !self.cell.is_resting() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -314,7 +315,7 @@ impl ClientStream {
         Ok(true)
     }
 
-    /// Gives hyper what it may have of what is held; true if that is anything.
+    /// Gives hyper what it may have of the held input; true if that is anything.
     fn give_held(&mut self, out: &mut ReadBufCursor<'_>) -> io::Result<bool> {
         let mut held = std::mem::take(&mut self.held);
         let given = self.give(&held, out);
@@ -353,7 +354,7 @@ impl ClientStream {
         })
     }
 
-    /// Reads once, for later.
+    /// Reads once, into the held input.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_page(cx, HELD_FREE, |this, read| {
             let held = this.hold(read);
@@ -361,8 +362,8 @@ impl ClientStream {
         })
     }
 
-    /// Reads once at most `room` bytes into the thread's page, and has `take` look at them. At the
-    /// end of the input these are none, and `eof` is set.
+    /// Reads at most `room` bytes once into the thread's buffer, and calls `take` with them. At the
+    /// end of the input it calls `take` with no bytes and sets `eof`.
     fn poll_page<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -385,7 +386,7 @@ impl ClientStream {
         result.map(|taken| taken?)
     }
 
-    /// Notes since when and until when the client is waited for, unless that is noted already.
+    /// Begins to wait for the client, unless it is waiting already.
     fn wait_for(&mut self, why: WaitFor) {
         let signals = &self.cell.signals;
         if signals.reading.get().is_some_and(|wait| wait.why == why) {
@@ -434,7 +435,7 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Keeps the books on one write.
+    /// Accounts for one write.
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let signals = &self.cell.signals;
         match &result {
@@ -444,7 +445,8 @@ impl ClientStream {
             }
             Poll::Ready(Err(_)) => self.write_failed = true,
             Poll::Pending if signals.write_expired.get() => {
-                // Whatever the client has not taken yet it will never: let it see a break.
+                // The client will never get the rest of the response, so it must see that the
+                // connection broke.
                 signals.aborted.set(true);
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
@@ -458,14 +460,14 @@ impl ClientStream {
         result
     }
 
-    /// What comes before every write of hyper's.
+    /// Steps before every write of hyper's.
     fn poll_before_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.cell.signals.aborted.get() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         ready!(self.poll_interim(cx))?;
         if self.cell.signals.close_delimited.get() && !self.armed {
-            // From here to the last byte, whatever ends the connection resets it: a FIN would be
+            // From here to the last byte, any end of the connection must be a RST: a FIN would be
             // taken for the end of the content. This holds even if this process is killed.
             self.armed = true;
             self.socket.reset_on_drop(true);
@@ -487,14 +489,14 @@ impl Read for ClientStream {
                 return Poll::Ready(Ok(()));
             }
             if this.inbound.is_stopped() || this.cell.signals.tunnel.get() {
-                // Either the page for a refused request is under way, and closing comes after it;
-                // or what comes now is for the tunnel.
+                // Either the page for a refused request is being sent and the connection closes
+                // after it, or the next bytes are for the tunnel.
                 return Poll::Pending;
             }
             let wants_head = this.inbound.wants_head();
             if wants_head && !this.cell.is_resting() {
-                // hyper looks whether the client is still there. What was sent ahead waits for its
-                // turn, and hides the end behind it until then.
+                // hyper checks whether the client is still there. Pipelined input waits for its
+                // turn, and the end behind it is not visible until then.
                 if this.held.is_empty() && !this.eof {
                     ready!(this.poll_ahead(cx))?;
                 }
@@ -531,7 +533,7 @@ impl Read for ClientStream {
 }
 
 impl ClientStream {
-    /// Nothing to read: notes what is waited for.
+    /// Nothing to read: notes what the connection waits for.
     fn rest(&mut self) {
         if !self.inbound.wants_head() {
             self.wait_for(WaitFor::Body);
@@ -544,8 +546,8 @@ impl ClientStream {
         }
     }
 
-    /// Whether time is up for the client: true ends the connection as if it had, an error breaks
-    /// off the body.
+    /// Whether the read deadline has passed: true ends the connection as if the client had closed
+    /// it; an error ends the body.
     fn expired(&mut self) -> io::Result<bool> {
         let signals = &self.cell.signals;
         if !signals.read_expired.replace(false) {
@@ -593,7 +595,7 @@ impl Write for ClientStream {
         self.socket.is_write_vectored()
     }
 
-    /// hyper calls this when it has nothing more to write: the one sign that an answer is out.
+    /// hyper calls this when it has nothing more to write: the only sign that a response was sent.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_interim(cx))?;
@@ -607,14 +609,14 @@ impl Write for ClientStream {
                 this.wait_for(WaitFor::Request);
             }
             if !this.held.is_empty() || this.eof {
-                // hyper does not ask again for what it was refused before.
+                // hyper does not poll again by itself after it was refused a read.
                 cx.waker().wake_by_ref();
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Left to `serve`, which closes lingering.
+    /// Left to `serve`, which lingers before it closes.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -627,14 +629,14 @@ pub(super) enum ClientSide {
     Finished,
 }
 
-/// What became of some input.
+/// Result of giving input to hyper.
 struct FedBytes {
     taken: usize,
-    /// Whether hyper got anything.
+    /// Whether hyper got any bytes.
     any: bool,
 }
 
-/// An empty buffer gives its memory back.
+/// Frees the memory of an empty buffer.
 fn release(buffer: &mut BytesMut) {
     if buffer.is_empty() {
         *buffer = BytesMut::new();
@@ -642,17 +644,17 @@ fn release(buffer: &mut BytesMut) {
 }
 
 thread_local! {
-    /// Where this thread's sockets are read to; what stays is copied out before the next read.
+    /// The read buffer of this thread's sockets; bytes to keep are copied out before the next read.
     static PAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 const PAGE_BYTES: usize = 32 << 10;
 
-/// Read at once while heads are expected.
+/// Bytes per read while heads are expected.
 const HEAD_READ: usize = 16 << 10;
 
-/// Bytes that a connection may hold without setting anything aside, and the grain of what it sets
-/// aside for more; also the most that is read ahead of its turn.
+/// Bytes that a connection may hold without a reservation, and the step of reservations beyond
+/// that; also the maximum that is read ahead.
 const HELD_FREE: usize = 4 << 10;
 
 const NO_MEMORY: Refusal = Refusal {
@@ -660,8 +662,8 @@ const NO_MEMORY: Refusal = Refusal {
     reason: "no memory for the request head",
 };
 
-/// hyper's arrays of fields lie on its stack up to this number, and on the heap above.
+/// Up to this number of fields hyper's arrays are on its stack, above on the heap.
 pub(super) const NARROW: usize = 100;
 
-/// More fields than this no request has; keeps far from what the map of fields can hold.
+/// Maximum number of fields in a head; far below what the field map can hold.
 const WIDE: usize = 4096;

@@ -25,7 +25,7 @@ mod memory;
 mod refused;
 mod smuggling;
 
-/// Runs `client` against a connection served by `service`; says how the connection ended.
+/// Runs `client` against a connection served by `service`; returns how the connection ended.
 async fn talk<S, SF, CF>(
     limits: Limits,
     service: S,
@@ -59,7 +59,7 @@ where
     serve_connection(socket, &Rc::new(limits), &cell, service, stopping).await
 }
 
-/// What `input` is answered with, up to the close of the connection.
+/// The response to `input`, up to the close of the connection.
 async fn answer_to(input: &[u8]) -> String {
     let input = input.to_vec();
     let (_, output) = talk(Limits::default(), echo, |mut client| async move {
@@ -76,7 +76,7 @@ async fn rest_of(client: &mut DuplexStream) -> String {
     String::from_utf8(output).unwrap()
 }
 
-/// Reads until what was read ends with `end`.
+/// Reads until the input ends with `end`.
 async fn read_until(client: &mut (impl AsyncReadExt + Unpin), end: &str) -> String {
     let mut output = Vec::new();
     while !output.ends_with(end.as_bytes()) {
@@ -86,7 +86,7 @@ async fn read_until(client: &mut (impl AsyncReadExt + Unpin), end: &str) -> Stri
     String::from_utf8(output).unwrap()
 }
 
-/// Answers with what was asked: target and content, or the failure's reason.
+/// Answers with the request's target and content, or with the reason of the failure.
 async fn echo(request: Request<Incoming>, cell: Rc<Cell>) -> Response<Answer> {
     match cell.next_head() {
         RequestHead::Accepted(head) => {
@@ -117,7 +117,7 @@ fn whole(text: impl Into<Bytes>) -> Response<Answer> {
     Response::new(Answer::Whole(Some(text.into())))
 }
 
-/// An answer whose body a test sends as it goes.
+/// A response whose body the test sends step by step.
 fn live() -> (
     mpsc::UnboundedSender<io::Result<&'static str>>,
     Response<Answer>,

@@ -1,16 +1,16 @@
-//! How an authority lies on disk: a directory with four files.
+//! An authority on disk: a directory with four files.
 //!
-//! | file | mode | what |
+//! | file | mode | content |
 //! |---|---|---|
-//! | `root.pem` | 644 | the certificate that devices are to trust |
-//! | `bundle.pem` | 644 | the same, and what the system trusted then |
+//! | `root.pem` | 644 | the certificate that devices must trust |
+//! | `bundle.pem` | 644 | the same, and the roots that the system trusted then |
 //! | `signer.pem` | 600 | for the proxy: the intermediate's key, its certificate, the root's |
-//! | `root.key` | 600 | the root's key; not there if the authority is kept to domains |
+//! | `root.key` | 600 | the root's key; missing if the authority is limited to domains |
 //!
-//! The bundle is for programs that take one file for all.
+//! The bundle is for programs that read all roots from one file.
 //!
-//! Called by `authority`. Invariant: the directory gets its name when all of it is on disk, so a
-//! cut leaves a whole authority or none (and beside it a directory that nobody asks for).
+//! Called by `authority`. Invariant: the directory gets its name when all files are on disk. So a
+//! power failure leaves a complete authority or none (and perhaps a temporary directory).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -24,7 +24,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use super::{AuthorityError, malformed};
 use crate::intercept::pem::pem;
 
-/// What the proxy needs of an authority.
+/// The parts of an authority that the proxy needs.
 pub(super) struct AuthorityKeys {
     pub(super) key: PrivatePkcs8KeyDer<'static>,
     pub(super) intermediate: CertificateDer<'static>,
@@ -46,7 +46,7 @@ pub(super) fn signer(directory: &Path) -> PathBuf {
     directory.join("signer.pem")
 }
 
-/// Fails where `write` would overwrite something.
+/// Fails if `write` would overwrite anything.
 pub(super) fn check_free(directory: &Path) -> Result<(), AuthorityError> {
     let path = directory.to_owned();
     match directory.read_dir().map(|mut entries| entries.next()) {
@@ -57,8 +57,8 @@ pub(super) fn check_free(directory: &Path) -> Result<(), AuthorityError> {
     }
 }
 
-/// Writes a new authority, whole, or nothing of that name. `step` comes before each change on disk
-/// and ends it by an error: where the power may be cut.
+/// Writes a new authority completely, or not at all. `step` is called before each change on disk;
+/// its error simulates a power failure there.
 pub(super) fn write(
     directory: &Path,
     bundle: &AuthorityKeys,
@@ -74,14 +74,14 @@ pub(super) fn write(
         true => Path::new("."),
         false => parent,
     };
-    // Nobody else's, and not that of a run that was cut.
+    // A name of its own, even after an interrupted run.
     let mut fresh = std::ffi::OsString::from(".");
     fresh.push(name);
     fresh.push(format!(".{:016x}.new", fastrand::u64(..)));
     let fresh = parent.join(fresh);
     let written = AtomicWrite { step }.all(&fresh, parent, directory, bundle, root_key);
     written.map_err(|source| {
-        // What is left of it is in nobody's way; a failure here tells nothing more.
+        // Remaining files do no harm; an error here would hide the first one.
         let _ = std::fs::remove_dir_all(&fresh);
         match source.kind() {
             ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
@@ -92,7 +92,7 @@ pub(super) fn write(
     })
 }
 
-/// A write that may be cut anywhere.
+/// A write that may be interrupted at any point.
 struct AtomicWrite<S> {
     step: S,
 }
@@ -128,7 +128,7 @@ impl<S: FnMut() -> io::Result<()>> AtomicWrite<S> {
         (self.step)()?;
         File::open(fresh)?.sync_all()?;
         (self.step)()?;
-        // Fails where there is a directory that is not empty.
+        // Fails if there is a directory that is not empty.
         std::fs::rename(fresh, directory)?;
         File::open(parent)?.sync_all()
     }
@@ -144,15 +144,15 @@ impl<S: FnMut() -> io::Result<()>> AtomicWrite<S> {
     }
 }
 
-/// Reads what the proxy needs, and says from where: the credential, if there is one, else the file
-/// in `directory`.
+/// Reads the parts that the proxy needs, and returns their path: the credential, if there is one,
+/// else the file in `directory`.
 pub(super) fn read(
     directory: &Path,
     credentials: Option<&Path>,
 ) -> Result<(PathBuf, AuthorityKeys), AuthorityError> {
     let credential = credentials.map(|credentials| credentials.join(CREDENTIAL));
     let (path, is_file) = match credential.filter(|path| path.exists()) {
-        // systemd shows it to this service alone; its mode is no measure of that.
+        // systemd shows a credential to this service alone, whatever its mode is.
         Some(path) => (path, false),
         None => (signer(directory), true),
     };
@@ -197,5 +197,5 @@ fn parse(text: &[u8]) -> Result<AuthorityKeys, &'static str> {
 /// The name of the credential; its content is that of `signer.pem`.
 const CREDENTIAL: &str = "hashcache-ca";
 
-/// What is longer is not read; a whole one has some 2 KiB.
+/// Longer files are not read; a real one has some 2 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;

@@ -1,11 +1,11 @@
-//! Names to addresses: one table for the process, lookups on the core that needs them.
+//! DNS: one cache for the process; lookups run on the core that needs them.
 //!
-//! `connect` asks. A fresh answer comes from `table` without leaving the core; else exactly one
-//! lookup per name is in flight, whichever core began it, and all who ask wait for that one. The
-//! lookup itself is `source`'s: hosts file, resolvers, or the system for `.local`.
+//! Called by `connect`. A fresh answer is taken from `table` without leaving the core. Otherwise
+//! there is at most one lookup per name, on any core, and all callers wait for it. `source` does
+//! the lookup: hosts file, resolvers, or the system for `.local`.
 //!
-//! Invariant: while resolvers are silent, an answer up to three days old is served rather than
-//! none; a name that is known not to exist is never answered with an old address.
+//! Invariants: while the resolvers do not answer, an answer up to three days old is served. A name
+//! that is known not to exist never gets an old address.
 //! Cost: one lock and one hash for a known name; at most `TABLE_NAMES` names are kept.
 
 mod outcome;
@@ -28,7 +28,7 @@ use outcome::{LookupOutcome, LookupResult, PendingLookup};
 use source::DnsSource;
 use table::{Table, TableAnswer};
 
-/// What is known about names; one for the process, shared by the `Resolver` of every core.
+/// The DNS cache; one for the process, shared by the `Resolver` of every core.
 #[derive(Clone, Debug)]
 pub(crate) struct DnsCache(Arc<DnsShared>);
 
@@ -67,7 +67,7 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver for the core that calls this; its lookups run as local tasks.
+    /// A resolver for the calling core; its lookups run as local tasks.
     pub(crate) fn new(names: DnsCache) -> Self {
         let DnsShared {
             servers,
@@ -82,20 +82,20 @@ impl Resolver {
         }
     }
 
-    /// The addresses of `name`, with IPv6 ones only if `ipv6` says they can be reached.
+    /// The addresses of `name`, with IPv6 addresses only if `ipv6` says that they can be reached.
     pub(crate) async fn resolve(&self, name: &str, ipv6: bool) -> Result<Addresses, Failure> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         if name.is_empty() {
             return Err(Failure::NameNotFound); // the root of the tree is no host
         }
         if name == "localhost" || name.ends_with(".localhost") {
-            // RFC 6761: never asked of a resolver.
+            // RFC 6761: never sent to a resolver.
             return Ok([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into());
         }
         let dns_time = self.names.0.dns_time;
         let deadline = Instant::now() + dns_time;
         loop {
-            // A statement of its own: the lock must be gone before anything is waited for.
+            // A statement of its own, so that the lock is released before any await.
             let answer = self.names.table().find(&name, Instant::now());
             match answer {
                 TableAnswer::Known(outcome) => return outcome.into_result(dns_time),
@@ -109,7 +109,7 @@ impl Resolver {
         }
     }
 
-    /// Waits for a flight; `None` when it was given up and someone has to begin anew.
+    /// Waits for a lookup; `None` if it was given up and must begin anew.
     async fn wait(
         &self,
         mut pending: PendingLookup,
@@ -118,8 +118,8 @@ impl Resolver {
     ) -> Option<Result<Addresses, Failure>> {
         let landed = pending.wait_for(Option::is_some);
         if let Some(stale) = stale {
-            // An old answer now is worth more to a client than a fresh one in five seconds (RFC
-            // 8767, section 5); the lookup goes on and serves the next who asks.
+            // For a client an old answer now is worth more than a fresh one in five seconds (RFC
+            // 8767, section 5). The lookup continues for later callers.
             return match timeout(STALE_AFTER, landed).await {
                 Ok(outcome) => Self::outcome(outcome.ok()?.as_ref(), self.names.0.dns_time),
                 Err(_) => Some(Ok(stale)),
@@ -138,8 +138,8 @@ impl Resolver {
         outcome.map(|outcome| outcome.clone().into_result(limit))
     }
 
-    /// Begins a lookup as a task of its own: it serves others too, so it must not end with the
-    /// client that asked first.
+    /// Begins a lookup as a task of its own: it serves other callers too, so it must not end with
+    /// the first client.
     fn start(&self, name: String, ipv6: bool) {
         let (landed, pending) = watch::channel(None);
         if !self.names.table().begin(&name, pending, Instant::now()) {
@@ -168,8 +168,7 @@ impl Resolver {
     }
 }
 
-/// Clears the flight of a lookup whose task ends in any way, so that no name stays "under way" when
-/// its core is torn down.
+/// Clears a lookup whose task ends in any way, so that no name stays pending when its core ends.
 struct LookupGuard {
     names: DnsCache,
     name: String,
@@ -185,7 +184,7 @@ impl Drop for LookupGuard {
     }
 }
 
-/// How long a client waits for a lookup when an old answer is at hand.
+/// How long a client waits for a lookup when there is an old answer.
 const STALE_AFTER: Duration = Duration::from_millis(1800);
 
 /// Names kept in memory; each costs some 200 bytes.

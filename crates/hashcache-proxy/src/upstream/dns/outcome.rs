@@ -1,4 +1,4 @@
-//! How a name lookup ends, and who waits for it.
+//! Outcomes of a DNS lookup.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use tokio::sync::watch;
 
 use crate::failure::Failure;
 
-/// The addresses of a name, in the order in which to try them; never empty.
+/// The addresses of a name, in the order in which they are tried; never empty.
 pub(crate) type Addresses = Arc<[IpAddr]>;
 
-/// A lookup under way on some core: a verdict comes, or the core has gone.
+/// A lookup in progress on some core. If the sender is dropped, the lookup was given up.
 pub(super) type PendingLookup = watch::Receiver<Option<LookupOutcome>>;
 
-/// How a lookup ended.
+/// Outcome of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LookupOutcome {
     Found(Addresses),
@@ -35,7 +35,7 @@ impl LookupOutcome {
     }
 }
 
-/// How a lookup ended and how long that holds.
+/// Outcome of a lookup, with its time to live.
 #[derive(Clone, Debug)]
 pub(super) struct LookupResult {
     pub(super) outcome: LookupOutcome,
@@ -43,7 +43,7 @@ pub(super) struct LookupResult {
 }
 
 impl LookupResult {
-    /// Nothing came within the time for a lookup.
+    /// No answer within the time for a lookup.
     pub(super) fn timed_out() -> Self {
         Self {
             outcome: LookupOutcome::TimedOut,

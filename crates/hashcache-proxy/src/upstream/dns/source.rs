@@ -1,12 +1,12 @@
-//! Where addresses come from: the hosts file, the resolvers of `resolv.conf`, or the system's own
+//! The sources of addresses: the hosts file, the resolvers of `resolv.conf`, or the system's own
 //! lookup for `.local`.
 //!
-//! One per core, owned by `dns::Resolver`; hickory sends the questions. Both files are looked at
-//! again when a lookup finds that 10 s have passed, so a laptop that changes networks follows along
-//! without a restart.
+//! One per core, owned by `dns::Resolver`; hickory sends the queries. When a lookup finds that 10 s
+//! have passed, both files are checked for changes, so a laptop can change networks without a
+//! restart of the proxy.
 //!
-//! Invariant: names are asked as they are, fully qualified. Search domains would send a stranger's
-//! `wiki` to `wiki.corp.example`, and the answer would be stored under the stranger's name.
+//! Invariant: names are always fully qualified. A search domain would turn an origin named `wiki`
+//! into `wiki.corp.example`, and the response would be stored under the wrong name.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,12 +31,12 @@ use tokio::time::{Instant, timeout};
 
 use super::outcome::{LookupOutcome, LookupResult};
 
-/// Which resolvers are asked.
+/// Which resolvers are queried.
 #[derive(Clone, Debug)]
 pub(crate) enum NameServers {
     /// Those of `/etc/resolv.conf`, with `/etc/hosts` before them.
     System,
-    /// These files, in the places of the system's.
+    /// These files instead of the system's.
     #[cfg_attr(not(test), expect(dead_code, reason = "only tests name other files"))]
     Files {
         resolv_conf: PathBuf,
@@ -52,7 +52,7 @@ pub(super) struct DnsSource {
     servers: NameServers,
     dns_time: Duration,
     state: RefCell<SourceState>,
-    /// Places for lookups by the system, which hold a thread each; shared by all cores.
+    /// Permits for lookups by the system, which occupy a thread each; shared by all cores.
     system: Arc<Semaphore>,
 }
 
@@ -90,7 +90,7 @@ impl DnsSource {
                 ttl: None,
             };
         };
-        // Fully qualified: the dot at the end keeps search domains away.
+        // The final dot prevents the use of search domains.
         match Name::from_ascii(format!("{name}.")) {
             Ok(name) => ask_resolvers(&resolver, name, ipv6).await,
             Err(_) => LookupResult {
@@ -100,7 +100,7 @@ impl DnsSource {
         }
     }
 
-    /// The resolver to ask, or the addresses the hosts file has for `name`.
+    /// The resolver to query, or the addresses of `name` in the hosts file.
     fn refreshed(&self, name: &str) -> Result<Option<Rc<TokioResolver>>, Vec<IpAddr>> {
         let mut state = self.state.borrow_mut();
         let now = Instant::now();
@@ -145,7 +145,7 @@ impl DnsSource {
         }
     }
 
-    /// The system's own lookup knows multicast DNS, if the host does; it holds a thread meanwhile.
+    /// The system's own lookup supports multicast DNS, if the host does; it occupies a thread.
     async fn ask_system(&self, name: &str) -> LookupResult {
         let Ok(permit) = Arc::clone(&self.system).acquire_owned().await else {
             return LookupResult {
@@ -155,7 +155,7 @@ impl DnsSource {
         };
         let asked = name.to_owned();
         let answer = tokio::task::spawn_blocking(move || {
-            // The place goes with the thread: who gives up waiting does not free it.
+            // Held by the thread: a caller that gives up does not free the thread.
             let _permit = permit;
             (asked.as_str(), 0)
                 .to_socket_addrs()
@@ -163,8 +163,8 @@ impl DnsSource {
         });
         match answer.await {
             Ok(Ok(addresses)) => LookupResult::found(addresses, Some(SYSTEM_TTL)),
-            // getaddrinfo does not tell "no such name" from "nobody answered" through std; the
-            // milder verdict is kept for seconds only.
+            // Through std, getaddrinfo does not distinguish "no such name" from "no answer". The
+            // milder outcome is kept for seconds only.
             Ok(Err(_)) => LookupResult {
                 outcome: LookupOutcome::NoSuchName,
                 ttl: None,
@@ -177,13 +177,13 @@ impl DnsSource {
     }
 }
 
-/// Asks for both kinds of addresses at once where IPv6 can be reached, else for IPv4 first.
+/// Queries both address families at once if IPv6 can be reached, else IPv4 first.
 async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> LookupResult {
     let v4 = ask(resolver, name.clone(), RecordType::A);
     if !ipv6 {
         let v4 = v4.await;
         return match v4.outcome {
-            // A name with IPv6 addresses alone exists, and the error should say "unreachable".
+            // A name with IPv6 addresses alone exists, and the error should be "unreachable".
             LookupOutcome::NoSuchName => {
                 merge(v4, Some(ask(resolver, name, RecordType::AAAA).await))
             }
@@ -194,7 +194,8 @@ async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> Look
     tokio::pin!(v4, v6);
     tokio::select! {
         v4 = &mut v4 => {
-            // Some resolvers drop questions for AAAA. With IPv4 at hand the wait for IPv6 is short.
+            // Some resolvers drop AAAA queries. With IPv4 addresses at hand, the wait for IPv6 is
+            // short.
             let patience = match v4.outcome {
                 LookupOutcome::Found(_) => RESOLUTION_DELAY,
                 _ => Duration::MAX,
@@ -206,7 +207,7 @@ async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> Look
     }
 }
 
-/// One answer from two; IPv6 and IPv4 alternate, the first family first.
+/// Merges two answers; IPv6 and IPv4 alternate, beginning with the first family.
 fn merge(v4: LookupResult, v6: Option<LookupResult>) -> LookupResult {
     let Some(v6) = v6 else { return v4 };
     match (v4.outcome, v6.outcome) {
@@ -227,7 +228,7 @@ fn merge(v4: LookupResult, v6: Option<LookupResult>) -> LookupResult {
             outcome,
             ttl: v6.ttl,
         },
-        // "No such name" is believed only if both say so: one broken answer may hide an address.
+        // "No such name" holds only if both families say so: one broken answer may hide an address.
         (LookupOutcome::NoSuchName, LookupOutcome::NoSuchName) => LookupResult {
             outcome: LookupOutcome::NoSuchName,
             ttl: v4.ttl.zip(v6.ttl).map(|(a, b)| a.min(b)),
@@ -243,7 +244,7 @@ async fn ask(resolver: &TokioResolver, name: Name, kind: RecordType) -> LookupRe
             let mut addresses: Vec<IpAddr> = Vec::new();
             let mut ttl_s = u32::MAX;
             for record in answer.answers() {
-                // The aliases on the way count: the answer holds no longer than its weakest link.
+                // Aliases count too: the answer holds no longer than its shortest-lived record.
                 ttl_s = ttl_s.min(record.ttl);
                 if let Some(address) = record.data.ip_addr()
                     && !addresses.contains(&address)
@@ -274,7 +275,7 @@ fn read_resolv_conf(path: &Path) -> ResolverConfig {
         Some((config, _)) if !config.name_servers().is_empty() => {
             ResolverConfig::from_name_servers(config.name_servers().to_vec())
         }
-        // What the C library does without a file: ask this host.
+        // As the C library does without the file: query this host.
         _ => ResolverConfig::from_name_servers(vec![NameServerConfig::udp_and_tcp(
             Ipv4Addr::LOCALHOST.into(),
         )]),
@@ -285,7 +286,7 @@ fn build(config: ResolverConfig, dns_time: Duration) -> Option<Rc<TokioResolver>
     let mut options = ResolverOpts::default();
     options.ndots = 0;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    // Three tries fit into the time of a lookup: one lost datagram must not fail it.
+    // Three tries fit into the time of a lookup, so that a lost datagram does not fail it.
     options.timeout = dns_time / 3;
     options.attempts = 2;
     options.cache_size = 0; // `table` keeps the answers, for all cores
@@ -308,7 +309,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
         .ok()
 }
 
-/// `address name…` per line, `#` begins a comment; a line that says anything else is skipped.
+/// `address name…` per line, `#` begins a comment; other lines are skipped.
 fn parse_hosts(text: &[u8]) -> HashMap<Box<str>, Vec<IpAddr>> {
     let mut hosts: HashMap<Box<str>, Vec<IpAddr>> = HashMap::new();
     for line in String::from_utf8_lossy(text).lines() {
@@ -328,15 +329,15 @@ fn parse_hosts(text: &[u8]) -> HashMap<Box<str>, Vec<IpAddr>> {
     hosts
 }
 
-/// How often the two files are looked at.
+/// How often the two files are checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// Lookups by the system at a time.
+/// Maximum number of concurrent lookups by the system.
 pub(super) const SYSTEM_LOOKUPS: usize = 4;
-/// getaddrinfo gives no lifetime; hosts on a local link come and go.
+/// getaddrinfo returns no time to live; hosts on a local link change often.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 /// How long IPv4 waits for IPv6 (RFC 8305, section 3).
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
-/// Addresses kept of one answer.
+/// Maximum number of addresses kept from one answer.
 const ADDRESSES_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What is known about names and for how long: a bounded table without I/O and without a clock.
+//! The DNS cache's table: bounded, without I/O and without a clock.
 //!
 //! Owned by `dns`, under its lock. Every method takes the time as an argument.
 //!
-//! Invariant: never more than `capacity` names; a name has at most one lookup under way.
+//! Invariants: never more than `capacity` names; a name has at most one lookup in progress.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::outcome::{Addresses, LookupOutcome, LookupResult, PendingLookup};
 
-/// What the table says when asked.
+/// Result of looking a name up in the table.
 #[derive(Debug)]
 pub(super) enum TableAnswer {
     /// Answer with this.
@@ -29,15 +29,15 @@ pub(super) enum TableAnswer {
 pub(super) struct Table {
     names: HashMap<Box<str>, NameEntry>,
     capacity: usize,
-    /// Counts questions; the entries' own copies order them by last use.
+    /// Counts lookups in the table; the copies in the entries order them by last use.
     asked: u64,
 }
 
 #[derive(Debug)]
 struct NameEntry {
-    /// The last verdict, and until when it is given without a lookup.
+    /// The last outcome, and until when it is used without a lookup.
     outcome: Option<(LookupOutcome, Instant)>,
-    /// The last addresses, and until when they may stand in for silent resolvers.
+    /// The last addresses, and until when they may be used while resolvers do not answer.
     last_found: Option<(Addresses, Instant)>,
     pending: Option<PendingLookup>,
     asked: u64,
@@ -68,7 +68,7 @@ impl Table {
         }
     }
 
-    /// Notes that a lookup begins; false when one is under way or has just landed.
+    /// Notes that a lookup begins; false if one is in progress or has just ended.
     pub(super) fn begin(&mut self, name: &str, pending: PendingLookup, now: Instant) -> bool {
         self.make_room();
         let asked = self.asked;
@@ -89,8 +89,8 @@ impl Table {
         true
     }
 
-    /// Notes how a lookup ended; gives the verdict to tell those who wait, which is an old answer
-    /// where resolvers were silent and there is one.
+    /// Notes the result of a lookup. Returns the outcome for the waiting callers: an old answer if
+    /// the resolvers did not answer and there is one.
     pub(super) fn finish(
         &mut self,
         name: &str,
@@ -109,7 +109,7 @@ impl Table {
                 (LookupOutcome::Found(addresses), keep)
             }
             LookupOutcome::NoSuchName => {
-                // The name is known to be gone: an old address would be a lie from here on.
+                // The name no longer exists, so an old address would be wrong from now on.
                 entry.last_found = None;
                 let keep = ttl
                     .unwrap_or(NEGATIVE_DEFAULT)
@@ -125,18 +125,18 @@ impl Table {
         outcome
     }
 
-    /// Forgets a lookup that will not land.
+    /// Forgets a lookup that was given up.
     pub(super) fn clear_pending(&mut self, name: &str) {
         if let Some(entry) = self.names.get_mut(name) {
-            // A lookup that landed has cleared its own flight, and a new one may be under way
-            // already: only a flight whose sender is gone is given up.
+            // A lookup that ended has cleared its own entry, and a new one may be in progress
+            // already: clear it only if its sender was dropped.
             entry
                 .pending
                 .take_if(|pending| pending.has_changed().is_err());
         }
     }
 
-    /// Drops the eighth of the names that was not asked for the longest, once the table is full.
+    /// When the table is full, drops the eighth of the names that was unused for the longest time.
     fn make_room(&mut self) {
         if self.names.len() < self.capacity {
             return;
@@ -160,15 +160,15 @@ impl NameEntry {
     }
 }
 
-/// A shorter lifetime would send one question per connection to names that balance by DNS.
+/// A shorter time would cause one query per connection for names that balance by DNS.
 const TTL_MIN: Duration = Duration::from_secs(10);
 const TTL_MAX: Duration = Duration::from_hours(24);
-/// How long beyond its lifetime an answer may stand in for silent resolvers.
+/// How long after its expiry an answer may be used while resolvers do not answer.
 const STALE_MAX: Duration = Duration::from_hours(3 * 24);
 const NEGATIVE_MAX: Duration = Duration::from_mins(5);
-/// For a denial without SOA, which by RFC 2308 must not be kept as if it had one.
+/// For a denial without SOA, which RFC 2308 forbids to cache as if it had one.
 const NEGATIVE_DEFAULT: Duration = Duration::from_secs(5);
-/// How long resolvers are left alone about a name after they failed or were silent.
+/// How long a name is not queried again after its resolvers failed or did not answer.
 const FAILURE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Lands a lookup at `now` and gives the table.
+    /// Begins and finishes a lookup at `now`.
     fn landed(table: &mut Table, looked_up: LookupResult, now: Instant) -> LookupOutcome {
         let (_sender, pending) = watch::channel(None);
         assert!(table.begin("a.test", pending, now));
@@ -247,7 +247,7 @@ mod tests {
             landed(&mut table, ended(LookupOutcome::TimedOut, None), at),
             old
         );
-        // Asked again five seconds later, not three days.
+        // The old answer is tried again after five seconds, not after three days.
         assert!(matches!(
             table.find("a.test", at + Duration::from_secs(4)),
             TableAnswer::Known(_)
@@ -290,7 +290,7 @@ mod tests {
             table.find("a.test", now),
             TableAnswer::UnderWay { stale: None, .. }
         ));
-        // Its task is alive: clearing must not touch it.
+        // Its task is alive, so clearing must not affect it.
         table.clear_pending("a.test");
         assert!(!table.begin("a.test", pending, now));
         drop(sender);

@@ -1,10 +1,10 @@
-//! The verification of certificates of origins: as rustls does it, at the time that the clock says.
+//! Verification of origins' certificates: by rustls, at the time of our clock.
 //!
-//! rustls asks one time for all certificates. A clock that was lost with the power has no such
-//! time: see `clock` for what it says instead, and why.
+//! rustls uses one time for all certificates. A clock that has lost the time with the power does
+//! not have such a time: see `clock` for the time that it uses instead, and why.
 //!
-//! Invariant: chain, name and signature are verified by the functions of rustls itself, always;
-//! only the time handed to them is ours. Cost: one pass over the certificate more.
+//! Invariant: the functions of rustls always verify chain, name and signature; only the time is
+//! ours. Cost: one more pass over the certificate.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use crate::clock::{Clock, Validity};
 use crate::tls::certificate::Certificate;
 
-/// Verifies certificates by `roots` and by the clock.
+/// Verifies certificates with `roots` and the clock.
 #[derive(Debug)]
 pub(super) struct Verifier {
     roots: RootCertStore,
@@ -52,7 +52,7 @@ impl Verifier {
     }
 }
 
-/// From when until when a certificate holds; none for what is no certificate.
+/// The validity period of a certificate; `None` for invalid data.
 pub(super) fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
     let read = Certificate::read(der)?;
     Some(Validity {
@@ -78,8 +78,8 @@ impl ServerCertVerifier for Verifier {
         let time = self.clock.certificate_time(validity);
         match verify(time) {
             Ok(()) => Ok(ServerCertVerified::assertion()),
-            // The time is what webpki looks at first. If anything else is wrong too, that is the
-            // error: the clock must hear of certificates only that are good but for the time.
+            // webpki checks the time first. If anything else is wrong too, that is the error: the
+            // clock must only learn from certificates that are valid except for the time.
             Err(error) if is_of_time(&error) => {
                 verify(time.min(validity.not_after).max(validity.not_before))?;
                 Err(error)

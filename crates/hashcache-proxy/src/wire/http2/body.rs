@@ -1,7 +1,7 @@
-//! Content of requests and of answers, watched on its way.
+//! Content of HTTP/2 requests and responses, with accounting and deadlines.
 //!
 //! Made by `http2` for each stream, and by `server` for requests in HTTP/1.1, whose content `wire`
-//! watches below hyper.
+//! checks below hyper.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -28,11 +28,11 @@ use crate::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
 /// The content of a client's request.
 pub(crate) struct ClientBody {
     incoming: Incoming,
-    /// What was read of it before anybody asked.
+    /// Frames that were read before the service asked for them.
     gathered: VecDeque<Frame<Bytes>>,
-    /// Nothing follows on that.
+    /// No frame follows after `gathered`.
     ended: bool,
-    /// None in HTTP/1.1.
+    /// `None` in HTTP/1.1.
     watched: Option<WatchedContent>,
 }
 
@@ -73,8 +73,8 @@ impl ClientBody {
         }
     }
 
-    /// Reads it to its end, or up to [`GATHERED_MAX`] of it, before anybody asks; an error when it
-    /// stops coming.
+    /// Reads the content to its end, or up to [`GATHERED_MAX`], before the service asks for it; an
+    /// error if the content stops arriving.
     pub(super) async fn gather(&mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut bytes = 0;
         while !self.ended && bytes < GATHERED_MAX {
@@ -94,7 +94,7 @@ impl ClientBody {
         Ok(())
     }
 
-    /// Tells `cell` of what is read, and of what was read so far.
+    /// Reports the bytes read from now on, and those read so far, to `cell`.
     pub(super) fn tell(&mut self, cell: &Rc<Cell>) {
         let lengths = self
             .gathered
@@ -142,7 +142,7 @@ impl WatchedContent {
         }
     }
 
-    /// Ready when nothing has come for too long.
+    /// Ready when no content has arrived for too long.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = self.flow.limits().progress_time;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(time)));
@@ -191,12 +191,12 @@ impl Body for ClientBody {
 
 type Polled = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
 
-/// The content of an answer on its way to hyper.
+/// The content of a response on its way to hyper.
 pub(super) struct OutgoingBody<B: Body> {
     body: B,
     cell: Rc<Cell>,
     progress: Rc<StreamProgress>,
-    /// The answer has no content, whatever the service made.
+    /// The response has no content, even if the service gave one.
     bodiless: bool,
     complete: bool,
     broken: bool,
@@ -205,7 +205,7 @@ pub(super) struct OutgoingBody<B: Body> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> OutgoingBody<B> {
-    /// Notes that the answer begins.
+    /// Notes that the response begins.
     pub(super) fn begin(
         mut response: Response<B>,
         cell: Rc<Cell>,
@@ -252,7 +252,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for OutgoingBody<B> {
             return Poll::Ready(None);
         }
         if this.pages.poll_take(cx).is_pending() {
-            // The client has pages of other streams that it does not take.
+            // The client holds frames of other streams that it does not take.
             let since = this.progress.waits_since.get();
             this.progress
                 .waits_since
@@ -263,7 +263,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for OutgoingBody<B> {
         if !matches!(&polled, Poll::Ready(Some(Ok(_)))) {
             this.pages.give_back();
         }
-        // hyper comes again when the client has room for more.
+        // hyper polls again when the client has room for more.
         let waits = matches!(&polled, Poll::Ready(Some(Ok(_))));
         let since = waits.then(Instant::now);
         this.progress.waits_since.set(since);
@@ -311,8 +311,8 @@ impl<B: Body> Drop for OutgoingBody<B> {
     }
 }
 
-/// A piece of an answer, in the client's share for as long as h2 holds it: also when the answer is
-/// complete for hyper and the stream's task has ended.
+/// A buffer of response content, charged to the client's share for as long as h2 holds it, even
+/// after the stream's task has ended.
 struct QueuedData {
     bytes: Bytes,
     _taken: Option<ShareGuard>,
@@ -325,11 +325,11 @@ impl AsRef<[u8]> for QueuedData {
     }
 }
 
-/// The next piece of an answer in the client's share. What it takes of the budget the store has set
-/// aside already.
+/// The next buffer of a response, to be charged to the client's share. The store has already
+/// reserved its memory in the budget.
 struct NextPiece {
     share: Option<Share>,
-    /// How large it may be.
+    /// Its maximum size.
     bytes: u64,
     taken: Option<ShareGuard>,
     retry: Option<Pin<Box<Sleep>>>,
@@ -346,7 +346,7 @@ impl NextPiece {
         }
     }
 
-    /// Ready when there is room for a piece in the share.
+    /// Ready when the share has room for a buffer.
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(share) = self.share.as_ref().filter(|_| self.taken.is_none()) else {
             return Poll::Ready(());
@@ -370,17 +370,17 @@ impl NextPiece {
     }
 }
 
-/// What the client is told whose content stopped.
+/// The refusal for a request whose content stopped arriving.
 pub(super) const STOPPED: Refusal =
     refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
 
-/// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
+/// Content that is read ahead, bytes; one more frame may be added.
 const GATHERED_MAX: usize = 8 << 10;
 
-/// What a stream may hold of an answer without taking it of the share.
+/// What a stream may hold of a response without charging its client's share.
 const PIECE_FREE: u64 = 4 << 10;
-/// How often a stream looks for room in its client's share.
+/// Pause before a stream tries its client's share again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
-/// What each piece of content takes beside itself.
+/// Memory of each buffer besides its content.
 const FRAME_HEAD: usize = 9;

@@ -1,11 +1,10 @@
-//! The bytes of a connection in HTTP/2 on their way to and from hyper, and what is known by them.
+//! The bytes of an HTTP/2 connection between socket and hyper, and the accounting based on them.
 //!
-//! Made by `http2`, which acts on what is found here; hyper reads and writes through [`Framed`].
+//! Made by `http2`, which acts on the results; hyper reads and writes through [`Framed`].
 //!
-//! Invariant: a frame that costs its sender next to nothing (PING, SETTINGS, PRIORITY, RST_STREAM,
-//! WINDOW_UPDATE, CONTINUATION, content without content) is paid out of [`Budget`], which grows
-//! with time and with what was sent to the client. Cost: nine bytes looked at a frame, one copy of
-//! what is read.
+//! Invariant: a frame that costs its sender almost nothing (PING, SETTINGS, PRIORITY, RST_STREAM,
+//! WINDOW_UPDATE, CONTINUATION, empty DATA) is paid for from [`Budget`], which grows with time and
+//! with the bytes sent to the client. Cost: nine bytes examined per frame, one copy of the input.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -26,20 +25,20 @@ use super::frames::{Budget, Frames, Seen};
 use crate::limits::Limits;
 use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
-/// What is known about one connection.
+/// The state of one connection.
 pub(super) struct Flow {
     limits: Rc<Limits>,
     allowance: Option<Allowance>,
     waker: RefCell<Option<Waker>>,
-    /// Streams whose answer is not out.
+    /// Streams without a complete response.
     open: Cell<usize>,
     tables: H2Tables,
-    /// The stream that hyper is about to run is refused.
+    /// The stream that hyper is about to start is refused.
     refused: Cell<bool>,
     rests_since: Cell<Instant>,
-    /// The preface or a head has begun to come and is not complete.
+    /// Since when the preface or a head is incomplete.
     head_since: Cell<Option<Instant>>,
-    /// Since when the socket takes nothing.
+    /// Since when the socket accepts no bytes.
     writes_since: Cell<Option<Instant>>,
     failed: Cell<Option<Ending>>,
     eof: Cell<bool>,
@@ -47,35 +46,35 @@ pub(super) struct Flow {
     budget: RefCell<Budget>,
     unread: RefCell<UnreadContent>,
     progress: RefCell<Option<Rc<StreamProgress>>>,
-    /// While the preface or a head is not complete.
+    /// Set while the preface or a head is incomplete.
     unfinished: RefCell<Option<UnfinishedHead>>,
 }
 
-/// What the task of a stream and the body it sends tell each other.
+/// State shared by the task of a stream and the body that it sends.
 #[derive(Debug, Default)]
 pub(super) struct StreamProgress {
-    /// hyper has a piece of the answer and has not come for the next.
+    /// Since when hyper holds a buffer of the response without asking for the next one.
     pub(super) waits_since: Cell<Option<Instant>>,
     /// The stream's entry in the tables of h2.
     pub(super) entry: Arc<StreamEntry>,
 }
 
-/// The tables in which h2 keeps streams, received heads and frames to be sent. They grow to the
-/// largest number of streams that were there at once, and shrink only with the connection.
+/// The tables in which h2 keeps streams, received heads and frames to send. They grow with the
+/// largest number of concurrent streams, and only the end of the connection frees them.
 #[derive(Default)]
 struct H2Tables {
-    /// Heads of requests that have come since h2 and hyper were last done with all of them.
+    /// Request heads that h2 has received and hyper has not processed yet.
     coming: Cell<usize>,
-    /// Streams that hyper has taken over, with those of `ended`.
+    /// Streams that hyper has started, including those of `ended`.
     used: Cell<usize>,
-    /// Streams whose task and content are gone. Their last frames may wait for the socket.
+    /// Streams whose task and content are dropped. Their last frames may wait for the socket.
     ended: Arc<AtomicUsize>,
-    /// Entries beyond [`ENTRIES_FREE`] for which memory was set aside.
+    /// Entries beyond [`ENTRIES_FREE`] for which memory is reserved.
     paid: Cell<usize>,
     memory: RefCell<Option<ShareReservation>>,
 }
 
-/// A stream that h2 has an entry for: held by its task and by its content that h2 has not sent.
+/// An entry of a stream in h2: held by the stream's task and by its unsent content.
 #[derive(Debug, Default)]
 pub(super) struct StreamEntry(Arc<AtomicUsize>);
 
@@ -85,10 +84,10 @@ impl Drop for StreamEntry {
     }
 }
 
-/// Content of requests that has come and was not read.
+/// Request content that was received and not read yet.
 #[derive(Default)]
 struct UnreadContent {
-    /// Requests whose content is wanted.
+    /// Requests whose content is being read.
     readers: usize,
     bytes: u64,
     memory: Option<ShareReservation>,
@@ -128,8 +127,8 @@ impl Flow {
         self.allowance.clone()
     }
 
-    /// Memory for a stream that holds `bytes`; `None` when there is none. A client that asks again
-    /// and again pays for it as for other frames that cost nothing.
+    /// Memory for a stream that holds `bytes`; `None` if there is none. A client that tries again
+    /// and again is charged as for other frames that cost nothing.
     pub(super) fn pay(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
@@ -148,13 +147,12 @@ impl Flow {
         paid.map(Some)
     }
 
-    /// Whether the last stream that asked for memory got none; told once.
+    /// Whether the last stream that asked for memory got none; resets the flag.
     pub(super) fn take_refused(&self) -> bool {
         self.refused.take()
     }
 
-    /// hyper has taken over a stream, which has an entry in the tables of h2 as long as what this
-    /// returns.
+    /// hyper has started a stream; h2 has an entry for it until the returned guard is dropped.
     pub(super) fn enter(&self) -> Arc<StreamEntry> {
         let tables = &self.tables;
         tables.coming.set(tables.coming.get().saturating_sub(1));
@@ -162,16 +160,16 @@ impl Flow {
         Arc::new(StreamEntry(Arc::clone(&tables.ended)))
     }
 
-    /// hyper has taken over all streams that it could; h2 has refused the others.
+    /// hyper has started all streams that it could; h2 has refused the rest.
     pub(super) fn all_entered(&self) {
         self.tables.coming.set(0);
     }
 
-    /// Sets memory aside for tables of h2 that have room for `heads` more; false if there is none.
+    /// Reserves memory for `heads` more entries in the tables of h2; false if there is none.
     fn pay_for_tables(&self, heads: usize) -> bool {
         let tables = &self.tables;
         tables.coming.set(tables.coming.get() + heads);
-        // Beyond that h2 refuses them itself.
+        // h2 itself refuses streams beyond that.
         let most = self.limits.streams.saturating_add(RESETS_KEPT);
         let entries = (tables.used.get() + tables.coming.get()).min(most);
         let paid = tables.paid.get();
@@ -189,13 +187,13 @@ impl Flow {
         true
     }
 
-    /// All that h2 had to send is with the socket.
+    /// The socket has accepted all frames of h2.
     fn flushed(&self) {
         let ended = self.tables.ended.swap(0, Ordering::Relaxed);
         self.tables.used.set(self.tables.used.get() - ended);
     }
 
-    /// Memory in the client's share; nothing where memory is not counted.
+    /// Memory in the client's share; `Some(None)` without accounting.
     fn set_aside(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
@@ -219,7 +217,7 @@ impl Flow {
         }
     }
 
-    /// Counts a stream as open until the guard goes.
+    /// Counts a stream as open until the guard is dropped.
     pub(super) fn open(self: &Rc<Self>) -> OpenStream {
         self.open.set(self.open.get() + 1);
         OpenStream(Rc::clone(self))
@@ -233,7 +231,7 @@ impl Flow {
         self.rests_since.get()
     }
 
-    /// Why the connection must end, if it must.
+    /// The reason why the connection must end, if there is one.
     pub(super) fn failed(&self) -> Option<Ending> {
         self.failed.get()
     }
@@ -245,7 +243,7 @@ impl Flow {
         }
     }
 
-    /// When the connection ends unless something happens before, and why.
+    /// The time at which the connection ends if nothing happens before, and the reason.
     pub(super) fn deadline(&self) -> Option<(Instant, Ending)> {
         let limits = &self.limits;
         let write = self.writes_since.get();
@@ -261,7 +259,7 @@ impl Flow {
             .min_by_key(|(until, _)| *until)
     }
 
-    /// Polls a stream with `progress` to be found by [`Flow::progress`].
+    /// Polls a stream while [`Flow::progress`] returns its `progress`.
     pub(super) fn with_progress<T>(
         &self,
         progress: &Rc<StreamProgress>,
@@ -273,12 +271,12 @@ impl Flow {
         polled
     }
 
-    /// That of the stream being polled.
+    /// The progress of the stream that is being polled.
     pub(super) fn progress(&self) -> Rc<StreamProgress> {
         self.progress.borrow().clone().unwrap_or_default()
     }
 
-    /// The content of a request is wanted, until the guard goes.
+    /// The content of a request is read until the guard is dropped.
     pub(super) fn want_content(self: &Rc<Self>) -> ContentReader {
         self.unread.borrow_mut().readers += 1;
         ContentReader(Rc::clone(self))
@@ -309,11 +307,11 @@ impl Flow {
         }
     }
 
-    /// Sets memory aside for content that has come.
+    /// Reserves memory for received content.
     fn hold(&self, bytes: u64) -> bool {
         let mut unread = self.unread.borrow_mut();
         if unread.readers == 0 {
-            // Nobody reads it, so hyper keeps none of it.
+            // No request reads content, so hyper drops it.
             unread.bytes = 0;
         }
         unread.bytes += bytes;
@@ -330,7 +328,7 @@ impl Flow {
     }
 }
 
-/// Adds `more` to what is held.
+/// Adds `more` to the reservation.
 fn join(held: &mut Option<ShareReservation>, more: Option<ShareReservation>) {
     match (held, more) {
         (Some(held), Some(more)) => held.join(more),
@@ -339,7 +337,7 @@ fn join(held: &mut Option<ShareReservation>, more: Option<ShareReservation>) {
     }
 }
 
-/// A stream in the count.
+/// One open stream in the count.
 pub(super) struct OpenStream(Rc<Flow>);
 
 impl Drop for OpenStream {
@@ -351,11 +349,11 @@ impl Drop for OpenStream {
     }
 }
 
-/// A request whose content is read as it comes.
+/// A request whose content is being read.
 pub(super) struct ContentReader(Rc<Flow>);
 
 impl ContentReader {
-    /// So much was read.
+    /// Notes that `bytes` were read.
     pub(super) fn read(&self, bytes: usize) {
         let mut unread = self.0.unread.borrow_mut();
         unread.bytes = unread.bytes.saturating_sub(bytes as u64);
@@ -383,7 +381,7 @@ impl UnreadContent {
     }
 }
 
-/// The socket as hyper sees it. Closing is left to `http2`.
+/// The socket as hyper sees it. `http2` closes it.
 pub(super) struct Framed {
     socket: Rc<RefCell<Socket>>,
     flow: Rc<Flow>,
@@ -394,7 +392,7 @@ impl Framed {
         Self { socket, flow }
     }
 
-    /// Keeps the books on one write.
+    /// Accounts for one write.
     fn wrote(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let since = &self.flow.writes_since;
         match &result {
@@ -432,7 +430,7 @@ impl Read for Framed {
             });
         PAGE.set(page);
         if self.flow.failed.get().is_some() {
-            // Before h2 makes anything of it.
+            // Before h2 processes these bytes.
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         result
@@ -475,22 +473,22 @@ impl Write for Framed {
 }
 
 thread_local! {
-    /// Where this thread's sockets are read to; never held across a wait.
+    /// The read buffer of this thread's sockets; never held across an await.
     static PAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 const PAGE_BYTES: usize = 16 << 10;
 
-/// What a connection in HTTP/2 holds with a head that is not complete, h2's copy of it included.
+/// What an HTTP/2 connection with an unfinished head holds, including h2's copy of the head.
 const HEAD_BESIDE: u64 = 64 << 10;
 
-/// Streams that h2 remembers for a second after it has reset them.
+/// Streams that h2 remembers for a second after a reset.
 const RESETS_KEPT: usize = 50;
-/// Entries of the tables of h2 that the connection itself is charged for.
+/// Entries in the tables of h2 that are charged to the connection itself.
 const ENTRIES_FREE: usize = 8;
-/// What an entry takes: of the streams 328 bytes, of the received heads 248, of the frames to be
-/// sent 312, and a place in an index.
+/// Memory of an entry: stream 328 bytes, received head 248, frame to send 312, and a place in an
+/// index.
 pub(super) const ENTRY_BYTES: u64 = 1 << 10;
 
-/// By how much memory for unread content grows.
+/// The step in which memory for unread content grows.
 const GRAIN: u64 = 64 << 10;

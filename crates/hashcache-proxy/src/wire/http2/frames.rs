@@ -1,31 +1,31 @@
-//! Frames of HTTP/2 as they pass: where one ends and the next begins, and what they cost.
+//! HTTP/2 frame boundaries, and the cost of frames.
 //!
-//! Used by `flow` for what clients send and by `upstream/flood` for what origins send; hyper and h2
-//! read the same bytes after it.
+//! Used by `flow` for frames of clients and by `upstream/flood` for frames of origins; hyper and h2
+//! read the same bytes afterwards.
 //!
-//! Cost: nine bytes looked at a frame.
+//! Cost: nine bytes examined per frame.
 
 use tokio::time::Instant;
 
-/// Where in the frames of one side its bytes are.
+/// The position in the frames of one side.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Bytes of the preface that are to come.
+    /// Missing bytes of the preface.
     preface: usize,
     head: [u8; FRAME_HEAD],
     have: usize,
-    /// Bytes of the frame's payload that are to come.
+    /// Missing bytes of the frame's payload.
     payload: usize,
     block: FieldBlock,
 }
 
-/// How far a block of fields has come.
+/// State of a field block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldBlock {
     None,
     /// More frames of it follow.
     Open,
-    /// The frame under way is its last.
+    /// The current frame is its last.
     Ends,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct FrameHead {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
     pub(crate) stream: u32,
-    /// Bytes that follow.
+    /// Length of the payload.
     pub(crate) length: usize,
 }
 
@@ -44,7 +44,7 @@ impl FrameHead {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
-    /// Whether it costs its sender next to nothing.
+    /// Whether the frame costs its sender almost nothing.
     pub(crate) fn is_cheap(self) -> bool {
         match self.kind {
             DATA => self.length == 0 && !self.ends_stream(),
@@ -55,7 +55,7 @@ impl FrameHead {
 }
 
 impl Frames {
-    /// What comes from a client.
+    /// Frames of a client, which begin with the preface.
     pub(crate) fn of_client() -> Self {
         Self {
             preface: PREFACE.len(),
@@ -63,7 +63,7 @@ impl Frames {
         }
     }
 
-    /// What comes from a server.
+    /// Frames of a server.
     pub(crate) fn of_server() -> Self {
         Self {
             preface: 0,
@@ -75,14 +75,14 @@ impl Frames {
     }
 }
 
-/// What some bytes held.
+/// Totals over some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Frames that cost their sender next to nothing.
+    /// Frames that cost their sender almost nothing.
     pub(super) cheap: u64,
     /// Bytes of content, padding included.
     pub(super) content: u64,
-    /// Heads of requests, trailers among them.
+    /// Heads of requests, including trailers.
     pub(super) heads: u64,
 }
 
@@ -97,7 +97,7 @@ impl Seen {
 }
 
 impl Frames {
-    /// Goes on by these bytes; `begun` is told of each frame whose head is complete with them.
+    /// Continues with these bytes; calls `begun` for each frame whose head is complete with them.
     pub(crate) fn advance(&mut self, mut bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
         let preface = self.preface.min(bytes.len());
         self.preface -= preface;
@@ -123,7 +123,7 @@ impl Frames {
         }
     }
 
-    /// The head of a frame is there.
+    /// The head of a frame is complete.
     fn begin(&mut self) -> FrameHead {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
@@ -150,13 +150,13 @@ impl Frames {
     }
 }
 
-/// What the other side may have us do for nothing.
+/// The number of frames that the other side may still send for free.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: u64,
     left: u64,
     since: Instant,
-    /// Bytes sent to it that were not counted yet.
+    /// Bytes sent to it that do not count yet.
     sent: u64,
 }
 
@@ -170,16 +170,16 @@ impl Budget {
         }
     }
 
-    /// So many bytes were sent to the other side.
+    /// Notes that `bytes` were sent to the other side.
     pub(crate) fn earn(&mut self, bytes: u64) {
         self.sent += bytes;
     }
 
-    /// Whether `frames` more are paid for.
+    /// Whether the budget covers `frames` more.
     pub(crate) fn pay(&mut self, frames: u64, now: Instant) -> bool {
         let seconds = now.duration_since(self.since).as_secs();
         self.since += std::time::Duration::from_secs(seconds);
-        // Who takes much content confirms it in many small steps.
+        // A receiver of much content confirms it with many small WINDOW_UPDATEs.
         let by_time = seconds.saturating_mul(self.most.div_ceil(CHEAP_SECONDS));
         let earned = by_time.saturating_add(self.sent / BYTES_PER_CHEAP);
         self.sent %= BYTES_PER_CHEAP;
@@ -190,7 +190,7 @@ impl Budget {
     }
 }
 
-/// What a client in HTTP/2 sends first (RFC 9113, section 3.4).
+/// The connection preface of a client (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) const DATA: u8 = 0;
@@ -202,9 +202,9 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const FRAME_HEAD: usize = 9;
 
-/// In how many seconds the budget fills.
+/// Seconds in which the budget fills.
 const CHEAP_SECONDS: u64 = 16;
-/// Content for which one more is paid: some clients confirm every 4 KiB, and twice.
+/// Content that earns one frame: some clients confirm every 4 KiB, and twice.
 const BYTES_PER_CHEAP: u64 = 1 << 10;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Request heads of HTTP/2: what hyper lets pass and HTTP/1.1 would not.
+//! HTTP/2 request heads: refuses those that hyper accepts and HTTP/1.1 would not.
 //!
-//! Called by `http2` with each head; the counterpart of `wire::head`. The frames have been read by
-//! `h2`, which resets streams with fields of a connection, names in upper case, a TE other than
-//! trailers, pseudo-fields out of place, or content of another length than announced.
+//! Called by `http2` for each head; the counterpart of `wire::head`. `h2` has read the frames and
+//! has reset streams with connection fields, upper-case names, a TE other than trailers, misplaced
+//! pseudo-fields, or content of another length than declared.
 //!
-//! Invariant: what is accepted has one authority, which stands in `Host`, and means the same when
-//! it is sent on in HTTP/1.1.
+//! Invariant: an accepted request has one authority, in `Host`, and the same meaning when it is
+//! forwarded in HTTP/1.1.
 
 use bytes::Bytes;
 use hashcache_http::{Authority, Scheme};
@@ -19,7 +19,7 @@ use super::super::cell::{HeadInfo, RequestHead, RequestTraits, StreamHead};
 use super::super::head::{ContentFraming, Refusal, RequestForm, refuse};
 use crate::limits::Limits;
 
-/// Judges a head; puts the authority into `Host` and one Cookie field in the place of many.
+/// Checks a head; puts the authority into `Host` and joins Cookie fields.
 pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> StreamHead {
     let asked = RequestTraits {
         http_2: true,
@@ -35,7 +35,7 @@ pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> 
     StreamHead { head, asked, size }
 }
 
-/// What fields take before they are compressed, as RFC 9113 counts them (section 6.5.2).
+/// The uncompressed size of the fields as RFC 9113 counts it (section 6.5.2).
 pub(super) fn fields_size(fields: &HeaderMap) -> u64 {
     let sizes = fields
         .iter()
@@ -90,7 +90,7 @@ fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<Head
     })
 }
 
-/// What `:authority` and Host say, who must not contradict each other (RFC 9113, 8.3.1).
+/// The authority in `:authority` and Host, which must not differ (RFC 9113, 8.3.1).
 fn authority(parts: &Parts) -> Result<String, Refusal> {
     let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);
     let mut hosts = parts.headers.get_all(HOST).iter();
@@ -146,7 +146,7 @@ fn expectation(fields: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// HTTP/2 may cut a Cookie field in pieces, HTTP/1.1 has one (RFC 9113, 8.2.3).
+/// HTTP/2 may split Cookie into several fields; HTTP/1.1 has one (RFC 9113, 8.2.3).
 fn join_cookies(fields: &mut HeaderMap) {
     let pieces: Vec<&[u8]> = fields
         .get_all(COOKIE)

@@ -1,14 +1,14 @@
-//! One client's connection in HTTP/2: hyper frames it, and this looks after what hyper does not.
+//! One client's HTTP/2 connection: hyper frames it; this module adds checks, limits and accounting.
 //!
-//! Called by `server` in the place of [`super::serve_connection`]. Each stream has a [`Cell`] of
-//! its own, so the service sees one exchange at a time, as it does in HTTP/1.1; [`head`] refuses
-//! what `wire::head` would. Below hyper, [`flow`] reads the frames' heads as they pass: what a
-//! client may send for nothing is bounded there, and what it may make us hold is set aside.
+//! Called by `server` instead of [`super::serve_connection`]. Each stream has a [`Cell`] of its
+//! own, so the service sees one exchange at a time, as in HTTP/1.1. [`head`] refuses the requests
+//! that `wire::head` would. Below hyper, [`flow`] reads the heads of frames: it limits frames that
+//! cost the client nothing, and reserves memory for what they make us hold.
 //!
-//! Invariants: an answer that breaks ends in RST_STREAM, never in END_STREAM. A stream whose client
-//! takes nothing for `progress_time` is reset, and so is one whose content stops coming; a
-//! connection without streams lasts `idle_time`. Interim responses are not sent: hyper has no way
-//! to, and 1xx is nobody's due. Cost: beside hyper's buffers one task a stream.
+//! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if
+//! its client takes nothing for `progress_time`, or if its content stops arriving. A connection
+//! without streams lasts `idle_time`. Interim responses are not sent: hyper cannot send them, and
+//! no client may rely on 1xx. Cost: hyper's buffers and one task per stream.
 
 mod body;
 mod flow;
@@ -49,9 +49,9 @@ use crate::share::{Allowance, ShareReservation};
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::frames::PREFACE;
 
-/// Serves `socket` until one side is done. `service` is called once a request, with the stream's
-/// own cell. When `stopping` becomes true (or its sender goes), no more requests are taken, and the
-/// connection ends with those under way. Dropping the future breaks the connection off.
+/// Serves `socket` until one side ends it. `service` is called once per request with the stream's
+/// cell. When `stopping` becomes true (or its sender is dropped), the connection accepts no more
+/// requests and ends with those in progress. Dropping the future aborts the connection.
 pub(crate) async fn serve_http2<S, F, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
@@ -73,8 +73,8 @@ where
     let answer = {
         let flow = Rc::clone(&flow);
         move |request: Request<Incoming>| -> Answering<B> {
-            // Before anything is made for it: a stream that cannot be paid for costs nothing. And
-            // on the heap, so that an answer that waits for its client holds no future any more.
+            // Reserve first, so that a refused stream costs nothing. On the heap, so that a
+            // response that waits for its client no longer holds the future.
             match flow.pay(STREAM_BYTES + head::fields_size(request.headers())) {
                 Some(memory) => {
                     let (flow, service) = (Rc::clone(&flow), Rc::clone(&service));
@@ -90,7 +90,7 @@ where
             .serve_connection(framed, service_fn(answer)),
     );
     let mut stop = pin!(async move {
-        // An error means that the sender has gone, and the server with it.
+        // An error means that the sender was dropped, so the server has ended.
         let _ = stopping.wait_for(|&stop| stop).await;
     });
     let mut leaving: Option<(Instant, Ending)> = None;
@@ -114,7 +114,7 @@ where
                     (None, false) => Ending::Broken,
                 });
             }
-            // A client that does not confirm the end is not waited for.
+            // Do not wait for a client that does not confirm the end.
             let last = leaving
                 .filter(|_| flow.is_resting())
                 .map(|(since, why)| (since.max(flow.rests_since()) + LINGER_TIME, why));
@@ -160,10 +160,10 @@ fn builder(limits: &Limits, streams: StreamExecutor) -> http2::Builder<StreamExe
     builder
 }
 
-/// An answer under way, or the reason of a reset.
+/// A response in progress, or the reason of a reset.
 type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<OutgoingBody<B>>, h2::Error>>>>;
 
-/// One request and its answer.
+/// One request and its response.
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
@@ -178,8 +178,8 @@ where
     let (mut parts, content) = request.into_parts();
     let progress = flow.progress();
     let mut content = ClientBody::counted(content, Rc::clone(&flow));
-    // Content of a GET has no meaning, so its answer need not begin before it has ended; and what
-    // is wrong with the stream comes to light while there is an answer that it can have.
+    // The content of a GET has no meaning, so the response can wait for its end. An error in the
+    // content is then found while an error response is still possible.
     let waits = parts.method.is_safe() && !parts.headers.contains_key(EXPECT);
     let stopped = waits && content.gather().await.is_err();
     let mut judged = head::judge(&mut parts, &content, flow.limits());
@@ -210,8 +210,8 @@ where
             ..StreamProgress::default()
         });
         if flow.take_refused() {
-            // Its reset is ready. As a task of its own it would wait behind those of other
-            // connections: 20,000 refused requests at once took 25 MiB for that.
+            // Its reset is ready. As a task it would wait behind those of other connections: 20,000
+            // refused requests at once took 25 MiB in that way.
             let mut stream = Box::pin(stream);
             let mut cx = Context::from_waker(Waker::noop());
             if stream.as_mut().poll(&mut cx).is_pending() {
@@ -247,7 +247,7 @@ impl StreamExecutor {
     }
 }
 
-/// Ready when the client of a stream has taken nothing for `time`; what ends then ends in a reset.
+/// Ready when the client of a stream has taken nothing for `time`; the stream is reset then.
 fn poll_stalled(
     cx: &mut Context<'_>,
     progress: &StreamProgress,
@@ -263,17 +263,17 @@ fn poll_stalled(
     sleep.poll(cx)
 }
 
-/// Content of one stream that a client may send before it is read.
+/// Unread content of one stream that a client may send.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// The same of all streams of a connection. What of it is used is set aside while it is.
+/// The same for all streams of a connection. Memory for it is reserved while it is used.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// What hyper takes of one answer ahead of the client.
+/// How much of one response hyper buffers ahead of the client.
 const SEND_BUFFER: usize = 64 << 10;
-/// Requests taken back before they were looked at (CVE-2023-44487).
+/// Streams that a client may reset before we have seen them (CVE-2023-44487).
 const RESETS_UNSEEN: usize = 20;
-/// Streams that we had to reset before the connection is given up.
+/// Streams that we may reset before the connection is closed.
 const ERRORS_MAX: usize = 256;
-/// What a stream takes beside its content: its task with the future of an answer, its fields.
+/// Memory of a stream besides its content: its task with the future of a response, its fields.
 const STREAM_BYTES: u64 = 24 << 10;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Both sides of a pipe: hyper as a client where it plays by the rules, bare frames where nobody
-//! may. Time is paused.
+//! Both sides of a pipe: hyper as a well-behaved client, and bare frames for a misbehaving one.
+//! Time is paused.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use super::flow::ENTRY_BYTES;
 use super::*;
 use crate::share::{PIECE_BYTES, Shares};
 
-/// What an answer is made of.
+/// The contents of a response.
 #[derive(Default)]
 struct Answer {
     frames: VecDeque<Result<Frame<Bytes>, &'static str>>,
@@ -53,7 +53,7 @@ fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
 
 static PAGE: [u8; 32 << 10] = [7; 32 << 10];
 
-/// Answers by the path; tells what was sent of each answer.
+/// Answers by path; reports what was sent of each response.
 async fn service(
     cell: Rc<Cell>,
     request: Request<ClientBody>,
@@ -189,7 +189,7 @@ async fn an_answer_that_breaks_is_never_ended_cleanly() {
             response.into_body().collect().await.unwrap_err();
         }
         assert!(!served.told.borrow()[0].complete);
-        // The others of the connection do not suffer.
+        // Other streams of the connection are not affected.
         assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
     })
     .await;
@@ -337,7 +337,7 @@ async fn a_preface_or_a_head_that_is_never_complete_has_its_time() {
     .await;
 }
 
-/// What becomes of a client that sends `frames` again and again.
+/// The end of a connection whose client sends `frames` again and again.
 async fn flooded(frames: impl Fn(u32) -> Vec<u8>) -> Ending {
     let (pipe, served) = serve(Limits::default());
     let (mut read, mut write) = tokio::io::split(pipe);
@@ -407,7 +407,7 @@ async fn a_head_beyond_the_limits_is_refused() {
                 let value = HeaderValue::try_from("y".repeat(length)).unwrap();
                 request.headers_mut().insert(name, value);
             }
-            // One that is larger than what we have said we take is not even sent.
+            // A head larger than our announced limit is not even sent.
             match sender.send_request(request).await {
                 Ok(response) => {
                     assert_eq!(
@@ -605,7 +605,7 @@ async fn streams_that_are_not_read_hold_no_more_pieces_than_the_share_has_room_f
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(share.take(PIECE_BYTES).is_none(), "pieces are on the books");
-        // Nothing is read for too long: all of it comes back.
+        // The client has read nothing for too long: all memory is returned.
         assert_eq!(served.ending.await.unwrap(), Ending::SlowWrite);
         drop(pipe);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -632,7 +632,7 @@ async fn a_refused_stream_is_reset_before_any_task_runs() {
             service,
             stopping
         ));
-        // As a task that is polled once; whatever it spawns has no turn.
+        // Polled once as a task; tasks that it spawns do not run.
         let mut cx = Context::from_waker(Waker::noop());
         assert!(serving.as_mut().poll(&mut cx).is_pending());
         let mut bytes = vec![0; 4 << 10];
@@ -705,7 +705,7 @@ async fn a_piece_stays_in_the_share_until_h2_has_sent_it() {
         let (_cache, allowance) = allowance(all);
         let share = allowance.share().clone();
         let (mut pipe, served) = serve_within(Limits::default(), Some(allowance));
-        // A window of one byte: hyper hands over the whole answer, h2 sends one byte of it.
+        // A window of one byte: hyper hands the whole response to h2, which sends one byte of it.
         let window = [0, 4, 0, 0, 0, 1];
         let start = [&PREFACE[..], &frame(4, 0, 0, &window)].concat();
         pipe.write_all(&start).await.unwrap();

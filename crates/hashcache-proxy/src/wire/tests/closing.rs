@@ -190,7 +190,8 @@ async fn lingering_is_bounded() {
     assert_eq!(before.elapsed(), Duration::ZERO);
 }
 
-/// What an HTTP/1.0 client gets of an answer that sends `part` and, when that was read, ends so.
+/// The result at an HTTP/1.0 client of a response that sends `part` and ends so after that was
+/// read.
 async fn http_1_0_answer(end: End) -> (Ending, io::Result<String>) {
     let (mut client, socket) = tcp_pair().await;
     let (_stop, stopping) = watch::channel(false);
@@ -257,7 +258,7 @@ async fn an_answer_that_ends_with_the_connection_is_whole_or_reset() {
     let (ending, output) = http_1_0_answer(End::Whole).await;
     assert_eq!(ending, Ending::Closed);
     assert!(output.unwrap().ends_with("\r\n\r\npart"));
-    // With a length, the break is plain to see, and what came is worth keeping.
+    // With a length the client sees the break, and the received part is worth keeping.
     let (ending, output) = http_1_0_answer(End::Short).await;
     assert_eq!(ending, Ending::Broken);
     let output = output.unwrap();

@@ -293,7 +293,7 @@ async fn a_request_that_waited_for_a_slow_answer_gets_its_turn() {
     let input = GET.repeat(2) + "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let (mut near, far) = tokio::io::duplex(64 << 10);
     let (_stop, stopping) = watch::channel(false);
-    // In a task of its own: nobody else's progress wakes the connection.
+    // In a task of its own: progress of another task must not wake the connection.
     let client = tokio::spawn(async move {
         near.write_all(input.as_bytes()).await.unwrap();
         rest_of(&mut near).await

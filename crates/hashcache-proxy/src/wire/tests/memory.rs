@@ -1,4 +1,4 @@
-//! What a connection holds is set aside first, and given back.
+//! A connection reserves memory before it holds it, and returns it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn used(cache: &Cache) -> u64 {
     cache.stats().memory_used_bytes
 }
 
-/// Runs `client` against a connection whose memory comes out of `cache`.
+/// Runs `client` against a connection that takes its memory from `cache`.
 async fn talk_within<CF: Future>(
     cache: &Cache,
     client: impl FnOnce(DuplexStream) -> CF,
@@ -56,7 +56,7 @@ fn request(padding: usize) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_head_for_which_there_is_no_memory_is_answered_with_503() {
     let cache = cache();
-    // Enough to serve a request, in a connection like any other.
+    // Enough to serve a request on an ordinary connection.
     let held = spend(&cache, 48 << 10);
     let mut held = held.into_iter().rev();
     drop(held.next());
@@ -89,7 +89,7 @@ async fn a_large_head_that_is_not_complete_is_on_the_books() {
             .write_all(&request(50_000).as_bytes()[..40_000])
             .await
             .unwrap();
-        // Until the other side has read all it will for now.
+        // Until the other side has read all it will read for now.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         used(&cache) - before
     });
@@ -133,7 +133,7 @@ async fn while_memory_is_short_a_connection_keeps_nothing_between_two_requests()
         let (_, after) = talk_within(&cache, async |mut client: DuplexStream| {
             client.write_all(request(1).as_bytes()).await.unwrap();
             read_until(&mut client, ">").await;
-            // Far less than a connection at rest is kept as it is.
+            // Far less than the time after which an idle connection is parked.
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             used(&cache) - before
         })

@@ -197,7 +197,7 @@ fn written_out(short: &str) -> String {
 async fn a_request_without_one_meaning_is_refused_with_our_page_and_the_last() {
     assert!(REFUSED.len() >= 60);
     for (short, status) in REFUSED {
-        // What follows must never be read as a request, whoever's meaning of the first one holds.
+        // The second request must never be read as one, whatever the first one means.
         let input = written_out(short) + "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
         let output = answer_to(input.as_bytes()).await;
         assert_eq!(

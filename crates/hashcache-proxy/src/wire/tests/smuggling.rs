@@ -188,8 +188,8 @@ proptest! {
         check_reading(&data);
     }
 
-    /// hyper parses with httparse: what is accepted here must be a whole head there, with as many
-    /// fields, or the service would not be called for it.
+    /// hyper parses with httparse: a head that is accepted here must be complete there, with as
+    /// many fields, or the service would not be called for it.
     #[test]
     fn what_is_accepted_httparse_reads_alike(data in pieces()) {
         let limits = HeadLimits { bytes: 4096, fields: 32, target: 1024 };
