@@ -1,10 +1,10 @@
 //! `cargo campaign device-speed`: how near does the engine come to what fio gets out of a device?
 //!
-//! On one file system (that of `--directory`): fio reads 16 KiB at random places of a file that was written, with 1, 8 and
-//! 32 of them under way, and writes it in order; the engine answers random look-ups of records of
-//! 16 KiB, none of which is hot, and takes puts as fast as it can (`benches/device.rs`, built for
-//! release). They take turns in short runs, so that what else the machine does falls on all alike;
-//! medians are compared.
+//! On one file system (that of `--directory`): fio reads 16 KiB at random places of a file that was
+//! written, with 1, 8 and 32 of them under way, and writes it in order; the engine answers random
+//! look-ups of records of 16 KiB, none of which is hot, and takes puts as fast as it can
+//! (`benches/device.rs`, built for release). They take turns in short runs, so that what else the
+//! machine does falls on all alike; medians are compared.
 //!
 //! The bar: 0.80 of fio, each time. That the engine has read the device as often as it answered,
 //! as many bytes at a time as fio, is a row of its own.
