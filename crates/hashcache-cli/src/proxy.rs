@@ -450,8 +450,8 @@ fn greeting(
 }
 
 /// The second line of the greeting, for a proxy that stores nothing that comes by https.
-const HTTPS_IS_TUNNELLED: &str = "hashcache: https goes through as a tunnel and is not stored; to \
-     store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
+const HTTPS_IS_TUNNELLED: &str = "hashcache: https passes through as a tunnel and is not stored; \
+     to store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
      `--intercept-ca DIR --intercept-list cacheable`\n";
 
 /// What somebody at this machine can type to reach a listener that may listen on every address.

@@ -62,6 +62,11 @@ async fn downloads_that_are_not_read_leave_connections_to_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stored_objects_that_are_not_read_leave_memory_to_others() {
+    play(Attack::UnreadStored, 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn slow_heads_give_way_to_others() {
     play(Attack::SlowHeads, 40).await;
 }

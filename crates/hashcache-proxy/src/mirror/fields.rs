@@ -132,7 +132,7 @@ pub(crate) fn coding(response: &HeaderMap) -> Result<Coding, Failure> {
                 b"" | b"identity" => coding,
                 b"gzip" | b"x-gzip" if coding == Coding::Identity => Coding::Gzip,
                 _ => {
-                    let reason = "a content coding that was not asked for";
+                    let reason = "a content coding that was not requested";
                     return Err(Failure::ResponseMalformed(reason));
                 }
             };

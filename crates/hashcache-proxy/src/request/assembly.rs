@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hashcache::{Follower, Hit, ReadError, Reader};
+use hashcache::{Follower, Hit, Payer, ReadError, Reader};
 
 use crate::failure::Failure;
 use crate::fetch::counters::Tally;
@@ -39,6 +40,8 @@ pub(crate) struct Assembly {
     tally: Tally,
     parts: VecDeque<Part>,
     now: Now,
+    /// Sets memory aside for what is read from disk.
+    payer: Option<Payer>,
     /// What was asked for before the answer began, and where it begins.
     ready: Option<(u64, Follower)>,
     /// The next byte could not be read.
@@ -87,10 +90,35 @@ impl Assembly {
             tally,
             parts,
             now: Now::Nothing,
+            payer: None,
             ready: None,
             lost: false,
             failures: 0,
         }
+    }
+
+    /// Has `payer` asked before content is read from disk, as in [`Reader::paid_by`].
+    pub(super) fn pay_by(&mut self, payer: Payer) {
+        self.payer = Some(payer);
+        match std::mem::replace(&mut self.now, Now::Nothing) {
+            Now::Nothing => {}
+            Now::Reading(reader) => self.read(reader),
+            Now::Following(follower) => self.follow(follower),
+        }
+    }
+
+    fn read(&mut self, reader: Reader) {
+        self.now = Now::Reading(match &self.payer {
+            Some(payer) => reader.paid_by(Arc::clone(payer)),
+            None => reader,
+        });
+    }
+
+    fn follow(&mut self, follower: Follower) {
+        self.now = Now::Following(match &self.payer {
+            Some(payer) => follower.paid_by(Arc::clone(payer)),
+            None => follower,
+        });
     }
 
     /// Has the first missing byte come before the answer's head is sent, so that an origin which no
@@ -209,7 +237,7 @@ impl Assembly {
         if self.ready.as_ref().is_some_and(|(start, _)| *start == at)
             && let Some((_, follower)) = self.ready.take()
         {
-            self.now = Now::Following(follower);
+            self.follow(follower);
             return;
         }
         // What is being fetched already is not read: it may not be there yet.
@@ -226,13 +254,13 @@ impl Assembly {
         let hole = holes.first().map(|hole| hole.start);
         if !self.lost && hole.is_none_or(|hole| hole > at) {
             let end = hole.map_or(end, |hole| hole.min(end));
-            self.now = Now::Reading(self.hit.reader(at..end));
+            self.read(self.hit.reader(at..end));
             return;
         }
         let lost = std::mem::take(&mut self.lost);
         match self.claim(at, range.end, lost) {
             Ok(Some((mut awaited, _))) => match awaited.answered().await {
-                Stage::Coming => self.now = Now::Following(awaited.follower),
+                Stage::Coming => self.follow(awaited.follower),
                 Stage::Asked | Stage::Failed => self.fail().await,
                 // Nobody has the rest of this version.
                 Stage::Over => self.failures = FAILURES_MAX + 1,

@@ -260,7 +260,18 @@ impl Body {
             Source::Following(follower, trailers) => {
                 Source::Following(Box::new(follower.paid_by(payer)), trailers)
             }
-            other => {
+            Source::Assembled(Assembled::Idle(mut assembly)) => {
+                assembly.pay_by(payer);
+                Source::Assembled(Assembled::Idle(assembly))
+            }
+            Source::Rewritten(mut rewritten) => {
+                // The body within looks for room by itself.
+                let body = std::mem::replace(&mut rewritten.body, Self::empty());
+                rewritten.body = body.paid_by(share);
+                self.source = Source::Rewritten(rewritten);
+                return self;
+            }
+            other @ (Source::Memory(_) | Source::Passed(_) | Source::Assembled(_)) => {
                 self.source = other;
                 return self;
             }

@@ -111,7 +111,7 @@ pub(super) async fn dress(
         return Ok(Response::from_parts(head, body));
     }
     if head.status == StatusCode::PARTIAL_CONTENT {
-        let reason = "a part, where none was asked for";
+        let reason = "a partial response to a request without a range";
         return Err(Failure::ResponseMalformed(reason));
     }
     let coding = coding(&head.headers)?;

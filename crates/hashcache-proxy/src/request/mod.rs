@@ -187,7 +187,7 @@ async fn serve(
         if own::is_pac(&target) {
             return own::page(connection, &request, &target, note);
         }
-        let reason = "this is a proxy: name the whole URL, as clients do that know of it";
+        let reason = "a client of a proxy must send the whole URL, not only the path";
         return Err(Failure::Refused {
             status: StatusCode::BAD_REQUEST,
             reason,

@@ -92,7 +92,7 @@ fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
                 .ok()
                 .filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
                 .and_then(|text| text.parse::<u64>().ok())
-                .ok_or("content-length is no number")?;
+                .ok_or("content-length is not a number")?;
             if found.is_some_and(|other| other != number) {
                 return Err("content-lengths differ");
             }

@@ -287,7 +287,7 @@ fn failure_of(error: &io::Error) -> Failure {
         Some(TlsError::InvalidCertificate(why)) => Failure::TlsCertificate(why_refused(why)),
         Some(TlsError::NoCertificatesPresented) => Failure::TlsCertificate("missing"),
         Some(TlsError::AlertReceived(alert)) => {
-            Failure::TlsAlert(alert.as_str().unwrap_or("of no known kind"))
+            Failure::TlsAlert(alert.as_str().unwrap_or("an unknown alert"))
         }
         Some(TlsError::InvalidMessage(_)) => {
             Failure::TlsProtocol("the server does not answer with TLS, or with an old version")
@@ -307,15 +307,15 @@ fn why_refused(why: &CertificateError) -> &'static str {
         Why::Expired | Why::ExpiredContext { .. } => EXPIRED,
         Why::NotValidYet | Why::NotValidYetContext { .. } => NOT_YET,
         Why::Revoked => "revoked",
-        Why::UnknownIssuer => "of an unknown issuer",
+        Why::UnknownIssuer => "signed by an unknown issuer",
         Why::NotValidForName | Why::NotValidForNameContext { .. } => "for another name",
         Why::InvalidPurpose | Why::InvalidPurposeContext { .. } => "not for servers",
         Why::BadEncoding => "damaged",
-        Why::BadSignature => "with a wrong signature",
-        Why::UnhandledCriticalExtension => "with an extension nobody knows",
+        Why::BadSignature => "wrongly signed",
+        Why::UnhandledCriticalExtension => "marked with an unknown critical extension",
         // What `openssl req -x509` makes, unless told otherwise; there is no variant for it.
         Why::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            "of an authority, and not of a site"
+            "that of a CA, not of a site"
         }
         _ => "not acceptable",
     }

@@ -176,7 +176,7 @@ fn request_line(
         .position(|&byte| !is_token(byte))
         .unwrap_or(line.len());
     if method == 0 || line.get(method) != Some(&b' ') {
-        return Err(malformed("the method is no token"));
+        return Err(malformed("the method is not a token"));
     }
     let start = method + 1;
     let rest = &line[start..];
@@ -214,7 +214,7 @@ fn form(method: &[u8], target: &[u8]) -> Result<Form, Refusal> {
     // Beyond ASCII no URL is well-formed; UTF-8 is common enough to pass on as it is, and whatever
     // else there is cannot even be shown in a log.
     if std::str::from_utf8(target).is_err() {
-        return Err(malformed("request target is no UTF-8"));
+        return Err(malformed("request target is not UTF-8"));
     }
     if method == b"CONNECT" {
         return if is_authority(target, Port::Required) {
@@ -231,7 +231,7 @@ fn form(method: &[u8], target: &[u8]) -> Result<Form, Refusal> {
 }
 
 fn absolute(target: &[u8]) -> Result<Form, Refusal> {
-    const UNKNOWN: Refusal = malformed("request target of no known form");
+    const UNKNOWN: Refusal = malformed("unknown form of request target");
     let scheme = target
         .iter()
         .position(|&byte| byte == b':')
@@ -288,7 +288,7 @@ impl Fields {
             Some(b':') if name > 0 => {}
             Some(b' ' | b'\t') if name == 0 => return Err(malformed("folded field line")),
             Some(b' ' | b'\t') => return Err(malformed("whitespace before a field's colon")),
-            _ => return Err(malformed("field name is no token")),
+            _ => return Err(malformed("field name is not a token")),
         }
         // More than hyper's field names can hold; only reachable with a head limit above 64 KiB.
         if name > 0x7fff {

@@ -558,7 +558,7 @@ impl Stream {
         }
         self.cell.fail_body(refuse(
             StatusCode::BAD_REQUEST,
-            "request content stopped coming",
+            "request content stopped arriving",
         ));
         Err(io::ErrorKind::TimedOut.into())
     }

@@ -218,13 +218,16 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
         for (leaf, why) in [
             (
                 authorities.leaf("127.0.0.1", authority),
-                "of an authority, and not of a site",
+                "that of a CA, not of a site",
             ),
             (authorities.leaf("127.0.0.1", long_ago), "expired"),
             (authorities.leaf("127.0.0.1", not_yet), "not valid yet"),
             (authorities.leaf("127.0.0.2", |_| ()), "for another name"),
-            (strangers.leaf("127.0.0.1", |_| ()), "of an unknown issuer"),
-            (strangers_and_old, "of an unknown issuer"),
+            (
+                strangers.leaf("127.0.0.1", |_| ()),
+                "signed by an unknown issuer",
+            ),
+            (strangers_and_old, "signed by an unknown issuer"),
         ] {
             let origin = origin(leaf, WHOLE, Close::Notified).await;
             let upstream = upstream(Trust::of_test(std::slice::from_ref(

@@ -370,7 +370,7 @@ impl Pages {
 
 /// What the client is told whose content stopped.
 pub(super) const STOPPED: Refusal =
-    refuse(StatusCode::BAD_REQUEST, "request content stopped coming");
+    refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
 
 /// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
 const GATHERED_MAX: usize = 8 << 10;

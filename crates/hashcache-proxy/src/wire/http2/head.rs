@@ -64,7 +64,7 @@ fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<Head
     let (target, form) = match path {
         "*" if parts.method == Method::OPTIONS => (Bytes::from_static(b"*"), Form::Asterisk),
         _ if !path.starts_with('/') => {
-            return Err(malformed("request target of no known form"));
+            return Err(malformed("unknown form of request target"));
         }
         _ => (
             Bytes::from(format!("{scheme}://{authority}{path}")),

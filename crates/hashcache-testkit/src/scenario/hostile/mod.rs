@@ -89,6 +89,8 @@ pub enum Attack {
     UnreadStreamsTls,
     /// 256 large objects that one address asks for and does not read.
     UnreadDownloads,
+    /// 512 requests of one address for large stored objects that it does not read.
+    UnreadStored,
     /// 11 connections in HTTP/2 whose 1,100 requests are never answered by their origins.
     UpstreamPlaces,
     /// 2,000 heads from 10 addresses that do not end.
@@ -111,12 +113,13 @@ pub enum Attack {
 
 impl Attack {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ClosedWindows,
         Self::ClosedWindowsTls,
         Self::UnreadStreams,
         Self::UnreadStreamsTls,
         Self::UnreadDownloads,
+        Self::UnreadStored,
         Self::UpstreamPlaces,
         Self::SlowHeads,
         Self::ResponseHeads,
@@ -199,6 +202,13 @@ impl Attack {
             Self::UnreadDownloads => attacks::unread(play, part(256), 256, |client| {
                 format!("http://{at}/unread/{client}?size=100000000")
             }),
+            Self::UnreadStored => {
+                let url = |object| format!("http://{at}/stored/{object}?size={STORED_BYTES}");
+                for object in 0..STORED {
+                    attacks::status(attacks::ADDRESS, play.proxy, &url(object), &[]).await?;
+                }
+                attacks::unread(play, part(512), u32::MAX, |client| url(client % STORED))
+            }
             Self::SlowHeads => attacks::slow_heads(play, part(2000), 200, 60_000),
             Self::IdleAdmin => return admin(play, innocent, part(40), verdict).await,
             Self::UpstreamPlaces => return silent(play, innocent, part(11)).await,
@@ -448,6 +458,10 @@ async fn long_languages(
 
 /// The largest window of a stream (RFC 9113, 6.9.1).
 const WINDOW_MAX: u32 = (1 << 31) - 1;
+/// Large objects that are stored before they are asked for and not read, and their size: the
+/// sockets take up to 3 MB of each answer.
+const STORED: u32 = 16;
+const STORED_BYTES: u32 = 8_000_000;
 const SILENT_ORIGINS: usize = 5;
 /// What an origin may send for nothing before its connection is closed; the sockets hold some.
 const FLOOD_MAX: u64 = 16 << 20;
