@@ -33,6 +33,7 @@ const STEPS: [Step; 3] = [
             "clippy",
             "--workspace",
             "--all-targets",
+            "--all-features",
             "--locked",
             "--",
             "-D",
@@ -41,7 +42,13 @@ const STEPS: [Step; 3] = [
         variables: &[],
     },
     Step {
-        arguments: &["doc", "--workspace", "--no-deps", "--locked"],
+        arguments: &[
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--all-features",
+            "--locked",
+        ],
         variables: &[("RUSTDOCFLAGS", "-D warnings")],
     },
 ];

@@ -70,8 +70,8 @@ mod models;
 
 pub use bans::{Ban, Label, MAX_BANS};
 pub use cache::{
-    Answer, Cache, CachedFile, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep,
-    Lookup, OpenFile, Paid, Payer, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
+    Answer, Cache, FetchError, Fetched, Follower, GetOrFetch, Hit, Intent, Keep, Lookup,
+    LookupFuture, Paid, Payer, PendingLookup, Put, Reader, Remove, Stream, Updated, Writer,
 };
 pub use clock::Clock;
 pub use completion::Outcome;

@@ -379,9 +379,9 @@ pub const FAULTS: &[Fault] = &[
         file: engine!("memory/wakes.rs"),
         edits: &[(
             "    match is_for_later() {
-        true => leave(|left| left.slabs",
+        true => leave(|left| left.work",
             "    match false {
-        true => leave(|left| left.slabs",
+        true => leave(|left| left.work",
         )],
         suite: Suite::Lib,
         test: "a_slab_is_given_back_when_the_thread_holds_no_lock_and_not_before",

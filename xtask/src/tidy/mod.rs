@@ -8,7 +8,6 @@ mod arrows;
 mod circles;
 mod code_map;
 mod dependencies;
-mod format;
 mod manifest;
 mod places;
 mod source;
@@ -27,7 +26,7 @@ pub struct Args {}
 /// A rule: all that is wrong with a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 9] = [
     source::heads,
     source::columns,
     source::notes_to_self,
@@ -37,7 +36,6 @@ const RULES: [Rule; 10] = [
     circles::circles,
     dependencies::dependencies,
     code_map::code_map,
-    format::format,
 ];
 
 /// Directories that hold no source of ours. In a linked worktree `.git` is a file.

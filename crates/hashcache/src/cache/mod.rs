@@ -2,14 +2,13 @@
 //!
 //! Joins the layers below. The only state of its own is which callers fetch what (`fetch_once`).
 //! `read` serves a hit, `write` takes a put, `follow` reads along with a put in progress; `many`
-//! looks up in batches, `file` presents objects as files.
+//! looks up in batches.
 //!
 //! Called by embedders; calls `store` to open, `stripe` to look up and put, `write_queue` to
 //! remove.
 //! Cost: a hit in memory takes one lock and one map lookup.
 
 mod fetch_once;
-mod file;
 mod follow;
 mod many;
 mod read;
@@ -23,7 +22,6 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 pub use fetch_once::{Answer, FetchError, Fetched, GetOrFetch};
-pub use file::{CachedFile, OpenFile};
 pub use follow::{Follower, Stream};
 pub use read::{Hit, Paid, Payer, Reader};
 pub use write::{Intent, Keep, Put, Writer};
@@ -187,8 +185,28 @@ impl Cache {
         self.shared().members.draw_version()
     }
 
-    /// Looks for an object. Costs no disk access when memory knows the answer; the disk is asked
+    /// Looks up an object. Costs no disk access when memory knows the answer; the disk is read
     /// when the answer is first waited for, see [`PendingLookup`].
+    ///
+    /// The answer can be awaited, blocked for ([`Lookup::wait`]) or matched:
+    ///
+    /// ```
+    /// # use hashcache::{Cache, Config, Put};
+    /// async fn content_type(cache: &Cache, name: &[u8]) -> Option<Vec<u8>> {
+    ///     let hit = cache.get(name).await?;
+    ///     Some(hit.metadata().to_vec())
+    /// }
+    /// # use std::pin::pin;
+    /// # use std::task::{Context, Poll, Waker};
+    /// # let device = hashcache::device::MemoryDevice::new(16 << 20);
+    /// # let mut config = Config::on_device(std::sync::Arc::new(device));
+    /// # config.memory_bytes = 16 << 20;
+    /// # let cache = Cache::open(config).unwrap();
+    /// # cache.put(b"page", Put::metadata(&b"text/html"[..]), b"content").unwrap();
+    /// # let answer = pin!(content_type(&cache, b"page"));
+    /// # let answer = answer.poll(&mut Context::from_waker(Waker::noop()));
+    /// # assert_eq!(answer, Poll::Ready(Some(b"text/html".to_vec())));
+    /// ```
     pub fn get(&self, name: &[u8]) -> Lookup {
         if name.is_empty() || name.len() > object::MAX_NAME {
             return Lookup::Miss;
@@ -529,9 +547,34 @@ impl Lookup {
     }
 }
 
-/// A look-up that waits for the disk; `None` is a miss. The disk is asked when the answer is first
-/// waited for: by the thread that blocks in [`PendingLookup::wait`], else by the engine. Dropping
-/// it abandons nothing but the wait.
+impl IntoFuture for Lookup {
+    type Output = Option<Hit>;
+    type IntoFuture = LookupFuture;
+
+    fn into_future(self) -> LookupFuture {
+        LookupFuture(self)
+    }
+}
+
+/// What `cache.get(name).await` waits for; `None` is a miss. What memory answered is ready at the
+/// first poll.
+#[must_use = "a future does nothing until it is polled"]
+pub struct LookupFuture(Lookup);
+
+impl Future for LookupFuture {
+    type Output = Option<Hit>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Hit>> {
+        if let Lookup::Pending(pending) = &mut self.0 {
+            return Pin::new(pending).poll(context);
+        }
+        Poll::Ready(std::mem::replace(&mut self.0, Lookup::Miss).wait())
+    }
+}
+
+/// A lookup that waits for the disk; `None` is a miss. The disk is read when the answer is first
+/// waited for: by the thread that blocks in [`PendingLookup::wait`], otherwise by the engine.
+/// Dropping it abandons the wait, not the read.
 pub struct PendingLookup {
     cache: Cache,
     answer: Awaited,

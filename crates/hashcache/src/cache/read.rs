@@ -8,6 +8,7 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::{Cache, write};
+use super::Cache;
 use crate::completion::Outcome;
-use crate::error::{PutError, ReadError};
+use crate::error::ReadError;
 use crate::key::KeyHash;
 use crate::memory::RecordHandle;
 use crate::object::{Cut, Version};
@@ -146,31 +147,13 @@ impl Hit {
         }
     }
 
-    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is
-    /// that span whole (the last one may be shorter).
-    ///
-    /// # Errors
-    /// [`PutError::Length`] when it is not a whole span, or lies behind the object's end;
-    /// [`PutError::Full`] without memory.
-    pub fn fill(&self, offset: u64, content: &[u8]) -> Result<(), PutError> {
-        let span = self.cut().span_at(offset);
-        let bounds = self.cut().bounds(span);
-        let end = bounds.end.min(self.head.fields.total.unwrap_or(u64::MAX));
-        let announced = end.saturating_sub(bounds.start);
-        let written = content.len() as u64;
-        if bounds.start != offset || announced != written || announced == 0 {
-            return Err(PutError::Length { written, announced });
-        }
-        write::fill(&self.cache, &self.head, self.span_key(span), span, content)
-    }
-
     pub(super) fn cut(&self) -> Cut {
         Cut {
             span_pages: self.head.fields.span_pages,
         }
     }
 
-    fn span_key(&self, span: u32) -> KeyHash {
+    pub(super) fn span_key(&self, span: u32) -> KeyHash {
         self.cache
             .secret()
             .span(&self.head.name, self.version(), span)
@@ -266,6 +249,43 @@ impl Reader {
             all.extend_from_slice(&piece?);
         }
         Ok(all)
+    }
+}
+
+/// Blocks while content comes from disk. A read ends at the end of a piece, 64 KiB or less.
+///
+/// Not together with [`Reader::paid_by`]: a payer that refuses wakes nobody.
+impl io::Read for Reader {
+    /// # Errors
+    /// With a [`ReadError`] inside when content has gone.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let Some(piece) = wait(|context| self.poll_next(context)) else {
+            return Ok(0);
+        };
+        let piece = piece.map_err(io::Error::other)?;
+        let length = piece.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&piece[..length]);
+        // The rest of the piece is still in memory: the next read takes it from there.
+        self.at -= (piece.len() - length) as u64;
+        Ok(length)
+    }
+}
+
+/// Ends after the first error: what follows lost content is not returned.
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Reader {
+    type Item = Result<Bytes, ReadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reader = self.get_mut();
+        let piece = Self::poll_next(reader, context);
+        if matches!(piece, Poll::Ready(Some(Err(_)))) {
+            reader.end = reader.at;
+        }
+        piece
     }
 }
 

@@ -20,14 +20,11 @@ use super::index_rows::{self, Piece, area, pieces};
 use crate::disk::circular_log::{Cursor, LogMap};
 use crate::disk::{Index, Medium};
 use crate::format::{
-    COUNT_MAX, Fieldreader, IO_BLOCK, LAP_MAX, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
+    COUNT_MAX, IO_BLOCK, LAP_MAX, LogState, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
 };
 use crate::geometry::{checkpoint_parts, meta_parts};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
-
-/// Words in front of the stamps: segment, lap, stamp, used, ordinal, next version, policy, since.
-const META_WORDS: usize = 8;
 
 /// After a part, others have the device for this many times as long as the part took.
 const REST: u32 = 9;
@@ -80,21 +77,19 @@ impl Checkpoint {
         cursor: Cursor,
     ) -> Self {
         let stamps = log.stamps();
-        let words = [
-            cursor.segment,
-            cursor.lap,
-            cursor.stamp,
-            u64::from(cursor.used),
-            u64::from(cursor.ordinal),
-            next_version,
-            u64::from(index.id.policy.code()),
-            index.id.since,
-        ];
-        let meta = words
-            .iter()
-            .chain(&stamps)
-            .flat_map(|word| word.to_le_bytes())
-            .collect();
+        let state = LogState {
+            segment: cursor.segment,
+            lap: cursor.lap,
+            stamp: cursor.stamp,
+            bytes_used: u64::from(cursor.used),
+            ordinal: u64::from(cursor.ordinal),
+            begun: next_version,
+            policy: u64::from(index.id.policy.code()),
+            policy_since: index.id.since,
+        };
+        let mut meta = vec![0; LogState::BYTES];
+        state.encode(&mut meta);
+        meta.extend(stamps.iter().flat_map(|stamp| stamp.to_le_bytes()));
         Self {
             serial,
             begun: next_version,
@@ -394,21 +389,21 @@ fn read(
             rows(number - metas, part.body)?;
         }
     }
-    let segments = usize::try_from(geometry.segments).ok()?;
-    if meta.len() != (META_WORDS + segments) * 8 {
+    let state = LogState::decode(&meta)?;
+    let (stamps, rest) = meta[LogState::BYTES..].as_chunks();
+    if stamps.len() as u64 != geometry.segments || !rest.is_empty() {
         return None;
     }
-    let field = Fieldreader(&meta);
-    let word = |n: usize| field.u64(8 * n);
     let cursor = Cursor {
-        segment: word(0),
-        lap: word(1),
-        stamp: word(2),
-        used: u32::try_from(word(3)).ok()?,
-        ordinal: u32::try_from(word(4)).ok()?,
+        segment: state.segment,
+        lap: state.lap,
+        stamp: state.stamp,
+        used: u32::try_from(state.bytes_used).ok()?,
+        ordinal: u32::try_from(state.ordinal).ok()?,
     };
     // Of another policy, or from before another policy had the store and wrote no lists.
-    let own = word(6) == u64::from(index.id.policy.code()) && word(7) == index.id.since;
+    let own =
+        state.policy == u64::from(index.id.policy.code()) && state.policy_since == index.id.since;
     let sound = own
         && cursor.segment < geometry.segments
         && cursor.used <= geometry.segment_bytes
@@ -417,11 +412,14 @@ fn read(
         && cursor.ordinal < ORDINAL_MAX
         && cursor.stamp < COUNT_MAX
         && cursor.lap < LAP_MAX
-        && word(5) < COUNT_MAX;
+        && state.begun < COUNT_MAX;
     sound.then(|| Restored {
         cursor,
-        stamps: (META_WORDS..META_WORDS + segments).map(word).collect(),
-        next_version: word(5),
+        stamps: stamps
+            .iter()
+            .map(|stamp| u64::from_le_bytes(*stamp))
+            .collect(),
+        next_version: state.begun,
         edition: Edition {
             serial,
             begun: begun.unwrap_or(0),

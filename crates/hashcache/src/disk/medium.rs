@@ -58,7 +58,7 @@ pub(crate) struct Medium {
     /// Bytes of the footer that was read last.
     pub(crate) footer_bytes: AtomicUsize,
     /// Buffers for reads of the usual length.
-    buffers: Arc<BufferPool>,
+    buffers: BufferPool,
 }
 
 impl Medium {
@@ -221,7 +221,7 @@ impl Medium {
 }
 
 /// Buffers for first reads, with what the device's alignment adds to them.
-fn read_buffers(device: &dyn Device, budget: &Budget) -> Arc<BufferPool> {
+fn read_buffers(device: &dyn Device, budget: &Budget) -> BufferPool {
     let added = if device.alignment() > MIN_UNIT {
         device.alignment()
     } else {

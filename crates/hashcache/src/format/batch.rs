@@ -2,42 +2,59 @@
 //!
 //! They say where records were put, never that the records arrived: a record proves itself.
 
-use super::{COUNT_MAX, Fieldreader, IO_BLOCK, LAP_MAX, Layout, ORDINAL_MAX, put, round_up, tiles};
+use super::layout::{covered, record, seal};
+use super::{COUNT_MAX, IO_BLOCK, LAP_MAX, ORDINAL_MAX, round_up};
 use crate::key::{KeyHash, Secret};
 use crate::object::Version;
 
 /// Fixed part of a batch header, bytes; the list follows.
-pub(crate) const HEADER: usize = 64;
+pub(crate) const HEADER: usize = BatchFields::BYTES;
 /// One line of the list, bytes.
-pub(crate) const LIST_ENTRY: usize = 56;
+pub(crate) const LIST_ENTRY: usize = Listed::BYTES;
 /// What ends a segment's footer, bytes; the list ends right before it.
-pub(crate) const FOOTER_TAIL: usize = 64;
+pub(crate) const FOOTER_TAIL: usize = FooterFields::BYTES;
 
-/// The fixed part of a batch header.
-#[rustfmt::skip]
-pub(crate) const BATCH_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("magic", 8, 4), ("ordinal", 12, 4), ("stamp", 16, 8), ("lap", 24, 8),
-    ("batch bytes", 32, 4), ("header bytes", 36, 4), ("count", 40, 4), ("device", 44, 2),
-    ("reserved", 46, 18),
-];
+record! {
+    /// The fixed part of a batch header.
+    struct BatchFields = "BATCH", 64;
+    0 mac: u64,
+    8 magic: u32,
+    12 ordinal: u32,
+    16 stamp: u64,
+    24 lap: u64,
+    32 batch_bytes: u32,
+    36 header_bytes: u32,
+    40 count: u32,
+    44 device: u16,
+}
 
-/// One line of the list in a batch header or footer.
-#[rustfmt::skip]
-pub(crate) const LISTED_LAYOUT: Layout = &[
-    ("key hash", 0, 16), ("version", 16, 8), ("mark", 24, 16), ("offset", 40, 4), ("length", 44, 4),
-    ("revision", 48, 4), ("run", 52, 1), ("kind", 53, 1), ("reserved", 54, 2),
-];
+record! {
+    /// A line of the list in a batch header or footer: what it says of one record.
+    struct Listed = "LISTED", 56;
+    0 key: KeyHash,
+    16 version: Version,
+    24 mark: u128,
+    /// Units from the start of the segment.
+    40 offset: u32,
+    /// Units; of a slot, its number in its set.
+    44 length: u32,
+    48 revision: u32,
+    /// Distance to the end of the run, 4 KiB; 0 without one.
+    52 run: u8,
+    /// 1 head, 2 span, [`KIND_TAIL`], [`KIND_SLOT`].
+    53 kind: u8,
+}
 
-/// The last bytes of a sealed segment.
-#[rustfmt::skip]
-pub(crate) const FOOTER_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("magic", 8, 4), ("count", 12, 4), ("stamp", 16, 8), ("lap", 24, 8),
-    ("device", 32, 2), ("reserved", 34, 30),
-];
-
-const _: () = assert!(tiles(BATCH_LAYOUT, HEADER));
-const _: () = assert!(tiles(LISTED_LAYOUT, LIST_ENTRY));
-const _: () = assert!(tiles(FOOTER_LAYOUT, FOOTER_TAIL));
+record! {
+    /// The last bytes of a sealed segment.
+    struct FooterFields = "FOOTER", 64;
+    0 mac: u64,
+    8 magic: u32,
+    12 count: u32,
+    16 stamp: u64,
+    24 lap: u64,
+    32 device: u16,
+}
 
 const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"HCba");
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"HCft");
@@ -47,50 +64,14 @@ pub(crate) const KIND_TAIL: u8 = 3;
 /// How a list spells a slot that is about to be written.
 pub(crate) const KIND_SLOT: u8 = 4;
 
-/// What a list says of one record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub(crate) key: KeyHash,
-    pub(crate) version: Version,
-    pub(crate) revision: u32,
-    pub(crate) mark: u128,
-    /// Units from the start of the segment.
-    pub(crate) offset: u32,
-    /// Units; of a slot, its number in its set.
-    pub(crate) length: u32,
-    /// Distance to the end of the run, 4 KiB; 0 without one.
-    pub(crate) run: u8,
-    /// 1 head, 2 span, [`KIND_TAIL`], [`KIND_SLOT`].
-    pub(crate) kind: u8,
-}
-
-fn encode_listed(out: &mut [u8], listed: &Listed) {
-    out[..LIST_ENTRY].fill(0);
-    put(out, 0, &listed.key.to_bytes());
-    put(out, 16, &listed.version.0.to_le_bytes());
-    put(out, 24, &listed.mark.to_le_bytes());
-    put(out, 40, &listed.offset.to_le_bytes());
-    put(out, 44, &listed.length.to_le_bytes());
-    put(out, 48, &listed.revision.to_le_bytes());
-    out[52] = listed.run;
-    out[53] = listed.kind;
+fn encode_list(out: &mut [u8], list: &[Listed]) {
+    for (line, listed) in out.chunks_exact_mut(LIST_ENTRY).zip(list) {
+        listed.encode(line);
+    }
 }
 
 fn decode_list(bytes: &[u8]) -> Vec<Listed> {
-    let decode = |line: &[u8]| {
-        let field = Fieldreader(line);
-        Listed {
-            key: KeyHash::from_bytes(field.array(0)),
-            version: Version(field.u64(16)),
-            mark: field.u128(24),
-            offset: field.u32(40),
-            length: field.u32(44),
-            revision: field.u32(48),
-            run: field.u8(52),
-            kind: field.u8(53),
-        }
-    };
-    let lines = bytes.chunks_exact(LIST_ENTRY).map(decode);
+    let lines = bytes.chunks_exact(LIST_ENTRY).filter_map(Listed::decode);
     lines.filter(|it| it.version.0 < COUNT_MAX).collect()
 }
 
@@ -119,56 +100,61 @@ impl BatchHeader {
         let out = &mut out[..bytes];
         out.fill(0);
         let narrow = |n: usize| u32::try_from(n).expect("a batch has at most 4 MiB");
-        put(out, 8, &BATCH_MAGIC.to_le_bytes());
-        put(out, 12, &self.ordinal.to_le_bytes());
-        put(out, 16, &self.stamp.to_le_bytes());
-        put(out, 24, &self.lap.to_le_bytes());
-        put(out, 32, &self.batch_bytes.to_le_bytes());
-        put(out, 36, &narrow(bytes).to_le_bytes());
-        put(out, 40, &narrow(self.list.len()).to_le_bytes());
-        put(out, 44, &self.device.to_le_bytes());
-        for (line, listed) in out[HEADER..].chunks_exact_mut(LIST_ENTRY).zip(&self.list) {
-            encode_listed(line, listed);
-        }
-        let mac = secret.mac(&[&out[8..]]);
-        put(out, 0, &mac.to_le_bytes());
+        let fields = BatchFields {
+            mac: 0,
+            magic: BATCH_MAGIC,
+            ordinal: self.ordinal,
+            stamp: self.stamp,
+            lap: self.lap,
+            batch_bytes: self.batch_bytes,
+            header_bytes: narrow(bytes),
+            count: narrow(self.list.len()),
+            device: self.device,
+        };
+        fields.encode(out);
+        encode_list(&mut out[HEADER..], &self.list);
+        seal(out, secret.mac(&[covered(out)]));
     }
 
     /// Bytes the whole header has according to its first [`HEADER`] bytes, which are not yet
     /// trusted.
     pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
-        let field = Fieldreader(bytes.get(..HEADER)?);
-        let header = usize::try_from(field.u32(36)).ok()?;
-        let batch = usize::try_from(field.u32(32)).ok()?;
-        let count = usize::try_from(field.u32(40)).ok()?;
-        let sane = field.u32(8) == BATCH_MAGIC
-            && header <= batch
-            && batch <= 16 << 20
-            && batch.is_multiple_of(IO_BLOCK)
-            && count <= batch / LIST_ENTRY
-            && header == Self::bytes(count);
-        sane.then_some(header)
+        BatchFields::decode(bytes)?.claimed_bytes()
     }
 
     /// The header at the start of `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
-        let header = Self::claimed_bytes(bytes)?;
-        let bytes = bytes.get(..header)?;
-        let field = Fieldreader(bytes);
-        if secret.mac(&[&bytes[8..]]) != field.u64(0) {
+        let fields = BatchFields::decode(bytes)?;
+        let bytes = bytes.get(..fields.claimed_bytes()?)?;
+        if secret.mac(&[covered(bytes)]) != fields.mac {
             return None;
         }
         let possible =
-            field.u64(16) < COUNT_MAX && field.u64(24) < LAP_MAX && field.u32(12) < ORDINAL_MAX;
-        let count = usize::try_from(field.u32(40)).ok()?;
+            fields.stamp < COUNT_MAX && fields.lap < LAP_MAX && fields.ordinal < ORDINAL_MAX;
+        let count = usize::try_from(fields.count).ok()?;
         possible.then(|| Self {
-            device: field.u16(44),
-            stamp: field.u64(16),
-            lap: field.u64(24),
-            ordinal: field.u32(12),
-            batch_bytes: field.u32(32),
+            device: fields.device,
+            stamp: fields.stamp,
+            lap: fields.lap,
+            ordinal: fields.ordinal,
+            batch_bytes: fields.batch_bytes,
             list: decode_list(&bytes[HEADER..HEADER + count * LIST_ENTRY]),
         })
+    }
+}
+
+impl BatchFields {
+    fn claimed_bytes(&self) -> Option<usize> {
+        let header = usize::try_from(self.header_bytes).ok()?;
+        let batch = usize::try_from(self.batch_bytes).ok()?;
+        let count = usize::try_from(self.count).ok()?;
+        let sane = self.magic == BATCH_MAGIC
+            && header <= batch
+            && batch <= 16 << 20
+            && batch.is_multiple_of(IO_BLOCK)
+            && count <= batch / LIST_ENTRY
+            && header == BatchHeader::bytes(count);
+        sane.then_some(header)
     }
 }
 
@@ -190,48 +176,52 @@ impl Footer {
     /// The footer, to be written so that it ends where the segment ends.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         out.fill(0);
-        let list_at = out.len() - FOOTER_TAIL - self.list.len() * LIST_ENTRY;
-        for (line, listed) in out[list_at..].chunks_exact_mut(LIST_ENTRY).zip(&self.list) {
-            encode_listed(line, listed);
-        }
         let tail_at = out.len() - FOOTER_TAIL;
-        let count = u32::try_from(self.list.len()).expect("a segment has at most 2^17 units");
-        put(out, tail_at + 8, &FOOTER_MAGIC.to_le_bytes());
-        put(out, tail_at + 12, &count.to_le_bytes());
-        put(out, tail_at + 16, &self.stamp.to_le_bytes());
-        put(out, tail_at + 24, &self.lap.to_le_bytes());
-        put(out, tail_at + 32, &self.device.to_le_bytes());
-        let mac = secret.mac(&[b"footer", &out[list_at..tail_at], &out[tail_at + 8..]]);
-        put(out, tail_at, &mac.to_le_bytes());
+        let list_at = tail_at - self.list.len() * LIST_ENTRY;
+        encode_list(&mut out[list_at..tail_at], &self.list);
+        let fields = FooterFields {
+            mac: 0,
+            magic: FOOTER_MAGIC,
+            count: u32::try_from(self.list.len()).expect("a segment has at most 2^17 units"),
+            stamp: self.stamp,
+            lap: self.lap,
+            device: self.device,
+        };
+        fields.encode(&mut out[tail_at..]);
+        let mac = footer_mac(out, list_at, tail_at, secret);
+        seal(&mut out[tail_at..], mac);
     }
 
     /// Bytes the footer takes according to the last bytes of the segment, not yet trusted.
     pub(crate) fn claimed_bytes(end: &[u8], segment_bytes: usize) -> Option<usize> {
-        let tail = end.get(end.len().checked_sub(FOOTER_TAIL)?..)?;
-        let field = Fieldreader(tail);
-        let count = usize::try_from(field.u32(12)).ok()?;
-        let sane = field.u32(8) == FOOTER_MAGIC && count <= segment_bytes / LIST_ENTRY;
+        let fields = FooterFields::decode(end.get(end.len().checked_sub(FOOTER_TAIL)?..)?)?;
+        let count = usize::try_from(fields.count).ok()?;
+        let sane = fields.magic == FOOTER_MAGIC && count <= segment_bytes / LIST_ENTRY;
         sane.then(|| Self::bytes(count))
     }
 
     /// The footer that ends where `end` ends, if it is one of ours.
     pub(crate) fn decode(end: &[u8], secret: &Secret) -> Option<Self> {
         let tail_at = end.len().checked_sub(FOOTER_TAIL)?;
-        let field = Fieldreader(&end[tail_at..]);
-        let count = usize::try_from(field.u32(12)).ok()?;
+        let fields = FooterFields::decode(&end[tail_at..])?;
+        let count = usize::try_from(fields.count).ok()?;
         let list_at = tail_at.checked_sub(count.checked_mul(LIST_ENTRY)?)?;
-        let mac = secret.mac(&[b"footer", &end[list_at..tail_at], &end[tail_at + 8..]]);
-        let possible = field.u64(16) < COUNT_MAX && field.u64(24) < LAP_MAX;
-        if field.u32(8) != FOOTER_MAGIC || mac != field.u64(0) || !possible {
-            return None;
-        }
-        Some(Self {
-            device: field.u16(32),
-            stamp: field.u64(16),
-            lap: field.u64(24),
+        let genuine = fields.magic == FOOTER_MAGIC
+            && footer_mac(end, list_at, tail_at, secret) == fields.mac
+            && fields.stamp < COUNT_MAX
+            && fields.lap < LAP_MAX;
+        genuine.then(|| Self {
+            device: fields.device,
+            stamp: fields.stamp,
+            lap: fields.lap,
             list: decode_list(&end[list_at..tail_at]),
         })
     }
+}
+
+/// The MAC of a footer at the end of `end`.
+fn footer_mac(end: &[u8], list_at: usize, tail_at: usize, secret: &Secret) -> u64 {
+    secret.mac(&[b"footer", &end[list_at..tail_at], covered(&end[tail_at..])])
 }
 
 #[cfg(test)]

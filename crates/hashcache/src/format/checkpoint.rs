@@ -1,6 +1,6 @@
 //! Parts of a checkpoint: the index and the state of the log, as of a log position.
 
-use super::{Fieldreader, Layout, put, tiles};
+use super::layout::{covered, record, seal};
 use crate::key::Secret;
 
 /// Size of a part on disk, bytes.
@@ -9,19 +9,36 @@ pub(crate) const PART_BYTES: usize = 256 << 10;
 pub(crate) const PART_BODY: usize = PART_BYTES - PART_HEADER;
 
 /// Bytes of a part in front of its body.
-pub(crate) const PART_HEADER: usize = 64;
+pub(crate) const PART_HEADER: usize = PartHeader::BYTES;
 /// Bytes of the check behind a row, in a checkpoint whose rows are read one by one.
 pub(crate) const ROW_CHECK: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCcp");
 
-/// The head of a checkpoint part; the body follows.
-#[rustfmt::skip]
-pub(crate) const PART_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("magic", 8, 4), ("body bytes", 12, 4), ("serial", 16, 8), ("number", 24, 8),
-    ("device", 32, 2), ("reserved", 34, 6), ("begun", 40, 8), ("reserved", 48, 16),
-];
+record! {
+    /// The head of a checkpoint part; the body follows.
+    struct PartHeader = "PART", 64;
+    0 mac: u64,
+    8 magic: u32,
+    12 body_bytes: u32,
+    16 serial: u64,
+    24 number: u64,
+    32 device: u16,
+    40 begun: u64,
+}
 
-const _: () = assert!(tiles(PART_LAYOUT, PART_HEADER));
+record! {
+    /// The state of the log, in the first parts; a stamp for each segment follows.
+    struct LogState = "LOG STATE", 64;
+    0 segment: u64,
+    8 lap: u64,
+    16 stamp: u64,
+    24 bytes_used: u64,
+    32 ordinal: u64,
+    /// Version drawn when the checkpoint began.
+    40 begun: u64,
+    48 policy: u64,
+    56 policy_since: u64,
+}
 
 /// A part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,31 +56,34 @@ impl<'a> Part<'a> {
     /// Writes the part to `out`, [`PART_BYTES`] long.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         assert!(self.body.len() <= PART_BODY && out.len() == PART_BYTES);
-        let length = u32::try_from(self.body.len()).expect("less than 256 KiB");
-        out.fill(0);
-        put(out, 8, &MAGIC.to_le_bytes());
-        put(out, 12, &length.to_le_bytes());
-        put(out, 16, &self.serial.to_le_bytes());
-        put(out, 24, &self.number.to_le_bytes());
-        put(out, 32, &self.device.to_le_bytes());
-        put(out, 40, &self.begun.to_le_bytes());
-        put(out, PART_HEADER, self.body);
-        let mac = secret.mac(&[b"part", &out[8..PART_HEADER + self.body.len()]]);
-        put(out, 0, &mac.to_le_bytes());
+        let header = PartHeader {
+            mac: 0,
+            magic: MAGIC,
+            body_bytes: u32::try_from(self.body.len()).expect("less than 256 KiB"),
+            serial: self.serial,
+            number: self.number,
+            device: self.device,
+            begun: self.begun,
+        };
+        header.encode(out);
+        let end = PART_HEADER + self.body.len();
+        out[PART_HEADER..end].copy_from_slice(self.body);
+        out[end..].fill(0);
+        seal(out, secret.mac(&[b"part", covered(&out[..end])]));
     }
 
     /// The part in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &'a [u8], secret: &Secret) -> Option<Self> {
-        let field = Fieldreader(bytes.get(..PART_HEADER)?);
-        let length = usize::try_from(field.u32(12)).ok()?;
-        let covered = bytes.get(8..PART_HEADER.checked_add(length)?)?;
-        let genuine = field.u32(8) == MAGIC && secret.mac(&[b"part", covered]) == field.u64(0);
+        let header = PartHeader::decode(bytes)?;
+        let length = usize::try_from(header.body_bytes).ok()?;
+        let part = bytes.get(..PART_HEADER.checked_add(length)?)?;
+        let genuine = header.magic == MAGIC && secret.mac(&[b"part", covered(part)]) == header.mac;
         genuine.then(|| Self {
-            device: field.u16(32),
-            serial: field.u64(16),
-            number: field.u64(24),
-            begun: field.u64(40),
-            body: &bytes[PART_HEADER..PART_HEADER + length],
+            device: header.device,
+            serial: header.serial,
+            number: header.number,
+            begun: header.begun,
+            body: &part[PART_HEADER..],
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Blocks of the remove journal: what a returned `remove` took away stays away.
 
-use super::{COUNT_MAX, Fieldreader, IO_BLOCK, Layout, put, tiles};
+use super::layout::{covered, record, seal};
+use super::{COUNT_MAX, IO_BLOCK};
 use crate::key::{KeyHash, Secret};
 use crate::object::Version;
 
@@ -9,29 +10,25 @@ pub(crate) const JOURNAL_BLOCK: usize = IO_BLOCK;
 /// Removes that fit into one block.
 pub(crate) const REMOVES_PER_BLOCK: usize = (JOURNAL_BLOCK - JOURNAL_HEADER) / REMOVE_BYTES;
 
-const JOURNAL_HEADER: usize = 32;
-const REMOVE_BYTES: usize = 24;
+const JOURNAL_HEADER: usize = BlockHeader::BYTES;
+const REMOVE_BYTES: usize = Removed::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCrj");
 
-/// The head of a journal block; the removes follow.
-#[rustfmt::skip]
-pub(crate) const JOURNAL_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("magic", 8, 4), ("count", 12, 4), ("ordinal", 16, 8), ("device", 24, 2),
-    ("reserved", 26, 6),
-];
+record! {
+    /// The head of a journal block; the removes follow.
+    struct BlockHeader = "JOURNAL", 32;
+    0 mac: u64,
+    8 magic: u32,
+    12 count: u32,
+    16 ordinal: u64,
+    24 device: u16,
+}
 
-/// One remove in a journal block.
-#[rustfmt::skip]
-pub(crate) const REMOVED_LAYOUT: Layout = &[("key hash", 0, 16), ("version", 16, 8)];
-
-const _: () = assert!(tiles(JOURNAL_LAYOUT, JOURNAL_HEADER));
-const _: () = assert!(tiles(REMOVED_LAYOUT, REMOVE_BYTES));
-
-/// Every version of `key` below `version` is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Removed {
-    pub(crate) key: KeyHash,
-    pub(crate) version: Version,
+record! {
+    /// One remove: every version of `key` below `version` is gone.
+    struct Removed = "REMOVED", 24;
+    0 key: KeyHash,
+    16 version: Version,
 }
 
 /// A block of the journal.
@@ -48,42 +45,37 @@ impl JournalBlock {
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         assert!(self.removed.len() <= REMOVES_PER_BLOCK && out.len() == JOURNAL_BLOCK);
         out.fill(0);
-        let count = u32::try_from(self.removed.len()).expect("at most 169");
-        put(out, 8, &MAGIC.to_le_bytes());
-        put(out, 12, &count.to_le_bytes());
-        put(out, 16, &self.ordinal.to_le_bytes());
-        put(out, 24, &self.device.to_le_bytes());
-        for (line, removed) in out[JOURNAL_HEADER..]
-            .chunks_exact_mut(24)
-            .zip(&self.removed)
-        {
-            put(line, 0, &removed.key.to_bytes());
-            put(line, 16, &removed.version.0.to_le_bytes());
+        let header = BlockHeader {
+            mac: 0,
+            magic: MAGIC,
+            count: u32::try_from(self.removed.len()).expect("at most 169"),
+            ordinal: self.ordinal,
+            device: self.device,
+        };
+        header.encode(out);
+        let lines = out[JOURNAL_HEADER..].chunks_exact_mut(REMOVE_BYTES);
+        for (line, removed) in lines.zip(&self.removed) {
+            removed.encode(line);
         }
-        let mac = secret.mac(&[b"journal", &out[8..]]);
-        put(out, 0, &mac.to_le_bytes());
+        seal(out, secret.mac(&[b"journal", covered(out)]));
     }
 
     /// The block in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..JOURNAL_BLOCK)?;
-        let field = Fieldreader(bytes);
-        let count = usize::try_from(field.u32(12)).ok()?;
-        let genuine = field.u32(8) == MAGIC
+        let header = BlockHeader::decode(bytes)?;
+        let count = usize::try_from(header.count).ok()?;
+        let genuine = header.magic == MAGIC
             && count <= REMOVES_PER_BLOCK
-            && field.u64(16) < COUNT_MAX
-            && secret.mac(&[b"journal", &bytes[8..]]) == field.u64(0);
-        let lines = bytes[JOURNAL_HEADER..]
-            .chunks_exact(REMOVE_BYTES)
-            .take(count);
+            && header.ordinal < COUNT_MAX
+            && secret.mac(&[b"journal", covered(bytes)]) == header.mac;
+        let lines = bytes[JOURNAL_HEADER..].chunks_exact(REMOVE_BYTES);
         genuine.then(|| Self {
-            device: field.u16(24),
-            ordinal: field.u64(16),
+            device: header.device,
+            ordinal: header.ordinal,
             removed: lines
-                .map(|line| Removed {
-                    key: KeyHash::from_bytes(Fieldreader(line).array(0)),
-                    version: Version(Fieldreader(line).u64(16)),
-                })
+                .take(count)
+                .filter_map(Removed::decode)
                 .filter(|removed| removed.version.0 < COUNT_MAX)
                 .collect(),
         })

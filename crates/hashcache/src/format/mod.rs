@@ -3,12 +3,13 @@
 //! Called by what lies in `disk` and by `store/recover`; calls `key` for MACs.
 //!
 //! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
-//! Each layout is a table of (field, offset, size) that `cargo xtask tidy` compares with the
+//! Each record is defined once, by `layout::record!`; a test compares the definitions with the
 //! document.
 
 mod batch;
 mod checkpoint;
 mod journal;
+mod layout;
 mod record;
 mod rules;
 mod superblock;
@@ -17,7 +18,7 @@ pub(crate) use batch::{
     BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL, LIST_ENTRY,
     Listed,
 };
-pub(crate) use checkpoint::{PART_BODY, PART_BYTES, PART_HEADER, Part, ROW_CHECK};
+pub(crate) use checkpoint::{LogState, PART_BODY, PART_BYTES, PART_HEADER, Part, ROW_CHECK};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
     Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Prelude, RecordAddress, TAIL_HEADER, Tail,
@@ -41,57 +42,24 @@ pub(crate) const LAP_MAX: u64 = 1 << 31;
 /// A segment of 64 MiB has room for fewer batches than this.
 pub(crate) const ORDINAL_MAX: u32 = 1 << 16;
 
-/// A field of a record on disk: name, offset, size in bytes.
-pub(crate) type Layout = &'static [(&'static str, usize, usize)];
-
-/// Whether the fields follow each other without gap or overlap and end at `size`.
-pub(crate) const fn tiles(layout: Layout, size: usize) -> bool {
-    let (mut n, mut at) = (0, 0);
-    while n < layout.len() {
-        if layout[n].1 != at {
-            return false;
-        }
-        at += layout[n].2;
-        n += 1;
-    }
-    at == size
-}
-
-/// Reads little-endian fields out of bytes whose length was checked by the caller's layout.
-pub(crate) struct Fieldreader<'a>(pub(crate) &'a [u8]);
-
-impl Fieldreader<'_> {
-    pub(crate) fn u8(&self, at: usize) -> u8 {
-        self.0[at]
-    }
-
-    pub(crate) fn u16(&self, at: usize) -> u16 {
-        u16::from_le_bytes(self.array(at))
-    }
-
-    pub(crate) fn u32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
-    }
-
-    pub(crate) fn u64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
-    }
-
-    pub(crate) fn u128(&self, at: usize) -> u128 {
-        u128::from_le_bytes(self.array(at))
-    }
-
-    pub(crate) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&self.0[at..at + N]);
-        bytes
-    }
-}
-
-/// Writes bytes at an offset of a buffer.
-pub(crate) fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
-    buffer[at..at + bytes.len()].copy_from_slice(bytes);
-}
+/// Every record.
+#[cfg(test)]
+const RECORDS: [layout::Layout; 14] = [
+    superblock::SuperblockFields::LAYOUT,
+    superblock::MemberFields::LAYOUT,
+    superblock::MembershipFields::LAYOUT,
+    record::RecordHeader::LAYOUT,
+    batch::BatchFields::LAYOUT,
+    Listed::LAYOUT,
+    batch::FooterFields::LAYOUT,
+    record::TailHeader::LAYOUT,
+    journal::BlockHeader::LAYOUT,
+    Removed::LAYOUT,
+    rules::BlockHeader::LAYOUT,
+    rules::LineFields::LAYOUT,
+    checkpoint::PartHeader::LAYOUT,
+    LogState::LAYOUT,
+];
 
 /// `n` rounded up to a multiple of `step`, a power of two.
 pub(crate) const fn round_up(n: usize, step: usize) -> usize {

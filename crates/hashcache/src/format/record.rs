@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use super::{Fieldreader, Layout, put, tiles};
+use super::layout::{covered, record, seal};
 use crate::key::{KeyHash, Secret};
 use crate::object::{MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 
@@ -21,21 +21,34 @@ pub(crate) enum Kind {
 }
 
 /// Size of the fixed header, bytes.
-pub(crate) const HEADER: usize = 128;
+const HEADER: usize = RecordHeader::BYTES;
 
-/// The fixed header of a record.
-#[rustfmt::skip]
-pub(crate) const RECORD_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("kind", 8, 1), ("flags", 9, 1), ("name length", 10, 2),
-    ("metadata length", 12, 4),
-    ("version", 16, 8), ("revision", 24, 4), ("span", 28, 4), ("total length", 32, 8),
-    ("content length", 40, 4), ("span pages", 44, 1), ("labels", 45, 1), ("device", 46, 2),
-    ("stamp", 48, 8), ("place", 56, 8), ("key hash", 64, 16), ("mark", 80, 16), ("group", 96, 8),
-    ("useless after", 104, 8), ("tail position", 112, 8), ("tail length", 120, 4),
-    ("reserved", 124, 4),
-];
-
-const _: () = assert!(tiles(RECORD_LAYOUT, HEADER));
+record! {
+    /// The fixed header of a record.
+    struct RecordHeader = "RECORD", 128;
+    0 mac: u64,
+    8 kind: u8,
+    9 flags: u8,
+    10 name_length: u16,
+    12 metadata_length: u32,
+    16 version: Version,
+    24 revision: u32,
+    28 span: u32,
+    32 total_length: u64,
+    40 content_length: u32,
+    44 span_pages: u8,
+    /// Words between checksums and name.
+    45 labels: u8,
+    46 device: u16,
+    48 stamp: u64,
+    56 place: u64,
+    64 key: KeyHash,
+    80 mark: u128,
+    96 group: u64,
+    104 useless_after: u64,
+    112 tail_position: u64,
+    120 tail_length: u32,
+}
 
 /// How a kind is spelled on disk.
 pub(crate) fn kind_number(kind: Kind) -> u8 {
@@ -189,53 +202,56 @@ pub(crate) fn encode_record(
         content_bytes,
     );
     let (head, rest) = out.split_at_mut(prelude);
-    head[..HEADER].fill(0);
-    head[8] = kind_number(fields.kind);
     let flag = |flag, is_set| if is_set { flag } else { 0 };
-    head[9] =
-        flag(FLAG_INCOMPLETE, fields.incomplete) | flag(FLAG_CONFIRMED, fields.is_confirmed());
-    put(head, 10, &narrow_u16(name.len()).to_le_bytes());
-    put(head, 12, &narrow(metadata.len()).to_le_bytes());
-    put(head, 16, &fields.version.0.to_le_bytes());
-    put(head, 24, &fields.revision.to_le_bytes());
-    put(head, 28, &fields.span.to_le_bytes());
-    put(head, 32, &fields.total.unwrap_or(UNKNOWN).to_le_bytes());
-    put(head, 40, &narrow(content_bytes).to_le_bytes());
-    head[44] = fields.span_pages;
-    head[45] = u8::try_from(fields.label_words()).expect("at most 32 labels, asserted above");
-    put(head, 46, &place.device.to_le_bytes());
-    put(head, 48, &place.stamp.to_le_bytes());
-    put(head, 56, &place.place.to_le_bytes());
-    put(head, 64, &fields.key.to_bytes());
-    put(head, 80, &fields.mark.to_le_bytes());
-    put(head, 96, &fields.group.to_le_bytes());
-    put(head, 104, &fields.useless_after.to_le_bytes());
-    put(
-        head,
-        112,
-        &tail.map_or(UNKNOWN, |tail| tail.position).to_le_bytes(),
-    );
-    put(head, 120, &tail.map_or(0, |tail| tail.length).to_le_bytes());
-    let mut at = HEADER;
+    let header = RecordHeader {
+        mac: 0,
+        kind: kind_number(fields.kind),
+        flags: flag(FLAG_INCOMPLETE, fields.incomplete)
+            | flag(FLAG_CONFIRMED, fields.is_confirmed()),
+        name_length: narrow_u16(name.len()),
+        metadata_length: narrow(metadata.len()),
+        version: fields.version,
+        revision: fields.revision,
+        span: fields.span,
+        total_length: fields.total.unwrap_or(UNKNOWN),
+        content_length: narrow(content_bytes),
+        span_pages: fields.span_pages,
+        labels: u8::try_from(fields.label_words()).expect("at most 32 labels, asserted above"),
+        device: place.device,
+        stamp: place.stamp,
+        place: place.place,
+        key: fields.key,
+        mark: fields.mark,
+        group: fields.group,
+        useless_after: fields.useless_after,
+        tail_position: tail.map_or(UNKNOWN, |tail| tail.position),
+        tail_length: tail.map_or(0, |tail| tail.length),
+    };
+    header.encode(head);
+    let mut behind = &mut head[HEADER..];
     let metadata_sums = page_checksums(std::slice::from_ref(metadata));
     for sum in metadata_sums.into_iter().chain(page_checksums(content)) {
-        put(head, at, &sum.to_le_bytes());
-        at += 4;
+        append(&mut behind, &sum.to_le_bytes());
     }
     let confirmed = fields.is_confirmed().then_some(fields.confirmed.0);
     for word in confirmed.iter().chain(&fields.labels) {
-        put(head, at, &word.to_le_bytes());
-        at += 8;
+        append(&mut behind, &word.to_le_bytes());
     }
-    put(head, at, name);
-    let mac = secret.mac(&[&head[8..]]);
-    put(head, 0, &mac.to_le_bytes());
-    let mut at = 0;
+    append(&mut behind, name);
+    let mac = secret.mac(&[covered(head)]);
+    seal(head, mac);
+    let mut behind = rest;
     for chunk in std::iter::once(metadata).chain(content) {
-        put(rest, at, chunk);
-        at += chunk.len();
+        append(&mut behind, chunk);
     }
-    prelude + at
+    prelude + metadata.len() + content_bytes
+}
+
+/// Writes `bytes` to the start of `out`, which is what lies behind them afterwards.
+fn append(out: &mut &mut [u8], bytes: &[u8]) {
+    let (start, rest) = std::mem::take(out).split_at_mut(bytes.len());
+    start.copy_from_slice(bytes);
+    *out = rest;
 }
 
 fn narrow(length: usize) -> u32 {
@@ -249,15 +265,12 @@ fn narrow_u16(length: usize) -> u16 {
 impl Prelude {
     /// Decodes the prelude at the start of `bytes`, if it is a record of this store at this place.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret, place: RecordAddress) -> Option<Self> {
-        if bytes.len() < HEADER {
-            return None;
-        }
-        let field = Fieldreader(bytes);
-        let name_bytes = usize::from(field.u16(10));
-        let metadata_bytes = usize::try_from(field.u32(12)).ok()?;
-        let content_bytes = usize::try_from(field.u32(40)).ok()?;
-        let labels = usize::from(field.u8(45));
-        let is_confirmed = field.u8(9) & FLAG_CONFIRMED != 0;
+        let header = RecordHeader::decode(bytes)?;
+        let name_bytes = usize::from(header.name_length);
+        let metadata_bytes = usize::try_from(header.metadata_length).ok()?;
+        let content_bytes = usize::try_from(header.content_length).ok()?;
+        let labels = usize::from(header.labels);
+        let is_confirmed = header.flags & FLAG_CONFIRMED != 0;
         if name_bytes == 0
             || name_bytes > MAX_NAME
             || metadata_bytes > MAX_METADATA
@@ -269,56 +282,61 @@ impl Prelude {
         }
         let prelude = prelude_bytes(name_bytes, labels, metadata_bytes, content_bytes);
         let prelude_slice = bytes.get(..prelude)?;
-        if secret.mac(&[&prelude_slice[8..]]) != field.u64(0) {
+        if secret.mac(&[covered(prelude_slice)]) != header.mac {
             return None;
         }
         let found = RecordAddress {
-            device: field.u16(46),
-            stamp: field.u64(48),
-            place: field.u64(56),
+            device: header.device,
+            stamp: header.stamp,
+            place: header.place,
         };
         if found != place {
             return None;
         }
         // From here on the bytes are our own; what does not parse was written by a later minor
         // version or by a bug, and is a miss either way.
-        let kind = match field.u8(8) {
+        let kind = match header.kind {
             1 => Kind::Head,
             2 => Kind::Span,
             _ => return None,
         };
         let known = |value| if value == UNKNOWN { None } else { Some(value) };
         let sums = pages(metadata_bytes) + pages(content_bytes);
-        let checksums = (0..sums).map(|n| field.u32(HEADER + 4 * n)).collect();
-        let labels_at = HEADER + 4 * sums;
-        let mut words = (0..labels).map(|n| field.u64(labels_at + 8 * n));
-        let version = Version(field.u64(16));
+        let (checksums, behind) = prelude_slice[HEADER..].split_at(4 * sums);
+        let (words, name) = behind.split_at(8 * labels);
+        let checksums = checksums.as_chunks().0;
+        let words = words.as_chunks().0;
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let version = header.version;
         let confirmed = is_confirmed.then(|| words.next()).flatten().map(Version);
         Some(Self {
             fields: Fields {
                 kind,
-                key: KeyHash::from_bytes(field.array(64)),
+                key: header.key,
                 version,
-                revision: field.u32(24),
+                revision: header.revision,
                 confirmed: confirmed.unwrap_or(version).max(version),
-                span: field.u32(28),
-                incomplete: field.u8(9) & FLAG_INCOMPLETE != 0,
-                total: known(field.u64(32)),
-                span_pages: field.u8(44).clamp(1, MAX_SPAN_PAGES),
-                mark: field.u128(80),
-                group: field.u64(96),
-                useless_after: field.u64(104),
+                span: header.span,
+                incomplete: header.flags & FLAG_INCOMPLETE != 0,
+                total: known(header.total_length),
+                span_pages: header.span_pages.clamp(1, MAX_SPAN_PAGES),
+                mark: header.mark,
+                group: header.group,
+                useless_after: header.useless_after,
                 labels: words.collect(),
             },
-            name: Bytes::copy_from_slice(&prelude_slice[prelude - name_bytes..]),
+            name: Bytes::copy_from_slice(name),
             metadata_bytes,
             content_bytes,
-            tail: known(field.u64(112)).map(|position| TailAddress {
+            tail: known(header.tail_position).map(|position| TailAddress {
                 position,
-                length: field.u32(120),
+                length: header.tail_length,
             }),
             bytes: prelude,
-            checksums,
+            checksums: checksums
+                .iter()
+                .map(|sum| u32::from_le_bytes(*sum))
+                .collect(),
         })
     }
 
@@ -345,17 +363,21 @@ impl Prelude {
 }
 
 /// Size of a tail's header, bytes.
-pub(crate) const TAIL_HEADER: usize = 64;
+pub(crate) const TAIL_HEADER: usize = TailHeader::BYTES;
 
-/// The header of a tail: what did not fit into the slot of the Disk Table follows it.
-#[rustfmt::skip]
-pub(crate) const TAIL_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("version", 8, 8), ("revision", 16, 4), ("length", 20, 4), ("stamp", 24, 8),
-    ("place", 32, 8), ("key hash", 40, 16), ("device", 56, 2), ("reserved", 58, 2),
-    ("checksum", 60, 4),
-];
-
-const _: () = assert!(tiles(TAIL_LAYOUT, TAIL_HEADER));
+record! {
+    /// The header of a tail: what did not fit into the slot of the Disk Table follows it.
+    struct TailHeader = "TAIL", 64;
+    0 mac: u64,
+    8 version: Version,
+    16 revision: u32,
+    20 length: u32,
+    24 stamp: u64,
+    32 place: u64,
+    40 key: KeyHash,
+    56 device: u16,
+    60 checksum: u32,
+}
 
 /// A tail names the record it belongs to; a tail of another version is a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,18 +397,9 @@ impl Tail {
         bytes: &[u8],
     ) {
         let (head, rest) = out.split_at_mut(TAIL_HEADER);
-        head.fill(0);
-        put(head, 8, &self.version.0.to_le_bytes());
-        put(head, 16, &self.revision.to_le_bytes());
-        put(head, 20, &narrow(bytes.len()).to_le_bytes());
-        put(head, 24, &place.stamp.to_le_bytes());
-        put(head, 32, &place.place.to_le_bytes());
-        put(head, 40, &self.key.to_bytes());
-        put(head, 56, &place.device.to_le_bytes());
-        put(head, 60, &crc32c::crc32c(bytes).to_le_bytes());
-        let mac = secret.mac(&[b"tail", &head[8..]]);
-        put(head, 0, &mac.to_le_bytes());
-        put(rest, 0, bytes);
+        self.header(place, bytes).encode(head);
+        seal(head, secret.mac(&[b"tail", covered(head)]));
+        rest[..bytes.len()].copy_from_slice(bytes);
     }
 
     /// The bytes of this very tail, if they are there.
@@ -398,17 +411,29 @@ impl Tail {
         length: usize,
     ) -> Option<&'a [u8]> {
         let body = bytes.get(TAIL_HEADER..TAIL_HEADER.checked_add(length)?)?;
-        let field = Fieldreader(bytes);
-        let genuine = secret.mac(&[b"tail", &bytes[8..TAIL_HEADER]]) == field.u64(0)
-            && field.u64(8) == self.version.0
-            && field.u32(16) == self.revision
-            && usize::try_from(field.u32(20)) == Ok(length)
-            && field.u64(24) == place.stamp
-            && field.u64(32) == place.place
-            && KeyHash::from_bytes(field.array(40)) == self.key
-            && field.u16(56) == place.device
-            && field.u32(60) == crc32c::crc32c(body);
+        let head = &bytes[..TAIL_HEADER];
+        let found = TailHeader::decode(head)?;
+        let wanted = TailHeader {
+            mac: found.mac,
+            ..self.header(place, body)
+        };
+        let genuine = secret.mac(&[b"tail", covered(head)]) == found.mac && found == wanted;
         genuine.then_some(body)
+    }
+
+    /// The header in front of `bytes` at `place`, without its MAC.
+    fn header(&self, place: RecordAddress, bytes: &[u8]) -> TailHeader {
+        TailHeader {
+            mac: 0,
+            version: self.version,
+            revision: self.revision,
+            length: narrow(bytes.len()),
+            stamp: place.stamp,
+            place: place.place,
+            key: self.key,
+            device: place.device,
+            checksum: crc32c::crc32c(bytes),
+        }
     }
 }
 

@@ -1,31 +1,39 @@
 //! Blocks of rules: what a purge took away that was not one name.
 
-use super::{COUNT_MAX, Fieldreader, IO_BLOCK, Layout, put, tiles};
+use super::layout::{covered, record, seal};
+use super::{COUNT_MAX, IO_BLOCK};
 use crate::key::Secret;
 
 /// Rules that fit into one block.
 pub(crate) const RULES_PER_BLOCK: usize = (IO_BLOCK - RULES_HEADER) / RULE_BYTES;
 
-const RULES_HEADER: usize = 32;
-const RULE_BYTES: usize = 32;
+const RULES_HEADER: usize = BlockHeader::BYTES;
+const RULE_BYTES: usize = LineFields::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCru");
 
-/// The head of a block of rules; the rules follow.
-#[rustfmt::skip]
-pub(crate) const RULES_LAYOUT: Layout = &[
-    ("mac", 0, 8), ("magic", 8, 4), ("count", 12, 4), ("serial", 16, 8), ("device", 24, 2),
-    ("block", 26, 2), ("blocks", 28, 2), ("reserved", 30, 2),
-];
+record! {
+    /// The head of a block of rules; the rules follow.
+    struct BlockHeader = "RULES", 32;
+    0 mac: u64,
+    8 magic: u32,
+    12 count: u32,
+    16 serial: u64,
+    24 device: u16,
+    26 block: u16,
+    28 blocks: u16,
+}
 
-/// One rule.
-#[rustfmt::skip]
-pub(crate) const RULE_LAYOUT: Layout = &[
-    ("hash", 0, 8), ("within hash", 8, 8), ("version", 16, 8), ("length", 24, 2),
-    ("within length", 26, 2), ("kind", 28, 1), ("flags", 29, 1), ("reserved", 30, 2),
-];
-
-const _: () = assert!(tiles(RULES_LAYOUT, RULES_HEADER));
-const _: () = assert!(tiles(RULE_LAYOUT, RULE_BYTES));
+record! {
+    /// One rule.
+    struct LineFields = "RULE", 32;
+    0 hash: u64,
+    8 within_hash: u64,
+    16 version: u64,
+    24 length: u16,
+    26 within_length: u16,
+    28 kind: u8,
+    29 flags: u8,
+}
 
 const KIND_LABEL: u8 = 1;
 const KIND_PREFIX: u8 = 2;
@@ -75,79 +83,82 @@ impl RulesBlock {
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         assert!(self.lines.len() <= RULES_PER_BLOCK && out.len() == IO_BLOCK);
         out.fill(0);
-        let count = u32::try_from(self.lines.len()).expect("at most 127");
-        put(out, 8, &MAGIC.to_le_bytes());
-        put(out, 12, &count.to_le_bytes());
-        put(out, 16, &self.serial.to_le_bytes());
-        put(out, 24, &self.device.to_le_bytes());
-        put(out, 26, &self.block.to_le_bytes());
-        put(out, 28, &self.blocks.to_le_bytes());
-        for (out, line) in out[RULES_HEADER..]
-            .chunks_exact_mut(RULE_BYTES)
-            .zip(&self.lines)
-        {
-            let (kind, hash, length) = match line.select {
-                Select::Label(label) => (KIND_LABEL, label, 0),
-                Select::Prefix(prefix) => (KIND_PREFIX, prefix.hash, prefix.length),
-            };
-            put(out, 0, &hash.to_le_bytes());
-            put(out, 8, &line.within.hash.to_le_bytes());
-            put(out, 16, &line.version.to_le_bytes());
-            put(out, 24, &length.to_le_bytes());
-            put(out, 26, &line.within.length.to_le_bytes());
-            out[28] = kind;
-            out[29] = if line.soft { FLAG_SOFT } else { 0 };
+        let header = BlockHeader {
+            mac: 0,
+            magic: MAGIC,
+            count: u32::try_from(self.lines.len()).expect("at most 127"),
+            serial: self.serial,
+            device: self.device,
+            block: self.block,
+            blocks: self.blocks,
+        };
+        header.encode(out);
+        let places = out[RULES_HEADER..].chunks_exact_mut(RULE_BYTES);
+        for (place, line) in places.zip(&self.lines) {
+            line.fields().encode(place);
         }
-        let mac = secret.mac(&[b"rules", &out[8..]]);
-        put(out, 0, &mac.to_le_bytes());
+        seal(out, secret.mac(&[b"rules", covered(out)]));
     }
 
     /// The block in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..IO_BLOCK)?;
-        let field = Fieldreader(bytes);
-        let count = usize::try_from(field.u32(12)).ok()?;
-        let genuine = field.u32(8) == MAGIC
+        let header = BlockHeader::decode(bytes)?;
+        let count = usize::try_from(header.count).ok()?;
+        let genuine = header.magic == MAGIC
             && count <= RULES_PER_BLOCK
-            && field.u64(16) < COUNT_MAX
-            && secret.mac(&[b"rules", &bytes[8..]]) == field.u64(0);
+            && header.serial < COUNT_MAX
+            && secret.mac(&[b"rules", covered(bytes)]) == header.mac;
         if !genuine {
             return None;
         }
         let lines = bytes[RULES_HEADER..].chunks_exact(RULE_BYTES);
         // A line of a kind that is not known voids the block: to pass over it would be to forget a
         // purge.
-        let lines: Option<Vec<_>> = lines.take(count).map(decode_line).collect();
+        let lines: Option<Vec<_>> = lines.take(count).map(RuleLine::decode).collect();
         Some(Self {
-            device: field.u16(24),
-            serial: field.u64(16),
-            block: field.u16(26),
-            blocks: field.u16(28),
+            device: header.device,
+            serial: header.serial,
+            block: header.block,
+            blocks: header.blocks,
             lines: lines?,
         })
     }
 }
 
-fn decode_line(line: &[u8]) -> Option<RuleLine> {
-    let field = Fieldreader(line);
-    let select = match field.u8(28) {
-        KIND_LABEL => Select::Label(field.u64(0)),
-        KIND_PREFIX => Select::Prefix(Prefix {
-            length: field.u16(24),
-            hash: field.u64(0),
-        }),
-        _ => return None,
-    };
-    let line = RuleLine {
-        select,
-        within: Prefix {
-            length: field.u16(26),
-            hash: field.u64(8),
-        },
-        soft: field.u8(29) & FLAG_SOFT != 0,
-        version: field.u64(16),
-    };
-    (line.version < COUNT_MAX).then_some(line)
+impl RuleLine {
+    fn fields(&self) -> LineFields {
+        let (kind, hash, length) = match self.select {
+            Select::Label(label) => (KIND_LABEL, label, 0),
+            Select::Prefix(prefix) => (KIND_PREFIX, prefix.hash, prefix.length),
+        };
+        LineFields {
+            hash,
+            within_hash: self.within.hash,
+            version: self.version,
+            length,
+            within_length: self.within.length,
+            kind,
+            flags: if self.soft { FLAG_SOFT } else { 0 },
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let fields = LineFields::decode(bytes)?;
+        let prefix = |length, hash| Prefix { length, hash };
+        let select = match fields.kind {
+            KIND_LABEL => Select::Label(fields.hash),
+            KIND_PREFIX => Select::Prefix(prefix(fields.length, fields.hash)),
+            _ => return None,
+        };
+        let line = Self {
+            select,
+            within: prefix(fields.within_length, fields.within_hash),
+            soft: fields.flags & FLAG_SOFT != 0,
+            version: fields.version,
+        };
+        (line.version < COUNT_MAX).then_some(line)
+    }
 }
 
 #[cfg(test)]

@@ -2,54 +2,75 @@
 
 use std::collections::BTreeMap;
 
-use super::{COUNT_MAX, Fieldreader, Layout, VERSION, put, tiles};
+use super::layout::record;
+use super::{COUNT_MAX, VERSION};
 use crate::key::Secret;
 use crate::membership::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
 /// Size of a superblock, bytes; copy A lies at 0, copy B right behind it.
-pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
+pub(crate) const SUPERBLOCK_BYTES: usize = SuperblockFields::BYTES;
 
 const MAGIC: [u8; 8] = *b"HASHCACH";
 
-/// The superblock, up to the checksum that ends it.
-#[rustfmt::skip]
-pub(crate) const SUPERBLOCK_LAYOUT: Layout = &[
-    ("magic", 0, 8), ("format version", 8, 4), ("flags", 12, 4), ("serial", 16, 8),
-    ("store id", 24, 16),
-    ("secret", 40, 32), ("device", 72, 2), ("family", 74, 1), ("policy", 75, 1),
-    ("unit bytes", 76, 4),
-    ("device bytes", 80, 8), ("segment bytes", 88, 4), ("block bytes", 92, 4), ("ways", 96, 4),
-    ("object bytes", 100, 4), ("journal offset", 104, 8), ("journal bytes", 112, 8),
-    ("checkpoint offset", 120, 8), ("checkpoint bytes", 128, 8), ("table offset", 136, 8),
-    ("sets", 144, 8), ("log offset", 152, 8), ("segments", 160, 8), ("next version", 168, 8),
-    ("checkpoint serial", 176, 8), ("checkpoint parts", 184, 8), ("wall clock", 192, 8),
-    ("removes forgotten below", 200, 8), ("policy since", 208, 8),
-    ("devices known", 216, 2), ("memberships", 218, 2), ("reserved", 220, 4),
-    ("device lines", 224, 1024), ("membership lines", 1248, 512), ("removes held below", 1760, 8),
-    ("reserved", 1768, 2320), ("checksum", 4088, 8),
-];
+record! {
+    /// A superblock. The checksum covers all bytes before it.
+    struct SuperblockFields = "SUPERBLOCK", 4096;
+    0 magic: [u8; 8],
+    8 format_version: u32,
+    12 flags: u32,
+    16 serial: u64,
+    24 store_id: u128,
+    40 secret: [u8; 32],
+    72 device: u16,
+    74 family: u8,
+    75 policy: u8,
+    76 unit_bytes: u32,
+    80 device_bytes: u64,
+    88 segment_bytes: u32,
+    92 block_bytes: u32,
+    96 ways: u32,
+    100 object_bytes: u32,
+    104 journal_offset: u64,
+    112 journal_bytes: u64,
+    120 checkpoint_offset: u64,
+    128 checkpoint_bytes: u64,
+    136 table_offset: u64,
+    144 sets: u64,
+    152 log_offset: u64,
+    160 segments: u64,
+    168 next_version: u64,
+    176 checkpoint_serial: u64,
+    184 checkpoint_parts: u64,
+    192 wall_clock: u64,
+    200 removes_forgotten_below: u64,
+    208 policy_since: u64,
+    216 devices_known: u16,
+    218 memberships: u16,
+    224 device_lines: [u8; DEVICES_KNOWN_MAX * MemberFields::BYTES],
+    1248 membership_lines: [u8; MEMBERSHIPS_MAX * MembershipFields::BYTES],
+    1760 removes_held_below: u64,
+    4088 checksum: u64,
+}
 
-/// A line of the devices known.
-#[rustfmt::skip]
-pub(crate) const MEMBER_LAYOUT: Layout = &[
-    ("device", 0, 2), ("heard", 2, 6), ("weight", 8, 8),
-];
+record! {
+    /// A line of the devices known.
+    struct MemberFields = "MEMBER", 16;
+    0 device: u16,
+    2 heard: [u8; 6],
+    8 weight: u64,
+}
 
-/// A line of the memberships.
-#[rustfmt::skip]
-pub(crate) const MEMBERSHIP_LAYOUT: Layout = &[
-    ("first version", 0, 8), ("members", 8, 8),
-];
+record! {
+    /// A line of the memberships.
+    struct MembershipFields = "MEMBERSHIP", 16;
+    0 first_version: u64,
+    /// A bit for each line of the devices known.
+    8 members: u64,
+}
 
-const LINE: usize = 16;
-const MEMBERS_AT: usize = 224;
-const MEMBERSHIPS_AT: usize = 1248;
-
-const _: () = assert!(tiles(SUPERBLOCK_LAYOUT, SUPERBLOCK_BYTES));
-const _: () = assert!(tiles(MEMBER_LAYOUT, LINE) && tiles(MEMBERSHIP_LAYOUT, LINE));
-const _: () = assert!(MEMBERS_AT + DEVICES_KNOWN_MAX * LINE == MEMBERSHIPS_AT);
-const _: () = assert!(MEMBERSHIPS_AT + MEMBERSHIPS_MAX * LINE == 1760 && DEVICES_KNOWN_MAX == 64);
-
+const CHECKSUM_AT: usize = SUPERBLOCK_BYTES - 8;
+const FAMILY_LOG: u8 = 1;
+const FAMILY_TABLE: u8 = 2;
 const FLAG_CLEAN: u32 = 1;
 /// What fits into six bytes; no device is written so often.
 const HEARD_MAX: u64 = (1 << 48) - 1;
@@ -124,181 +145,193 @@ pub(crate) enum SuperblockError {
 
 impl Superblock {
     pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
-        let mut out = [0; SUPERBLOCK_BYTES];
-        put(&mut out, 0, &MAGIC);
-        put(&mut out, 8, &VERSION.to_le_bytes());
-        put(
-            &mut out,
-            12,
-            &if self.clean { FLAG_CLEAN } else { 0 }.to_le_bytes(),
-        );
-        put(&mut out, 16, &self.serial.to_le_bytes());
-        put(&mut out, 24, &self.store_id.to_le_bytes());
-        put(&mut out, 40, &self.secret);
-        put(&mut out, 72, &self.device.to_le_bytes());
-        out[74] = match self.family {
-            Family::Log => 1,
-            Family::Table => 2,
+        let known: Vec<Member> = self.history.known().into_iter().collect();
+        let memberships = self.history.memberships();
+        let count = |n: usize| u16::try_from(n).expect("at most 64");
+        let fields = SuperblockFields {
+            magic: MAGIC,
+            format_version: VERSION,
+            flags: if self.clean { FLAG_CLEAN } else { 0 },
+            serial: self.serial,
+            store_id: self.store_id,
+            secret: self.secret,
+            device: self.device,
+            family: match self.family {
+                Family::Log => FAMILY_LOG,
+                Family::Table => FAMILY_TABLE,
+            },
+            policy: self.policy,
+            unit_bytes: self.unit_bytes,
+            device_bytes: self.device_bytes,
+            segment_bytes: self.segment_bytes,
+            block_bytes: self.block_bytes,
+            ways: self.ways,
+            object_bytes: self.object_bytes,
+            journal_offset: self.journal_offset,
+            journal_bytes: self.journal_bytes,
+            checkpoint_offset: self.checkpoint_offset,
+            checkpoint_bytes: self.checkpoint_bytes,
+            table_offset: self.table_offset,
+            sets: self.sets,
+            log_offset: self.log_offset,
+            segments: self.segments,
+            next_version: self.next_version,
+            checkpoint_serial: self.checkpoint_serial,
+            checkpoint_parts: self.checkpoint_parts,
+            wall_clock: self.wall_clock,
+            removes_forgotten_below: self.removes_forgotten_below,
+            policy_since: self.policy_since,
+            devices_known: count(known.len()),
+            memberships: count(memberships.len()),
+            device_lines: device_lines(&known, &self.heard),
+            membership_lines: membership_lines(memberships, &known),
+            removes_held_below: self.removes_held_below,
+            checksum: 0,
         };
-        out[75] = self.policy;
-        let words = [
-            (76, self.unit_bytes),
-            (88, self.segment_bytes),
-            (92, self.block_bytes),
-            (96, self.ways),
-            (100, self.object_bytes),
-        ];
-        for (at, word) in words {
-            put(&mut out, at, &word.to_le_bytes());
-        }
-        let longs = [
-            (80, self.device_bytes),
-            (104, self.journal_offset),
-            (112, self.journal_bytes),
-            (120, self.checkpoint_offset),
-            (128, self.checkpoint_bytes),
-            (136, self.table_offset),
-            (144, self.sets),
-            (152, self.log_offset),
-            (160, self.segments),
-            (168, self.next_version),
-            (176, self.checkpoint_serial),
-            (184, self.checkpoint_parts),
-            (192, self.wall_clock),
-            (200, self.removes_forgotten_below),
-            (208, self.policy_since),
-            (1760, self.removes_held_below),
-        ];
-        for (at, long) in longs {
-            put(&mut out, at, &long.to_le_bytes());
-        }
-        encode_history(&mut out, &self.history, &self.heard);
-        let mac = Secret::from_bytes(self.secret).mac(&[&out[..4088]]);
-        put(&mut out, 4088, &mac.to_le_bytes());
+        let mut out = [0; SUPERBLOCK_BYTES];
+        fields.encode(&mut out);
+        let (covered, checksum) = out.split_at_mut(CHECKSUM_AT);
+        let mac = Secret::from_bytes(self.secret).mac(&[covered]);
+        checksum.copy_from_slice(&mac.to_le_bytes());
         out
     }
 
     pub(crate) fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Self, SuperblockError> {
-        let field = Fieldreader(bytes);
-        if field.array(0) != MAGIC {
+        let damaged = SuperblockError::Damaged;
+        let fields = SuperblockFields::decode(bytes).ok_or(damaged)?;
+        if fields.magic != MAGIC {
             return Err(SuperblockError::Foreign);
         }
         // The version comes before the checksum: a later format may end in another one.
-        if field.u32(8) != VERSION {
-            return Err(SuperblockError::Version(field.u32(8)));
+        if fields.format_version != VERSION {
+            return Err(SuperblockError::Version(fields.format_version));
         }
-        let secret = field.array(40);
-        if Secret::from_bytes(secret).mac(&[&bytes[..4088]]) != field.u64(4088) {
-            return Err(SuperblockError::Damaged);
+        let secret = fields.secret;
+        if Secret::from_bytes(secret).mac(&[&bytes[..CHECKSUM_AT]]) != fields.checksum {
+            return Err(damaged);
         }
+        let counts = [
+            fields.serial,
+            fields.next_version,
+            fields.checkpoint_serial,
+            fields.policy_since,
+        ];
         // Serial 0 is that of one that was never written.
-        let counts = [16, 168, 176, 208].map(|at| field.u64(at));
-        if counts[0] == 0 || counts.iter().any(|count| *count >= COUNT_MAX) {
-            return Err(SuperblockError::Damaged);
+        if fields.serial == 0 || counts.iter().any(|count| *count >= COUNT_MAX) {
+            return Err(damaged);
         }
         Ok(Self {
-            serial: field.u64(16),
-            store_id: field.u128(24),
+            serial: fields.serial,
+            store_id: fields.store_id,
             secret,
-            device: field.u16(72),
-            family: match field.u8(74) {
-                1 => Family::Log,
-                2 => Family::Table,
-                _ => return Err(SuperblockError::Damaged),
+            device: fields.device,
+            family: match fields.family {
+                FAMILY_LOG => Family::Log,
+                FAMILY_TABLE => Family::Table,
+                _ => return Err(damaged),
             },
-            clean: field.u32(12) & FLAG_CLEAN != 0,
-            unit_bytes: field.u32(76),
-            device_bytes: field.u64(80),
-            segment_bytes: field.u32(88),
-            block_bytes: field.u32(92),
-            ways: field.u32(96),
-            object_bytes: field.u32(100),
-            journal_offset: field.u64(104),
-            journal_bytes: field.u64(112),
-            checkpoint_offset: field.u64(120),
-            checkpoint_bytes: field.u64(128),
-            table_offset: field.u64(136),
-            sets: field.u64(144),
-            log_offset: field.u64(152),
-            segments: field.u64(160),
-            next_version: field.u64(168),
-            checkpoint_serial: field.u64(176),
-            checkpoint_parts: field.u64(184),
-            wall_clock: field.u64(192),
-            removes_forgotten_below: field.u64(200),
-            removes_held_below: field.u64(1760),
-            policy: bytes[75],
-            policy_since: field.u64(208),
-            history: decode_history(&field).ok_or(SuperblockError::Damaged)?,
-            heard: decode_heard(&field),
+            clean: fields.flags & FLAG_CLEAN != 0,
+            unit_bytes: fields.unit_bytes,
+            device_bytes: fields.device_bytes,
+            segment_bytes: fields.segment_bytes,
+            block_bytes: fields.block_bytes,
+            ways: fields.ways,
+            object_bytes: fields.object_bytes,
+            journal_offset: fields.journal_offset,
+            journal_bytes: fields.journal_bytes,
+            checkpoint_offset: fields.checkpoint_offset,
+            checkpoint_bytes: fields.checkpoint_bytes,
+            table_offset: fields.table_offset,
+            sets: fields.sets,
+            log_offset: fields.log_offset,
+            segments: fields.segments,
+            next_version: fields.next_version,
+            checkpoint_serial: fields.checkpoint_serial,
+            checkpoint_parts: fields.checkpoint_parts,
+            wall_clock: fields.wall_clock,
+            removes_forgotten_below: fields.removes_forgotten_below,
+            removes_held_below: fields.removes_held_below,
+            policy: fields.policy,
+            policy_since: fields.policy_since,
+            history: fields.history().ok_or(damaged)?,
+            heard: fields.heard(),
         })
     }
 }
 
-fn encode_history(out: &mut [u8; SUPERBLOCK_BYTES], history: &History, heard: &BTreeMap<u16, u64>) {
-    let known: Vec<Member> = history.known().into_iter().collect();
-    let count = |n: usize| u16::try_from(n).expect("at most 64").to_le_bytes();
-    put(out, 216, &count(known.len()));
-    put(out, 218, &count(history.memberships().len()));
-    for (n, member) in known.iter().enumerate() {
-        let at = MEMBERS_AT + n * LINE;
-        put(out, at, &member.id.to_le_bytes());
-        let heard = heard.get(&member.id).copied().unwrap_or(0);
-        put(out, at + 2, &heard.min(HEARD_MAX).to_le_bytes()[..6]);
-        put(out, at + 8, &member.weight.to_le_bytes());
+impl SuperblockFields {
+    /// The lines of the devices known that are filled.
+    fn members(&self) -> impl Iterator<Item = MemberFields> {
+        let lines = self.device_lines.chunks_exact(MemberFields::BYTES);
+        let lines = lines.take(usize::from(self.devices_known));
+        lines.filter_map(MemberFields::decode)
     }
-    for (n, membership) in history.memberships().iter().enumerate() {
+
+    fn history(&self) -> Option<History> {
+        let count = usize::from(self.memberships);
+        if usize::from(self.devices_known) > DEVICES_KNOWN_MAX || count > MEMBERSHIPS_MAX {
+            return None;
+        }
+        let member = |line: MemberFields| Member {
+            id: line.device,
+            weight: line.weight,
+        };
+        let known: Vec<Member> = self.members().map(member).collect();
+        let membership = |line: MembershipFields| {
+            let is_member = |n: &usize| line.members & (1 << n) != 0;
+            let members = (0..known.len()).filter(is_member).map(|n| known[n]);
+            let first = line.first_version;
+            (first < COUNT_MAX).then(|| Membership {
+                first,
+                members: members.collect(),
+            })
+        };
+        let lines = self.membership_lines.chunks_exact(MembershipFields::BYTES);
+        let lines = lines.take(count).filter_map(MembershipFields::decode);
+        let memberships: Option<Vec<_>> = lines.map(membership).collect();
+        History::from_parts(memberships?)
+    }
+
+    fn heard(&self) -> BTreeMap<u16, u64> {
+        let heard = |line: MemberFields| {
+            let mut serial = [0; 8];
+            serial[..line.heard.len()].copy_from_slice(&line.heard);
+            (line.device, u64::from_le_bytes(serial))
+        };
+        let all = self.members().map(heard);
+        all.filter(|(_, serial)| *serial > 0).collect()
+    }
+}
+
+fn device_lines<const N: usize>(known: &[Member], heard: &BTreeMap<u16, u64>) -> [u8; N] {
+    let mut out = [0; N];
+    let lines = out.chunks_exact_mut(MemberFields::BYTES);
+    for (line, member) in lines.zip(known) {
+        let serial = heard.get(&member.id).copied().unwrap_or(0);
+        let mut heard = [0; 6];
+        heard.copy_from_slice(&serial.min(HEARD_MAX).to_le_bytes()[..6]);
+        let fields = MemberFields {
+            device: member.id,
+            heard,
+            weight: member.weight,
+        };
+        fields.encode(line);
+    }
+    out
+}
+
+fn membership_lines<const N: usize>(memberships: &[Membership], known: &[Member]) -> [u8; N] {
+    let mut out = [0; N];
+    let lines = out.chunks_exact_mut(MembershipFields::BYTES);
+    for (line, membership) in lines.zip(memberships) {
         let bits = (0..known.len()).filter(|n| membership.members.contains(&known[*n]));
-        let members = bits.fold(0_u64, |members, n| members | 1 << n);
-        let at = MEMBERSHIPS_AT + n * LINE;
-        put(out, at, &membership.first.to_le_bytes());
-        put(out, at + 8, &members.to_le_bytes());
+        let fields = MembershipFields {
+            first_version: membership.first,
+            members: bits.fold(0, |members, n| members | 1 << n),
+        };
+        fields.encode(line);
     }
-}
-
-fn decode_history(field: &Fieldreader<'_>) -> Option<History> {
-    let known = usize::from(field.u16(216));
-    let memberships = usize::from(field.u16(218));
-    if known > DEVICES_KNOWN_MAX || memberships > MEMBERSHIPS_MAX {
-        return None;
-    }
-    let member = |n: usize| {
-        let at = MEMBERS_AT + n * LINE;
-        Member {
-            id: field.u16(at),
-            weight: field.u64(at + 8),
-        }
-    };
-    let begun = |n: usize| field.u64(MEMBERSHIPS_AT + n * LINE);
-    if (0..memberships).any(|n| begun(n) >= COUNT_MAX) {
-        return None;
-    }
-    let membership = |n: usize| {
-        let at = MEMBERSHIPS_AT + n * LINE;
-        let members = field.u64(at + 8);
-        Membership {
-            first: field.u64(at),
-            members: (0..known)
-                .filter(|n| members & (1 << n) != 0)
-                .map(member)
-                .collect(),
-        }
-    };
-    History::from_parts((0..memberships).map(membership).collect())
-}
-
-fn decode_heard(field: &Fieldreader<'_>) -> BTreeMap<u16, u64> {
-    let mut all = BTreeMap::new();
-    for n in 0..usize::from(field.u16(216)).min(DEVICES_KNOWN_MAX) {
-        let at = MEMBERS_AT + n * LINE;
-        let mut serial = [0; 8];
-        serial[..6].copy_from_slice(&field.array::<6>(at + 2));
-        let serial = u64::from_le_bytes(serial);
-        if serial > 0 {
-            all.insert(field.u16(at), serial);
-        }
-    }
-    all
+    out
 }
 
 #[cfg(test)]

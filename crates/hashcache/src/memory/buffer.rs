@@ -1,14 +1,14 @@
 //! Buffers aligned to 4 KiB, as direct I/O requires.
 //!
-//! A large buffer is a mapping of its own: when it is freed, its memory is back with the system at
-//! once, whatever else lies in the heap. Buffers of the usual length are reused (`buffer_pool`).
+//! A large buffer is a mapping of its own: when it is freed, the system has its memory back at
+//! once, whatever else lies in the heap. Buffers of the usual length are reused ([`FreeBuffers`]).
+//!
 //! Cost: two system calls and a page fault per 4 KiB.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::budget::Reservation;
-use super::buffer_pool::BufferPool;
 use super::mapping::Mapping;
 
 /// Buffers from this size on are mapped.
@@ -24,8 +24,8 @@ pub struct AlignedBuf {
     len: usize,
     /// Keeps the memory on the books for as long as it is held.
     reservation: Option<Reservation>,
-    /// Where it goes when it is not needed any more, if not back to the system.
-    home: Option<Arc<BufferPool>>,
+    /// Takes its memory when it is dropped; without one the system does.
+    home: Option<Arc<FreeBuffers>>,
 }
 
 enum Memory {
@@ -69,7 +69,7 @@ impl AlignedBuf {
         mapping: Mapping,
         len: usize,
         reservation: Reservation,
-        home: &Arc<BufferPool>,
+        home: &Arc<FreeBuffers>,
     ) -> Self {
         Self {
             memory: Memory::Mapped(mapping),
@@ -86,7 +86,7 @@ impl Drop for AlignedBuf {
             return;
         };
         if let Memory::Mapped(mapping) = std::mem::replace(&mut self.memory, Memory::Gone) {
-            home.give_back(mapping, reservation);
+            home.give(mapping, reservation);
         }
     }
 }
@@ -116,6 +116,35 @@ impl DerefMut for AlignedBuf {
 impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+/// Memory of buffers that nothing uses now, kept for later ones of their length.
+pub(super) struct FreeBuffers {
+    most: usize,
+    kept: Mutex<Vec<(Mapping, Reservation)>>,
+}
+
+impl FreeBuffers {
+    /// Keeps at most `most`.
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        let kept = Mutex::default();
+        Arc::new(Self { most, kept })
+    }
+
+    pub(super) fn take(&self) -> Option<(Mapping, Reservation)> {
+        self.lock().pop()
+    }
+
+    fn give(&self, mapping: Mapping, reservation: Reservation) {
+        let mut kept = self.lock();
+        if kept.len() < self.most {
+            kept.push((mapping, reservation));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Mapping, Reservation)>> {
+        self.kept.lock().expect("no holder of this lock panics")
     }
 }
 

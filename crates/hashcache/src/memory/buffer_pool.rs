@@ -8,10 +8,10 @@
 //! Cost: one short lock a buffer; measured with 16 KiB reads, 11 µs less processor time than a
 //! mapping for each.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use super::budget::{Budget, Reservation};
-use super::buffer::AlignedBuf;
+use super::buffer::{AlignedBuf, FreeBuffers};
 use super::mapping::Mapping;
 
 /// Most buffers kept: as many reads as keep a fast device busy.
@@ -22,19 +22,15 @@ const SHARE: u64 = 64;
 /// Buffers of one length.
 pub(crate) struct BufferPool {
     bytes: usize,
-    most: usize,
-    kept: Mutex<Vec<(Mapping, Reservation)>>,
+    free: Arc<FreeBuffers>,
 }
 
 impl BufferPool {
     /// For reads of up to `bytes` bytes, out of `budget`.
-    pub(crate) fn new(bytes: usize, budget: &Budget) -> Arc<Self> {
+    pub(crate) fn new(bytes: usize, budget: &Budget) -> Self {
         let most = (budget.limit() / SHARE / bytes.max(1) as u64).min(KEPT_MAX);
-        Arc::new(Self {
-            bytes,
-            most: usize::try_from(most).unwrap_or(0),
-            kept: Mutex::default(),
-        })
+        let free = FreeBuffers::new(usize::try_from(most).unwrap_or(0));
+        Self { bytes, free }
     }
 
     /// What is to be set aside for a buffer of `len` bytes.
@@ -52,34 +48,22 @@ impl BufferPool {
     }
 
     /// A buffer that was used before, if there is one for `len` bytes.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Option<AlignedBuf> {
+    pub(crate) fn take(&self, len: usize) -> Option<AlignedBuf> {
         if !self.fits(len) {
             return None;
         }
-        let (mapping, reservation) = self.lock().pop()?;
-        Some(AlignedBuf::lent(mapping, len, reservation, self))
+        let (mapping, reservation) = self.free.take()?;
+        Some(AlignedBuf::lent(mapping, len, reservation, &self.free))
     }
 
     /// A new buffer of `len` bytes, for which [`BufferPool::bytes_for`] were set aside.
-    pub(crate) fn make(self: &Arc<Self>, len: usize, reservation: Reservation) -> AlignedBuf {
+    pub(crate) fn make(&self, len: usize, reservation: Reservation) -> AlignedBuf {
         if self.fits(len)
             && let Ok(mapping) = Mapping::anonymous(self.bytes)
         {
-            return AlignedBuf::lent(mapping, len, reservation, self);
+            return AlignedBuf::lent(mapping, len, reservation, &self.free);
         }
         AlignedBuf::reserved(len, reservation)
-    }
-
-    /// Keeps a buffer of its own for the next read, or lets it go.
-    pub(super) fn give_back(&self, mapping: Mapping, reservation: Reservation) {
-        let mut kept = self.lock();
-        if kept.len() < self.most {
-            kept.push((mapping, reservation));
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Mapping, Reservation)>> {
-        self.kept.lock().expect("no holder of this lock panics")
     }
 }
 

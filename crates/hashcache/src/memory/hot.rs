@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 
 use super::budget::{Budget, Reservation};
-use super::pinned::{Pinned, PinnedRecords, RECORDS_MAX, Stored};
+use super::pinned::{Pinned, PinnedRecords, RECORDS_MAX, Stored, list_bytes};
 use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Arena, Open, SLAB_BYTES};
 use super::wakes;
@@ -369,7 +369,8 @@ impl Hot {
         while !shard.has_room(needed) {
             let most = self.slabs_max.load(Ordering::Relaxed);
             let may_grow = self.slabs.load(Ordering::Relaxed) < most;
-            if let Some(open) = may_grow.then(|| self.arena.open(&self.budget)).flatten() {
+            let open = || self.arena.open(&self.budget, list_bytes());
+            if let Some(open) = may_grow.then(open).flatten() {
                 shard.open = Some(open);
                 shard.by_slab.push_back(PinnedRecords::new());
                 shard.copied = 0;

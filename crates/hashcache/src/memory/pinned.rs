@@ -8,7 +8,7 @@
 //! second time.
 //!
 //! Invariant: a record stays where it is until its owner and all handles to it are gone.
-//! Cost: at most [`bytes`] a slab, whatever lies in it; [`pinned_record_bytes`] a pending record.
+//! Cost: at most [`list_bytes`] for each slab, and [`pinned_record_bytes`] for each pending record.
 #![expect(
     unsafe_code,
     reason = "a handle reaches its record in one step, not by way of the counts"
@@ -164,8 +164,8 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// What the list of a slab's records takes in memory at most, beside the records.
-pub(super) fn bytes() -> u64 {
+/// Most memory that the list of a slab's records takes, without the records.
+pub(super) fn list_bytes() -> u64 {
     (RECORDS_MAX * size_of::<Arc<Stored>>()) as u64 + LaneArc::<()>::counts_bytes()
 }
 

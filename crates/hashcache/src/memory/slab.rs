@@ -20,7 +20,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::budget::{Budget, Reservation};
-use super::{pinned, wakes};
+use super::wakes;
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
@@ -68,10 +68,10 @@ impl Arena {
         }))
     }
 
-    /// An empty slab, if the arena has one and the budget has room for it and the list of what
-    /// will end in it.
-    pub(super) fn open(self: &Arc<Self>, budget: &Budget) -> Option<Open> {
-        let reservation = budget.reserve_free(SLAB_BYTES as u64 + pinned::bytes())?;
+    /// An empty slab, if the arena has one and the budget has room for it and for `beside`: bytes
+    /// that its owner needs to keep track of it.
+    pub(super) fn open(self: &Arc<Self>, budget: &Budget, beside: u64) -> Option<Open> {
+        let reservation = budget.reserve_free(SLAB_BYTES as u64 + beside)?;
         self.open_reserved(reservation).ok()
     }
 
@@ -124,26 +124,27 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        wakes::give_back(Emptied {
+        let emptied = Emptied {
             arena: Arc::clone(&self.arena),
             index: self.index,
             _reservation: self.reservation.take(),
-        });
+        };
+        wakes::without_lock(move || emptied.give_back());
     }
 }
 
-/// A slab of which nothing is held any more. Until it is given back it is neither free nor off the
-/// books.
-pub(super) struct Emptied {
+/// A slab that nothing refers to any more. Until it is given back it is not free, and its memory
+/// stays accounted for.
+struct Emptied {
     arena: Arc<Arena>,
     index: u32,
     _reservation: Option<Reservation>,
 }
 
 impl Emptied {
-    /// Punches the pages out; then others may have the slab. Asks the kernel, so it is not called
-    /// under a lock ([`wakes`]).
-    pub(super) fn give_back(self) {
+    /// Punches the pages out of the file; then the slab is free. A system call, so not under a lock
+    /// ([`wakes`]).
+    fn give_back(self) {
         debug_assert!(!wakes::holds_lock(), "a system call under a lock");
         let punched = rustix::fs::fallocate(
             &self.arena.file,
@@ -214,23 +215,23 @@ mod tests {
     fn a_slab_is_reused_only_after_its_last_slice_is_gone() {
         let budget = Budget::new(1 << 20);
         let arena = Arena::new(1).unwrap();
-        let mut open = arena.open(&budget).unwrap();
+        let mut open = arena.open(&budget, 0).unwrap();
         let slice = open.append(b"old bytes");
-        assert!(arena.open(&budget).is_none());
+        assert!(arena.open(&budget, 0).is_none());
         drop(open);
-        assert!(arena.open(&budget).is_none());
+        assert!(arena.open(&budget, 0).is_none());
         assert_eq!(slice, &b"old bytes"[..]);
         drop(slice);
         assert_eq!(budget.used(), 0);
-        let mut again = arena.open(&budget).unwrap();
+        let mut again = arena.open(&budget, 0).unwrap();
         assert_eq!(again.append(&[0; 3]), &[0; 3][..]);
     }
 
     #[test]
     fn a_spent_budget_gives_no_slab() {
-        let budget = Budget::new(SLAB_BYTES as u64 + pinned::bytes());
+        let budget = Budget::new(SLAB_BYTES as u64);
         let arena = Arena::new(8).unwrap();
-        let _first = arena.open(&budget).unwrap();
-        assert!(arena.open(&budget).is_none());
+        let _first = arena.open(&budget, 0).unwrap();
+        assert!(arena.open(&budget, 0).is_none());
     }
 }

@@ -18,8 +18,6 @@ use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
-use super::slab::Emptied;
-
 /// Present for as long as a lock is held. Behind the lock in a guard: it is dropped after it.
 pub(super) struct Locked(());
 
@@ -33,7 +31,7 @@ struct Held {
 #[derive(Default)]
 struct Left {
     wakers: Vec<Waker>,
-    slabs: Vec<Emptied>,
+    work: Vec<Box<dyn FnOnce()>>,
 }
 
 #[cfg(not(all(test, loom)))]
@@ -47,7 +45,7 @@ std::thread_local! {
     static LEFT: RefCell<Left> = const {
         RefCell::new(Left {
             wakers: Vec::new(),
-            slabs: Vec::new(),
+            work: Vec::new(),
         })
     };
 }
@@ -83,7 +81,7 @@ impl Drop for Locked {
         if is_due.unwrap_or(false) {
             let left = LEFT.try_with(RefCell::take).unwrap_or_default();
             // First, so that a woken caller finds the memory.
-            left.slabs.into_iter().for_each(Emptied::give_back);
+            left.work.into_iter().for_each(|work| work());
             left.wakers.into_iter().for_each(Waker::wake);
         }
     }
@@ -110,11 +108,11 @@ pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
     }
 }
 
-/// Gives a slab back, now or as soon as this thread holds no lock.
-pub(super) fn give_back(slab: Emptied) {
+/// Does `work`, now or as soon as this thread holds no lock; before it wakes anything.
+pub(super) fn without_lock(work: impl FnOnce() + 'static) {
     match is_for_later() {
-        true => leave(|left| left.slabs.push(slab)),
-        false => slab.give_back(),
+        true => leave(|left| left.work.push(Box::new(work))),
+        false => work(),
     }
 }
 
@@ -221,15 +219,15 @@ mod tests {
         let other = std::sync::Mutex::new(());
         let budget = Budget::new(1 << 20);
         let arena = Arena::new(1).unwrap();
-        let slice = || arena.open(&budget).unwrap().append(b"bytes");
-        let is_given_back = || arena.open(&budget).is_some();
+        let slice = || arena.open(&budget, 0).unwrap().append(b"bytes");
+        let is_given_back = || arena.open(&budget, 0).is_some();
         let held = slice();
         let (writer, reader) = (locks.write(0), locks.read(1));
         let marked = marked(other.lock().unwrap());
         drop(held);
         assert!(budget.used() > 0, "off the books before it is free");
         drop((writer, reader));
-        assert!(arena.open(&budget).is_none());
+        assert!(arena.open(&budget, 0).is_none());
         drop(marked);
         assert_eq!(budget.used(), 0);
         assert!(is_given_back());

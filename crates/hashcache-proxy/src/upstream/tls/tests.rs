@@ -14,10 +14,11 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
 use super::super::address::Purpose;
-use super::super::dns::{NameServers, Names};
+use super::super::dns::{DnsCache, NameServers};
 use super::super::interfaces::OwnAddresses;
 use super::super::{
-    Destinations, Endpoint, Exchange, RequestBody, SendFailure, SendOptions, Shared, Upstream,
+    Destinations, Endpoint, RequestBody, SendFailure, SendOptions, Upstream, UpstreamExchange,
+    UpstreamShared,
 };
 use super::*;
 use crate::limits::Limits;
@@ -152,8 +153,8 @@ pub(super) fn upstream(trust: Trust) -> Upstream {
     let own = OwnAddresses::fixed(&[], &[]);
     let destinations = Destinations::new(&[], &[], own.clone());
     let limits = Limits::default();
-    let names = Names::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
-    Upstream::new(&Shared::new(
+    let names = DnsCache::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
+    Upstream::new(&UpstreamShared::new(
         names,
         destinations,
         own,
@@ -162,7 +163,10 @@ pub(super) fn upstream(trust: Trust) -> Upstream {
     ))
 }
 
-pub(super) async fn send(upstream: &Upstream, to: &Endpoint) -> Result<Exchange, SendFailure> {
+pub(super) async fn send(
+    upstream: &Upstream,
+    to: &Endpoint,
+) -> Result<UpstreamExchange, SendFailure> {
     let request = http::Request::get("/page")
         .body(RequestBody::empty())
         .unwrap();

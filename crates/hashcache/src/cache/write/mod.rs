@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 pub use intent::{Intent, Keep, Put};
 use memory::{Refusal, Reserved, reserve_as, reserve_window};
-pub(super) use update::{fill, update_metadata};
+pub(super) use update::update_metadata;
 
 use super::follow::{End, Follower, Stream};
 use crate::address::LogPos;

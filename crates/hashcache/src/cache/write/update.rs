@@ -14,43 +14,51 @@ use super::{Intent, pending};
 use crate::completion::{Outcome, promise};
 use crate::error::PutError;
 use crate::format::{Fields, Kind};
-use crate::key::KeyHash;
 use crate::object::{MAX_METADATA, MAX_NAME, Version};
-use crate::record::Record;
 use crate::stripe::Accepted;
 
-/// Stores one span of an object that is there already.
-pub(in crate::cache) fn fill(
-    cache: &Cache,
-    head: &Record,
-    key: KeyHash,
-    span: u32,
-    content: &[u8],
-) -> Result<(), PutError> {
-    let reservations =
-        Vec::from(reserve(cache, content.len() + RECORD_OVERHEAD).ok_or(PutError::Full)?);
-    let fields = Fields {
-        kind: Kind::Span,
-        key,
-        span,
-        confirmed: head.fields.version,
-        labels: Vec::new(),
-        ..head.fields.clone()
-    };
-    let content = vec![Bytes::copy_from_slice(content)];
-    let reservations = Arc::new(reservations);
-    let pending = pending(
-        fields,
-        &head.name,
-        Bytes::new(),
-        content,
-        None,
-        reservations,
-    );
-    match cache.stripe(head.fields.key).put_span(&pending) {
-        Accepted::Yes => Ok(()),
-        Accepted::OutOfService => Err(PutError::OutOfService),
-        Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
+impl Hit {
+    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is
+    /// that span whole (the last one may be shorter).
+    ///
+    /// # Errors
+    /// [`PutError::Length`] when it is not a whole span, or lies behind the object's end;
+    /// [`PutError::Full`] without memory.
+    pub fn fill(&self, offset: u64, content: &[u8]) -> Result<(), PutError> {
+        let head = &self.head;
+        let span = self.cut().span_at(offset);
+        let bounds = self.cut().bounds(span);
+        let end = bounds.end.min(head.fields.total.unwrap_or(u64::MAX));
+        let announced = end.saturating_sub(bounds.start);
+        let written = content.len() as u64;
+        if bounds.start != offset || announced != written || announced == 0 {
+            return Err(PutError::Length { written, announced });
+        }
+        let reservation = reserve(&self.cache, content.len() + RECORD_OVERHEAD);
+        let reservations = Vec::from(reservation.ok_or(PutError::Full)?);
+        let fields = Fields {
+            kind: Kind::Span,
+            key: self.span_key(span),
+            span,
+            confirmed: head.fields.version,
+            labels: Vec::new(),
+            ..head.fields.clone()
+        };
+        let content = vec![Bytes::copy_from_slice(content)];
+        let reservations = Arc::new(reservations);
+        let pending = pending(
+            fields,
+            &head.name,
+            Bytes::new(),
+            content,
+            None,
+            reservations,
+        );
+        match self.cache.stripe(head.fields.key).put_span(&pending) {
+            Accepted::Yes => Ok(()),
+            Accepted::OutOfService => Err(PutError::OutOfService),
+            Accepted::Superseded | Accepted::Busy => Err(PutError::Superseded),
+        }
     }
 }
 
