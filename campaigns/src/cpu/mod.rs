@@ -33,6 +33,9 @@ pub struct Args {
     /// Compare with this binary, an earlier build, instead of nginx
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
+    /// With --before: only the loads with this word in their name: hit, disk, miss, download
+    #[arg(long, value_name = "WORD", requires = "before")]
+    only: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -229,17 +232,17 @@ impl Contender {
             Server::Ours(proxy) => vec![proxy.pid()],
             Server::Nginx(nginx) => nginx.pids()?,
         };
-        let before = cpu_ticks(&pids)?;
+        let before = cpu_ns(&pids)?;
         let output = Command::new("taskset")
             .args(["-c", &args.load_processors, "wrk", "-t1", "-c32"])
             .arg(format!("-d{}s", args.seconds))
             .arg(format!("http://{}{target}", self.address()))
             .output()
             .context("cannot run wrk")?;
-        let ticks = cpu_ticks(&pids)? - before;
+        let taken = cpu_ns(&pids)?.saturating_sub(before);
         let said = String::from_utf8_lossy(&output.stdout);
         let load = Load::read(&said).with_context(|| format!("{}: {said}", self.name))?;
-        let cpu_ns = ticks * (1_000_000_000 / TICKS_PER_SECOND) / load.requests.max(1);
+        let cpu_ns = taken / load.requests.max(1);
         Ok(Round {
             cpu_ns,
             per_second: load.per_second,
@@ -295,26 +298,27 @@ fn ours(
         .start()
 }
 
-/// Processor time of these processes so far; those that have ended since count nothing.
-fn cpu_ticks(pids: &[u32]) -> anyhow::Result<u64> {
-    let mut ticks = 0;
+/// Processor time of these processes so far, in nanoseconds: the sum of their threads, as the
+/// scheduler counts it. A thread or process that has ended since counts nothing.
+fn cpu_ns(pids: &[u32]) -> anyhow::Result<u64> {
+    let mut ns = 0;
     for pid in pids {
         // nginx's cache loader ends after a minute.
-        if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-            ticks += read_stat(&stat).with_context(|| format!("process {pid}: {stat}"))?;
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for thread in threads.flatten() {
+            if let Ok(stat) = fs::read_to_string(thread.path().join("schedstat")) {
+                ns += on_processor(&stat).with_context(|| format!("process {pid}: {stat}"))?;
+            }
         }
     }
-    Ok(ticks)
+    Ok(ns)
 }
 
-/// User and system time in a `stat` of `/proc`.
-fn read_stat(stat: &str) -> Option<u64> {
-    // The name may hold blanks and brackets; what follows its last bracket does not.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    let system: u64 = times.next()?.parse().ok()?;
-    Some(user + system)
+/// Time on a processor in a `schedstat` of `/proc`.
+fn on_processor(stat: &str) -> Option<u64> {
+    stat.split_whitespace().next()?.parse().ok()
 }
 
 fn median(rounds: &[Round], figure: impl Fn(&Round) -> u64) -> u64 {
@@ -330,18 +334,15 @@ fn micros(ns: u64) -> String {
 /// The first has the bar.
 const SIZES: [u64; 3] = [1 << 10, 8 << 10, 100 << 10];
 const PERCENT_MAX: u64 = 150;
-/// What `USER_HZ` is on all Linux systems of today.
-const TICKS_PER_SECOND: u64 = 100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_are_found_behind_any_name() {
-        let stat = "12 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 40 2 0 0 20 0";
-        assert_eq!(read_stat(stat), Some(42));
-        assert_eq!(read_stat("12 (a"), None);
+    fn the_first_figure_is_the_time_on_a_processor() {
+        assert_eq!(on_processor("42 7 3\n"), Some(42));
+        assert_eq!(on_processor(""), None);
     }
 
     #[test]
