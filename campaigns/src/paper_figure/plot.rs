@@ -198,14 +198,15 @@ mod tests {
     fn every_policy_is_in_the_picture_and_no_words_lie_on_others() {
         let measured = |name: &str, bits: f64, rate: f64| Measured {
             name: name.to_owned(),
-            bits_per_slot: bits,
             bits_per_object: bits,
             reads_per_hit: 1.0,
             reads_per_miss: 1.0,
             seeks_per_put: 1.0,
             hit_ratio: 0.6,
+            full_hit_ratio: 0.5,
             from_memory: 0.1,
             requests_per_s: rate,
+            range: None,
         };
         let all = [
             measured("basic", 0.0, 54.0),

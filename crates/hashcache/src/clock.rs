@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Clock {
     monotone: Arc<dyn Fn() -> Duration + Send + Sync>,
     unix: Arc<dyn Fn() -> Duration + Send + Sync>,
+    is_manual: bool,
 }
 
 impl Clock {
@@ -36,7 +37,25 @@ impl Clock {
         Self {
             monotone: Arc::new(monotone),
             unix: Arc::new(unix),
+            is_manual: false,
         }
+    }
+
+    /// The same, for time that passes only when the caller lets it, as in a simulation. The writing
+    /// thread does not sleep until a checkpoint or a sync is due by such a clock: it looks at the
+    /// clock when it has other work, such as [`Cache::cut_batch`](crate::Cache::cut_batch).
+    pub fn manual(
+        monotone: impl Fn() -> Duration + Send + Sync + 'static,
+        unix: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            is_manual: true,
+            ..Self::new(monotone, unix)
+        }
+    }
+
+    pub(crate) fn is_manual(&self) -> bool {
+        self.is_manual
     }
 
     pub(crate) fn monotone(&self) -> Duration {

@@ -1,7 +1,7 @@
-//! `hashcache bench`: what the engine does on this machine, or would do on another disk.
+//! `hashcache bench`: measures the engine on this machine or on a modelled disk.
 //!
-//! `workload` says what is asked for, `play` asks a store, `table` tells what came of it.
-//! Invariant: nothing is left behind, and no cache that was there before is touched.
+//! `workload` makes requests, `play` sends them to a store, `table` prints the results.
+//! Invariant: no file is left behind and no existing cache is touched.
 
 mod play;
 mod table;
@@ -11,7 +11,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum as _};
 use hashcache::device::DiskModel;
 use hashcache::{PolicyKind, Rows};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,7 +21,7 @@ use crate::fault::Fault;
 use crate::settings::block;
 use crate::units::{parse_size, show_size};
 use play::{Candidate, Medium, Outcome, Plan};
-use workload::Sizes;
+use workload::{Shape, Sizes};
 
 /// What can be measured.
 #[derive(Clone, Debug, Subcommand)]
@@ -32,14 +32,18 @@ pub enum BenchCommand {
 }
 
 const ENGINE_HELP: &str = "\
-60 % of the requests are hits and 80 % of the responses can be cached. Objects belong to pages, and
-eight clients request the objects of a page in turn; with --grouped the store knows which objects
-belong together. Reads and seeks are counted at the device, so an answer from memory costs none.
-On a modelled disk (throttle:70 is 70 seeks per second, throttle:hdd-7200,
-throttle:seek=8ms,rate=120MB/s), requests/s is the rate that disk would reach, on any machine. On
-other devices it is the rate of one client that waits for each answer.";
+About 60 % of the requests are for stored objects, and 80 % of the responses can be cached. Clients
+take turns, one request each. With --grouped the store knows which objects belong to a page.
+A run measures twice: with a working set of a quarter of the store (seeks, requests/s, hits `fit`)
+and with a working set as large as the store (hits `full`: what the policy loses shows here).
+Reads and seeks are counted at the device, so a hit in memory costs none. On a modelled disk
+(throttle:70 is 70 seeks per second, throttle:hdd-7200, throttle:seek=8ms,rate=120MB/s) requests/s
+is the rate that disk would reach, on any machine; a sync takes no time there. On other devices it
+is the rate of one client that waits for each answer.
+Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
+for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru).";
 
-/// What `hashcache bench engine` is asked.
+/// Arguments of `hashcache bench engine`.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
     /// Policy to measure, or `all`
@@ -51,34 +55,45 @@ pub struct EngineArgs {
     /// Write and read the objects of a page together (log, log-lru) [with `all`: both ways]
     #[arg(long)]
     grouped: bool,
-    /// Objects per page; 1 means unrelated objects
-    #[arg(long, value_name = "COUNT", default_value_t = 13,
-          value_parser = clap::value_parser!(u64).range(1..=256))]
-    related: u64,
+    /// Objects and requests
+    #[arg(long, value_enum, value_name = "WORKLOAD", default_value = "polymix")]
+    workload: Shape,
+    /// Objects per page of the workload `pages`; 1 means unrelated objects [default: 13]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=256))]
+    related: Option<u64>,
+    /// Clients that take turns
+    #[arg(long, value_name = "COUNT", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    clients: u16,
     /// Objects that fit in the store
     #[arg(long, value_name = "COUNT", default_value_t = 50_000)]
     objects: u64,
-    /// Requests to measure, once the store is full [default: the number of objects]
+    /// Requests of each of the two measurements [default: the number of objects]
     #[arg(long, value_name = "COUNT")]
     requests: Option<u64>,
-    /// Object sizes: `web` (log-normal, median 3 KB) or `fixed:SIZE`
-    #[arg(long, value_name = "MODEL", default_value = "web")]
-    size_model: String,
+    /// Object sizes: `web` (log-normal, median 3 KB), `types` (those of Polymix-4) or `fixed:SIZE`
+    /// [default: `web` for `pages`, else `types`]
+    #[arg(long, value_name = "MODEL")]
+    size_model: Option<String>,
     /// Device of the store: `throttle:DISK` (a modelled disk), `memory` or `file`
     #[arg(long, value_name = "DEVICE", default_value = "throttle:70")]
     device: String,
     /// Directory for the file of `--device file` [default: the system's temporary directory]
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
-    /// Slot size of the Disk Table [default: fits three quarters of the objects]
+    /// Slot size of the Disk Table [default: 8KiB, or what fits objects of a fixed size]
     #[arg(long, value_name = "SIZE")]
     block: Option<String>,
     /// Memory for hot objects and objects read together with them
     #[arg(long, value_name = "SIZE", default_value = "2MiB")]
     hot: String,
-    /// Seed of the random sizes and requests
+    /// Seed of sizes, requests and the store's secret; each further run uses the next number
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Runs per policy; prints the median and the range of all runs
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -89,11 +104,17 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     let BenchCommand::Engine(args) = command;
     let candidates = candidates(args)?;
     let temporary = std::env::temp_dir();
-    let sizes = sizes(&args.size_model)?;
+    let sizes = sizes(args)?;
+    if args.related.is_some() && args.workload != Shape::Pages {
+        let fault = Fault::new("--related: works only with the workload `pages`");
+        return Err(fault.hint("use `--workload pages`").into());
+    }
     let plan = Plan {
-        objects: within("--objects", args.objects)?,
-        requests: within("--requests", args.requests.unwrap_or(args.objects))?,
-        related: args.related,
+        objects: within("--objects", args.objects, OBJECTS_MIN)?,
+        requests: within("--requests", args.requests.unwrap_or(args.objects), 1_000)?,
+        shape: args.workload,
+        related: args.related.unwrap_or(PAGE_OBJECTS),
+        clients: args.clients.into(),
         sizes,
         medium: medium(&args.device)?,
         directory: args.directory.as_deref().unwrap_or(&temporary),
@@ -101,7 +122,7 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
         hot_bytes: parse_size(&args.hot).map_err(|fault| fault.at("--hot"))?,
         seed: args.seed,
     };
-    let outcomes = play_all(&plan, &candidates)?;
+    let outcomes = play_all(&plan, &candidates, args.runs)?;
     let text = if args.json {
         format!("{}\n", json_of(args, &plan, &outcomes))
     } else {
@@ -111,17 +132,33 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn play_all(plan: &Plan<'_>, candidates: &[Candidate]) -> anyhow::Result<Vec<Outcome>> {
-    let bar = progress_bar(play::steps(plan) * candidates.len() as u64);
+/// All runs of each candidate, in the order of the candidates.
+fn play_all(
+    plan: &Plan<'_>,
+    candidates: &[Candidate],
+    runs: u32,
+) -> anyhow::Result<Vec<Vec<Outcome>>> {
+    let all = candidates.len() as u64 * u64::from(runs);
+    let bar = progress_bar(play::steps(plan) * all);
+    let mut done = 0;
     let mut outcomes = Vec::with_capacity(candidates.len());
     for candidate in candidates {
         bar.set_message(candidate.name());
-        let done = play::steps(plan) * outcomes.len() as u64;
-        outcomes.push(play::play(plan, *candidate, |n| {
-            if n.is_multiple_of(PROGRESS_STEP) {
-                bar.set_position(done + n);
-            }
-        })?);
+        let mut of_candidate = Vec::new();
+        for run in 0..u64::from(runs) {
+            let seed = plan.seed.wrapping_add(run);
+            let plan = Plan {
+                seed,
+                ..plan.clone()
+            };
+            of_candidate.push(play::play(&plan, *candidate, |n| {
+                if n.is_multiple_of(PROGRESS_STEP) {
+                    bar.set_position(done + n);
+                }
+            })?);
+            done += play::steps(&plan);
+        }
+        outcomes.push(of_candidate);
     }
     bar.finish_and_clear();
     Ok(outcomes)
@@ -177,13 +214,19 @@ fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
     Ok(policies.into_iter().flat_map(candidate).collect())
 }
 
-fn sizes(text: &str) -> Result<Sizes, Fault> {
-    if text == "web" {
-        return Ok(Sizes::Web);
-    }
+fn sizes(args: &EngineArgs) -> Result<Sizes, Fault> {
+    let text = match (args.size_model.as_deref(), args.workload) {
+        (Some("web"), _) | (None, Shape::Pages) => return Ok(Sizes::Web),
+        (Some("types"), Shape::Pages) => {
+            let fault = Fault::new("--size-model: objects of the workload `pages` have no types");
+            return Err(fault.hint("use `web`, or another workload"));
+        }
+        (Some("types") | None, _) => return Ok(Sizes::ByType),
+        (Some(text), _) => text,
+    };
     let Some(size) = text.strip_prefix("fixed:") else {
         let what = format!("--size-model: `{text}` is unknown");
-        return Err(Fault::new(what).hint("use `web`, or `fixed:8KiB`"));
+        return Err(Fault::new(what).hint("use `web`, `types`, or `fixed:8KiB`"));
     };
     let bytes = parse_size(size).map_err(|fault| fault.at("--size-model"))?;
     let fits = u32::try_from(bytes)
@@ -213,55 +256,100 @@ fn medium(text: &str) -> Result<Medium, Fault> {
         .map_err(|error| Fault::new(format!("--device: {error}")))
 }
 
-/// What three quarters of web objects fit in, or all of one size.
+/// The paper's slot size, in which three quarters of web objects fit; of objects of one size, all.
 fn block_bytes(args: &EngineArgs, sizes: Sizes) -> Result<u32, Fault> {
     if let Some(size) = &args.block {
         return block(size).map_err(|fault| fault.at("--block"));
     }
     Ok(match sizes {
-        Sizes::Web => 8 << 10,
+        Sizes::Web | Sizes::ByType => 8 << 10,
         Sizes::Fixed(bytes) => (bytes + HEAD_BYTES)
             .next_power_of_two()
             .clamp(2 << 10, 1 << 20),
     })
 }
 
-fn within(flag: &str, count: u64) -> Result<u64, Fault> {
-    if COUNTS.contains(&count) {
+fn within(flag: &str, count: u64, least: u64) -> Result<u64, Fault> {
+    if (least..=COUNT_MAX).contains(&count) {
         return Ok(count);
     }
-    Err(Fault::new(format!("{flag}: {count} is out of range")).hint("use 1000 to 1000000000"))
+    let fault = Fault::new(format!("{flag}: {count} is out of range"));
+    Err(fault.hint(format!("use {least} to {COUNT_MAX}")))
 }
 
 fn headline(args: &EngineArgs, plan: &Plan<'_>) -> String {
+    let workload = args.workload.to_possible_value();
+    let name = workload.as_ref().map_or("", |value| value.get_name());
+    let sizes = match plan.sizes {
+        Sizes::Web => "sizes `web`".to_owned(),
+        Sizes::ByType => "sizes by type".to_owned(),
+        Sizes::Fixed(bytes) => format!("all of {}", show_size(bytes.into())),
+    };
+    let disk = match plan.medium {
+        Medium::Modelled(model) => modelled(model),
+        Medium::Memory => "memory".to_owned(),
+        Medium::File => "a file".to_owned(),
+    };
     format!(
-        "{} objects ({}; pages of {}), {} requests, {}, blocks of {}\n",
+        "workload {name}: {} objects, {sizes}; {} requests, {} clients, {} run{}\n\
+         device: {disk}; slots of {}\n",
         plan.objects,
-        args.size_model,
-        plan.related,
         plan.requests,
-        args.device,
+        plan.clients,
+        args.runs,
+        if args.runs == 1 { "" } else { "s" },
         show_size(plan.block_bytes.into()),
     )
 }
 
-fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Outcome]) -> serde_json::Value {
+/// The figures of the disk that decide about the result.
+fn modelled(model: DiskModel) -> String {
+    let (outer, inner) = model.transfer_rates();
+    let seeks = 1.0 / model.random_read(SEEK_READ_BYTES).as_secs_f64();
+    format!(
+        "{seeks:.0} seeks/s, transfer {} to {} MB/s, syncs free",
+        outer / 1_000_000,
+        inner / 1_000_000,
+    )
+}
+
+fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Vec<Outcome>]) -> serde_json::Value {
+    let workload = args.workload.to_possible_value();
+    let model = match plan.medium {
+        Medium::Modelled(model) => Some(model),
+        Medium::Memory | Medium::File => None,
+    };
     json!({
+        "workload": workload.as_ref().map(|value| value.get_name()),
         "objects": plan.objects,
         "requests": plan.requests,
-        "related": plan.related,
-        "size_model": args.size_model,
+        "clients": plan.clients,
+        "related": (plan.shape == Shape::Pages).then_some(plan.related),
+        "size_model": match plan.sizes {
+            Sizes::Web => "web".to_owned(),
+            Sizes::ByType => "types".to_owned(),
+            Sizes::Fixed(bytes) => format!("fixed:{bytes}"),
+        },
         "device": args.device,
+        "outer_bytes_per_s": model.map(|model| model.transfer_rates().0),
+        "inner_bytes_per_s": model.map(|model| model.transfer_rates().1),
+        "sync_seconds": model.map(|_| 0.0),
         "block_bytes": plan.block_bytes,
         "hot_bytes": plan.hot_bytes,
         "seed": plan.seed,
+        "runs": args.runs,
         "policies": table::json(outcomes),
     })
 }
 
-/// A bar need not move for each request.
+/// The size of read that a disk's seeks per second are stated for.
+const SEEK_READ_BYTES: u64 = 16 << 10;
+const PAGE_OBJECTS: u64 = 13;
+/// The bar need not move for each request.
 const PROGRESS_STEP: u64 = 256;
-const COUNTS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000;
+/// A Disk Table's store needs room for ten segments.
+const OBJECTS_MIN: u64 = 3_000;
+const COUNT_MAX: u64 = 1_000_000_000;
 const FIXED_BYTES: std::ops::RangeInclusive<u32> = 1..=1 << 20;
 /// Header, name and metadata of an object of the bench.
 const HEAD_BYTES: u32 = 256;

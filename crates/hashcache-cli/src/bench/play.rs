@@ -1,16 +1,21 @@
-//! One run of the bench: a store of one policy, filled past its end, then asked.
+//! One run of the bench: a store of one policy is filled past its end and then measured, twice.
 //!
-//! One request after another, as fast as the store answers. On a modelled disk time is what the
-//! disk would have been at work: it is what everyone waits for. The store in small stands for one
-//! that fills the disk, so every seek takes the mean. What is put is written when the
-//! batch's time is over by that same clock, so that what comes out does not depend on the machine.
-//! (It does depend a little on where names hash to, which no two stores have in common.)
+//! The first measurement has a working set that fits every store (a quarter of what the log has
+//! room for), as in the paper: it gives seeks and requests per second at equal hit ratios. The
+//! second one has a working set as large as the store, so that a policy which loses objects loses
+//! hits: it gives the hit ratio alone.
 //!
-//! Invariant: every answer is compared with what was stored.
+//! Requests follow each other as fast as the store answers. On a modelled disk the clock is the
+//! time that the disk is busy. The small store stands for one that fills the disk, so every seek
+//! takes the mean time. Batches are written by that same clock and the store's secret follows from
+//! the seed, so the result depends neither on the machine nor on chance (but for reads by threads
+//! of the store, see `ENGINE_HELP`).
+//!
+//! Invariant: every response is compared with what was stored.
 
 use std::fs::OpenOptions;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -19,7 +24,7 @@ use hashcache::device::{
 };
 use hashcache::{Cache, Clock, Config, PolicyKind, Put, PutError, Rows, Stats};
 
-use super::workload::{Request, Sizes, Workload, fill_step, name};
+use super::workload::{Kind, Request, Shape, Sizes, Workload};
 use crate::fault::Fault;
 use crate::units::show_size;
 
@@ -55,13 +60,16 @@ pub enum Medium {
     File,
 }
 
-/// What is to be played.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub objects: u64,
+    /// Requests of each measurement.
     pub requests: u64,
-    /// Objects of a page.
+    pub shape: Shape,
+    /// Objects of a page of [`Shape::Pages`].
     pub related: u64,
+    pub clients: usize,
     pub sizes: Sizes,
     pub medium: Medium,
     pub directory: &'a Path,
@@ -70,17 +78,21 @@ pub struct Plan<'a> {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Counts of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub candidate: Candidate,
+    /// Statistics of the store after the first measurement.
     pub stats: Stats,
     /// Index memory that is resident, bytes, by the kernel's account; `None` where parts of it are
     /// too small to have mappings of their own.
     pub resident_bytes: Option<u64>,
     pub requests: u64,
-    /// Requests for what was stored once.
+    /// Requests for objects that were stored before.
     pub offered: u64,
+    /// Hits and offered hits of the second measurement.
+    pub full_hits: u64,
+    pub full_offered: u64,
     pub hits: Side,
     pub misses: Side,
     pub puts: Side,
@@ -108,19 +120,52 @@ impl Side {
     }
 }
 
+/// The store's clock on a modelled disk: how long the disk was busy.
+///
+/// It runs while the bench waits for the writing thread and stands still otherwise. If it always
+/// ran, the writing thread could find a checkpoint due in the middle of the bench's reads, at a
+/// place that the machine's speed decides.
+struct DiskClock {
+    disk: Arc<ThrottleDevice>,
+    stopped_at: Mutex<Option<Duration>>,
+}
+
+impl DiskClock {
+    fn now(&self) -> Duration {
+        self.lock().unwrap_or_else(|| self.disk.busy())
+    }
+
+    fn run(&self) {
+        *self.lock() = None;
+    }
+
+    fn stop(&self) {
+        *self.lock() = Some(self.disk.busy());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.stopped_at
+            .lock()
+            .expect("no holder of this lock panics")
+    }
+}
+
 /// A store under test.
 struct Stage {
     cache: Cache,
     disk: Arc<ThrottleDevice>,
+    clock: Arc<DiskClock>,
+    /// When a run on a real device began.
     started: Option<Instant>,
     workload: Workload,
-    /// What was put and not written: since when, and how much.
-    waiting: Option<(Duration, usize)>,
+    /// When the first object was put that is not written, and the bytes of all of them.
+    waiting: Option<(Duration, u64)>,
+    written_at: Duration,
     put_bytes: u64,
     puts: Side,
 }
 
-/// Plays `plan` with `candidate`; `progress` is told how much of it is done.
+/// Measures `candidate`; `progress` is called with the number of steps done.
 pub fn play(
     plan: &Plan<'_>,
     candidate: Candidate,
@@ -129,8 +174,8 @@ pub fn play(
     let mut stage = Stage::new(plan, candidate)?;
     let fill = fill_objects(plan);
     for n in 0..fill {
-        let object = stage.workload.fill();
-        stage.put(object)?;
+        let request = stage.workload.fill();
+        stage.put(request)?;
         stage.write_what_is_due();
         progress(n);
     }
@@ -141,7 +186,7 @@ pub fn play(
     let (mut offered, mut from_memory) = (0, 0);
     for n in 0..plan.requests {
         let request = stage.workload.request();
-        offered += u64::from(matches!(request, Request::Again(_)));
+        offered += u64::from(request.kind == Kind::Again);
         let before = stage.disk.figures();
         let hit = stage.get(request)?;
         let after = stage.disk.figures();
@@ -149,51 +194,56 @@ pub fn play(
         side.count += 1;
         side.add(before, after);
         from_memory += u64::from(hit && after.reads == before.reads);
-        match request {
-            Request::Again(object) | Request::New(object) if !hit => stage.put(object)?,
-            _ => {}
+        if !hit && request.kind != Kind::Uncacheable {
+            stage.put(request)?;
         }
         stage.write_what_is_due();
         progress(fill + n);
     }
     stage.flush();
-    let stats = stage.cache.stats();
+    let (stats, end) = (stage.cache.stats(), stage.now());
+    let (put_bytes, puts) = (stage.put_bytes, stage.puts);
+    let written_bytes = stage.disk.figures().written_bytes - begin.1.written_bytes;
+    let (full_hits, full_offered) =
+        stage.full_hits(plan, |n| progress(fill + plan.requests + n))?;
     Ok(Outcome {
         candidate,
         resident_bytes: resident_bytes().filter(|bytes| *bytes >= stats.index_bytes / 2),
         requests: plan.requests,
         offered,
+        full_hits,
+        full_offered,
         hits,
         misses,
-        puts: stage.puts,
+        puts,
         from_memory,
-        put_bytes: stage.put_bytes,
-        written_bytes: stage.disk.figures().written_bytes - begin.1.written_bytes,
+        put_bytes,
+        written_bytes,
         false_reads: stats.false_reads - begin.0.false_reads,
-        time: stage.now() - begin.2,
+        time: end - begin.2,
         stats,
     })
 }
 
-/// Steps that [`play`] tells of.
+/// Number of steps of [`play`].
 pub fn steps(plan: &Plan<'_>) -> u64 {
-    fill_objects(plan) + plan.requests
+    fill_objects(plan) + 2 * plan.requests
 }
 
-/// Half as many again as there is room for: the log comes round, sets are full.
+/// Half as many again as there is room for: the log has wrapped and sets are full.
 fn fill_objects(plan: &Plan<'_>) -> u64 {
-    (plan.objects * 3 / 2).next_multiple_of(fill_step(plan.related))
+    plan.objects * 3 / 2
 }
 
 impl Stage {
     fn new(plan: &Plan<'_>, candidate: Candidate) -> anyhow::Result<Self> {
-        let workload = Workload::new(
-            plan.seed,
-            plan.sizes,
-            plan.related,
-            plan.objects / WINDOW_PART,
-        );
-        let object_bytes = workload.record_bytes();
+        let workload = || {
+            let (shape, sizes) = (plan.shape, plan.sizes);
+            Workload::new(plan.seed, shape, sizes, plan.related, plan.clients)
+        };
+        let object_bytes = workload().sample_record_bytes();
+        let mut workload = workload();
+        workload.set_working_set(plan.objects / WORKING_SET_PART);
         let size = store_bytes(plan.objects, object_bytes);
         let inner = device(plan, size)?;
         let (model, modelled) = match plan.medium {
@@ -203,9 +253,13 @@ impl Stage {
         };
         let seed = u32::try_from(plan.seed % (1 << 32)).expect("below 2^32");
         let disk = Arc::new(ThrottleDevice::new(inner, model, Pace::Modelled, seed));
+        let disk_clock = Arc::new(DiskClock {
+            disk: Arc::clone(&disk),
+            stopped_at: Mutex::new(None),
+        });
         let clock = if modelled {
-            let disk = Arc::clone(&disk);
-            Clock::new(move || disk.busy(), || Duration::ZERO)
+            let disk_clock = Arc::clone(&disk_clock);
+            Clock::manual(move || disk_clock.now(), || Duration::ZERO)
         } else {
             Clock::system()
         };
@@ -221,22 +275,27 @@ impl Stage {
             // Batches are cut here.
             batch_delay: Duration::from_secs(3600),
             segment_bytes: Some(segment_bytes(size)),
+            secret: Some(secret(plan.seed)),
             clock,
             ..Config::on_device(Arc::clone(&disk) as Arc<dyn Device>)
         };
         let cache = Cache::open(config).context("cannot make a store for the bench")?;
-        Ok(Self {
+        let mut stage = Self {
             cache,
             disk,
+            clock: disk_clock,
             started: (!modelled).then(wall_clock),
             workload,
             waiting: None,
+            written_at: Duration::ZERO,
             put_bytes: 0,
             puts: Side::default(),
-        })
+        };
+        stage.flush();
+        Ok(stage)
     }
 
-    /// Time since the run began, by the clock that counts.
+    /// Time since the run began: of a modelled disk, how long it was busy.
     fn now(&self) -> Duration {
         match self.started {
             Some(started) => started.elapsed(),
@@ -244,15 +303,38 @@ impl Stage {
         }
     }
 
-    /// Asks; whether it was a hit.
+    /// Second measurement: hits, and requests that hit if nothing is lost.
+    fn full_hits(
+        &mut self,
+        plan: &Plan<'_>,
+        mut progress: impl FnMut(u64),
+    ) -> anyhow::Result<(u64, u64)> {
+        self.workload.set_working_set(plan.objects);
+        let (mut hits, mut offered) = (0, 0);
+        for n in 0..plan.requests {
+            let request = self.workload.request();
+            offered += u64::from(request.kind == Kind::Again);
+            if self.get(request)? {
+                hits += 1;
+            } else if request.kind != Kind::Uncacheable {
+                self.put(request)?;
+            }
+            self.write_what_is_due();
+            progress(n);
+        }
+        Ok((hits, offered))
+    }
+
+    /// Looks the object up; whether it was a hit.
     fn get(&self, request: Request) -> anyhow::Result<bool> {
-        let Some(hit) = self.cache.get(name(request).as_bytes()).wait() else {
+        let object = request.object;
+        let Some(hit) = self.cache.get(object.name().as_bytes()).wait() else {
             return Ok(false);
         };
-        let (Request::Again(object) | Request::New(object)) = request else {
+        if request.kind == Kind::Uncacheable {
             return Err(wrong(request).into());
-        };
-        // Of a large object the rest may be gone.
+        }
+        // The rest of a large object may have been overwritten.
         let Ok(content) = hit.reader(0..u64::MAX).read_to_vec() else {
             return Ok(false);
         };
@@ -265,12 +347,16 @@ impl Stage {
         }
     }
 
-    fn put(&mut self, object: u64) -> anyhow::Result<()> {
-        let name = name(Request::New(object));
+    fn put(&mut self, request: Request) -> anyhow::Result<()> {
+        let Request { object, group, .. } = request;
+        let name = object.name();
         let metadata = self.workload.metadata(object);
+        let record_bytes = self.workload.record_bytes(object);
+        if self.waiting_bytes() + record_bytes > BATCH_BYTES {
+            self.write(Cache::cut_batch);
+        }
         let content = self.workload.content(object);
         let bytes = name.len() + metadata.len() + content.len();
-        let group = self.workload.group(object);
         let put = || {
             let put = Put {
                 group,
@@ -280,6 +366,7 @@ impl Stage {
         };
         match put() {
             Err(PutError::Full) => {
+                self.clock.run();
                 self.cache.flush().wait();
                 put()
             }
@@ -290,14 +377,19 @@ impl Stage {
         self.puts.count += 1;
         let now = self.now();
         let (_, waiting) = self.waiting.get_or_insert((now, 0));
-        *waiting += bytes;
+        *waiting += record_bytes;
         Ok(())
     }
 
-    /// Cuts the batch when its time is over or it is large.
+    fn waiting_bytes(&self) -> u64 {
+        self.waiting.map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// Cuts the batch when its delay is over. Without a batch the store is given a turn as often,
+    /// so that its clock goes on.
     fn write_what_is_due(&mut self) {
-        let due = |(since, bytes)| self.now() >= since + BATCH_DELAY || bytes >= BATCH_BYTES;
-        if self.waiting.is_some_and(due) {
+        let since = self.waiting.map_or(self.written_at, |(since, _)| since);
+        if self.now() >= since + BATCH_DELAY {
             self.write(Cache::cut_batch);
         }
     }
@@ -308,14 +400,28 @@ impl Stage {
 
     fn write(&mut self, write: fn(&Cache) -> hashcache::Outcome<bool>) {
         let before = self.disk.figures();
+        self.clock.run();
         write(&self.cache).wait();
+        // A batch may end early where a segment does, groups become due while it is written, and
+        // the writing thread writes parts of a checkpoint after it has answered. When nothing was
+        // written between two answers, there is nothing left to do at this time.
+        loop {
+            let busy = self.disk.busy();
+            self.cache.cut_batch().wait();
+            if self.disk.busy() == busy {
+                break;
+            }
+        }
+        self.clock.stop();
         self.puts.add(before, self.disk.figures());
         self.waiting = None;
+        self.written_at = self.now();
     }
 }
 
 fn wrong(request: Request) -> Fault {
-    Fault::new(format!("{} was answered with wrong bytes", name(request)))
+    let name = request.object.name();
+    Fault::new(format!("the store returned wrong bytes for {name}"))
         .hint("this is a serious bug in HashCache: please report it")
 }
 
@@ -363,9 +469,11 @@ fn store_bytes(objects: u64, object_bytes: u32) -> u64 {
     (content + content / 50 + STORE_REST_BYTES) / BLOCK_BYTES * BLOCK_BYTES
 }
 
-/// Small beside the store, as segments are beside a disk: a segment that is opened is lost first.
+/// Small beside the store, as segments are beside a disk, because opening a segment loses what is
+/// in it. Two batches fit, so that the writing thread never finds a batch full before the bench
+/// cuts it.
 fn segment_bytes(size: u64) -> u32 {
-    let wanted = (size / 256).next_power_of_two().clamp(1 << 20, 16 << 20);
+    let wanted = (size / 256).clamp(2 * BATCH_BYTES + (512 << 10), 16 << 20);
     u32::try_from(wanted).expect("at most 16 MiB")
 }
 
@@ -398,11 +506,20 @@ fn resident_bytes() -> Option<u64> {
     found.then_some(kib << 10)
 }
 
-/// The newest quarter of what there is room for is asked for again: the working set fits.
-const WINDOW_PART: u64 = 4;
+/// The same for equal seeds. The store is gone after the run, and no client can reach it.
+fn secret(seed: u64) -> [u8; 32] {
+    let mut secret = [0; 32];
+    fastrand::Rng::with_seed(seed).fill(&mut secret);
+    secret
+}
+
+/// Working set of the first measurement: one part in so many of what the log has room for. A Disk
+/// Table has half of that, in sets that fill unevenly.
+const WORKING_SET_PART: u64 = 4;
 /// As the engine's own.
 const BATCH_DELAY: Duration = Duration::from_millis(250);
-const BATCH_BYTES: usize = 3 << 20;
+/// More than the largest object.
+const BATCH_BYTES: u64 = 1200 << 10;
 /// Beside the index, which is less than one part in 64 of the store.
 const MEMORY_BYTES: u64 = 128 << 20;
 const STORE_REST_BYTES: u64 = 4 << 20;

@@ -20,21 +20,18 @@ fn figure(bench: &Value, name: &str, key: &str) -> f64 {
     figure.unwrap_or_else(|| panic!("no {key} of {name} in {bench}"))
 }
 
-#[test]
-fn on_a_modelled_disk_the_policies_stand_as_in_the_paper() {
-    let bench = json(&Home::new(), &["--objects", "8000"]);
-    let figure = |name, key| figure(&bench, name, key);
+/// Checks that hold on every workload.
+fn check_policies(bench: &Value) {
+    let figure = |name, key| figure(bench, name, key);
     let rate = |name| figure(name, "requests_per_s");
     let (basic, set) = (rate("basic"), rate("set"));
     assert!((0.75..1.33).contains(&(set / basic)), "{set} to {basic}");
-    assert!(1.3 * basic.max(set) < rate("set-mem"), "{bench}");
+    assert!(1.25 * basic.max(set) < rate("set-mem"), "{bench}");
     assert!(1.2 * rate("set-mem") < rate("log-lru"), "{bench}");
     assert!(0.97 * rate("log-lru") < rate("log"), "{bench}");
-    assert!(3.5 * rate("set-mem") < rate("log grouped"), "{bench}");
-    assert!(1.5 * rate("log-lru") < rate("log-lru grouped"), "{bench}");
     // 70 seeks a second are 70 seeks a second.
     let seeks = rate("set") * figure("set", "seeks_per_request");
-    assert!((66.0..71.0).contains(&seeks), "{seeks}");
+    assert!((64.0..71.0).contains(&seeks), "{seeks}");
     assert_eq!(figure("log one-row", "bits_per_slot").round(), 47.0);
     assert_eq!(figure("log", "bits_per_slot").round(), 48.0);
     for (name, per_miss) in [
@@ -44,20 +41,104 @@ fn on_a_modelled_disk_the_policies_stand_as_in_the_paper() {
     ] {
         let reads = figure(name, "reads_per_miss");
         assert!(per_miss.contains(&reads), "{name}: {reads}");
-        // Those that memory did not answer take one, or two where they are larger than a block.
+        // The working set fits: as good as nothing is lost.
+        let lost = figure(name, "offered_hit_ratio") - figure(name, "hit_ratio");
+        assert!((-0.001..0.02).contains(&lost), "{name}: {lost}");
+    }
+    // With a working set as large as the store, a Disk Table on half of the disk loses hits.
+    let lost = |name| figure(name, "full_offered_hit_ratio") - figure(name, "full_hit_ratio");
+    assert!((0.004..0.15).contains(&lost("log")), "{}", lost("log"));
+    assert!(lost("set-mem") > 2.0 * lost("log"), "{bench}");
+    assert!(lost("basic") > lost("set"), "{bench}");
+}
+
+#[test]
+fn on_pages_the_policies_stand_as_in_the_paper() {
+    let arguments = ["--workload", "pages", "--objects", "8000"];
+    let bench = json(&Home::new(), &arguments);
+    check_policies(&bench);
+    let figure = |name, key| figure(&bench, name, key);
+    let rate = |name| figure(name, "requests_per_s");
+    assert!(3.5 * rate("set-mem") < rate("log grouped"), "{bench}");
+    assert!(1.5 * rate("log-lru") < rate("log-lru grouped"), "{bench}");
+    for name in ["set", "set-mem", "log"] {
+        // A hit that is not in memory takes one read, or two if it is larger than a slot.
         let hits = figure(name, "hits");
         let asked = hits - figure(name, "hits_from_memory");
         let per_hit = figure(name, "reads_per_hit") * hits / asked;
         assert!((1.0..1.3).contains(&per_hit), "{name}: {per_hit}");
-        let lost = figure(name, "offered_hit_ratio") - figure(name, "hit_ratio");
-        assert!((0.0..0.02).contains(&lost), "{name}: {lost}");
     }
+}
+
+#[test]
+fn on_polymix_the_policies_stand_as_in_the_paper() {
+    let bench = json(&Home::new(), &["--objects", "8000"]);
+    assert_eq!(bench["workload"], "polymix");
+    check_policies(&bench);
+    let rate = |name| figure(&bench, name, "requests_per_s");
+    assert!(2.2 * rate("set-mem") < rate("log grouped"), "{bench}");
+}
+
+#[test]
+fn groups_are_worth_most_for_pages_less_with_shared_images_and_nothing_without_pages() {
+    let gain = |workload| {
+        let line = format!("--workload {workload} --objects 4000 --policy log");
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let grouped = json(&Home::new(), &[&arguments[..], &["--grouped"]].concat());
+        let plain = json(&Home::new(), &arguments);
+        figure(&grouped, "log grouped", "requests_per_s") / figure(&plain, "log", "requests_per_s")
+    };
+    let (polymix, shared, singles) = (gain("polymix"), gain("shared"), gain("singles"));
+    assert!(polymix > 1.3, "{polymix}");
+    assert!(shared < polymix, "{shared} and {polymix}");
+    assert!((0.9..1.1).contains(&singles), "{singles}");
+}
+
+#[test]
+fn equal_seeds_give_equal_counts() {
+    for policy in ["set-mem", "log --grouped"] {
+        let run = |seed| {
+            let line = format!("--objects 3000 --size-model fixed:6KiB --policy {policy}");
+            let line = format!("{line} --seed {seed}");
+            json(&Home::new(), &line.split(' ').collect::<Vec<_>>())
+        };
+        assert_eq!(run(7), run(7));
+        let rate = |bench: &Value| bench["policies"][0]["requests_per_s"].clone();
+        assert_ne!(rate(&run(7)), rate(&run(8)));
+    }
+}
+
+#[test]
+fn several_runs_give_the_median_and_the_range_of_the_single_ones() {
+    let home = Home::new();
+    let line = "--objects 3000 --policy set-mem --size-model fixed:6KiB --seed 4";
+    let arguments: Vec<&str> = line.split(' ').collect();
+    let without_seed = arguments.len() - 2;
+    let all = json(&home, &[&arguments[..], &["--runs", "3"]].concat());
+    let mut rates: Vec<f64> = ["4", "5", "6"]
+        .map(|seed| {
+            let arguments = [&arguments[..without_seed], &["--seed", seed]].concat();
+            figure(&json(&home, &arguments), "set-mem", "requests_per_s")
+        })
+        .into();
+    rates.sort_by(f64::total_cmp);
+    assert_eq!(figure(&all, "set-mem", "requests_per_s"), rates[1]);
+    let range = &all["policies"][0]["range"]["requests_per_s"];
+    assert_eq!((&range[0], &range[1]), (&rates[0].into(), &rates[2].into()));
+
+    let table = [&["bench", "engine", "--runs", "2"], &arguments[..]].concat();
+    let outcome = home.hashcache(&table, &[]);
+    let fits = outcome.stdout.lines().all(|line| line.len() <= 80);
+    assert!(fits, "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("median (range)"), "{outcome:?}");
+    let disk = "70 seeks/s, transfer 210 to 100 MB/s, syncs free";
+    assert!(outcome.stdout.contains(disk), "{outcome:?}");
 }
 
 #[test]
 fn a_bench_on_a_file_is_a_table_and_leaves_nothing_behind() {
     let home = Home::new();
-    let line = "bench engine --objects 2000 --policy log --device file --directory .";
+    let line = "bench engine --objects 3000 --policy log --device file --directory .";
     let arguments: Vec<&str> = line.split(' ').collect();
     let outcome = home.hashcache(&arguments, &[]);
     assert_eq!((outcome.status, outcome.stderr.as_str()), (Some(0), ""));
@@ -80,6 +161,7 @@ fn what_cannot_be_measured_is_refused_with_a_hint() {
         ("--device", "ssd"),
         ("--objects", "3"),
         ("--block", "3000"),
+        ("--related", "5"),
     ] {
         let outcome = home.hashcache(&["bench", "engine", flag, value], &[]);
         assert_eq!(outcome.status, Some(2), "{flag} {value}");

@@ -78,6 +78,11 @@ impl DiskModel {
         Duration::from_nanos(moving.saturating_add(self.mean_transfer_ns(bytes)))
     }
 
+    /// Bytes per second of a transfer, on the outermost and on the innermost track.
+    pub fn transfer_rates(&self) -> (u64, u64) {
+        (self.outer_rate, self.inner_rate)
+    }
+
     /// Time of a seek over `distance` bytes of a disk of `size` bytes. Moving nowhere also takes
     /// settling: the head has left the track's time slot, if not the track.
     pub(super) fn seek_ns(&self, distance: u64, size: u64) -> u64 {

@@ -150,7 +150,7 @@ fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
     }
     let identity = match found.iter().flatten().next() {
         Some(opened) => (opened.superblock.store_id, opened.superblock.secret),
-        None => new_identity()?,
+        None => new_identity(config)?,
     };
     let device = |(device_path, found): (&DevicePath, Option<Opened>)| match found {
         Some(opened) => device::make_space(device_path, opened),
@@ -243,8 +243,9 @@ fn belong_together<'a>(found: impl Iterator<Item = &'a Opened>) -> Result<(), Op
     Ok(())
 }
 
-fn new_identity() -> Result<(u128, [u8; 32]), OpenError> {
-    Ok((u128::from_le_bytes(random()?), random()?))
+fn new_identity(config: &Config) -> Result<(u128, [u8; 32]), OpenError> {
+    let secret = config.secret.map_or_else(random, Ok)?;
+    Ok((u128::from_le_bytes(random()?), secret))
 }
 
 fn random<const N: usize>() -> Result<[u8; N], OpenError> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use hashcache::device::{Device, MemoryDevice};
-use hashcache::{Cache, Config, OpenError, PolicyKind, Rows};
+use hashcache::{Cache, Config, OpenError, PolicyKind, Put, Rows};
 
 use super::support::{
     Form, KIB, MIB, Recorder, SetOnDrop, Value, copy, get, memory, open, quiet, rounds,
@@ -424,4 +424,39 @@ fn however_sets_come_and_go_no_older_version_comes_back() {
         cache.close();
     }
     assert!(hits > 5_000, "{hits}");
+}
+
+/// The contents of some objects, in the order of their places on the device.
+fn order_on_device(secret: Option<[u8; 32]>) -> Vec<u8> {
+    let device = Arc::new(MemoryDevice::new(24 * MIB));
+    let config = Config {
+        policy: PolicyKind::Basic,
+        secret,
+        ..Config::on_device(device.clone())
+    };
+    let cache = Cache::open(config).unwrap();
+    for n in 1..=20 {
+        let put = Put::metadata("text/plain");
+        cache.put(&[n], put, &[n; 1_000]).unwrap();
+    }
+    assert!(cache.flush().wait());
+    let mut bytes = vec![0; 24 * MIB];
+    device.read_at(0, &mut bytes).unwrap();
+    let is_content = |chunk: &&[u8]| (1..=20).contains(&chunk[0]) && *chunk == [chunk[0]; 500];
+    let mut order: Vec<u8> = bytes
+        .chunks_exact(500)
+        .filter(is_content)
+        .map(|it| it[0])
+        .collect();
+    order.dedup();
+    order
+}
+
+#[test]
+fn stores_with_the_same_secret_put_names_into_the_same_slots() {
+    let one = order_on_device(Some([7; 32]));
+    assert_eq!(one.len(), 20);
+    assert_eq!(one, order_on_device(Some([7; 32])));
+    assert_ne!(one, order_on_device(Some([8; 32])));
+    assert_ne!(one, order_on_device(None));
 }

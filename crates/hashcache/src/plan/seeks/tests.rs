@@ -95,10 +95,10 @@ fn a_put_takes_the_seeks_that_the_bench_measures() {
     // docs/PAPER.md, Measured: `cargo campaign paper-figure`.
     let disk = DiskRates::with_seeks(70.0);
     for (candidate, measured) in [
-        (Candidate::Basic, 1.16),
-        (Candidate::Set, 2.20),
+        (Candidate::Basic, 1.17),
+        (Candidate::Set, 2.19),
         (Candidate::SetMem, 1.15),
-        (Candidate::Log, 0.12),
+        (Candidate::Log, 0.11),
     ] {
         let design = Design::of(candidate);
         let found = predict(&design, &Workload::default(), Accounting::Engine, &disk);
