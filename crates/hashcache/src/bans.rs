@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use crate::format::{Fields, Kind, Prefix, RuleLine, Select};
+use crate::format::{BanLine, Fields, Kind, Prefix, Select};
 use crate::key::{PrefixHasher, Secret};
 use crate::memory::{Budget, Marked, Reservation, marked};
 use crate::object::Version;
@@ -109,8 +109,8 @@ impl Ban {
     }
 
     /// All that is older than `version` is gone.
-    pub(crate) fn everything(version: u64) -> RuleLine {
-        RuleLine {
+    pub(crate) fn everything(version: u64) -> BanLine {
+        BanLine {
             select: Select::Prefix(EVERYTHING),
             within: EVERYTHING,
             soft: false,
@@ -118,7 +118,7 @@ impl Ban {
         }
     }
 
-    pub(crate) fn line(&self, secret: &Secret, version: Version) -> RuleLine {
+    pub(crate) fn line(&self, secret: &Secret, version: Version) -> BanLine {
         let (select, within) = match &self.select {
             Selected::Label(label) => (Select::Label(label.0), &self.within[..]),
             // A ban that is looked for where its names are not would never be found.
@@ -131,7 +131,7 @@ impl Ban {
                 },
             ),
         };
-        RuleLine {
+        BanLine {
             select,
             within: hashed(secret, within),
             soft: self.soft,
@@ -156,13 +156,13 @@ pub(crate) enum Effect {
 
 /// What bans say of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct BanVerdict {
     pub(crate) gone: bool,
     /// Made stale, and not confirmed since.
     pub(crate) stale: bool,
 }
 
-impl Judged {
+impl BanVerdict {
     pub(crate) fn is_barred(self) -> bool {
         self.gone || self.stale
     }
@@ -184,7 +184,7 @@ impl Limits {
 
 /// How far a ban has come on its way to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum BanStage {
     InForce,
     /// Puts that had begun before it have ended. So many records had come to the queue by then: the
     /// older ones among them are still to be written.
@@ -193,10 +193,10 @@ enum Stage {
     Settled(u64, Duration),
 }
 
-struct State {
+struct BanState {
     version: u64,
     within: Prefix,
-    stage: Stage,
+    stage: BanStage,
     _reservation: Option<Reservation>,
 }
 
@@ -204,7 +204,7 @@ type LineKey = (Select, bool);
 
 #[derive(Default)]
 struct Table {
-    lines: HashMap<LineKey, State>,
+    lines: HashMap<LineKey, BanState>,
     /// For each prefix that bans are within, or are themselves: how long those bans are.
     inner: HashMap<Prefix, BTreeSet<u16>>,
     /// How long the keys of `inner` are, and how many are so long.
@@ -270,7 +270,7 @@ impl Bans {
     /// The record keeps in mind that it was made stale. Whoever holds it may ask again, or write
     /// new metadata for it, when the ban has done its work and is forgotten: then nothing else
     /// would say that it is not fresh.
-    pub(crate) fn judge(&self, record: &Record) -> Judged {
+    pub(crate) fn judge(&self, record: &Record) -> BanVerdict {
         let newest = self.newest.load(Ordering::Acquire);
         let fields = &record.fields;
         let known = record.judged.load(Ordering::Relaxed);
@@ -279,11 +279,11 @@ impl Bans {
             _ => (0, known & !MADE_STALE),
         };
         if fields.version.0 >= newest || asked_upto >= newest {
-            return Judged::default();
+            return BanVerdict::default();
         }
         let limits = self.limits(fields, &record.name);
         let stale_below = limits.stale.max(made_stale_below);
-        let judged = Judged {
+        let judged = BanVerdict {
             gone: fields.version.0 < limits.gone,
             stale: fields.confirmed.0 < stale_below,
         };
@@ -311,10 +311,10 @@ impl Bans {
 
     /// What bans say of the labels of `record` alone. Where a ban says it of the name, all older
     /// versions of that name are barred with it; they need not have had the label.
-    pub(crate) fn judge_labels(&self, record: &Record) -> Judged {
+    pub(crate) fn judge_labels(&self, record: &Record) -> BanVerdict {
         let fields = &record.fields;
         if fields.labels.is_empty() || fields.version.0 >= self.newest.load(Ordering::Acquire) {
-            return Judged::default();
+            return BanVerdict::default();
         }
         let table = self.read();
         let of_name = table.of_name(&self.secret, &record.name);
@@ -323,7 +323,7 @@ impl Bans {
             of_labels.raise(table.of_label(*label));
         }
         let between = |version: Version, name: u64, label: u64| (name..label).contains(&version.0);
-        Judged {
+        BanVerdict {
             gone: between(fields.version, of_name.gone, of_labels.gone),
             stale: between(fields.confirmed, of_name.stale, of_labels.stale),
         }
@@ -344,13 +344,13 @@ impl Bans {
     // -- changing ------------------------------------------------------------------------------
 
     /// Puts `lines` in force.
-    pub(crate) fn add(&self, lines: &[RuleLine], budget: &Budget) {
+    pub(crate) fn add(&self, lines: &[BanLine], budget: &Budget) {
         self.add_with(lines, reserve(lines.len(), budget));
     }
 
     /// The same with memory that was set aside for them ([`reserve`]), by a caller that holds a
     /// lock.
-    pub(crate) fn add_with(&self, lines: &[RuleLine], reserved: Vec<Option<Reservation>>) {
+    pub(crate) fn add_with(&self, lines: &[BanLine], reserved: Vec<Option<Reservation>>) {
         let mut table = self.write();
         for (line, reservation) in lines.iter().zip(reserved) {
             table.add(*line, reservation);
@@ -371,11 +371,11 @@ impl Bans {
         taken: u64,
         (stamp, now): (u64, Duration),
     ) {
-        let next = |state: &State| match state.stage {
-            Stage::InForce if state.version > begun.0 => None,
-            Stage::InForce if come > taken => Some(Stage::Drained(come)),
-            Stage::InForce => Some(Stage::Settled(stamp, now)),
-            Stage::Drained(come) if come <= taken => Some(Stage::Settled(stamp, now)),
+        let next = |state: &BanState| match state.stage {
+            BanStage::InForce if state.version > begun.0 => None,
+            BanStage::InForce if come > taken => Some(BanStage::Drained(come)),
+            BanStage::InForce => Some(BanStage::Settled(stamp, now)),
+            BanStage::Drained(come) if come <= taken => Some(BanStage::Settled(stamp, now)),
             _ => None,
         };
         if !self.read().lines.values().any(|it| next(it).is_some()) {
@@ -389,7 +389,7 @@ impl Bans {
     /// Whether there is any that is not settled, so that it is worth finding out what `settle` is
     /// to be told.
     pub(crate) fn any_unsettled(&self) -> bool {
-        let is_settled = |it: &State| matches!(it.stage, Stage::Settled(..));
+        let is_settled = |it: &BanState| matches!(it.stage, BanStage::Settled(..));
         !self.read().lines.values().all(is_settled)
     }
 
@@ -408,8 +408,8 @@ impl Bans {
     /// The version up to which all bans are settled, since `before` or earlier; 0 when none is.
     pub(crate) fn settled(&self, effect: Effect, before: Option<Duration>) -> Version {
         let soft = effect == Effect::Stale;
-        let is_settled = |it: &State| {
-            let Stage::Settled(_, at) = it.stage else {
+        let is_settled = |it: &BanState| {
+            let BanStage::Settled(_, at) = it.stage else {
                 return false;
             };
             before.is_some_and(|before| at <= before)
@@ -451,9 +451,9 @@ impl Bans {
     }
 
     /// All bans in force, in one order.
-    pub(crate) fn lines(&self) -> Vec<RuleLine> {
+    pub(crate) fn lines(&self) -> Vec<BanLine> {
         let table = self.read();
-        let line = |((select, soft), state): (&LineKey, &State)| RuleLine {
+        let line = |((select, soft), state): (&LineKey, &BanState)| BanLine {
             select: *select,
             within: state.within,
             soft: *soft,
@@ -470,8 +470,8 @@ pub(crate) fn reserve(bans: usize, budget: &Budget) -> Vec<Option<Reservation>> 
     (0..bans).map(|_| budget.reserve(BAN_BYTES)).collect()
 }
 
-fn is_outlived(state: &State, oldest: u64) -> bool {
-    matches!(state.stage, Stage::Settled(stamp, _) if oldest > stamp)
+fn is_outlived(state: &BanState, oldest: u64) -> bool {
+    matches!(state.stage, BanStage::Settled(stamp, _) if oldest > stamp)
 }
 
 impl Table {
@@ -493,7 +493,7 @@ impl Table {
 
     fn of_name(&self, secret: &Secret, name: &[u8]) -> Limits {
         let mut limits = Limits::default();
-        let mut outer = Walk::new(secret, name);
+        let mut outer = NamePrefixes::new(secret, name);
         for length in self.lengths.keys() {
             let Some(prefix) = outer.to(*length) else {
                 break;
@@ -512,22 +512,22 @@ impl Table {
         limits
     }
 
-    fn add(&mut self, line: RuleLine, reservation: Option<Reservation>) {
+    fn add(&mut self, line: BanLine, reservation: Option<Reservation>) {
         if let Select::Prefix(all) = line.select
             && (all.length == 0 || self.inner.contains_key(&all))
         {
             // Those that it says too, and more.
-            let says = |(select, soft): &LineKey, state: &State| {
+            let says = |(select, soft): &LineKey, state: &BanState| {
                 let is_within = all.length == 0 || state.within == all || *select == line.select;
                 is_within && (!line.soft || *soft) && state.version <= line.version
             };
             self.lines.retain(|key, state| !says(key, state));
             self.index();
         }
-        let state = State {
+        let state = BanState {
             version: line.version,
             within: line.within,
-            stage: Stage::InForce,
+            stage: BanStage::InForce,
             _reservation: reservation,
         };
         let key = (line.select, line.soft);
@@ -583,7 +583,7 @@ impl Table {
                 (EVERYTHING, self.lines.keys().filter(soft).count() > 1)
             }
         };
-        let belongs = |key: &LineKey, state: &State| {
+        let belongs = |key: &LineKey, state: &BanState| {
             key.1 == soft && (wide.length == 0 || state.within == wide)
         };
         let joined = self.lines.iter().filter(|(key, it)| belongs(key, it));
@@ -591,7 +591,7 @@ impl Table {
         self.lines.retain(|key, state| !belongs(key, state));
         self.index();
         self.add(
-            RuleLine {
+            BanLine {
                 select: Select::Prefix(wide),
                 within: EVERYTHING,
                 soft,
@@ -616,13 +616,13 @@ fn outer(prefix: Prefix, within: Prefix) -> Prefix {
 
 /// Prefixes of a name, from short to long, in one pass.
 #[derive(Clone)]
-struct Walk<'a> {
+struct NamePrefixes<'a> {
     hasher: PrefixHasher,
     name: &'a [u8],
     at: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> NamePrefixes<'a> {
     fn new(secret: &Secret, name: &'a [u8]) -> Self {
         Self {
             hasher: secret.prefix_hasher(),

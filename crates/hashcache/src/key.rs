@@ -153,13 +153,13 @@ impl std::fmt::Debug for Secret {
 }
 
 /// A map keyed by hashes that are random and secret already: hashing them again buys nothing.
-pub(crate) type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<Identity>>;
+pub(crate) type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<IdentityHasher>>;
 
 /// Takes the last word written as the hash.
 #[derive(Default)]
-pub(crate) struct Identity(u64);
+pub(crate) struct IdentityHasher(u64);
 
-impl Hasher for Identity {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -24,10 +24,10 @@ use crate::memory::RecordHandle;
 use crate::memory::ShardedLock;
 use crate::object::Version;
 use crate::record::Record;
-use crate::shard::Wanted;
+use crate::shard::LookupTarget;
 use crate::shard::{Pending, PutToken};
 use crate::store;
-use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
+use crate::stripe::{Accepted, Recalled, Stripe, StripeLookup};
 use crate::writer::DeviceWriter;
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
@@ -132,20 +132,20 @@ fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
         Recalled::Nothing => return None,
         Recalled::Unsure => {}
     }
-    let lookup = stripe.lookup(Wanted {
+    let lookup = stripe.lookup(LookupTarget {
         key,
         name: bytes::Bytes::copy_from_slice(name.as_bytes()),
         span: None,
         expect: 0,
     });
     let found = match lookup {
-        Lookup::Found(record) => Some(record),
-        Lookup::Nothing => None,
-        Lookup::Asked(outcome) => {
+        StripeLookup::Found(record) => Some(record),
+        StripeLookup::Nothing => None,
+        StripeLookup::Asked(outcome) => {
             stripe.pool.run_waiting();
             outcome.wait()
         }
-        Lookup::Deferred(deferred) => deferred.wait(),
+        StripeLookup::Deferred(deferred) => deferred.wait(),
     };
     found.map(|record| record.fields.version)
 }

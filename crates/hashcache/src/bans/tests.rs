@@ -4,9 +4,9 @@ use super::*;
 use crate::format::Fields;
 
 impl Bans {
-    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> Judged {
+    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> BanVerdict {
         let limits = self.limits(fields, name);
-        Judged {
+        BanVerdict {
             gone: fields.version.0 < limits.gone,
             stale: fields.confirmed.0 < limits.stale,
         }

@@ -38,7 +38,7 @@ struct Stretch {
     pieces: VecDeque<Bytes>,
 }
 
-struct State {
+struct StreamState {
     /// The first page: its record is written last, so until then it is nowhere else.
     head: Stretch,
     /// What was written after it and not stored yet.
@@ -61,7 +61,7 @@ pub struct Stream {
     name: Bytes,
     version: Version,
     cut: Cut,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
 impl Stream {
@@ -73,7 +73,7 @@ impl Stream {
         cut: Cut,
         offset: u64,
     ) -> Arc<Self> {
-        let state = State {
+        let state = StreamState {
             head: Stretch::default(),
             window: Stretch {
                 start: offset.max(PAGE as u64),
@@ -99,7 +99,7 @@ impl Stream {
     }
 
     /// Pieces that go release memory, which wakes callers that wait for it: not under the lock.
-    fn lock(&self) -> Marked<MutexGuard<'_, State>> {
+    fn lock(&self) -> Marked<MutexGuard<'_, StreamState>> {
         marked(self.state.lock().expect("no holder of this lock panics"))
     }
 
@@ -133,8 +133,8 @@ impl Stream {
         let mut state = self.lock();
         state.length += piece.len() as u64;
         let part = match state.length <= PAGE as u64 {
-            true => Part::Head,
-            false => Part::Window,
+            true => StretchKind::Head,
+            false => StretchKind::Window,
         };
         state.stretch(part).pieces.push_back(piece);
         let mut to_merge = state.stretch(part).to_merge();
@@ -245,16 +245,16 @@ impl Stretch {
 
 /// Which stretch of what is written.
 #[derive(Clone, Copy)]
-enum Part {
+enum StretchKind {
     Head,
     Window,
 }
 
-impl State {
-    fn stretch(&mut self, part: Part) -> &mut Stretch {
+impl StreamState {
+    fn stretch(&mut self, part: StretchKind) -> &mut Stretch {
         match part {
-            Part::Head => &mut self.head,
-            Part::Window => &mut self.window,
+            StretchKind::Head => &mut self.head,
+            StretchKind::Window => &mut self.window,
         }
     }
 

@@ -60,7 +60,7 @@ impl Cache {
                 index_rows::row_offset(
                     &stripe.medium,
                     &stripe.index,
-                    stripe.index.file.edition()?,
+                    stripe.index.file.checkpoint_id()?,
                     row,
                 )
             }

@@ -23,8 +23,8 @@ use crate::key::KeyHash;
 use crate::memory::RecordHandle;
 use crate::object::{Cut, Version};
 use crate::shard::Found;
-use crate::shard::Wanted;
-use crate::stripe::{Hint, Lookup};
+use crate::shard::LookupTarget;
+use crate::stripe::{Hint, StripeLookup};
 
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]
@@ -317,12 +317,12 @@ pub(super) struct Spans {
     pub(super) cut: Cut,
     current: Option<(u32, RecordHandle, Option<Paid>)>,
     /// In order; spans of one run are asked for together.
-    asked: Vec<Asked>,
+    asked: Vec<SpanLookup>,
     pub(super) payer: Option<Payer>,
 }
 
 /// A span that was asked for.
-struct Asked {
+struct SpanLookup {
     span: u32,
     outcome: Outcome<Found>,
     /// Held for the whole run: its spans lie in one buffer.
@@ -425,7 +425,7 @@ impl Spans {
             .take_while(|behind| self.cut.bounds(*behind).start < end)
             .map(|behind| self.wanted(behind, end));
         let first = self.wanted(span, end);
-        let mut behind: Vec<Wanted> = behind.collect();
+        let mut behind: Vec<LookupTarget> = behind.collect();
         let is_hot = self.payer.is_some() && stripe.shared.hot.contains(first.key);
         if is_hot {
             // Nothing is read, so nothing is paid.
@@ -459,12 +459,12 @@ impl Spans {
             let paid = paid.clone();
             let (outcome, paid) = match lookup {
                 // In memory anyway.
-                Lookup::Found(record) => (Outcome::ready(Some(record)), None),
-                Lookup::Nothing => (Outcome::ready(None), None),
-                Lookup::Asked(outcome) => (outcome, paid),
-                Lookup::Deferred(deferred) => (deferred.begin(), paid),
+                StripeLookup::Found(record) => (Outcome::ready(Some(record)), None),
+                StripeLookup::Nothing => (Outcome::ready(None), None),
+                StripeLookup::Asked(outcome) => (outcome, paid),
+                StripeLookup::Deferred(deferred) => (deferred.begin(), paid),
             };
-            self.asked.push(Asked {
+            self.asked.push(SpanLookup {
                 span,
                 outcome,
                 paid,
@@ -474,11 +474,11 @@ impl Spans {
     }
 
     /// What is looked up for a span of which content up to `end` is wanted.
-    fn wanted(&self, span: u32, end: u64) -> Wanted {
+    fn wanted(&self, span: u32, end: u64) -> LookupTarget {
         let bounds = self.cut.bounds(span);
         let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
         let secret = self.cache.secret();
-        Wanted {
+        LookupTarget {
             key: secret.span(&self.name, self.version, span),
             name: self.name.clone(),
             span: Some((self.version, span)),

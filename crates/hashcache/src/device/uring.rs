@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use crate::memory::AlignedBuf;
 
 /// What is called when a read is done, on the ring's own thread: it must be brief.
-pub(crate) type Done = Box<dyn FnOnce(io::Result<AlignedBuf>) + Send>;
+pub(crate) type ReadDone = Box<dyn FnOnce(io::Result<AlignedBuf>) + Send>;
 
 /// Reads that the kernel has at once: where 32 keep a flash device busy, some more for those that
 /// take long. The rest waits.
@@ -50,16 +50,16 @@ pub(crate) struct Request {
     pub(crate) buffer: AlignedBuf,
     /// So much of the buffer is filled already; the read goes on behind it, at `offset` plus this.
     pub(crate) filled: usize,
-    pub(crate) done: Done,
+    pub(crate) done: ReadDone,
 }
 
 /// See the module's head.
 pub(crate) struct Ring {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct RingState {
     inbox: Mutex<Inbox>,
     /// Written to when there is something for a thread that sleeps.
     wake: OwnedFd,
@@ -73,7 +73,7 @@ struct Inbox {
     closed: bool,
 }
 
-impl Shared {
+impl RingState {
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().expect("no holder of this lock panics")
     }
@@ -99,7 +99,7 @@ impl Ring {
         build: impl FnOnce() -> io::Result<IoUring> + Send + 'static,
     ) -> io::Result<Self> {
         let file = file.try_clone()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RingState {
             inbox: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
         });
@@ -176,7 +176,7 @@ fn build() -> io::Result<IoUring> {
 
 fn serve(
     file: File,
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     build: impl FnOnce() -> io::Result<IoUring>,
     started: &SyncSender<io::Result<()>>,
 ) {
@@ -196,7 +196,7 @@ fn serve(
 }
 
 /// A read that the kernel has.
-struct UnderWay {
+struct KernelRead {
     request: Request,
     tries: u32,
 }
@@ -204,20 +204,20 @@ struct UnderWay {
 struct Worker {
     ring: IoUring,
     file: File,
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     /// By the number that the kernel knows a read by.
-    under_way: Vec<Option<UnderWay>>,
+    under_way: Vec<Option<KernelRead>>,
     free: Vec<usize>,
     waiting: VecDeque<Request>,
-    /// Where the kernel writes what it read of `Shared::wake`.
+    /// Where the kernel writes what it read of `RingState::wake`.
     wakes: Box<[u8; 8]>,
-    /// Whether the kernel has a read of `Shared::wake`.
+    /// Whether the kernel has a read of `RingState::wake`.
     wake_asked: bool,
     completions: Vec<(u64, i32)>,
 }
 
 impl Worker {
-    fn new(ring: IoUring, file: File, shared: Arc<Shared>) -> io::Result<Self> {
+    fn new(ring: IoUring, file: File, shared: Arc<RingState>) -> io::Result<Self> {
         Ok(Self {
             ring,
             file,
@@ -234,7 +234,7 @@ impl Worker {
     /// Reads the first bytes of the file: what a filter refuses is told by this at the latest.
     fn try_out(&mut self) -> io::Result<()> {
         let (said, outcome) = sync_channel(1);
-        self.submit(UnderWay {
+        self.submit(KernelRead {
             request: Request {
                 offset: 0,
                 buffer: AlignedBuf::zeroed(4096),
@@ -277,7 +277,7 @@ impl Worker {
         let closed = inbox.closed;
         drop(inbox);
         while let Some(request) = self.next() {
-            self.submit(UnderWay { request, tries: 0 });
+            self.submit(KernelRead { request, tries: 0 });
         }
         closed
     }
@@ -312,7 +312,7 @@ impl Worker {
     }
 
     /// Hands a read to the kernel with the next `enter`. There is a free number.
-    fn submit(&mut self, mut read: UnderWay) {
+    fn submit(&mut self, mut read: KernelRead) {
         let Some(number) = self.free.pop() else {
             return self.waiting.push_front(read.request);
         };
@@ -387,7 +387,7 @@ impl Worker {
     }
 
     /// One part of a read came to `result`: a number of bytes, or an error below zero.
-    fn complete(&mut self, mut read: UnderWay, result: i32) {
+    fn complete(&mut self, mut read: KernelRead, result: i32) {
         let request = &mut read.request;
         let outcome = match u32::try_from(result) {
             Ok(0) if request.filled < request.buffer.len() => {
@@ -445,7 +445,7 @@ impl Drop for Worker {
     }
 }
 
-fn call(done: Done, outcome: io::Result<AlignedBuf>) {
+fn call(done: ReadDone, outcome: io::Result<AlignedBuf>) {
     // What is called does not panic; if it did, the others must still be called.
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
         tracing::error!("a read panicked; its caller gets a miss");

@@ -22,11 +22,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// In what steps the log is filled: records begin at units, batches at blocks of the device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grain {
+pub(crate) struct LogAlignment {
     unit: usize,
 }
 
-impl Grain {
+impl LogAlignment {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         Self {
             unit: geometry.unit_bytes as usize,
@@ -84,7 +84,7 @@ struct Stamps {
 /// What readers need to know of the log.
 pub(crate) struct LogMap {
     log_offset: u64,
-    grain: Grain,
+    alignment: LogAlignment,
     unit_bytes: u64,
     segment_units: u64,
     capacity: u64,
@@ -98,7 +98,7 @@ impl LogMap {
         let segments = usize::try_from(geometry.segments).expect("at most 2^32 units in all");
         Self {
             log_offset: geometry.log_offset,
-            grain: Grain::new(geometry),
+            alignment: LogAlignment::new(geometry),
             unit_bytes: u64::from(geometry.unit_bytes),
             segment_units: geometry.segment_units(),
             capacity: geometry.capacity(),
@@ -113,8 +113,8 @@ impl LogMap {
         }
     }
 
-    pub(crate) fn grain(&self) -> Grain {
-        self.grain
+    pub(crate) fn alignment(&self) -> LogAlignment {
+        self.alignment
     }
 
     /// Where the next batch goes.
@@ -254,7 +254,7 @@ pub(crate) struct LogWriter {
     phase: Phase,
     segments: u64,
     segment_bytes: u32,
-    grain: Grain,
+    alignment: LogAlignment,
     device: u16,
     list_bytes_max: usize,
     /// What the open segment holds, for its footer.
@@ -268,7 +268,7 @@ impl LogWriter {
             phase: Phase::Fresh,
             segments: geometry.segments,
             segment_bytes: geometry.segment_bytes,
-            grain: Grain::new(geometry),
+            alignment: LogAlignment::new(geometry),
             device,
             list_bytes_max: usize::try_from(Self::list_bytes_max(geometry)).unwrap_or(usize::MAX),
             listed: Vec::new(),
@@ -300,7 +300,9 @@ impl LogWriter {
         let footer = Footer::bytes(self.listed.len() + count);
         let left = (self.segment_bytes - self.cursor.used) as usize;
         let listable = (self.listed.len() + count) * LIST_ENTRY <= self.list_bytes_max;
-        self.phase == Phase::Open && listable && self.grain.batch(count, records) + footer <= left
+        self.phase == Phase::Open
+            && listable
+            && self.alignment.batch(count, records) + footer <= left
     }
 
     /// Writes the open segment's footer to `out`: where it goes, from the start of the log, and its
@@ -360,7 +362,7 @@ impl LogWriter {
 
     /// Bytes from the start of the segment to the first record of a batch of `count`.
     pub(crate) fn first_record(&self, count: usize) -> usize {
-        self.cursor.used as usize + self.grain.header(count)
+        self.cursor.used as usize + self.alignment.header(count)
     }
 
     /// Where a batch begins, from the start of the log, bytes.

@@ -5,7 +5,8 @@ use crate::config::{Config, PolicyKind, Rows};
 use crate::format::{Family, PART_BODY, ROW_CHECK};
 use crate::key::SHARDS;
 use crate::policy::{
-    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes, spill_bytes,
+    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes,
+    unsaved_positions_bytes,
 };
 /// A policy with what decides about the form of its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +202,7 @@ impl Geometry {
 
     /// Displaced positions that may wait for a checkpoint in each shard with `log-lru`: one in 128
     /// slots, 2^20 in all; in a small store more, for batches are not smaller there.
-    pub(crate) fn spilled(&self, policy: IndexPolicy) -> usize {
+    pub(crate) fn unsaved_max(&self, policy: IndexPolicy) -> usize {
         let rows = usize::try_from(self.shard_rows()).unwrap_or(usize::MAX);
         let wanted = (rows * WAYS / 128).clamp(512, (1 << 20) / SHARDS);
         wanted.min(rows * (WAYS - policy.positions_held()))
@@ -209,7 +210,8 @@ impl Geometry {
 
     fn log_lru_bytes(&self, policy: IndexPolicy) -> u64 {
         let row_bytes = u64::from(row_bits(policy.grouped, policy.positions_held()) / 8);
-        let shard = self.shard_rows() * row_bytes + spill_bytes(self.spilled(policy));
+        let shard =
+            self.shard_rows() * row_bytes + unsaved_positions_bytes(self.unsaved_max(policy));
         shard * SHARDS as u64
     }
 

@@ -77,9 +77,9 @@ fn what_is_told_of_the_index_is_what_its_parts_take() {
         for grouped in [false, true] {
             let (geometry, policy) = planned(PolicyKind::LogLru, grouped);
             let index = geometry.index(policy);
-            let (held, spilled) = (policy.positions_held(), geometry.spilled(policy));
+            let (held, unsaved_max) = (policy.positions_held(), geometry.unsaved_max(policy));
             let capacity = geometry.capacity();
-            let log = LogLru::new(grouped, index.shard_rows, capacity, held, spilled);
+            let log = LogLru::new(grouped, index.shard_rows, capacity, held, unsaved_max);
             is_near(index.bytes(), log.bytes());
         }
         let (geometry, policy) = planned(PolicyKind::SetMemLru, false);

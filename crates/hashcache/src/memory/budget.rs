@@ -61,12 +61,12 @@ struct Inner {
 /// Who waits for how much, longest first.
 #[derive(Default)]
 struct Queues {
-    small: VecDeque<Waiter>,
-    bulk: VecDeque<Waiter>,
+    small: VecDeque<QueuedWait>,
+    bulk: VecDeque<QueuedWait>,
     next_number: u64,
 }
 
-struct Waiter {
+struct QueuedWait {
     number: u64,
     bytes: u64,
     waker: Waker,
@@ -217,8 +217,8 @@ impl Budget {
     /// Resolves when it is worth trying again to set `bytes` aside: when something was released
     /// since there had been `releases`, and later whenever there is room for whoever has waited
     /// longest.
-    pub(crate) fn room_since(&self, releases: u64, class: Class, bytes: u64) -> Waiting {
-        Waiting {
+    pub(crate) fn room_since(&self, releases: u64, class: Class, bytes: u64) -> MemoryWait {
+        MemoryWait {
             inner: Arc::clone(&self.0),
             releases,
             class,
@@ -349,12 +349,12 @@ impl Inner {
 }
 
 /// The one who waits longest, if there is room for it or it is to be tried all the same.
-fn next(queue: &mut VecDeque<Waiter>, anyway: bool, free: u64) -> Option<Waiter> {
+fn next(queue: &mut VecDeque<QueuedWait>, anyway: bool, free: u64) -> Option<QueuedWait> {
     queue.pop_front_if(|waiter| anyway || waiter.bytes <= free)
 }
 
 impl Queues {
-    fn of(&mut self, class: Class) -> &mut VecDeque<Waiter> {
+    fn of(&mut self, class: Class) -> &mut VecDeque<QueuedWait> {
         match class {
             Class::Small => &mut self.small,
             Class::Bulk => &mut self.bulk,
@@ -363,7 +363,7 @@ impl Queues {
 }
 
 /// See [`Budget::room_since`].
-pub(crate) struct Waiting {
+pub(crate) struct MemoryWait {
     inner: Arc<Inner>,
     releases: u64,
     class: Class,
@@ -372,7 +372,7 @@ pub(crate) struct Waiting {
     number: Option<u64>,
 }
 
-impl Future for Waiting {
+impl Future for MemoryWait {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -396,7 +396,7 @@ impl Future for Waiting {
         // comes often enough would never have to wait, and the others for ever.
         let number = waiting.next_number;
         waiting.next_number += 1;
-        let waiter = Waiter {
+        let waiter = QueuedWait {
             number,
             bytes: this.bytes,
             waker,
@@ -418,7 +418,7 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for MemoryWait {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut waiting = self.inner.waiting();

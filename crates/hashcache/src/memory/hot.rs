@@ -61,7 +61,7 @@ impl HotObject {
 }
 
 #[derive(Default)]
-struct Shard {
+struct HotShard {
     map: KeyMap<HotObject>,
     open: Option<Open>,
     /// Of each slab from the oldest to the one being filled, the records that end in it.
@@ -73,7 +73,7 @@ struct Shard {
     bytes: u64,
 }
 
-impl Shard {
+impl HotShard {
     /// Whether `needed` bytes of a record can be copied in without another slab.
     fn has_room(&self, needed: usize) -> bool {
         let room = self.open.as_ref().map_or(0, Open::room);
@@ -109,7 +109,7 @@ fn shard(key: KeyHash) -> usize {
 
 /// The hot objects.
 pub(crate) struct Hot {
-    shards: ShardedLock<Shard, SHARDS>,
+    shards: ShardedLock<HotShard, SHARDS>,
     /// Look-ups answered.
     hits: BusyCounter,
     arena: Arc<Arena>,
@@ -130,7 +130,7 @@ impl Hot {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
-            shards: ShardedLock::new((0..SHARDS).map(|_| Shard::default())),
+            shards: ShardedLock::new((0..SHARDS).map(|_| HotShard::default())),
             hits: BusyCounter::default(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
@@ -149,11 +149,11 @@ impl Hot {
         Ok(hot)
     }
 
-    fn read(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
+    fn read(&self, key: KeyHash) -> ReadLocked<'_, HotShard> {
         self.read_at(shard(key))
     }
 
-    fn read_at(&self, n: usize) -> ReadLocked<'_, Shard> {
+    fn read_at(&self, n: usize) -> ReadLocked<'_, HotShard> {
         loop {
             let (shard, is_broken) = self.shards.read_anyway(n);
             if !is_broken {
@@ -164,15 +164,15 @@ impl Hot {
         }
     }
 
-    fn write(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
+    fn write(&self, key: KeyHash) -> WriteLocked<'_, HotShard> {
         self.write_at(shard(key))
     }
 
-    fn write_at(&self, n: usize) -> WriteLocked<'_, Shard> {
+    fn write_at(&self, n: usize) -> WriteLocked<'_, HotShard> {
         self.whole(n, self.shards.write_anyway(n))
     }
 
-    fn try_write_at(&self, n: usize) -> Option<WriteLocked<'_, Shard>> {
+    fn try_write_at(&self, n: usize) -> Option<WriteLocked<'_, HotShard>> {
         Some(self.whole(n, self.shards.try_write_anyway(n)?))
     }
 
@@ -180,8 +180,8 @@ impl Hot {
     fn whole<'a>(
         &self,
         n: usize,
-        (mut shard, is_broken): (WriteLocked<'a, Shard>, bool),
-    ) -> WriteLocked<'a, Shard> {
+        (mut shard, is_broken): (WriteLocked<'a, HotShard>, bool),
+    ) -> WriteLocked<'a, HotShard> {
         if is_broken {
             self.mend(n, &mut shard);
         }
@@ -191,7 +191,7 @@ impl Hot {
     /// A thread has panicked while it changed shard `n`: what it says may be wrong, so all in it is
     /// dropped. Of hot objects that costs no more than reading them again.
     #[cold]
-    fn mend(&self, n: usize, shard: &mut WriteLocked<'_, Shard>) {
+    fn mend(&self, n: usize, shard: &mut WriteLocked<'_, HotShard>) {
         tracing::error!("a panic: some hot objects are dropped");
         let broken = std::mem::take(&mut **shard);
         self.slabs.fetch_sub(broken.slabs, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl Hot {
     }
 
     /// Takes out the record under `key`, to be let go of without the lock.
-    fn take_out(&self, shard: &mut Shard, key: KeyHash) -> Option<HotObject> {
+    fn take_out(&self, shard: &mut HotShard, key: KeyHash) -> Option<HotObject> {
         let gone = shard.map.remove(&key)?;
         let record = &gone.stored.record;
         let bytes = (record.metadata.len() + record.content_bytes()) as u64;
@@ -360,10 +360,10 @@ impl Hot {
     /// another thread may have made the room, or taken it.
     fn with_room<'a>(
         &'a self,
-        mut shard: WriteLocked<'a, Shard>,
+        mut shard: WriteLocked<'a, HotShard>,
         key: KeyHash,
         needed: usize,
-    ) -> Option<WriteLocked<'a, Shard>> {
+    ) -> Option<WriteLocked<'a, HotShard>> {
         let once = shard.by_slab.len();
         let mut tries = 2 * once;
         while !shard.has_room(needed) {
@@ -390,7 +390,7 @@ impl Hot {
     }
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
-    fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
+    fn evict_oldest(&self, shard: &mut HotShard, asked_counts: bool) {
         let Some(oldest) = shard.by_slab.pop_front() else {
             return;
         };

@@ -22,7 +22,7 @@ mod system_memory;
 mod wakes;
 
 pub use budget::Reservation;
-pub(crate) use budget::{Budget, Class, Turn, Waiting};
+pub(crate) use budget::{Budget, Class, MemoryWait, Turn};
 pub use buffer::AlignedBuf;
 pub(crate) use buffer_pool::BufferPool;
 pub(crate) use chunk::Chunk;

@@ -125,7 +125,7 @@ impl Pinned {
     /// A piece of the content, which keeps what this keeps. Its bytes are counted by themselves: a
     /// caller that clones them shares no count with other answers.
     pub(crate) fn content(&self, piece: usize) -> Bytes {
-        Bytes::from_owner(Piece {
+        Bytes::from_owner(PinnedPiece {
             pinned: self.clone(),
             piece,
         })
@@ -153,12 +153,12 @@ impl Deref for Pinned {
 }
 
 /// See [`Pinned::content`].
-struct Piece {
+struct PinnedPiece {
     pinned: Pinned,
     piece: usize,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for PinnedPiece {
     fn as_ref(&self) -> &[u8] {
         &self.pinned.content[self.piece]
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::heap::Heap;
 use super::hot::Hot;
-use super::system_memory::{Room, SystemMemory};
+use super::system_memory::{Headroom, SystemMemory};
 use crate::clock::Clock;
 
 /// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
@@ -104,7 +104,7 @@ struct Share {
     ceiling: u64,
     looked: Duration,
     /// Room and what was taken then.
-    before: Option<(Room, u64)>,
+    before: Option<(Headroom, u64)>,
     /// When memory was last given back.
     gave: Option<Duration>,
 }
@@ -122,7 +122,7 @@ impl Share {
 
     /// Sets the ceiling by the `room` found `now` with `taken` bytes in use. Returns when to look
     /// again.
-    fn look(&mut self, room: Room, taken: u64, now: Duration) -> Duration {
+    fn look(&mut self, room: Headroom, taken: u64, now: Duration) -> Duration {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
         let before = self.before.replace((room, taken));
@@ -156,7 +156,7 @@ impl Share {
 
 /// What others will take `AHEAD` from now, if they go on as between two looks with `since` in
 /// between.
-fn coming((before, had): (Room, u64), (room, taken): (Room, u64), since: Duration) -> i64 {
+fn coming((before, had): (Headroom, u64), (room, taken): (Headroom, u64), since: Duration) -> i64 {
     let lost = i128::from(before.to_stay) - i128::from(room.to_stay);
     let by_others = lost - (i128::from(taken) - i128::from(had));
     let time = i128::try_from(since.max(LOOK_MIN).as_micros()).unwrap_or(i128::MAX);
@@ -176,9 +176,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn room(to_stay_mib: i64, to_grow_mib: i64) -> Room {
+    fn room(to_stay_mib: i64, to_grow_mib: i64) -> Headroom {
         let mib = i64::try_from(MIB).unwrap();
-        Room {
+        Headroom {
             to_stay: to_stay_mib * mib,
             to_grow: to_grow_mib * mib,
         }

@@ -35,7 +35,7 @@ mod ranks;
 mod set;
 mod set_mem;
 mod set_mem_lru;
-mod spill;
+mod unsaved_positions;
 
 pub(crate) use basic::Basic;
 pub(crate) use held_sets::held_sets_bits;
@@ -46,7 +46,7 @@ pub(crate) use ranks::SLOT_BITS;
 pub(crate) use set::Set;
 pub(crate) use set_mem::SetMem;
 pub(crate) use set_mem_lru::SetMemLru;
-pub(crate) use spill::spill_bytes;
+pub(crate) use unsaved_positions::unsaved_positions_bytes;
 
 /// Entries in a row, slots in a set.
 pub(crate) const WAYS: usize = 8;

@@ -46,7 +46,7 @@ pub(crate) type WriterThread = JoinHandle<Option<Superblock>>;
 
 /// An open store: what its stripes share, its stripes, the threads that write for them, and the one
 /// for its memory.
-pub(crate) struct Running {
+pub(crate) struct OpenStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
     pub(crate) writers: Vec<WriterThread>,
@@ -54,8 +54,8 @@ pub(crate) struct Running {
 }
 
 /// Opens or makes the store of `config` and starts its threads.
-pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
-    let mut made = Made::default();
+pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
+    let mut made = CreatedFiles::default();
     let mut opened = devices(config, &mut made)?;
     let next_version = agree(&mut opened)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
@@ -84,7 +84,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     made.keep();
     let opened = opened.into_iter().zip(pre_growths).collect();
     let writers = write(config, opened, &stripes)?;
-    Ok(Running {
+    Ok(OpenStore {
         shared,
         stripes,
         writers,
@@ -96,7 +96,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
 /// same each time.
 #[cfg(all(test, loom))]
 pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
-    let (mut made, device_path) = (Made::default(), &config.device_paths()[0]);
+    let (mut made, device_path) = (CreatedFiles::default(), &config.device_paths()[0]);
     let mut opened = [make(config, device_path, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
@@ -119,15 +119,15 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWri
 
 /// Files that were made just now; they go again if the store does not come to be.
 #[derive(Default)]
-struct Made(Vec<PathBuf>);
+struct CreatedFiles(Vec<PathBuf>);
 
-impl Made {
+impl CreatedFiles {
     fn keep(mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFiles {
     fn drop(&mut self) {
         for path in &self.0 {
             let _ = std::fs::remove_file(path);
@@ -137,7 +137,7 @@ impl Drop for Made {
 
 /// All devices of `config`, in its order, those that were missing with a superblock that was never
 /// written.
-fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
+fn devices(config: &Config, made: &mut CreatedFiles) -> Result<Vec<Opened>, OpenError> {
     let paths = config.device_paths();
     // Refuse before a file is made, or made to grow.
     let found = survey(config, &paths).map_err(|mut errors| errors.swap_remove(0))?;
@@ -261,7 +261,7 @@ fn make(
     config: &Config,
     device_path: &DevicePath,
     identity: (u128, [u8; 32]),
-    made: &mut Made,
+    made: &mut CreatedFiles,
 ) -> Result<Opened, OpenError> {
     let (device, is_new) = device::device_or_new(device_path, config.size_bytes)?;
     if is_new {

@@ -27,7 +27,7 @@ use crate::address::Slot;
 use crate::bans::Ban;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
-use crate::disk::journal::Journalled;
+use crate::disk::journal::JournalContent;
 use crate::disk::{Segment, first_header};
 use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
@@ -95,7 +95,7 @@ fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
     let all_are_loaded = most.is_some();
     made_anew(writer, most, |writer, shards| {
         if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
-            let serial = restored.edition.serial;
+            let serial = restored.checkpoint_id.serial;
             if checkpoint::load_shards(
                 &writer.stripe.medium,
                 &writer.stripe.index,
@@ -270,7 +270,7 @@ impl Basis {
             writer
                 .journal
                 .read(&stripe.medium, serial, forgotten_below, writer.was_clean);
-        let Journalled {
+        let JournalContent {
             removed,
             bans,
             lost,
@@ -305,7 +305,7 @@ impl Basis {
         } else {
             forgotten_below
         });
-        let newest_restored = restored.as_ref().map(|it| it.edition.serial) == Some(serial);
+        let newest_restored = restored.as_ref().map(|it| it.checkpoint_id.serial) == Some(serial);
         let held_below = match newest_restored {
             // Nothing was removed behind it.
             true if writer.was_clean => u64::MAX,

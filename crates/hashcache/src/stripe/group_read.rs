@@ -26,7 +26,7 @@ use crate::memory::AlignedBuf;
 use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::record::Record;
-use crate::shard::{ReadRequest, Wanted};
+use crate::shard::{LookupTarget, ReadRequest};
 
 /// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
 /// whether a member is the newest of its name; those beyond are looked for when they are asked for.
@@ -34,15 +34,15 @@ const ROWS_MAX: usize = 16;
 
 /// Runs that are being read, and who waits for them.
 #[derive(Default)]
-pub(crate) struct RunsUnderWay(Mutex<Vec<UnderWay>>);
+pub(crate) struct RunsInFlight(Mutex<Vec<RunInFlight>>);
 
-struct UnderWay {
+struct RunInFlight {
     run: Range<LogPos>,
     waiting: Vec<ReadRequest>,
 }
 
-impl RunsUnderWay {
-    fn lock(&self) -> MutexGuard<'_, Vec<UnderWay>> {
+impl RunsInFlight {
+    fn lock(&self) -> MutexGuard<'_, Vec<RunInFlight>> {
         // What is in there is whole at any time, and those who wait must be let go.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +117,7 @@ impl Stripe {
     /// none, or when memory is too short to read more than what was asked for.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
-        wanted: &Wanted,
+        wanted: &LookupTarget,
         at: LogPos,
         run: u8,
     ) -> Option<Read> {
@@ -154,7 +154,7 @@ impl Stripe {
         if runs.iter().any(|it| it.run.start == first) {
             return None;
         }
-        runs.push(UnderWay {
+        runs.push(RunInFlight {
             run,
             waiting: Vec::new(),
         });
@@ -181,9 +181,9 @@ impl Stripe {
 
     /// Makes hot what lies behind `first`, for as long as it is of its group.
     fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordAddress), bytes: &Bytes) {
-        let grain = self.log.grain();
+        let alignment = self.log.alignment();
         let prelude = |from: usize| {
-            let units = grain.units(from);
+            let units = alignment.units(from);
             let place = RecordAddress {
                 place: place.place + units,
                 ..place
@@ -191,7 +191,7 @@ impl Stripe {
             let prelude = Prelude::decode(bytes.get(from..)?, &self.medium.secret, place)?;
             Some((LogPos(at.0 + units), prelude))
         };
-        let step = |prelude: &Prelude| grain.record(prelude.record_bytes());
+        let step = |prelude: &Prelude| alignment.record(prelude.record_bytes());
         let Some((_, own)) = prelude(0) else {
             return;
         };

@@ -67,7 +67,7 @@ impl DeviceWriter {
     /// Whether a batch of so many copies fits into the open segment. If not it may be too late for
     /// them: the next segment is their own.
     fn has_room(&self, count: usize, bytes: usize) -> bool {
-        let batch = self.stripe.log.grain().batch(count, bytes);
+        let batch = self.stripe.log.alignment().batch(count, bytes);
         self.log.fits(count, bytes) && batch <= self.buffer.len()
     }
 
@@ -82,7 +82,7 @@ impl DeviceWriter {
         let Some(victim) = &mut readmission.victim else {
             return Vec::new();
         };
-        let grain = self.stripe.log.grain();
+        let alignment = self.stripe.log.alignment();
         let segment_bytes = u64::from(self.stripe.medium.geometry.segment_bytes);
         // A batch ahead of the head, so that all were looked at when the segment is full.
         let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
@@ -94,13 +94,13 @@ impl DeviceWriter {
         while victim.next < end && victim.copied_bytes < most {
             let listed = victim.listed[victim.next];
             // What has no place in this batch is looked at behind the next.
-            let bytes = copied + listed.length as usize * grain.record(1);
+            let bytes = copied + listed.length as usize * alignment.record(1);
             if !self.has_room(copies.len() + 1, bytes) {
                 return copies;
             }
             victim.next += 1;
             if let Some(copy) = self.copy(victim.cursor, &listed) {
-                let bytes = grain.record(copy.record_bytes);
+                let bytes = alignment.record(copy.record_bytes);
                 victim.copied_bytes += bytes as u64;
                 copied += bytes;
                 copies.push(copy);

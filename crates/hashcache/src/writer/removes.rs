@@ -18,10 +18,10 @@ use super::DeviceWriter;
 use crate::address::SetId;
 use crate::bans::Effect;
 use crate::disk::table;
-use crate::format::{Family, Removed, RuleLine};
+use crate::format::{BanLine, Family, Removed};
 use crate::key::KeyMap;
 use crate::object::Version;
-use crate::write_queue::{Done, Removal, Removing};
+use crate::write_queue::{Removal, RemovalDone, Removing};
 
 /// After removes were written, others have the device for this many times as long as it took.
 const REST: u32 = 9;
@@ -153,7 +153,7 @@ impl DeviceWriter {
                 shard.removing.remove(&removed.key);
             }
         }
-        Done::tell(removal.done);
+        RemovalDone::tell(removal.done);
     }
 
     /// Writes `removed` to the journal: `all` of them, or as many as there is room for without
@@ -201,7 +201,7 @@ impl DeviceWriter {
     }
 
     /// Makes the bans of `lines`, which are all that are in force, durable.
-    pub(crate) fn write_bans(&mut self, lines: &[RuleLine]) -> io::Result<()> {
+    pub(crate) fn write_bans(&mut self, lines: &[BanLine]) -> io::Result<()> {
         // Where bans go, a store from before there were any may have removes.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
@@ -316,13 +316,13 @@ mod tests {
                 key: secret.name(name.as_bytes()),
                 version: Version(version),
             }),
-            done: Done::Nobody,
+            done: RemovalDone::Nobody,
         };
         let bans = Removal {
             what: Removing::Bans {
                 behind_pending: false,
             },
-            done: Done::Nobody,
+            done: RemovalDone::Nobody,
         };
         let removals = [name("a", 1), bans, name("b", 2), name("a", 9), name("c", 4)];
         let names = Names::of(&removals);

@@ -7,13 +7,13 @@
 //!
 //! Invariant: an area that was damaged is never taken for one that was never written.
 
-use crate::format::{RuleLine, RulesBlock};
+use crate::format::{BanLine, BansBlock};
 
 /// A block of an area, as it was read.
 pub(super) enum AreaBlock {
     /// Zeros, or removes from before there were bans.
     Blank,
-    Bans(RulesBlock),
+    Bans(BansBlock),
     /// It can be read, and is damaged.
     Damaged,
     /// The device refuses to read it.
@@ -29,7 +29,7 @@ impl AreaBlock {
 /// What an area holds.
 enum Area {
     Blank,
-    Whole(u64, Vec<RuleLine>),
+    Whole(u64, Vec<BanLine>),
     /// A set that a crash has torn, or that is damaged.
     Damaged,
     Unreadable,
@@ -39,7 +39,7 @@ enum Area {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ChosenSet {
     /// The bans that count; `None` when there were some and they are lost.
-    pub(super) lines: Option<Vec<RuleLine>>,
+    pub(super) lines: Option<Vec<BanLine>>,
     /// The highest serial that any block bears, whether its set is whole or not.
     pub(super) serial: u64,
     /// The area to write first: not the only one that is whole.
@@ -96,7 +96,7 @@ impl Area {
 }
 
 /// Serial and bans of a set, if all its blocks are there.
-fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<RuleLine>)> {
+fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<BanLine>)> {
     let mut blocks = blocks.into_iter().map(|it| match it {
         AreaBlock::Bans(block) => Some(block),
         AreaBlock::Blank | AreaBlock::Damaged | AreaBlock::Unreadable => None,
@@ -123,7 +123,7 @@ mod tests {
 
     fn set(serial: u64) -> Vec<AreaBlock> {
         let block = |block| {
-            AreaBlock::Bans(RulesBlock {
+            AreaBlock::Bans(BansBlock {
                 device: 0,
                 serial,
                 block,

@@ -26,7 +26,7 @@ use crate::format::{
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
-use crate::store::device::{Front, front};
+use crate::store::device::{FoundSuperblock, front};
 
 const GIGABYTE: u64 = 1_000_000_000;
 const RECORD_BYTES: u32 = 8 << 10;
@@ -180,8 +180,8 @@ impl Model {
 
     fn superblock(&self) -> Superblock {
         match front(self).unwrap() {
-            Front::Superblock(superblock) => *superblock,
-            Front::Blank | Front::Not(_) => panic!("no superblock"),
+            FoundSuperblock::Superblock(superblock) => *superblock,
+            FoundSuperblock::Blank | FoundSuperblock::Not(_) => panic!("no superblock"),
         }
     }
 

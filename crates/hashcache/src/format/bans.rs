@@ -5,15 +5,15 @@ use super::{COUNT_MAX, IO_BLOCK};
 use crate::key::Secret;
 
 /// Rules that fit into one block.
-pub(crate) const RULES_PER_BLOCK: usize = (IO_BLOCK - RULES_HEADER) / RULE_BYTES;
+pub(crate) const BANS_PER_BLOCK: usize = (IO_BLOCK - BANS_HEADER) / BAN_BYTES;
 
-const RULES_HEADER: usize = BlockHeader::BYTES;
-const RULE_BYTES: usize = LineFields::BYTES;
+const BANS_HEADER: usize = BansHeader::BYTES;
+const BAN_BYTES: usize = BanFields::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCru");
 
 record! {
     /// The head of a block of rules; the rules follow.
-    struct BlockHeader = "RULES", 32;
+    struct BansHeader = "RULES", 32;
     0 mac: u64,
     8 magic: u32,
     12 count: u32,
@@ -25,7 +25,7 @@ record! {
 
 record! {
     /// One rule.
-    struct LineFields = "RULE", 32;
+    struct BanFields = "RULE", 32;
     0 hash: u64,
     8 within_hash: u64,
     16 version: u64,
@@ -58,7 +58,7 @@ pub(crate) enum Select {
 
 /// Everything older than `version` that is selected is gone, or stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RuleLine {
+pub(crate) struct BanLine {
     pub(crate) select: Select,
     /// What the rule becomes a part of when there are too many; of length 0: everything.
     pub(crate) within: Prefix,
@@ -68,22 +68,22 @@ pub(crate) struct RuleLine {
 
 /// A block of a set of rules, which counts only with all its other blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RulesBlock {
+pub(crate) struct BansBlock {
     pub(crate) device: u16,
     /// Of the whole set; the higher one counts.
     pub(crate) serial: u64,
     /// Which block of the set this is, and of how many.
     pub(crate) block: u16,
     pub(crate) blocks: u16,
-    pub(crate) lines: Vec<RuleLine>,
+    pub(crate) lines: Vec<BanLine>,
 }
 
-impl RulesBlock {
-    /// Encodes at most [`RULES_PER_BLOCK`] rules.
+impl BansBlock {
+    /// Encodes at most [`BANS_PER_BLOCK`] rules.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
-        assert!(self.lines.len() <= RULES_PER_BLOCK && out.len() == IO_BLOCK);
+        assert!(self.lines.len() <= BANS_PER_BLOCK && out.len() == IO_BLOCK);
         out.fill(0);
-        let header = BlockHeader {
+        let header = BansHeader {
             mac: 0,
             magic: MAGIC,
             count: u32::try_from(self.lines.len()).expect("at most 127"),
@@ -93,7 +93,7 @@ impl RulesBlock {
             blocks: self.blocks,
         };
         header.encode(out);
-        let places = out[RULES_HEADER..].chunks_exact_mut(RULE_BYTES);
+        let places = out[BANS_HEADER..].chunks_exact_mut(BAN_BYTES);
         for (place, line) in places.zip(&self.lines) {
             line.fields().encode(place);
         }
@@ -103,19 +103,19 @@ impl RulesBlock {
     /// The block in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..IO_BLOCK)?;
-        let header = BlockHeader::decode(bytes)?;
+        let header = BansHeader::decode(bytes)?;
         let count = usize::try_from(header.count).ok()?;
         let genuine = header.magic == MAGIC
-            && count <= RULES_PER_BLOCK
+            && count <= BANS_PER_BLOCK
             && header.serial < COUNT_MAX
             && secret.mac(&[b"rules", covered(bytes)]) == header.mac;
         if !genuine {
             return None;
         }
-        let lines = bytes[RULES_HEADER..].chunks_exact(RULE_BYTES);
+        let lines = bytes[BANS_HEADER..].chunks_exact(BAN_BYTES);
         // A line of a kind that is not known voids the block: to pass over it would be to forget a
         // purge.
-        let lines: Option<Vec<_>> = lines.take(count).map(RuleLine::decode).collect();
+        let lines: Option<Vec<_>> = lines.take(count).map(BanLine::decode).collect();
         Some(Self {
             device: header.device,
             serial: header.serial,
@@ -126,13 +126,13 @@ impl RulesBlock {
     }
 }
 
-impl RuleLine {
-    fn fields(&self) -> LineFields {
+impl BanLine {
+    fn fields(&self) -> BanFields {
         let (kind, hash, length) = match self.select {
             Select::Label(label) => (KIND_LABEL, label, 0),
             Select::Prefix(prefix) => (KIND_PREFIX, prefix.hash, prefix.length),
         };
-        LineFields {
+        BanFields {
             hash,
             within_hash: self.within.hash,
             version: self.version,
@@ -144,7 +144,7 @@ impl RuleLine {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let fields = LineFields::decode(bytes)?;
+        let fields = BanFields::decode(bytes)?;
         let prefix = |length, hash| Prefix { length, hash };
         let select = match fields.kind {
             KIND_LABEL => Select::Label(fields.hash),
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_full_block_comes_back_and_damage_voids_it() {
         let secret = Secret::from_bytes([2; 32]);
-        let line = |n: u64| RuleLine {
+        let line = |n: u64| BanLine {
             select: match n % 2 {
                 0 => Select::Label(n),
                 _ => Select::Prefix(Prefix { length: 7, hash: n }),
@@ -177,20 +177,20 @@ mod tests {
             soft: n.is_multiple_of(3),
             version: n,
         };
-        let block = RulesBlock {
+        let block = BansBlock {
             device: 1,
             serial: 8,
             block: 2,
             blocks: 5,
-            lines: (0..RULES_PER_BLOCK as u64).map(line).collect(),
+            lines: (0..BANS_PER_BLOCK as u64).map(line).collect(),
         };
         let mut bytes = vec![0; IO_BLOCK];
         block.encode(&mut bytes, &secret);
-        assert_eq!(RulesBlock::decode(&bytes, &secret), Some(block));
+        assert_eq!(BansBlock::decode(&bytes, &secret), Some(block));
         for at in [0, 12, 31, 4000] {
             let mut bad = bytes.clone();
             bad[at] ^= 0x10;
-            assert_eq!(RulesBlock::decode(&bad, &secret), None, "byte {at}");
+            assert_eq!(BansBlock::decode(&bad, &secret), None, "byte {at}");
         }
     }
 }
