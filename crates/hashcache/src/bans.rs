@@ -1,9 +1,9 @@
 //! Bans: what was taken away, or made stale, without naming each object.
 //!
-//! A ban says: what has this label, or a name that begins so, and is older than this version, is
-//! gone (or, softly, stale). It is in force at once, because whoever answers asks for it: nothing
-//! is searched for or written over. `cache` makes bans, `stripe` asks, `writer` has
-//! `disk/journal` write them and says when one has nothing left to say.
+//! A ban says: every object with this label, or with a name that begins so, is gone (or, softly,
+//! stale) if it is older than this version. It is in force at once, because every answer is checked
+//! against the bans: no object is searched for or overwritten. `cache` makes bans, `stripe` checks
+//! them, `writer` has `disk/journal` write them and says when one can be forgotten.
 //!
 //! ```text
 //! made ─▶ in force ─▶ drained ──────▶ settled ──────────▶ outlived ─▶ forgotten
@@ -11,9 +11,9 @@
 //!                     begun are over  then is on disk     older left  the next ban is written
 //! ```
 //!
-//! A ban is *outlived* when no object older than it can be read any more. In a log that is when
-//! the head has come once round to where it stood when the ban was settled; the Disk Table never
-//! comes round, so `writer` reads it set by set and clears what bans have taken away.
+//! A ban is *outlived* when no object older than it can be read any more. In a log that is when the
+//! head has wrapped to where it stood when the ban was settled; the Disk Table has no head, so
+//! `writer` reads it set by set and clears the objects that bans have removed.
 //!
 //! Too many bans become fewer and wider: those within one prefix become that prefix, as their
 //! makers said, and when no two are within the same, all become one that takes everything.
@@ -182,11 +182,11 @@ impl Limits {
     }
 }
 
-/// How far a ban has come on its way to be forgotten.
+/// The stage of a ban on its way to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BanStage {
     InForce,
-    /// Puts that had begun before it have ended. So many records had come to the queue by then: the
+    /// Puts that had begun before it have ended. So many records had entered the queue by then: the
     /// older ones among them are still to be written.
     Drained(u64),
     /// They are written, as of this time; the segment of this stamp was open.
@@ -267,9 +267,9 @@ impl Bans {
 
     /// What bans say of `record`; where that is nothing it is not asked again.
     ///
-    /// The record keeps in mind that it was made stale. Whoever holds it may ask again, or write
-    /// new metadata for it, when the ban has done its work and is forgotten: then nothing else
-    /// would say that it is not fresh.
+    /// The record remembers that it was made stale. A caller that holds it may ask again, or write
+    /// new metadata for it, after the ban was forgotten: then nothing else would say that it is not
+    /// fresh.
     pub(crate) fn judge(&self, record: &Record) -> BanVerdict {
         let newest = self.newest.load(Ordering::Acquire);
         let fields = &record.fields;
@@ -362,7 +362,7 @@ impl Bans {
         self.newest.fetch_max(newest, Ordering::AcqRel);
     }
 
-    /// Puts that have not ended are not older than `begun`, `come` records have come to the queue,
+    /// Puts that have not ended are not older than `begun`, `come` records have entered the queue,
     /// all records numbered below `taken` are written, and the segment of `stamp` is open.
     pub(crate) fn settle(
         &self,
@@ -386,8 +386,7 @@ impl Bans {
         }
     }
 
-    /// Whether there is any that is not settled, so that it is worth finding out what `settle` is
-    /// to be told.
+    /// Whether any ban is not settled, so that it is worth collecting the arguments of `settle`.
     pub(crate) fn any_unsettled(&self) -> bool {
         let is_settled = |it: &BanState| matches!(it.stage, BanStage::Settled(..));
         !self.read().lines.values().all(is_settled)

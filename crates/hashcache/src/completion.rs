@@ -14,7 +14,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 struct OutcomeState<T> {
     value: Option<T>,
     wakers: Vec<Waker>,
-    /// Threads that block: without any, nothing is told to the kernel.
+    /// Threads that block: without any, no system call is made to wake them.
     blocked: usize,
 }
 
@@ -39,8 +39,8 @@ impl<T> OutcomeCell<T> {
     }
 }
 
-/// The side that makes the value. Dropped without one, it makes the default: whoever waits is never
-/// left waiting.
+/// The side that makes the value. Dropped without one, it makes the default: no caller waits for
+/// ever.
 pub(crate) struct Promise<T: Default>(Arc<OutcomeCell<T>>);
 
 /// The side that waits; may be cloned.

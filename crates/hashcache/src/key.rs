@@ -107,7 +107,7 @@ impl Secret {
     /// Where span `span` of version `version` of `name` is found.
     pub(crate) fn span(&self, name: &[u8], version: Version, span: u32) -> KeyHash {
         // The suffix makes this longer than the longest name, so no name hashes like a span: the
-        // length goes into SipHash's last block, and the bytes differ for shorter names.
+        // length is part of SipHash's last block, and the bytes differ for shorter names.
         let mut hasher = SipHasher13::new_with_key(&self.names);
         hasher.write(name);
         hasher.write(&[0xff; 8]);

@@ -1,7 +1,7 @@
 //! What threads do to one stripe at the same time, in every order that a few preemptions allow.
 //!
-//! The stripe, its shards, hot objects and log, and who writes for them are the real ones, without
-//! their threads: a model's threads do what theirs would. `cargo xtask loom` runs them.
+//! The stripe, its shards, hot objects, log and writer are the real ones, without their threads:
+//! the threads of a model do what those would. `cargo xtask loom` runs them.
 //!
 //! Invariant: what a model does depends on nothing but the order that loom chooses. Reference
 //! counts and the queue are not among what it watches.
@@ -276,8 +276,8 @@ fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     });
 }
 
-/// Between the moment in which a ban comes and the one in which pending records are looked
-/// through for it: else nothing would say on disk that what lies there is gone.
+/// Between the moment when a ban is added and the one when pending records are checked for it:
+/// otherwise nothing on disk would say that the record there is gone.
 #[test]
 fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
     try_all(|| {
@@ -427,7 +427,7 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         };
         let new = put(&stripe, &neighbour);
         device_writer.write_pending();
-        // And again: then only who reads it knows what is in it.
+        // And again: then only a reader of the row knows what is in it.
         assert_eq!(get(&stripe, &other), Some(third));
         assert_eq!(get(&stripe, &neighbour), Some(new));
         assert_eq!(reader.join().unwrap(), Some(old));

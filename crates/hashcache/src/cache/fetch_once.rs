@@ -40,7 +40,7 @@ pub struct Fetched {
     pub content: Bytes,
 }
 
-/// What [`Cache::get_or_fetch`] comes to.
+/// The answer of [`Cache::get_or_fetch`].
 #[derive(Clone)]
 pub enum Answer {
     /// It was stored.
@@ -55,7 +55,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What goes beside the content.
+    /// The metadata of the object.
     pub fn metadata(&self) -> &Bytes {
         match self {
             Self::Stored(hit) => hit.metadata(),
@@ -75,7 +75,7 @@ impl Answer {
     }
 }
 
-/// A fetch failed: the same error for all who waited for it.
+/// A fetch failed: the same error for all callers that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the object could not be fetched")]
 pub struct FetchError(#[source] pub Arc<dyn Error + Send + Sync>);
@@ -137,7 +137,7 @@ struct Lead {
 }
 
 impl Lead {
-    /// Joins who is at work on `name`, or takes the lead.
+    /// Joins the leader of `name`, or becomes it.
     fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<SharedAnswer>> {
         let mut shared_fetches = cache.inner.shared_fetches.lock();
         let stripe = cache.stripe(key);
@@ -169,7 +169,7 @@ impl Lead {
 
     fn answer(mut self, answer: Result<Answer, FetchError>) -> Result<Answer, FetchError> {
         let promise = self.promise.take();
-        // First nobody joins any more, then all who have joined are told.
+        // First no caller can join any more, then all that have joined get the answer.
         drop(self);
         if let Some(promise) = promise {
             promise.set(Some(answer.clone()));

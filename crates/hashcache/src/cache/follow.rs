@@ -103,8 +103,8 @@ impl Stream {
         marked(self.state.lock().expect("no holder of this lock panics"))
     }
 
-    /// Someone who reads from `offset` on; `None` when the write was given up, or is not stored and
-    /// others have read what begins there.
+    /// A follower that reads from `offset` on; `None` when the write was given up, or when it is
+    /// not stored and the content at `offset` was already read and dropped.
     pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
         let mut state = self.lock();
         let gone = state.end == End::Aborted || state.bypassed && !state.reaches_back_to(offset);
@@ -118,7 +118,7 @@ impl Stream {
         self.lock().length
     }
 
-    /// The same of a write that goes on: what it has lost is told on reading.
+    /// The same for a write that continues: content that is lost is an error when it is read.
     pub(super) fn follow_anyway(self: &Arc<Self>, offset: u64) -> Follower {
         let place = self.lock().enter(offset);
         Follower::new(self, place, offset)
@@ -337,7 +337,7 @@ impl Stretch {
             return None;
         }
         let mut bytes = Vec::with_capacity(total);
-        // The pieces' own memory goes off the books with them.
+        // The pieces' own reservations are dropped with them.
         for piece in self.pieces.drain(from..) {
             bytes.extend_from_slice(&piece);
         }

@@ -17,9 +17,9 @@ use crate::policy::Located;
 type DeviceOffset = Option<(u16, u64)>;
 
 impl Cache {
-    /// Looks for many objects. The answers come in the order of `names`, the reads go out in the
-    /// order of positions. All of them are under way when this returns; a name that comes twice is
-    /// read once.
+    /// Looks up many objects. The answers are in the order of `names`, the reads are queued in the
+    /// order of positions. All of them are under way when this returns; a name that is given twice
+    /// is read once.
     ///
     /// Heads that were read are held until their [`Lookup`]s are dropped: a batch of n names can
     /// hold n × 128 KiB.

@@ -280,9 +280,9 @@ impl Cache {
         write::update_metadata(self, name, expected, metadata, None)
     }
 
-    /// The same for who has asked whether the object is still right: as of `confirmed`, drawn
-    /// ([`Cache::next_version`]) before asking, it is. What made it stale before that does so no
-    /// more.
+    /// The same for a caller that has validated the object: as of `confirmed`, a version drawn
+    /// ([`Cache::next_version`]) before validation began, it is right. A soft ban from before that
+    /// no longer makes it stale.
     pub fn confirm_metadata(
         &self,
         name: &[u8],
@@ -311,7 +311,7 @@ impl Cache {
         // Before the lock: hot objects may have to make room.
         let reserve = |_: &_| bans::reserve(bans.len(), self.budget());
         let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
-        // One at a time, so that bans come to each device in the order of their versions.
+        // One at a time, so that bans reach each device in the order of their versions.
         let turn = marked(inner.bans.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
         let lines: Vec<_> = bans
@@ -356,8 +356,9 @@ impl Cache {
         }
     }
 
-    /// Like [`Cache::remove`], for a caller who does not wait: costs no write when memory says that
-    /// the object is not stored. What the index has lost may then come back after a crash.
+    /// Like [`Cache::remove`], for a caller that does not wait: costs no write when memory says
+    /// that the object is not stored. An object that the index has lost may then return after a
+    /// crash.
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.secret().name(name);
         let (version, known) = self.forget(key);
@@ -401,9 +402,9 @@ impl Cache {
         self.write(Queue::push_flush)
     }
 
-    /// Writes a batch of what is pending now, as the delay does when it is over: what waits for
-    /// others of its group goes on waiting, and nothing is made durable for it. For those who hand
-    /// in a clock of their own, by which no thread of ours can sleep.
+    /// Writes a batch of what is pending now, as the delay does when it is over: records that wait
+    /// for others of their page group keep waiting, and nothing is made durable for it. For callers
+    /// with a clock of their own, by which no thread of the engine can sleep.
     pub fn cut_batch(&self) -> Outcome<bool> {
         self.write(Queue::push_cut)
     }

@@ -252,7 +252,7 @@ impl Reader {
     }
 }
 
-/// Blocks while content comes from disk. A read ends at the end of a piece, 64 KiB or less.
+/// Blocks while content is read from disk. A read ends at the end of a piece, 64 KiB or less.
 ///
 /// Not together with [`Reader::paid_by`]: a payer that refuses wakes nobody.
 impl io::Read for Reader {

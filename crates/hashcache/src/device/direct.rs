@@ -92,7 +92,8 @@ fn probed(file: &File) -> Option<usize> {
     let mut first = AlignedBuf::zeroed(ALIGNMENT_MAX);
     file.read_exact_at(&mut first, 0).ok()?;
     if first.iter().all(|byte| *byte == 0) {
-        // Perhaps it was never written. Zeros over zeros change nothing, whoever's file it is.
+        // Perhaps it was never written. Zeros written over zeros change nothing, whatever the file
+        // is.
         file.write_all_at(&first, 0).ok()?;
     }
     let mut alignments = (0..)

@@ -1,10 +1,10 @@
 //! A device that takes as long as a disk that turns: what a slow disk would do, on a fast machine.
 //!
-//! One arm serves one request after another in the order they come; putting them in a good order is
-//! the caller's part. A request that begins where the last one ended costs its transfer, any other
-//! a seek and a part of a turn besides. The part of a turn is spread evenly, from a seed: where the
-//! platter stands is not modelled. Nor is a cache in the disk: a write takes its time at once, and
-//! a sync none.
+//! One arm serves the requests one after another, in the order of their arrival; the caller puts
+//! them in a good order. A request that begins where the last one ended costs its transfer, any
+//! other a seek and a part of a turn besides. The part of a turn is spread evenly, from a seed:
+//! where the platter stands is not modelled. Nor is a cache in the disk: a write takes its time at
+//! once, and a sync none.
 //!
 //! Time is either *modelled* (no call waits; [`ThrottleDevice::figures`] says how long the disk
 //! would have been busy) or *real* (calls return when the disk would have been done, to about 50
@@ -155,7 +155,8 @@ impl Arm {
         Duration::from_nanos(cost)
     }
 
-    /// When a request that comes at `now` and costs `cost` is done: after all that came before.
+    /// When a request that arrives at `now` and costs `cost` is done: after all that arrived before
+    /// it.
     fn queue(&mut self, now: Duration, cost: Duration) -> Duration {
         self.free_at = self.free_at.max(now).saturating_add(cost);
         self.free_at

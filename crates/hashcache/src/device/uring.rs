@@ -1,13 +1,13 @@
-//! Reads by io_uring: one thread hands to the kernel what has come and takes what is done.
+//! Reads by io_uring: one thread submits requests to the kernel and takes their completions.
 //!
-//! Called by `stripe` for a device that is a file. Whoever reads leaves a request and goes on; what
-//! came meanwhile goes to the kernel in one system call, in the order it came, and the same call
-//! brings what is done.
+//! Called by `stripe` for a device that is a file. A caller queues a request and does not wait. The
+//! requests that were queued meanwhile are submitted in one system call, in their order, and the
+//! same call returns completions.
 //!
-//! Invariants: the buffer of a read belongs to the ring from the request to its completion, whoever
-//! is gone by then; every request is called back, or given back at once. Closing waits for what the
-//! kernel has. Where the kernel refuses a ring (none in it, turned off, or filtered away in a
-//! container), starting one is an error and nothing else.
+//! Invariants: the buffer of a read belongs to the ring from the request to its completion, even if
+//! the caller is gone by then; every request is called back, or returned at once. Closing waits for
+//! what the kernel has. Where the kernel refuses a ring (none in it, turned off, or filtered away
+//! in a container), starting one is an error and nothing else.
 //! Cost: a lock a request, and a write that wakes the thread if it sleeps; 256 KiB of stack.
 #![expect(
     unsafe_code,
@@ -48,7 +48,8 @@ const WAKE: u64 = u64::MAX;
 pub(crate) struct Request {
     pub(crate) offset: u64,
     pub(crate) buffer: AlignedBuf,
-    /// So much of the buffer is filled already; the read goes on behind it, at `offset` plus this.
+    /// So much of the buffer is filled already; the read continues behind it, at `offset` plus
+    /// this.
     pub(crate) filled: usize,
     pub(crate) done: ReadDone,
 }
@@ -231,7 +232,7 @@ impl Worker {
         })
     }
 
-    /// Reads the first bytes of the file: what a filter refuses is told by this at the latest.
+    /// Reads the first bytes of the file: a filter that forbids the ring shows here at the latest.
     fn try_out(&mut self) -> io::Result<()> {
         let (said, outcome) = sync_channel(1);
         self.submit(KernelRead {
@@ -269,7 +270,8 @@ impl Worker {
         }
     }
 
-    /// Takes over what has come, as far as there are numbers; whether nothing will come any more.
+    /// Takes over queued requests, as far as there are free numbers. Returns whether the ring is
+    /// closed and the queue is empty.
     fn take_in(&mut self) -> bool {
         let mut inbox = self.shared.lock();
         self.waiting.append(&mut inbox.requests);
@@ -282,7 +284,7 @@ impl Worker {
         closed
     }
 
-    /// Whether there is nothing to do but to wait. From then on, whoever comes wakes.
+    /// Whether there is nothing to do but to wait. From then on a new request wakes this thread.
     fn may_sleep(&self) -> bool {
         let mut inbox = self.shared.lock();
         inbox.asleep = inbox.requests.is_empty();
@@ -318,7 +320,7 @@ impl Worker {
         };
         let request = &mut read.request;
         let rest = &mut request.buffer[request.filled..];
-        // A read of more than this comes in parts, as with any system call.
+        // The kernel returns a longer read in parts, as with any system call.
         let length = u32::try_from(rest.len()).unwrap_or(1 << 30);
         let fd = types::Fd(self.file.as_raw_fd());
         let entry = opcode::Read::new(fd, rest.as_mut_ptr(), length)
@@ -364,8 +366,9 @@ impl Worker {
         }
     }
 
-    /// Calls back what is done. What comes meanwhile is handed over between two of them: who is
-    /// answered asks on, and the device should not wait for it until all others are answered.
+    /// Calls back completed reads. Requests that are queued meanwhile are submitted between two
+    /// callbacks: a caller that has its answer often asks for more, and the device should not be
+    /// idle until all others have theirs.
     fn reap(&mut self) {
         let completed = |entry: cqueue::Entry| (entry.user_data(), entry.result());
         let mut completions = std::mem::take(&mut self.completions);

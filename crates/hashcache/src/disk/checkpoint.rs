@@ -50,7 +50,7 @@ pub(crate) struct Checkpoint {
     /// When the last part was written, and how long others have the device from then on.
     written_at: Duration,
     rest: Duration,
-    /// The last part was left to others, who have not written it yet.
+    /// The last part was handed to the background write, which has not written it yet.
     is_away: bool,
 }
 
@@ -173,7 +173,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]): where it goes.
+    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]). Returns its
+    /// offset.
     pub(crate) fn put_part(&mut self, medium: &Medium, index: &Index, out: &mut [u8]) -> u64 {
         let body = self.next_body(medium, index);
         let (part, at) = self.part(medium, &body);
@@ -259,7 +260,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The next part, and where it goes.
+    /// The next part, and its offset.
     fn part<'a>(&self, medium: &Medium, body: &'a [u8]) -> (CheckpointPart<'a>, u64) {
         let part = CheckpointPart {
             device: medium.device_id,

@@ -117,7 +117,7 @@ impl LogMap {
         self.alignment
     }
 
-    /// Where the next batch goes.
+    /// Where the next batch will lie.
     pub(crate) fn head(&self) -> LogPos {
         LogPos(self.head.load(Ordering::Acquire))
     }
@@ -187,7 +187,7 @@ impl LogMap {
         all.copied().filter(|stamp| *stamp > 0).min()
     }
 
-    /// The log goes on behind `segment`: what it held counts as overwritten.
+    /// The log continues behind `segment`, whose old content counts as overwritten.
     pub(crate) fn left_out(&self, segment: u64) {
         let mut stamps = self.stamps.write().expect("no holder of this lock panics");
         let of = usize::try_from(segment).ok();
@@ -275,14 +275,15 @@ impl LogWriter {
         }
     }
 
-    /// Goes on in the segment of `cursor`, of which `listed` was written.
+    /// Continues in the segment of `cursor`, of which `listed` was written.
     pub(crate) fn resume(&mut self, cursor: Cursor, listed: Vec<Listed>) {
         self.cursor = cursor;
         self.phase = Phase::Open;
         self.listed = listed;
     }
 
-    /// Goes on in the segment behind that of `cursor`, in which the last run ended without order.
+    /// Continues in the segment behind that of `cursor`, in which the last run ended without being
+    /// closed.
     pub(crate) fn resume_behind(&mut self, cursor: Cursor) {
         self.cursor = cursor;
         self.phase = Phase::Ended;
@@ -305,8 +306,8 @@ impl LogWriter {
             && self.alignment.batch(count, records) + footer <= left
     }
 
-    /// Writes the open segment's footer to `out`: where it goes, from the start of the log, and its
-    /// size.
+    /// Writes the open segment's footer to `out`. Returns its offset from the start of the log, and
+    /// its size.
     pub(crate) fn footer(&mut self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
         if self.phase != Phase::Open {
             return None;

@@ -3,8 +3,8 @@
 //!
 //! Called by `stripe` for every lookup and put, by `checkpoint` to save the rows and to load them.
 //!
-//! Invariant: a shard that a thread panicked in is not trusted any more: the device goes out of
-//! service.
+//! Invariant: a shard in which a thread panicked is not trusted any more: the device is taken out
+//! of service.
 //! Cost: a lock in one lane to read a shard, a lock in every lane to change it.
 
 use std::sync::{Arc, RwLock};
@@ -85,8 +85,8 @@ impl Index {
         shard
     }
 
-    /// A thread has panicked while it changed a shard: what that says may be wrong, so the device
-    /// goes out of service, and nobody waits for what would never come.
+    /// A thread has panicked while it changed a shard: the shard may be wrong, so the device is
+    /// taken out of service, and no caller waits for an answer that would never arrive.
     #[cold]
     fn fail_broken(&self) {
         self.health.fail(

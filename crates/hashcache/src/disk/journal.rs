@@ -9,10 +9,10 @@
 //! Called by `writer` to write and by `store/recover` to read.
 //!
 //! A block that is not full takes the next removes, but it is not overwritten for that: a power cut
-//! in the middle of the write would lose removes that were durable. The longer block goes to the
-//! place beside it, and the next longer one to the first place again. So removes that are written
-//! one by one fill two blocks of the ring at 169 removes, and at every moment each remove lies in a
-//! block that is not being written.
+//! in the middle of the write would lose removes that were durable. The longer block is written to
+//! the place beside it, and the next longer one to the first place again. So removes that are
+//! written one by one fill two blocks of the ring at 169 removes, and at every moment each remove
+//! lies in a block that is not being written.
 //!
 //! Invariant: a block is overwritten only when two checkpoints were begun since it was written.
 //! Whichever of the two an opening finds whole, it holds the removes that are gone from the ring.
@@ -150,8 +150,8 @@ impl Journal {
         }
     }
 
-    /// Reads the journal, block by block where the device does not give it whole. The writer goes
-    /// on behind the newest block. The store was closed in order if it is `clean`.
+    /// Reads the journal, block by block where the device does not give it whole. The writer
+    /// continues behind the newest block. The store was closed in order if it is `clean`.
     pub(crate) fn read(
         &mut self,
         medium: &Medium,
@@ -231,7 +231,8 @@ impl Journal {
 
     fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
         let versions = block.removed.iter().map(|it| it.version.0);
-        // Written under this checkpoint at the latest: the next two must begin before it goes.
+        // Written under this checkpoint at the latest: the next two must begin before it is
+        // overwritten.
         self.ring[place] = RingBlock {
             version_max: versions.max().unwrap_or(0),
             checkpoint: self.begun,
@@ -369,8 +370,8 @@ impl Journal {
         self.any_young(self.quarter(), completed)
     }
 
-    /// Whether a checkpoint should begin, so that it is complete before one is needed: not while no
-    /// removes come, as behind an opening.
+    /// Whether a checkpoint should begin, so that it is complete before one is needed: not while
+    /// there are no removes, as after an opening.
     pub(crate) fn wants_checkpoint(&self, completed: u64) -> bool {
         let quarter = self.quarter();
         self.is_written && self.any_young(quarter + quarter / 2, completed)

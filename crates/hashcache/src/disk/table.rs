@@ -241,9 +241,8 @@ pub(crate) fn clear_barred(
     Ok(cleared)
 }
 
-/// What the slots of a set hold, for who is about to write to it. A set that cannot be read is
-/// cleared whole: it could hold an older version of what is written or removed now, and be readable
-/// later.
+/// The content of a set's slots, for a writer of that set. A set that cannot be read is cleared
+/// whole: it could hold an older version of what is written or removed now, and be readable later.
 pub(crate) fn occupants(
     medium: &Medium,
     buffer: &mut AlignedBuf,

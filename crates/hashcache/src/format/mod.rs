@@ -36,8 +36,8 @@ pub(crate) const IO_BLOCK: usize = 4096;
 /// The format this build reads and writes.
 pub(crate) const VERSION: u32 = 2;
 
-/// What counts up by one (versions, serials, stamps, ordinals) never comes near this: a larger one
-/// was made up, to have a sum overflow.
+/// Numbers that count up by one (versions, serials, stamps, ordinals) never get near this: a larger
+/// one was forged, to make a sum overflow.
 pub(crate) const COUNT_MAX: u64 = 1 << 62;
 /// Laps of a log, by which positions are multiplied.
 pub(crate) const LAP_MAX: u64 = 1 << 31;

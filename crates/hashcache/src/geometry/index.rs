@@ -18,11 +18,11 @@ pub(crate) struct IndexPolicy {
     pub(crate) grouped: bool,
 }
 
-/// Share of positions that `log-lru` holds unless told otherwise, in 1/100: half, as published
-/// (section 3.5).
+/// Default share of positions that `log-lru` holds in memory, in 1/100: half, as published (section
+/// 3.5).
 pub(crate) const POSITIONS_HELD: u8 = 50;
-/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the
-/// paper's two (section 5.2).
+/// Default share of sets that `set-mem-lru` holds in memory, in 1/100: the larger of the paper's
+/// two (section 5.2).
 pub(crate) const SETS_HELD: u8 = 40;
 
 /// Added to the code of a policy whose entries hold the lengths of runs.

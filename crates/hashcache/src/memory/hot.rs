@@ -234,9 +234,8 @@ impl Hot {
 
     /// Forgets the record under `key`.
     ///
-    /// Called under the lock of the key's shard, so that what is not there does not come meanwhile:
-    /// of most objects that are put there is nothing to forget, and to look is to take one lane's
-    /// lock instead of all.
+    /// Called under the lock of the key's shard, so that no record can become hot meanwhile. Most
+    /// objects that are put were not hot; a look takes the lock in one lane instead of all.
     pub(crate) fn remove(&self, key: KeyHash) {
         if !self.contains(key) {
             return;
@@ -268,7 +267,7 @@ impl Hot {
             };
             for key in keys {
                 let mut shard = self.write(key);
-                // Another record may have come under this key.
+                // Another record may have become hot under this key.
                 let hot = shard.map.get(&key);
                 if hot.is_some_and(|hot| gone(&hot.stored.record)) {
                     let removed = self.take_out(&mut shard, key);
@@ -280,7 +279,7 @@ impl Hot {
     }
 
     /// Copies `record`, which lies `at`, into slabs; it may find no room. The caller holds no lock
-    /// of the engine: with one, nothing that this lets go of would come back before it is unlocked.
+    /// of the engine: with one, no memory that this drops would be released before it is unlocked.
     pub(crate) fn copy(&self, record: &Record, at: Option<LogPos>) -> Option<Copied> {
         debug_assert!(!wakes::holds_lock(), "copied under a lock");
         let key = record.fields.key;
@@ -356,8 +355,8 @@ impl Hot {
     /// The shard of `key` with room for `needed` bytes in its open slab. Begins another slab if
     /// there is none, at the cost of this shard's oldest ones when the budget is spent.
     ///
-    /// What goes comes back only when the shard is unlocked, so it is unlocked for that; then
-    /// another thread may have made the room, or taken it.
+    /// The memory of dropped records is released only when the shard is unlocked, so it is unlocked
+    /// for that; meanwhile another thread may have made room, or taken it.
     fn with_room<'a>(
         &'a self,
         mut shard: WriteLocked<'a, HotShard>,

@@ -3,7 +3,7 @@
 //! Called by `cache`, `io`, `writer` and `policy`.
 //!
 //! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget that the
-//! operator was told (`--memory`).
+//! operator has set (`--memory`).
 
 mod budget;
 mod buffer;

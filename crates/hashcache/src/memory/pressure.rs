@@ -42,7 +42,7 @@ struct Stop {
 }
 
 impl MemoryPressure {
-    /// Watches over `hot`, which may take `limit` bytes as far as its own budget goes.
+    /// Watches over `hot`, which may take up to `limit` bytes within its own budget.
     ///
     /// # Errors
     /// No thread could be had.

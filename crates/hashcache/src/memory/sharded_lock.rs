@@ -30,7 +30,8 @@ pub(crate) struct ShardedLock<T, const N: usize> {
     values: Box<[Value<T>]>,
 }
 
-/// On cache lines of its own: else who writes one takes its neighbours from those who read them.
+/// On cache lines of its own: otherwise a write to one would take its neighbours from the caches of
+/// their readers.
 #[repr(align(128))]
 struct Value<T>(UnsafeCell<T>);
 
@@ -144,7 +145,7 @@ pub(crate) struct ReadLocked<'a, T> {
     // Before the lock, because what is declared first is dropped first.
     value: ConstPtr<T>,
     _lock: RwLockReadGuard<'a, ()>,
-    // Behind it: what must not be done under the lock is done when this goes.
+    // After the guard: work that must not be done under the lock is done when this is dropped.
     _locked: Locked,
 }
 

@@ -122,7 +122,7 @@ impl ControlGroup {
         let limit = number(&self.limit).filter(|limit| *limit < 1 << 62)?;
         let mut used = number(&self.usage)?;
         if used > limit / 2 {
-            // What the kernel keeps of files it gives up by itself before anyone goes without.
+            // The kernel frees its page cache by itself before any process lacks memory.
             let stat = read(&self.stat).unwrap_or_default();
             let files = self.files.iter().filter_map(|name| value(&stat, name));
             used = used.saturating_sub(files.sum());

@@ -11,7 +11,7 @@
 //!
 //! Invariant: delayed work is done when the thread releases its last lock. While a thread holds
 //! one, the budget asks nothing to make room for it ([`holds_lock`]): what is dropped then would
-//! not come back before the lock is released.
+//! not be released before the lock is.
 //! Cost: a counter of the thread's own for each lock that is taken.
 
 use std::cell::{Cell, RefCell};

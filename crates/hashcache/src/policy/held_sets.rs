@@ -91,7 +91,7 @@ impl HeldSets {
             self.used += 1;
             self.used - 1
         } else {
-            // The order is a ring: behind its end comes the one used longest ago.
+            // The order is a ring: behind its end is the set used longest ago.
             let oldest = row(self.later.entry(0)).unwrap_or(0);
             self.unlink(oldest + 1);
             self.unchain(oldest);

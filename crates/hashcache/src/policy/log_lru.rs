@@ -357,8 +357,8 @@ impl LogLru {
         }
     }
 
-    /// Where a new entry goes: an empty one, or one that the head has passed (of those the one used
-    /// last, so that least is displaced), else the one used longest ago.
+    /// The place of a new entry: an empty one, or one that the head has passed (of those the one
+    /// used last, so that least is displaced), otherwise the one used longest ago.
     fn victim(&self, row: u32, entries: &Row, head: LogPos) -> usize {
         let by_use = |way: &usize| {
             let entry = entries[*way];
@@ -374,7 +374,7 @@ impl LogLru {
 
     // -- saved rows -------------------------------------------------------------------------------
 
-    /// The row as it is to be saved; what is displaced comes from `old`, the row saved last.
+    /// The row as it is to be saved; displaced positions are taken from `old`, the row saved last.
     fn save_row(&mut self, row: u32, old: Option<&[u8]>, out: &mut Vec<u8>) {
         let mut entries = self.row(row);
         for way in 0..WAYS {
@@ -518,7 +518,7 @@ impl LogPolicy for LogLru {
         }
     }
 
-    // Readmission goes by the hits that the hot objects have seen, see `writer/readmission`.
+    // Readmission counts hits on hot objects, see `writer/readmission`.
     fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
         false
     }
@@ -541,7 +541,8 @@ impl LogPolicy for LogLru {
             }
         };
         if is_it {
-            // Of what was displaced only who read it knows the run, and sets it.
+            // The run of a displaced entry is known only after its row was read; the reader sets
+            // it.
             let run = self.address(row, way, entries[way]).unwrap_or_default().run;
             let position = u32::try_from(at.0 % self.capacity).unwrap_or(0);
             self.make_latest(row, &mut entries, way, LogAddress { position, run });

@@ -1,4 +1,4 @@
-//! Policies: given a key, *where* to look and what to replace. `cache` goes there.
+//! Policies: given a key, *where* to look and what to replace. `stripe` and `writer` do the I/O.
 //!
 //! | policy | bits per slot | reads per hit | reads per miss | writes per put |
 //! |---|---|---|---|---|
@@ -70,7 +70,7 @@ impl Epoch {
 /// Most places a look-up can name: two rows of eight.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;
 
-/// Log positions to look at, newest first, and how far the run of each goes on from there.
+/// Log positions to look at, newest first, and the length of the run of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidates {
     len: usize,
@@ -98,7 +98,8 @@ impl Candidates {
         &self.at[..self.len]
     }
 
-    /// How far the run of what lies at `at` goes on from there, 4 KiB; 0 when that is not known.
+    /// How far the run of the record at `at` reaches from there, in 4 KiB; 0 when that is not
+    /// known.
     pub(crate) fn run(&self, at: LogPos) -> u8 {
         let n = self.as_slice().iter().position(|other| *other == at);
         n.map_or(0, |n| self.runs[n])
@@ -112,10 +113,11 @@ pub(crate) enum Located {
     Nowhere,
     /// At one of these positions of the log, if at all.
     Log(Candidates),
-    /// At positions of which some lie in this row of the shard's saved index: who reads it asks
-    /// `resolve`.
+    /// At positions of which some are in this row of the shard's saved index: the reader of the row
+    /// calls `resolve`.
     Displaced(u32),
-    /// In this set of the Disk Table, if at all. Who reads it hands the epoch to `learn_set`.
+    /// In this set of the Disk Table, if at all. The reader of the set passes the epoch to
+    /// `learn_set`.
     Set(SetId, Epoch),
     /// In this slot of it, if at all.
     Slot(SetId, Slot),
@@ -163,7 +165,7 @@ pub(crate) trait TablePolicy: Send + Sync {
     /// Whether [`TablePolicy::claim`] must be given what the slots of `key`'s set hold.
     fn wants_slots(&self, key: KeyHash) -> bool;
 
-    /// The slot of its set that `key` goes to. It counts as taken from now on.
+    /// The slot of its set for `key`. It counts as taken from now on.
     fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot;
 
     /// The slot that `key` claimed is written.
@@ -213,7 +215,7 @@ pub(crate) trait TablePolicy: Send + Sync {
 
 /// One shard's part of an index for the log. Without defaults, as [`TablePolicy`].
 ///
-/// `head` is how far the log has come: an entry whose place the head has passed does not count.
+/// `head` is the head of the log: an entry whose place it has passed does not count.
 pub(crate) trait LogPolicy: Send + Sync {
     /// Where `key` may lie. Many threads ask at the same time.
     fn locate(&self, key: KeyHash, head: LogPos) -> Located;
@@ -224,8 +226,8 @@ pub(crate) trait LogPolicy: Send + Sync {
     /// `key` was written at `at`; `replaces` is where an older version of it is known to lie.
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos);
 
-    /// The run of what lies at `at` goes on for `run` times 4 KiB from there. No effect when the
-    /// entry is no longer there, or has no room for it.
+    /// The run of the record at `at` reaches `run` times 4 KiB from there. No effect when the entry
+    /// is no longer there, or has no room for it.
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos);
 
     /// Whether what lies at `at` was used late enough to be worth keeping when the log wraps.

@@ -70,7 +70,7 @@ impl Ranks {
         (0..WAYS).find(|way| self.tag(row, *way) == tag).map(Slot)
     }
 
-    /// The slot `key` goes to, now taken: that of an equal tag, an empty one, or the least used.
+    /// The slot for `key`, now taken: that of an equal tag, an empty one, or the least used.
     pub(crate) fn claim(&mut self, row: usize, key: KeyHash) -> Slot {
         let empty = || (0..WAYS).find(|way| self.tag(row, *way) == 0).map(Slot);
         let last = || (0..WAYS).max_by_key(|way| self.rank(row, *way)).map(Slot);

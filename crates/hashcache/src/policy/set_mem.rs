@@ -76,8 +76,8 @@ impl TablePolicy for SetMem {
         Some((row, SetId(self.first + u64::from(row))))
     }
 
-    // Every put learns its set before it writes to it, so whoever finds the set still unknown has
-    // read what is still there, whatever the epoch.
+    // Every put learns its set before it writes to it, so a reader that finds the set still unknown
+    // has read its current content, whatever the epoch.
     fn learn_set(&mut self, set: SetId, _epoch: Epoch, slots: &[Option<Occupant>]) {
         let row = usize::try_from(set.0.saturating_sub(self.first)).unwrap_or(usize::MAX);
         if row < self.here as usize && !self.ranks.is_known(row) {

@@ -6,8 +6,8 @@
 //! Invariant: a slot stands in it at most once.
 //! Cost: 12 bytes for a place of the table; eight places for seven positions.
 
-/// Where an object lies: its position modulo the log, and how far its run goes on from there, 4 KiB
-/// (0 without one, or when runs are not kept).
+/// Where an object lies: its position modulo the log, and how far its run reaches from there, in 4
+/// KiB (0 without one, or when runs are not kept).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogAddress {
     pub(super) position: u32,
@@ -109,7 +109,7 @@ impl UnsavedPositions {
     /// The checkpoint counts: what it has need not wait here any more.
     pub(crate) fn drop_saved(&mut self) {
         for at in 0..self.places.len() {
-            // What comes later in the chain of addresses moves here.
+            // The later places of the probe sequence move up.
             while self.places[at].saved {
                 self.remove_at(at);
             }

@@ -57,7 +57,7 @@ pub(crate) struct DevicePath {
 pub(crate) enum Access {
     /// Locked: no other process may have it open.
     Exclusive,
-    /// Not locked: a process that serves from it goes on, and one that starts is not refused.
+    /// Not locked: a process that serves from it continues, and one that starts is not refused.
     Shared,
 }
 
@@ -633,7 +633,7 @@ fn stripe_with(
 }
 
 /// The ring that reads `opened` where one can be had and is asked for, and a line that says so.
-/// None for who only looks, without threads, and for a device that is no file.
+/// None for a check, which has no threads, and for a device that is no file.
 fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>, OpenError> {
     let Some(file) = opened.device.file().filter(|_| threads > 0) else {
         return Ok(None);

@@ -1,10 +1,10 @@
 //! Page groups: one read loads all records that were written side by side with the wanted one
 //! (paper, section 3.6).
 //!
-//! Called by `lookup` when a candidate's entry says that its run goes on. The other members become
-//! hot, so the next lookups for them are answered from memory. Where an index keeps positions on
-//! disk (`log-lru`), the members count as used: the positions of a page stay in memory together, so
-//! that the page takes one read next time.
+//! Called by `lookup` when a candidate's entry has a run. The other members become hot, so the next
+//! lookups for them are answered from memory. Where an index keeps positions on disk (`log-lru`),
+//! the members count as used: the positions of a page stay in memory together, so that the page
+//! takes one read next time.
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
@@ -32,7 +32,7 @@ use crate::shard::{LookupTarget, ReadRequest};
 /// whether a member is the newest of its name; those beyond are looked for when they are asked for.
 const ROWS_MAX: usize = 16;
 
-/// Runs that are being read, and who waits for them.
+/// Runs that are being read, and the lookups that wait for them.
 #[derive(Default)]
 pub(crate) struct RunsInFlight(Mutex<Vec<RunInFlight>>);
 
@@ -43,12 +43,12 @@ struct RunInFlight {
 
 impl RunsInFlight {
     fn lock(&self) -> MutexGuard<'_, Vec<RunInFlight>> {
-        // What is in there is whole at any time, and those who wait must be let go.
+        // The list is whole at any time, and lookups that wait must be released.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Entry of a run that is being read. Dropped, it has those who waited look again.
+/// Entry of a run that is being read. When it is dropped, the lookups that waited look again.
 struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
     first: LogPos,
@@ -169,7 +169,7 @@ impl Stripe {
     /// must not. `None` when the run is too short for it or there is no memory.
     fn read_within(&self, at: LogPos, place: RecordAddress, bytes: &Bytes) -> Option<Read> {
         let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
-            // Whether it is damaged or the run too short is told by a read of the usual length.
+            // A read of the usual length finds out whether it is damaged or the run is too short.
             return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
         };
         let whole = bytes.get(..prelude.record_bytes())?;
@@ -249,7 +249,7 @@ impl Stripe {
                 return;
             };
             shard = locked;
-            // It may have been put or removed, or have come back into memory, meanwhile.
+            // Meanwhile it may have been put or removed, or may be in memory again.
             located = self.locate(&shard, key);
             if let Located::Displaced(_) = located {
                 located = self.locate_in_row(&shard, key, &saved);

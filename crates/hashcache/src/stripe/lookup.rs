@@ -349,8 +349,8 @@ impl Stripe {
             && !in_flight.stale.load(Ordering::Acquire)
     }
 
-    /// Notes that `key` was served from `at`, from where its run goes on for `run` times 4 KiB. A
-    /// displaced position is in memory again after this, with its run.
+    /// Notes that `key` was served from `at`, and that its run reaches `run` times 4 KiB from
+    /// there. A displaced position is in memory again after this, with its run.
     pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
         let head = self.log.head();
         let Some(log) = shard.policy.log_mut() else {

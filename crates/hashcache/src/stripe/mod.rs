@@ -5,8 +5,8 @@
 //! `group_read` read.
 //!
 //! Invariant: bytes leave the stripe only after MAC, name, version and page checksums were
-//! verified. The check that the log's head has not passed the record comes after the read: the
-//! writer moves the head before it overwrites, so a record that is still live then was read whole.
+//! verified. The log's head is compared with the record's position after the read: the writer moves
+//! the head before it overwrites, so a record that is still live then was read whole.
 
 mod group_read;
 mod load_sets;

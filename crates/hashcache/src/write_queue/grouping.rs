@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::format::{IO_BLOCK, Kind};
 use crate::shard::Pending;
 
-/// A group is open for as long as its last member is no older than this: the next may come.
+/// A group is open for as long as its last member is no older than this: another may follow.
 const OPEN_FOR: Duration = Duration::from_secs(2);
 /// A page that never ends must not keep its first members from the disk.
 const HELD_MAX: Duration = Duration::from_secs(10);

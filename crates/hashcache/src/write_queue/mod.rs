@@ -2,8 +2,8 @@
 //!
 //! Called by `stripe` and `cache` to put work in, by `writer` to take it out.
 //!
-//! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or
-//! comes after the end, is dropped, which answers it. Nothing is dropped under the lock.
+//! Invariant: every caller that waits for an answer gets one: a promise that is taken out and not
+//! kept, or queued after the end, is dropped, which answers it. Nothing is dropped under the lock.
 //! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
 //! group is held back for the next.
 
@@ -41,7 +41,8 @@ pub(crate) enum Removing {
     },
 }
 
-/// Who waits for a remove: for one device, or for several. Dropped, it was in vain.
+/// How the end of a remove is reported: for one device, or for one of several. When it is dropped,
+/// the caller learns that the remove is not durable.
 pub(crate) enum RemovalDone {
     Promise(Promise<bool>),
     Part(OutcomePart),
@@ -83,7 +84,7 @@ struct QueueState {
     /// Before that removes wait for more of them.
     removals_due: Duration,
     flushes: Vec<OutcomePart>,
-    /// Those who wait until what is due was written, whatever the delay.
+    /// Callers that wait for a batch now, whatever the delay.
     cuts: Vec<OutcomePart>,
     superblocks: Vec<Promise<bool>>,
     /// When the store was closed.
@@ -121,11 +122,11 @@ pub(crate) struct Work {
     pub(crate) removals: Vec<Removal>,
     pub(crate) flushes: Vec<OutcomePart>,
     pub(crate) cuts: Vec<OutcomePart>,
-    /// Those who wait for the superblock to say what holds now.
+    /// Callers that wait for a superblock with the current state.
     pub(crate) superblocks: Vec<Promise<bool>>,
     pub(crate) batch_due: bool,
     pub(crate) closing: bool,
-    /// Records that had come when this was taken out.
+    /// Number of records queued so far when this was taken out.
     pub(crate) come: u64,
 }
 
@@ -200,7 +201,7 @@ impl Queue {
     pub(crate) fn push_removals(&self, mut removals: Vec<Removal>) {
         let mut waiting = self.lock();
         if waiting.ended {
-            // What is dropped tells those who wait, which must not be under the lock.
+            // Dropped promises wake callers, which must not happen under the lock.
             drop(waiting);
             return;
         }
@@ -226,7 +227,7 @@ impl Queue {
     fn push_request(&self, push: impl FnOnce(&mut QueueState)) {
         let mut waiting = self.lock();
         if waiting.leaving || waiting.ended {
-            // The promise goes with `push`, which outlives the lock.
+            // The promise is dropped with `push`, which outlives the lock.
             drop(waiting);
             return;
         }
@@ -264,14 +265,14 @@ impl Queue {
         self.lock().removals_due = due;
     }
 
-    /// How many records have come, and below which number all were taken.
+    /// How many records were queued so far, and below which number all were taken.
     pub(crate) fn come_and_taken(&self) -> (u64, u64) {
         let waiting = self.lock();
         let oldest = waiting.records.iter().map(|record| record.number).min();
         (waiting.come, oldest.unwrap_or(waiting.come))
     }
 
-    /// Drops what waits and whatever comes from now on, but keeps removes.
+    /// Drops what is queued now or later, but keeps removes.
     pub(crate) fn leave(&self) {
         let leaving = QueueState {
             leaving: true,
@@ -287,7 +288,7 @@ impl Queue {
         drop(left);
     }
 
-    /// Drops what waits and whatever comes from now on. Returns the removes that were waiting.
+    /// Drops what is queued now or later. Returns the removes that were queued.
     pub(crate) fn end(&self) -> Vec<Removal> {
         let ended = QueueState {
             ended: true,
@@ -600,7 +601,7 @@ mod tests {
         push(&queue, &[7, 0, 7, 8], ms(0));
         push(&queue, &[7], ms(100));
         assert_eq!(take(&queue, Take::Due, ms(250)), (vec![1], 0));
-        // The writer sleeps until then, unless others come.
+        // The writer sleeps until then, unless more is queued.
         let waiting = queue.lock();
         assert_eq!((waiting.since, waiting.held_until), (None, Some(ms(2_000))));
         drop(waiting);

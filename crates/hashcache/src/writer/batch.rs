@@ -219,7 +219,7 @@ impl DeviceWriter {
         copied.and_then(|it| self.stripe.shared.hot.insert(it));
     }
 
-    /// How far the run of each record of `batch`, of these sizes, goes on.
+    /// How far the run of each record of `batch`, of these sizes, reaches.
     fn runs(&self, batch: &[Arc<Pending>], sizes: &[usize]) -> Vec<u8> {
         if !self.stripe.index.id.policy.grouped {
             return vec![0; batch.len()];
@@ -243,7 +243,7 @@ impl DeviceWriter {
     }
 
     /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
-    /// Returns where in the segment the first of them goes, bytes.
+    /// Returns the offset of the first of them in the segment, bytes.
     fn make_room(&mut self, count: usize, bytes: usize) -> io::Result<usize> {
         if !self.log.fits(count, bytes) {
             self.open_segment()?;
@@ -297,8 +297,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Completes the batch whose records lie in the buffer up to `filled`: where it goes on the
-    /// device, and its length in bytes.
+    /// Completes the batch whose records lie in the buffer up to `filled`. Returns its offset on
+    /// the device and its length in bytes.
     fn seal(&mut self, filled: usize, list: Vec<Listed>) -> (u64, usize) {
         let bytes = self.stripe.log.alignment().batch_end(filled);
         self.buffer[filled..bytes].fill(0);
@@ -356,7 +356,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The slot a record goes to. Reads its set if the policy does not know it.
+    /// The slot for a record. Reads its set if the policy does not know it.
     fn claim(&mut self, pending: &Pending) -> io::Result<Slot> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;

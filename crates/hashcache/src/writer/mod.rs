@@ -283,7 +283,8 @@ impl DeviceWriter {
         self.pace_checkpoint(wrote)
     }
 
-    /// Writes all records numbered below `come`, which were queued before. Returns whether any was.
+    /// Writes all records numbered below `come`, which were queued before this. Returns whether any
+    /// was.
     fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
         let mut wrote_any = false;
         loop {

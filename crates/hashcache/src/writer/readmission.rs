@@ -1,7 +1,7 @@
 //! Readmission: records in use are copied to the head of the log before the head overwrites them.
 //!
 //! The log forgets the oldest records, not the least used. While one segment is being filled, the
-//! writer goes through the next one, whose records are the oldest. It copies those that were used
+//! writer looks through the next one, whose records are the oldest. It copies those that were used
 //! lately to the head, so that they stay for another lap.
 //!
 //! Called by `writer` after each batch. A record in memory is copied from there, others are read.
@@ -41,7 +41,7 @@ struct Victim {
     _reservation: Reservation,
 }
 
-/// How far the looking through has come.
+/// Progress of the pass through the next segment.
 #[derive(Default)]
 pub(crate) struct Readmission {
     victim: Option<Victim>,
@@ -50,8 +50,8 @@ pub(crate) struct Readmission {
 }
 
 impl DeviceWriter {
-    /// Copies what is in use of the records that the log comes to next, as many as go with how far
-    /// the open segment is filled.
+    /// Copies the records in use of the segment that the head reaches next. The pass through that
+    /// segment keeps pace with the filling of the open one.
     pub(super) fn readmit(&mut self) -> io::Result<()> {
         let Some(mut readmission) = self.readmission.take() else {
             return Ok(());
@@ -168,7 +168,7 @@ impl DeviceWriter {
         let record = match hot.filter(is_it) {
             Some(record) => RecordHandle::Pinned(record),
             None => {
-                // Nobody who writes waits for memory that readers hold.
+                // A writer must not wait for memory that readers hold.
                 let bytes = u64::from(listed.length) * u64::from(stripe.medium.geometry.unit_bytes);
                 RecordHandle::alone(stripe.read_at_once(at, bytes)?)
             }

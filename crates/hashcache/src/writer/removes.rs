@@ -2,9 +2,9 @@
 //!
 //! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
-//! Invariant: a caller that waits for a remove is told when it is durable, and not before. A ban is
-//! forgotten when no record older than it can be read any more: in the log when the head has
-//! wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
+//! Invariant: a caller that waits for a remove gets its answer when the remove is durable, and not
+//! before. A ban is forgotten when no record older than it can be read any more: in the log when
+//! the head has wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
 //! Cost: one write and one sync for all queued removes of names, one write more for all bans. Then
 //! the writer leaves the device to other work for nine times as long as that took. So any number of
 //! removes a second takes a tenth of the device, and a remove waits for a second at most. It waits
@@ -55,7 +55,7 @@ impl BansPass {
 /// say.
 struct Names {
     removed: Vec<Removed>,
-    /// Of each, where among the removes it comes first.
+    /// Of each, the index of the first remove of it.
     first_at: Vec<usize>,
 }
 
@@ -185,7 +185,7 @@ impl DeviceWriter {
 
     /// Has `removals` wait for a checkpoint, which is written beside other work. Written at once it
     /// would keep all others from the device: removes of made-up names, as fast as a client can ask
-    /// for them, would come to nothing else.
+    /// for them, would leave the device no time for anything else.
     fn hold_back(&mut self, removals: Vec<Removal>) {
         self.removals_are_held = true;
         self.stripe.queue.put_back(removals, Duration::MAX);
@@ -211,7 +211,7 @@ impl DeviceWriter {
         self.journal.write_bans(&self.stripe.medium, lines)
     }
 
-    /// Before the journal's ring comes round to removes below `below`: they must be held by two
+    /// Before the journal's ring overwrites removes below `below`: they must be held by two
     /// checkpoints, and an opening without any must know that it may not go further back.
     fn forget_removes(&mut self, below: u64) -> io::Result<()> {
         while self.journal_needs_checkpoint() {
@@ -238,7 +238,7 @@ impl DeviceWriter {
         let stripe = &self.stripe;
         let now = stripe.medium.clock.monotone();
         if unsettled {
-            // In this order: what ends later has come to the queue before it does.
+            // In this order: a put that ends later has queued its record before it ends.
             let begun = stripe.oldest_begun();
             let (come, taken) = stripe.queue.come_and_taken();
             let open = (self.log.cursor.stamp, now);

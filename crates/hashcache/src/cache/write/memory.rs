@@ -76,7 +76,7 @@ pub(super) fn reserve_window(
     })
 }
 
-/// Who has waited for one budget is new to the other, where others may wait.
+/// A caller that has waited for one budget is new to the other, where others may be waiting.
 fn take(
     budget: &Budget,
     class: Class,

@@ -4,7 +4,7 @@
 //!
 //! The ring is written in order, two places at a time: the block that grows lies at a place or at
 //! the one behind it, the next one at the first free place behind both. So what a block that cannot
-//! be read may have held follows from its neighbours: nothing, when the ring has not come so far
+//! be read may have held follows from its neighbours: nothing, when the ring was not written so far
 //! yet; removes older than those of the readable blocks behind it; or, next to the newest block
 //! that can be read, the newest of all.
 //!
@@ -61,7 +61,7 @@ pub(super) fn lost_below(ring: &[RingPlace], clean: bool, torn: usize) -> Option
         // The first place is blank, so nothing was ever written.
         return None;
     };
-    // In its first lap the ring has not come further than the newest block and its copy.
+    // In its first lap the ring is written no further than the newest block and its copy.
     let first_lap = ring.get(newest + 2) == Some(&RingPlace::Blank);
     let below = |place: usize| {
         // Of two places that hold copies of one block either may be the later, so the one behind

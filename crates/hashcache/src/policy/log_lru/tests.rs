@@ -64,7 +64,7 @@ impl Disk {
         self.log.record(key(n), LogPos(at), None, LogPos(at + 1));
     }
 
-    /// The rows that the checkpoint under way has come to; `between` is done in front of each.
+    /// The rows that the checkpoint under way has saved; `between` is done in front of each.
     fn pass(&mut self, mut between: impl FnMut(&mut Self)) -> Vec<u8> {
         self.log.save_begins();
         let mut out = Vec::new();
@@ -146,7 +146,7 @@ fn a_run_goes_where_its_position_goes_and_comes_back_with_it() {
     assert!(all_there(&mut disk));
     disk.save();
     assert!(all_there(&mut disk));
-    // Used: who read it hands back what the saved row said.
+    // Used: the reader hands back what the saved row said.
     let run = disk.run(0, 0, 80);
     disk.log.touch(key(0), LogPos(0), LogPos(80));
     disk.log.set_run(key(0), LogPos(0), run, LogPos(80));
@@ -220,7 +220,7 @@ fn what_is_displaced_is_found_among_unsaved_positions_then_in_the_checkpoint() {
     assert!(all_found(&mut disk));
     let displaced = (0..8).filter(|n| disk.is_displaced(key(*n), 80)).count();
     assert_eq!(displaced, 4);
-    // Once more: now they come from the checkpoint before.
+    // Once more: now they are in the checkpoint before.
     disk.save();
     assert!(all_found(&mut disk));
 }
@@ -241,7 +241,8 @@ fn what_is_used_comes_back_into_memory_and_the_least_used_goes() {
     assert_eq!(disk.log.early_evictions(), 1);
 }
 
-/// What is displaced is known by its lap alone: whoever forgets one of a tag forgets its elders.
+/// A displaced entry is known by its lap alone: to forget one of a tag is to forget the older ones
+/// too.
 #[test]
 fn an_older_version_does_not_outlive_a_newer_one_that_is_taken_for_another_name() {
     // One row, of which one position is held.
@@ -320,7 +321,7 @@ fn an_older_version_never_outlives_a_newer_one() {
             if random.u8(..50) == 0 {
                 let gone = random.usize(..40);
                 disk.log.forget_all(key(gone as u64), LogPos(at + 1));
-                // Nobody who read it before is believed after it was removed.
+                // A reader that read it before is not believed after it was removed.
                 newest[gone] = 0;
                 assert_eq!(disk.found(key(gone as u64), at + 1), [0; 0]);
             }

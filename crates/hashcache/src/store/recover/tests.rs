@@ -33,7 +33,7 @@ const RECORD_BYTES: u32 = 8 << 10;
 const BATCH_BYTES: u32 = 4 << 20;
 /// Versions that each opening of a segment draws in the model: more than it has records.
 const VERSIONS_PER_SEGMENT: u64 = 1 << 20;
-/// Superblocks and what may come beside them.
+/// Superblocks and what may lie beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 
 fn gigabytes() -> u64 {
