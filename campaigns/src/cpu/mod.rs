@@ -6,12 +6,15 @@
 //! as the kernel accounts it, divided by the requests that were answered.
 //!
 //! The bar is at 1 KiB: at most 1.5 times nginx's.
+//!
+//! With `--before FILE` an earlier build is the other side, and there are more loads: `paired`.
 
 mod nginx;
+mod paired;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
@@ -27,6 +30,9 @@ use nginx::{Nginx, VARIANTS};
 pub struct Args {
     #[command(flatten)]
     binary: BinaryArgs,
+    /// Compare with this binary, an earlier build, instead of nginx
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,7 +53,12 @@ pub struct Args {
 /// Measures all sizes; the first one has the bar.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
-    for program in ["nginx", "wrk", "taskset"] {
+    let rival = if args.before.is_some() {
+        "curl"
+    } else {
+        "nginx"
+    };
+    for program in [rival, "wrk", "taskset"] {
         let found = Command::new("which").arg(program).output()?;
         ensure!(found.status.success(), "{program} is not installed");
     }
@@ -57,6 +68,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
+    if let Some(before) = &args.before {
+        let mut report = Report::new("cpu", args.json);
+        let builds = [before.as_path(), &binary];
+        paired::run(args, builds, directory.path(), &origin, &mut report)?;
+        return report.finish();
+    }
     let ours = Contender {
         name: "hashcache",
         server: Server::Ours(ours(args, &binary, directory.path(), &origin)?),

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use hashcache_http::{UnixTime, http_date};
-use hashcache_proxy::{Authority, AuthorityError, MakeOptions};
+use hashcache_proxy::{AuthorityError, CertificateAuthority, MakeOptions};
 use serde_json::json;
 
 use crate::fault::Fault;
@@ -96,7 +96,7 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
     };
     let name = args.name.clone().unwrap_or_else(|| default_name(now));
     let only = args.only.clone();
-    let made = Authority::make(&directory, &MakeOptions { name, only, now });
+    let made = CertificateAuthority::make(&directory, &MakeOptions { name, only, now });
     let authority = made.map_err(|error| cannot("make a certificate authority", error))?;
     if args.json {
         say(&json_of(&authority, &directory));
@@ -123,7 +123,7 @@ fn show(args: &ShowArgs, environment: &Environment, now: SystemTime) -> anyhow::
         Some(directory) => directory,
         None => default_directory(environment)?,
     };
-    let loaded = Authority::load(&directory);
+    let loaded = CertificateAuthority::load(&directory);
     let authority = loaded.map_err(|error| cannot("show a certificate authority", error))?;
     let mut output = std::io::stdout().lock();
     if args.der {
@@ -143,7 +143,7 @@ fn show(args: &ShowArgs, environment: &Environment, now: SystemTime) -> anyhow::
     })
 }
 
-fn text_of(authority: &Authority, directory: &Path, now: SystemTime) -> String {
+fn text_of(authority: &CertificateAuthority, directory: &Path, now: SystemTime) -> String {
     let only = match authority.only() {
         Some(only) => only.collect::<Vec<_>>().join(", "),
         None => "every host".to_owned(),
@@ -163,7 +163,7 @@ fn text_of(authority: &Authority, directory: &Path, now: SystemTime) -> String {
     )
 }
 
-fn json_of(authority: &Authority, directory: &Path) -> String {
+fn json_of(authority: &CertificateAuthority, directory: &Path) -> String {
     let since_1970 = authority.not_after().duration_since(SystemTime::UNIX_EPOCH);
     let all = json!({
         "name": authority.name(),
@@ -207,7 +207,7 @@ fn default_name(now: SystemTime) -> String {
 }
 
 /// What is left of a name for that of the machine, in characters.
-const HOST_CHARS: usize = Authority::NAME_CHARS - "HashCache of , 22 Nov 2026".len();
+const HOST_CHARS: usize = CertificateAuthority::NAME_CHARS - "HashCache of , 22 Nov 2026".len();
 
 fn date(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
@@ -248,6 +248,6 @@ mod tests {
         assert!(name.ends_with(", 22 Nov 2026"), "{name}");
         let only = vec![];
         let options = MakeOptions { name, only, now };
-        assert!(Authority::make(&home.path().join("ca"), &options).is_ok());
+        assert!(CertificateAuthority::make(&home.path().join("ca"), &options).is_ok());
     }
 }

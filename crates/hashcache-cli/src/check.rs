@@ -76,11 +76,14 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
         "{}: {} records verified, {}\n",
         path.display(),
         report.records,
-        about_size(report.bytes)
+        match report.bytes {
+            bytes @ 0..1000 => format!("{bytes} bytes"),
+            bytes => about_size(bytes),
+        }
     );
     if report.cut_off > 0 {
         text += &format!(
-            "{} more were cut off when a process was stopped; they count as never written\n",
+            "{} more were partly written when a process stopped; they count as never written\n",
             report.cut_off
         );
     }
@@ -89,8 +92,8 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
     }
     if report.journal_blocks_damaged > 0 {
         text += &format!(
-            "{} blocks of the remove journal are damaged; objects removed there may be served \
-             again\n",
+            "{} blocks of the remove journal are damaged; the next start forgets all older \
+             objects, unless a checkpoint has what these blocks had\n",
             report.journal_blocks_damaged
         );
     }
@@ -102,8 +105,7 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
     }
     if report.damaged > 0 {
         text += &format!(
-            "{} records are damaged; they are never served, and go when the log comes round to \
-             them\n",
+            "{} records are damaged; they are never served, and the log will overwrite them\n",
             report.damaged
         );
     }
@@ -128,7 +130,10 @@ mod tests {
     #[test]
     fn damage_is_told_with_what_it_means() {
         let report = CheckReport::default();
-        assert!(text_of(Path::new("c.img"), &report).ends_with("no damage\n"));
+        assert_eq!(
+            text_of(Path::new("c.img"), &report),
+            "c.img: 0 records verified, 0 bytes\nno damage\n"
+        );
         let mut report = CheckReport::default();
         report.damaged = 2;
         assert!(text_of(Path::new("c.img"), &report).contains("2 records are damaged"));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use hashcache::{Cache, Config, OpenError, PolicyKind};
 use hashcache_proxy::{
-    AccessLog, Authority, Hosts, Intercept, RunError, Settings, Speaks, StateFiles,
+    AccessLog, CertificateAuthority, Hosts, Intercept, RunError, Settings, Speaks, StateFiles,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -169,7 +169,7 @@ fn for_proxy(effective: &Effective) -> anyhow::Result<Settings> {
         return Err(Faults(exposed).into());
     }
     let intercept = values.intercept_ca.as_deref().map(|directory| {
-        let authority = Authority::load(directory).map_err(|error| {
+        let authority = CertificateAuthority::load(directory).map_err(|error| {
             let fault = Fault::new(format!("cannot use the CA in {}", directory.display()));
             let fault = match error.advice() {
                 Some(advice) => fault.hint(advice),
@@ -450,8 +450,8 @@ fn greeting(
 }
 
 /// The second line of the greeting, for a proxy that stores nothing that comes by https.
-const HTTPS_IS_TUNNELLED: &str = "hashcache: https goes through as a tunnel and is not stored; to \
-     store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
+const HTTPS_IS_TUNNELLED: &str = "hashcache: https passes through as a tunnel and is not stored; \
+     to store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
      `--intercept-ca DIR --intercept-list cacheable`\n";
 
 /// What somebody at this machine can type to reach a listener that may listen on every address.

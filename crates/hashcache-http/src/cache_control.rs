@@ -86,10 +86,10 @@ impl Scope {
     }
 
     /// Widens the scope by one more occurrence of the directive.
-    fn add(&mut self, value: &Value<'_>) {
+    fn add(&mut self, value: &DirectiveValue<'_>) {
         let listed = match value {
-            Value::Text(text) => field_names(text),
-            Value::None | Value::Malformed => None,
+            DirectiveValue::Text(text) => field_names(text),
+            DirectiveValue::None | DirectiveValue::Malformed => None,
         };
         match (&mut *self, listed) {
             (Scope::Fields(names), Some(more)) => names.extend(more),
@@ -117,7 +117,7 @@ impl ResponseDirectives {
     }
 
     /// Takes over one directive.
-    pub(crate) fn add(&mut self, name: &[u8], value: &Value<'_>) {
+    pub(crate) fn add(&mut self, name: &[u8], value: &DirectiveValue<'_>) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("max-age") {
             self.max_age.get_or_insert(value.lifetime());
@@ -192,13 +192,13 @@ impl RequestDirectives {
         out
     }
 
-    fn add(&mut self, name: &[u8], value: &Value<'_>) {
+    fn add(&mut self, name: &[u8], value: &DirectiveValue<'_>) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("max-age") {
             smaller(&mut self.max_age, value.lifetime());
         } else if is("max-stale") {
             let allowed = match value {
-                Value::None => Seconds::MAX,
+                DirectiveValue::None => Seconds::MAX,
                 _ => value.lifetime(),
             };
             smaller(&mut self.max_stale, allowed);
@@ -225,26 +225,26 @@ fn smaller(slot: &mut Option<Seconds>, value: Seconds) {
 
 struct Directive<'a> {
     name: &'a [u8],
-    value: Value<'a>,
+    value: DirectiveValue<'a>,
 }
 
 /// What stands behind a directive's `=`.
-pub(crate) enum Value<'a> {
+pub(crate) enum DirectiveValue<'a> {
     None,
     /// A token, or the inside of a quoted string.
     Text(Cow<'a, [u8]>),
     Malformed,
 }
 
-impl Value<'_> {
+impl DirectiveValue<'_> {
     fn is_none(&self) -> bool {
-        matches!(self, Value::None)
+        matches!(self, DirectiveValue::None)
     }
 
     fn seconds(&self) -> Option<Seconds> {
         match self {
-            Value::Text(text) => delta_seconds(text),
-            Value::None | Value::Malformed => None,
+            DirectiveValue::Text(text) => delta_seconds(text),
+            DirectiveValue::None | DirectiveValue::Malformed => None,
         }
     }
 
@@ -264,16 +264,16 @@ fn directive(member: &[u8]) -> Directive<'_> {
     let Some(equals) = member.iter().position(|&b| b == b'=') else {
         return Directive {
             name: member,
-            value: Value::None,
+            value: DirectiveValue::None,
         };
     };
     let (name, text) = (&member[..equals], &member[equals + 1..]);
     let value = if trim(name).len() != name.len() {
-        Value::Malformed
+        DirectiveValue::Malformed
     } else if is_token(text) {
-        Value::Text(Cow::Borrowed(text))
+        DirectiveValue::Text(Cow::Borrowed(text))
     } else {
-        unquote(text).map_or(Value::Malformed, Value::Text)
+        unquote(text).map_or(DirectiveValue::Malformed, DirectiveValue::Text)
     };
     Directive {
         name: trim(name),

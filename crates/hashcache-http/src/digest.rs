@@ -16,10 +16,10 @@ use crate::structured::{Item, dictionary};
 
 /// What is promised about content that is still coming.
 #[derive(Clone)]
-pub struct ContentDigest(Vec<Promise>);
+pub struct ContentDigest(Vec<ExpectedDigest>);
 
 #[derive(Clone)]
-struct Promise {
+struct ExpectedDigest {
     /// `None`: two fields contradict each other, which no content can keep.
     digest: Option<Vec<u8>>,
     hash: Context,
@@ -38,7 +38,7 @@ impl ContentDigest {
             });
             let first = digests.next()?;
             let agreed = digests.all(|digest| digest == first);
-            Some(Promise {
+            Some(ExpectedDigest {
                 digest: agreed.then(|| first.clone()),
                 hash: Context::new(algorithm),
             })

@@ -11,11 +11,11 @@
 pub struct EntityTag<'a> {
     /// The bytes between the quotes, or all of them when there are none.
     opaque: &'a [u8],
-    kind: Kind,
+    kind: TagKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TagKind {
     Strong,
     Weak,
     /// Not an entity tag by the grammar.
@@ -26,8 +26,8 @@ impl<'a> EntityTag<'a> {
     /// Reads the value of an ETag field or a member of If-None-Match.
     pub fn parse(value: &'a [u8]) -> EntityTag<'a> {
         let (kind, quoted) = match value.strip_prefix(b"W/") {
-            Some(rest) => (Kind::Weak, rest),
-            None => (Kind::Strong, value),
+            Some(rest) => (TagKind::Weak, rest),
+            None => (TagKind::Strong, value),
         };
         let inside = quoted
             .strip_prefix(b"\"")
@@ -38,19 +38,19 @@ impl<'a> EntityTag<'a> {
             }
             _ => EntityTag {
                 opaque: value,
-                kind: Kind::Unquoted,
+                kind: TagKind::Unquoted,
             },
         }
     }
 
     /// Whether it changes whenever a byte of the content does.
     pub fn is_strong(&self) -> bool {
-        self.kind == Kind::Strong
+        self.kind == TagKind::Strong
     }
 
     /// Whether it is written as the grammar has it.
     pub fn is_well_formed(&self) -> bool {
-        self.kind != Kind::Unquoted
+        self.kind != TagKind::Unquoted
     }
 
     /// The strong comparison: the same bytes, for ranges.

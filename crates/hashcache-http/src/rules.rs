@@ -74,7 +74,7 @@ pub struct RuleSpec {
     #[serde(default)]
     host: Patterns,
     path: Patterns,
-    lifetime: Option<Span>,
+    lifetime: Option<DurationText>,
     heuristic: Option<HeuristicSpec>,
     #[serde(default)]
     immutable: bool,
@@ -87,11 +87,12 @@ impl RuleSpec {
     pub fn from_toml(text: &str) -> Result<Vec<RuleSpec>, RuleError> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct File {
+        struct RuleFile {
             #[serde(default)]
             rule: Vec<RuleSpec>,
         }
-        let file: File = toml::from_str(text).map_err(|error| RuleError::Toml(Box::new(error)))?;
+        let file: RuleFile =
+            toml::from_str(text).map_err(|error| RuleError::Toml(Box::new(error)))?;
         Ok(file.rule)
     }
 
@@ -106,7 +107,7 @@ impl RuleSpec {
 
     fn action(&self) -> Result<RuleAction, RuleError> {
         match (self.lifetime, &self.heuristic, self.immutable) {
-            (Some(Span(seconds)), None, false) => Ok(RuleAction::Lifetime(seconds)),
+            (Some(DurationText(seconds)), None, false) => Ok(RuleAction::Lifetime(seconds)),
             (None, Some(spec), false) => Ok(RuleAction::Heuristic(spec.heuristic())),
             (None, None, true) => Ok(RuleAction::Immutable),
             _ => Err(RuleError::Action {
@@ -290,7 +291,7 @@ impl<'de> Deserialize<'de> for Patterns {
 #[serde(deny_unknown_fields)]
 struct HeuristicSpec {
     percent: Option<u32>,
-    max: Option<Span>,
+    max: Option<DurationText>,
 }
 
 impl HeuristicSpec {
@@ -298,19 +299,21 @@ impl HeuristicSpec {
         let default = Heuristic::default();
         Heuristic {
             percent: self.percent.unwrap_or(default.percent),
-            max: self.max.map_or(default.max, |Span(seconds)| seconds),
+            max: self
+                .max
+                .map_or(default.max, |DurationText(seconds)| seconds),
         }
     }
 }
 
 /// A length of time as written: `"90s"`, `"5m"`, `"12h"`, `"30d"`, `"2w"`.
 #[derive(Clone, Copy, Debug)]
-struct Span(Seconds);
+struct DurationText(Seconds);
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+impl<'de> Deserialize<'de> for DurationText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DurationText, D::Error> {
         let text = String::deserialize(deserializer)?;
-        parse_span(&text).map(Span).ok_or_else(|| {
+        parse_span(&text).map(DurationText).ok_or_else(|| {
             let found = de::Unexpected::Str(&text);
             de::Error::invalid_value(
                 found,

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use http::header::{HeaderMap, HeaderName};
 
-use crate::cache_control::{ResponseDirectives, Value};
+use crate::cache_control::{DirectiveValue, ResponseDirectives};
 use crate::structured::{Item, dictionary};
 
 /// The targeted field of caches that an origin has put in front of itself.
@@ -40,16 +40,16 @@ fn read(fields: &HeaderMap, target: &HeaderName) -> Option<ResponseDirectives> {
     for (name, item) in &members {
         let digits;
         let value = match item {
-            Item::Boolean(true) => Value::None,
+            Item::Boolean(true) => DirectiveValue::None,
             Item::Boolean(false) => continue,
             Item::Integer(number) => {
                 digits = number.to_string();
-                Value::Text(Cow::Borrowed(digits.as_bytes()))
+                DirectiveValue::Text(Cow::Borrowed(digits.as_bytes()))
             }
             Item::Text(text) if NAMES_FIELDS.contains(&name.as_str()) => {
-                Value::Text(Cow::Borrowed(text))
+                DirectiveValue::Text(Cow::Borrowed(text))
             }
-            Item::Text(_) | Item::Bytes(_) | Item::Other => Value::Malformed,
+            Item::Text(_) | Item::Bytes(_) | Item::Other => DirectiveValue::Malformed,
         };
         out.add(name.as_bytes(), &value);
     }

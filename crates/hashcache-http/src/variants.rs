@@ -261,7 +261,7 @@ impl VariantTable {
 
     /// Reads a table back; `None` when the bytes are none.
     pub fn from_bytes(bytes: &[u8]) -> Option<VariantTable> {
-        let mut reader = Reader(bytes);
+        let mut reader = TableReader(bytes);
         let nonce = reader.number()?;
         let fields = usize::from(reader.byte()?);
         if fields > VARY_FIELDS_MAX {
@@ -296,9 +296,9 @@ impl VariantTable {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct TableReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> TableReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

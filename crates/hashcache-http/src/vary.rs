@@ -270,7 +270,7 @@ fn accepted_codings(request: &HeaderMap) -> Option<Vec<u8>> {
     let mut listed = [None; CODINGS.len()];
     let mut others = None;
     for member in members(request, &ACCEPT_ENCODING) {
-        let Weighted { item, weight } = weighted(member)?;
+        let WeightedItem { item, weight } = weighted(member)?;
         let accepted = weight > 0;
         if item == b"*" {
             others = Some(accepted);
@@ -314,14 +314,14 @@ fn ordered_languages(request: &HeaderMap) -> Option<Vec<u8>> {
     Some(spelled.collect::<Vec<_>>().join(&b","[..]))
 }
 
-struct Weighted<'a> {
+struct WeightedItem<'a> {
     item: &'a [u8],
     /// Thousandths.
     weight: u16,
 }
 
 /// `item [ ";" "q=" qvalue ]`
-fn weighted(member: &[u8]) -> Option<Weighted<'_>> {
+fn weighted(member: &[u8]) -> Option<WeightedItem<'_>> {
     let mut parts = member.split(|&b| b == b';');
     let item = trim(parts.next()?);
     let weight = match parts.next() {
@@ -334,7 +334,10 @@ fn weighted(member: &[u8]) -> Option<Weighted<'_>> {
             qvalue(value)?
         }
     };
-    parts.next().is_none().then_some(Weighted { item, weight })
+    parts
+        .next()
+        .is_none()
+        .then_some(WeightedItem { item, weight })
 }
 
 /// `0`, `0.5`, `1.000`, in thousandths.

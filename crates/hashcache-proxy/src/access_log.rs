@@ -4,7 +4,7 @@
 //! second, or as soon as one holds 32 KiB, and sleeps while nobody asks for anything. So a request
 //! pays for the making of its line and an uncontended lock, never for a write or a wake-up.
 //!
-//! Called by `request` and `tunnel` with an [`Entry`], by `server` on signals, by `metrics`.
+//! Called by `request` and `tunnel` with an [`LogEntry`], by `server` on signals, by `metrics`.
 //!
 //! Invariant: what waits to be written is bounded by 1 MiB; what does not fit is dropped and
 //! counted. A disk that is full stops the log, not the proxy.
@@ -22,41 +22,41 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-pub(crate) use entry::{Entry, Outcome, RequestId, Tally};
-use format::{Client, Formatter, Query, Style, Target};
-use writer::{Desk, Pending, Scribe, Sink, lock};
+pub(crate) use entry::{LogEntry, Outcome, OutcomeClass, RequestId};
+use format::{ClientForm, Formatter, LineStyle, QueryForm, TargetForm};
+use writer::{LogShared, LogSink, LogWriterThread, PendingLines, lock};
 
 use crate::settings::{self, LogFormat, Mode, Settings};
 
 /// The log of the process; dropped last, it writes what waits.
 #[derive(Debug)]
-pub(crate) struct AccessLog {
-    desk: Option<Arc<Desk>>,
-    style: Style,
-    scribe: Option<Thread>,
+pub(crate) struct AccessLogger {
+    shared: Option<Arc<LogShared>>,
+    style: LineStyle,
+    writer_thread: Option<Thread>,
     /// Closed by the thread when it ends.
     ended: Option<Mutex<mpsc::Receiver<()>>>,
     queue_bytes: usize,
 }
 
-impl AccessLog {
+impl AccessLogger {
     /// Opens the log and starts its thread; an error is the operator's to mend.
     pub(crate) fn start(settings: &Settings) -> io::Result<Self> {
-        let style = Style {
+        let style = LineStyle {
             format: settings.log_format,
             query: if settings.log_strip_query {
-                Query::Stripped
+                QueryForm::Stripped
             } else {
-                Query::Kept
+                QueryForm::Kept
             },
             target: match settings.mode {
-                Mode::Forward => Target::Absolute,
-                Mode::Accelerate { .. } => Target::Path,
+                Mode::Forward => TargetForm::Absolute,
+                Mode::Accelerate { .. } => TargetForm::Path,
             },
             client: if settings.log_anonymize {
-                Client::Network
+                ClientForm::Network
             } else {
-                Client::Address
+                ClientForm::Address
             },
         };
         let sink = match &settings.access_log {
@@ -65,9 +65,9 @@ impl AccessLog {
             }
             // Not through `io::stdout`, which holds half lines back.
             settings::AccessLog::Stdout => {
-                Sink::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+                LogSink::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?))
             }
-            settings::AccessLog::File(path) => Sink::file(path.clone())?,
+            settings::AccessLog::File(path) => LogSink::file(path.clone())?,
         };
         Self::start_with(sink, style, QUEUE_BYTES / settings.workers.max(1))
     }
@@ -82,35 +82,35 @@ impl AccessLog {
 
     /// A log that nobody wants.
     pub(crate) fn none() -> Self {
-        let style = Style {
+        let style = LineStyle {
             format: LogFormat::default(),
-            query: Query::Stripped,
-            target: Target::Absolute,
-            client: Client::Network,
+            query: QueryForm::Stripped,
+            target: TargetForm::Absolute,
+            client: ClientForm::Network,
         };
         Self {
-            desk: None,
+            shared: None,
             style,
-            scribe: None,
+            writer_thread: None,
             ended: None,
             queue_bytes: 0,
         }
     }
 
-    fn start_with(sink: Sink, style: Style, queue_bytes: usize) -> io::Result<Self> {
-        let desk = Arc::new(Desk::default());
-        let mut scribe = Scribe::new(sink, Arc::clone(&desk));
+    fn start_with(sink: LogSink, style: LineStyle, queue_bytes: usize) -> io::Result<Self> {
+        let shared = Arc::new(LogShared::default());
+        let mut writer_thread = LogWriterThread::new(sink, Arc::clone(&shared));
         let (end, ended) = mpsc::channel::<()>();
         let thread = thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || {
-                scribe.run();
+                writer_thread.run();
                 drop(end);
             })?;
         Ok(Self {
-            desk: Some(desk),
+            shared: Some(shared),
             style,
-            scribe: Some(thread.thread().clone()),
+            writer_thread: Some(thread.thread().clone()),
             ended: Some(Mutex::new(ended)),
             queue_bytes,
         })
@@ -118,59 +118,61 @@ impl AccessLog {
 
     /// A place to write for one worker; to be called once by each.
     pub(crate) fn worker(&self) -> WorkerLog {
-        let (Some(desk), Some(scribe)) = (&self.desk, &self.scribe) else {
-            return WorkerLog { tray: None };
+        let (Some(shared), Some(writer_thread)) = (&self.shared, &self.writer_thread) else {
+            return WorkerLog { buffer: None };
         };
-        let pending = Pending {
+        let pending = PendingLines {
             lines: Vec::new(),
             formatter: Formatter::new(self.style),
         };
         let pending = Arc::new(Mutex::new(pending));
-        lock(&desk.trays).push(Arc::clone(&pending));
-        let tray = Tray {
+        lock(&shared.buffers).push(Arc::clone(&pending));
+        let buffer = WorkerBuffer {
             pending,
-            desk: Arc::clone(desk),
-            scribe: scribe.clone(),
+            shared: Arc::clone(shared),
+            writer_thread: writer_thread.clone(),
             queue_bytes: self.queue_bytes,
         };
         WorkerLog {
-            tray: Some(Arc::new(tray)),
+            buffer: Some(Arc::new(buffer)),
         }
     }
 
     /// Writes what waits to the file as it was opened, then opens its path anew.
     pub(crate) fn reopen(&self) {
-        if let (Some(desk), Some(scribe)) = (&self.desk, &self.scribe) {
-            desk.reopen.store(true, Relaxed);
-            scribe.unpark();
+        if let (Some(shared), Some(writer_thread)) = (&self.shared, &self.writer_thread) {
+            shared.reopen.store(true, Relaxed);
+            writer_thread.unpark();
         }
     }
 
     /// Counts since the start.
     pub(crate) fn figures(&self) -> LogFigures {
-        let Some(desk) = &self.desk else {
+        let Some(shared) = &self.shared else {
             return LogFigures::default();
         };
         LogFigures {
-            written: desk.written.load(Relaxed),
-            dropped: desk.dropped.load(Relaxed),
-            failures: desk.failures.load(Relaxed),
-            stopped: desk.stopped.load(Relaxed),
+            written: shared.written.load(Relaxed),
+            dropped: shared.dropped.load(Relaxed),
+            failures: shared.failures.load(Relaxed),
+            stopped: shared.stopped.load(Relaxed),
         }
     }
 
     /// Writes what waits and ends the thread; gives up on a reader that is stuck.
     pub(crate) fn stop(&self) {
-        if let (Some(desk), Some(scribe), Some(ended)) = (&self.desk, &self.scribe, &self.ended) {
-            desk.stop.store(true, Relaxed);
-            scribe.unpark();
+        if let (Some(shared), Some(writer_thread), Some(ended)) =
+            (&self.shared, &self.writer_thread, &self.ended)
+        {
+            shared.stop.store(true, Relaxed);
+            writer_thread.unpark();
             // The error is either the good end or the bad one; there is nothing to do about both.
             let _ = lock(ended).recv_timeout(STOP_TIME);
         }
     }
 }
 
-impl Drop for AccessLog {
+impl Drop for AccessLogger {
     fn drop(&mut self) {
         self.stop();
     }
@@ -192,38 +194,38 @@ pub(crate) struct LogFigures {
 /// One worker's end of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerLog {
-    tray: Option<Arc<Tray>>,
+    buffer: Option<Arc<WorkerBuffer>>,
 }
 
 impl WorkerLog {
     /// Puts down one line; never waits for more than another line of the same worker.
-    pub(crate) fn write(&self, entry: &Entry<'_>) {
-        let Some(tray) = &self.tray else { return };
+    pub(crate) fn write(&self, entry: &LogEntry<'_>) {
+        let Some(buffer) = &self.buffer else { return };
         let (before, after) = {
-            let mut guard = lock(&tray.pending);
-            let Pending { lines, formatter } = &mut *guard;
+            let mut guard = lock(&buffer.pending);
+            let PendingLines { lines, formatter } = &mut *guard;
             let before = lines.len();
             formatter.push(lines, entry);
-            if lines.len() > tray.queue_bytes {
+            if lines.len() > buffer.queue_bytes {
                 lines.truncate(before);
-                tray.desk.dropped.fetch_add(1, Relaxed);
+                buffer.shared.dropped.fetch_add(1, Relaxed);
             }
             (before, lines.len())
         };
         let full = before < WAKE_BYTES && after >= WAKE_BYTES;
         // Relaxed is enough: either the scribe's last look at this buffer came after our line, or
         // our lock came after its look, and then we see what it stored before.
-        if full || tray.desk.asleep.load(Relaxed) && tray.desk.asleep.swap(false, Relaxed) {
-            tray.scribe.unpark();
+        if full || buffer.shared.asleep.load(Relaxed) && buffer.shared.asleep.swap(false, Relaxed) {
+            buffer.writer_thread.unpark();
         }
     }
 }
 
 #[derive(Debug)]
-struct Tray {
-    pending: Arc<Mutex<Pending>>,
-    desk: Arc<Desk>,
-    scribe: Thread,
+struct WorkerBuffer {
+    pending: Arc<Mutex<PendingLines>>,
+    shared: Arc<LogShared>,
+    writer_thread: Thread,
     queue_bytes: usize,
 }
 

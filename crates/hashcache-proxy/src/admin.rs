@@ -33,7 +33,7 @@ use self::answer::{plain, typed};
 use self::purge::Purges;
 pub(crate) use self::purge::read_token;
 use crate::metrics::Exposition;
-use crate::page::{self, Reader};
+use crate::page::{self, PageReader};
 use crate::purge::Purger;
 use crate::settings::Mode;
 
@@ -81,7 +81,7 @@ impl Admin {
     /// Serves `listener` until dropped; connections end with it.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
         let mut connections = JoinSet::new();
-        let mut open: Vec<Open> = Vec::new();
+        let mut open: Vec<OpenConnection> = Vec::new();
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -100,7 +100,7 @@ impl Admin {
                     let active = Arc::new(Mutex::new(Instant::now()));
                     let connection = Arc::clone(&self).connection(stream, Arc::clone(&active));
                     let task = connections.spawn(connection);
-                    open.push(Open { task, active });
+                    open.push(OpenConnection { task, active });
                 }
                 // Out of descriptors, or a client gone at once: haste helps neither.
                 Err(error) => {
@@ -148,17 +148,17 @@ impl Admin {
     /// What is said to a request that came to our address `local`, but not for us.
     fn refusal(&self, head: &http::request::Parts, local: SocketAddr) -> Option<Response<Bytes>> {
         match authority(head) {
-            Authority::Named(authority) if is_ours(authority, local.ip()) => None,
+            RequestAuthority::Named(authority) if is_ours(authority, local.ip()) => None,
             // No browser speaks HTTP/1.0, but some health checks do, without a Host.
-            Authority::Missing if head.version == Version::HTTP_10 => None,
-            Authority::Named(_) => Some(plain(
+            RequestAuthority::Missing if head.version == Version::HTTP_10 => None,
+            RequestAuthority::Named(_) => Some(plain(
                 StatusCode::MISDIRECTED_REQUEST,
                 format!(
                     "this is the admin listener; use the host localhost or {}\n",
                     local.ip()
                 ),
             )),
-            Authority::Missing | Authority::Malformed => Some(plain(
+            RequestAuthority::Missing | RequestAuthority::Malformed => Some(plain(
                 StatusCode::BAD_REQUEST,
                 "the request needs exactly one Host field\n".to_owned(),
             )),
@@ -171,7 +171,7 @@ impl Admin {
             return not_allowed("GET, HEAD");
         }
         match head.uri.path() {
-            "/" => index(Reader::of(&head.headers)),
+            "/" => index(PageReader::of(&head.headers)),
             "/metrics" => self.metrics(),
             "/stats" => json_page(StatusCode::OK, &self.exposition.stats()),
             "/-/healthy" => plain(StatusCode::OK, "ok\n".to_owned()),
@@ -215,37 +215,37 @@ impl Admin {
 }
 
 /// A connection that is being served.
-struct Open {
+struct OpenConnection {
     task: AbortHandle,
     /// When it was accepted, or its last request came.
     active: Arc<Mutex<Instant>>,
 }
 
-impl Open {
+impl OpenConnection {
     fn active(&self) -> Instant {
         *self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whom a request says it wants.
-enum Authority<'a> {
+enum RequestAuthority<'a> {
     Named(&'a str),
     Missing,
     Malformed,
 }
 
 /// The target's authority wins over Host, as everywhere; more than one Host is none.
-fn authority(head: &http::request::Parts) -> Authority<'_> {
+fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (None, _) => return Authority::Missing,
-        (Some(_), Some(_)) => return Authority::Malformed,
+        (None, _) => return RequestAuthority::Missing,
+        (Some(_), Some(_)) => return RequestAuthority::Malformed,
         (Some(host), None) => host,
     };
     match (head.uri.authority(), host.to_str()) {
-        (Some(authority), _) => Authority::Named(authority.as_str()),
-        (None, Ok(host)) => Authority::Named(host),
-        (None, Err(_)) => Authority::Malformed,
+        (Some(authority), _) => RequestAuthority::Named(authority.as_str()),
+        (None, Ok(host)) => RequestAuthority::Named(host),
+        (None, Err(_)) => RequestAuthority::Malformed,
     }
 }
 
@@ -270,16 +270,16 @@ fn is_ours(authority: &str, local: IpAddr) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-fn index(reader: Reader) -> Response<Bytes> {
+fn index(reader: PageReader) -> Response<Bytes> {
     let body = match reader {
-        Reader::Browser => {
+        PageReader::Browser => {
             let rows: String = PATHS
                 .iter()
                 .map(|(path, what)| format!("<dt><a href=\"{path}\">{path}</a><dd>{what}"))
                 .collect();
             page::document("HashCache admin", &format!("<dl>{rows}</dl>"))
         }
-        Reader::Program => PATHS
+        PageReader::Program => PATHS
             .iter()
             .map(|(path, what)| format!("{path}\t{what}\n"))
             .collect(),

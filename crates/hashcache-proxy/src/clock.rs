@@ -58,11 +58,11 @@ impl UnixMillis {
 /// The clock of the process; one, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    source: Source,
+    source: TimeSource,
     /// Wall time minus boot time.
     anchor_ms: AtomicU64,
     suspect: AtomicBool,
-    evidence: Mutex<Evidence>,
+    evidence: Mutex<Samples>,
     /// Where the last known time is kept.
     path: Option<PathBuf>,
 }
@@ -72,10 +72,10 @@ impl Clock {
     ///
     /// A file that cannot be read or makes no sense is as none: it will be written anew.
     pub(crate) fn start(path: Option<PathBuf>) -> Self {
-        Self::with_source(Source::System, path)
+        Self::with_source(TimeSource::System, path)
     }
 
-    fn with_source(source: Source, path: Option<PathBuf>) -> Self {
+    fn with_source(source: TimeSource, path: Option<PathBuf>) -> Self {
         let known_ms = path
             .as_deref()
             .and_then(last_known)
@@ -87,7 +87,7 @@ impl Clock {
             source,
             anchor_ms: AtomicU64::new(start.saturating_sub(boot)),
             suspect: AtomicBool::new(false),
-            evidence: Mutex::new(Evidence::default()),
+            evidence: Mutex::new(Samples::default()),
             path,
         };
         clock.tick();
@@ -116,7 +116,7 @@ impl Clock {
         if wall > now.saturating_add(STEP_MS) && is_believable(wall) {
             self.anchor_ms.store(wall.saturating_sub(boot), Relaxed);
             // The witnesses spoke about the time we had.
-            evidence.verdict = Verdict::Open;
+            evidence.verdict = ClockVerdict::Open;
         }
         self.conclude(&evidence, boot, wall);
     }
@@ -127,11 +127,11 @@ impl Clock {
         let boot_ms = self.source.boot_ms();
         // What it said before counts on: it has shown the same name again.
         let says = match evidence.of(host) {
-            Some(Says::Time { anchor_ms, .. }) => Says::Time {
+            Some(SampleTime::Time { anchor_ms, .. }) => SampleTime::Time {
                 anchor_ms,
                 validity,
             },
-            _ => Says::Nothing { validity },
+            _ => SampleTime::Nothing { validity },
         };
         evidence.note(host, peer, boot_ms, says);
     }
@@ -140,9 +140,9 @@ impl Clock {
     pub(crate) fn out_of_time(&self, host: &Host, peer: IpAddr) {
         let mut evidence = self.evidence();
         let boot_ms = self.source.boot_ms();
-        evidence.note(host, peer, boot_ms, Says::OutOfTime);
+        evidence.note(host, peer, boot_ms, SampleTime::OutOfTime);
         if evidence.most_are_out_of_time(boot_ms) {
-            evidence.verdict = Verdict::OutOfTime;
+            evidence.verdict = ClockVerdict::OutOfTime;
         }
         self.conclude(&evidence, boot_ms, self.source.wall_ms());
     }
@@ -154,8 +154,8 @@ impl Clock {
     pub(crate) fn hint(&self, host: &Host, peer: IpAddr, date: u64) {
         let mut evidence = self.evidence();
         let validity = match evidence.of(host) {
-            Some(Says::Nothing { validity } | Says::Time { validity, .. }) => validity,
-            Some(Says::OutOfTime) | None => return,
+            Some(SampleTime::Nothing { validity } | SampleTime::Time { validity, .. }) => validity,
+            Some(SampleTime::OutOfTime) | None => return,
         };
         if !validity.bears(date) || !is_believable(date.saturating_mul(1000)) {
             return;
@@ -163,7 +163,7 @@ impl Clock {
         let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
         // `Date` has lost its fraction; half a second is the mean of what was lost.
         let anchor_ms = (date * 1000 + 500).saturating_sub(boot);
-        let says = Says::Time {
+        let says = SampleTime::Time {
             anchor_ms,
             validity,
         };
@@ -175,22 +175,22 @@ impl Clock {
     }
 
     /// Moves to the anchor on which the witnesses agree, as far as they are to be believed.
-    fn follow(&self, agreed: u64, boot: u64, wall: u64) -> Verdict {
+    fn follow(&self, agreed: u64, boot: u64, wall: u64) -> ClockVerdict {
         let anchor = self.anchor_ms.load(Relaxed);
         if agreed.abs_diff(anchor) <= DISAGREE_MS {
-            return Verdict::Agree;
+            return ClockVerdict::Agree;
         }
         let system = wall.saturating_sub(boot);
         if !is_plausible(wall, boot.saturating_add(anchor)) {
             self.anchor_ms.store(agreed, Relaxed);
-            return Verdict::Agree;
+            return ClockVerdict::Agree;
         }
         // Measured against the system clock and not against our time: steps do not add up.
         if agreed.abs_diff(system) > SYSTEM_WRONG_MS {
-            return Verdict::Contradict;
+            return ClockVerdict::Contradict;
         }
         self.anchor_ms.store(agreed.max(system), Relaxed);
-        Verdict::Agree
+        ClockVerdict::Agree
     }
 
     /// The time by which a certificate of this validity is judged, seconds since 1970.
@@ -201,21 +201,21 @@ impl Clock {
         }
         let now = now.seconds();
         match self.evidence().verdict {
-            Verdict::Agree | Verdict::Contradict => now,
-            Verdict::Open => now.max(validity.not_before),
-            Verdict::OutOfTime => now
+            ClockVerdict::Agree | ClockVerdict::Contradict => now,
+            ClockVerdict::Open => now.max(validity.not_before),
+            ClockVerdict::OutOfTime => now
                 .min(validity.not_after)
                 .max(validity.not_before)
                 .max(RELEASED_SECONDS),
         }
     }
 
-    fn conclude(&self, evidence: &Evidence, boot: u64, wall: u64) {
+    fn conclude(&self, evidence: &Samples, boot: u64, wall: u64) {
         let now = boot.saturating_add(self.anchor_ms.load(Relaxed));
         let suspect = match evidence.verdict {
-            Verdict::Contradict | Verdict::OutOfTime => true,
-            Verdict::Agree => false,
-            Verdict::Open => wall.saturating_add(STEP_MS) < now || !is_believable(wall),
+            ClockVerdict::Contradict | ClockVerdict::OutOfTime => true,
+            ClockVerdict::Agree => false,
+            ClockVerdict::Open => wall.saturating_add(STEP_MS) < now || !is_believable(wall),
         };
         self.suspect.store(suspect, Relaxed);
     }
@@ -255,7 +255,7 @@ impl Clock {
         }
     }
 
-    fn evidence(&self) -> std::sync::MutexGuard<'_, Evidence> {
+    fn evidence(&self) -> std::sync::MutexGuard<'_, Samples> {
         self.evidence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -278,14 +278,14 @@ impl Validity {
 
 /// What speaks for and against the time we tell.
 #[derive(Debug, Default)]
-struct Evidence {
-    verdict: Verdict,
-    notes: Vec<Note>,
+struct Samples {
+    verdict: ClockVerdict,
+    notes: Vec<HostSample>,
 }
 
 /// What most witnesses say.
 #[derive(Clone, Copy, Debug, Default)]
-enum Verdict {
+enum ClockVerdict {
     /// Too few have spoken since the time moved.
     #[default]
     Open,
@@ -299,15 +299,15 @@ enum Verdict {
 
 /// The latest of one host.
 #[derive(Debug)]
-struct Note {
+struct HostSample {
     host: Host,
     network: IpAddr,
     boot_ms: u64,
-    says: Says,
+    says: SampleTime,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Says {
+enum SampleTime {
     /// It has proved its name, and has told no time yet.
     Nothing { validity: Validity },
     /// It has told the time.
@@ -316,13 +316,13 @@ enum Says {
     OutOfTime,
 }
 
-impl Evidence {
-    fn of(&self, host: &Host) -> Option<Says> {
+impl Samples {
+    fn of(&self, host: &Host) -> Option<SampleTime> {
         let note = self.notes.iter().find(|note| note.host == *host)?;
         Some(note.says)
     }
 
-    fn note(&mut self, host: &Host, peer: IpAddr, boot_ms: u64, says: Says) {
+    fn note(&mut self, host: &Host, peer: IpAddr, boot_ms: u64, says: SampleTime) {
         let network = network(peer);
         self.notes
             .retain(|note| note.host != *host && note.network != network);
@@ -331,7 +331,7 @@ impl Evidence {
         {
             self.notes.swap_remove(oldest);
         }
-        self.notes.push(Note {
+        self.notes.push(HostSample {
             host: host.clone(),
             network,
             boot_ms,
@@ -343,8 +343,8 @@ impl Evidence {
     fn agreed(&mut self, boot_ms: u64) -> Option<u64> {
         let spoken = self.spoken(boot_ms);
         let times = self.notes.iter().filter_map(|note| match note.says {
-            Says::Time { anchor_ms, .. } => Some(anchor_ms),
-            Says::Nothing { .. } | Says::OutOfTime => None,
+            SampleTime::Time { anchor_ms, .. } => Some(anchor_ms),
+            SampleTime::Nothing { .. } | SampleTime::OutOfTime => None,
         });
         let mut anchors: Vec<u64> = times.collect();
         anchors.sort_unstable();
@@ -359,7 +359,7 @@ impl Evidence {
     fn most_are_out_of_time(&mut self, boot_ms: u64) -> bool {
         let spoken = self.spoken(boot_ms);
         let out = self.notes.iter();
-        let out = out.filter(|note| matches!(note.says, Says::OutOfTime));
+        let out = out.filter(|note| matches!(note.says, SampleTime::OutOfTime));
         out.count() >= (spoken / 2 + 1).max(AGREEING_HOSTS)
     }
 
@@ -369,7 +369,7 @@ impl Evidence {
             .retain(|note| boot_ms.saturating_sub(note.boot_ms) <= NOTE_LIFE_MS);
         let spoken = self.notes.iter();
         spoken
-            .filter(|note| !matches!(note.says, Says::Nothing { .. }))
+            .filter(|note| !matches!(note.says, SampleTime::Nothing { .. }))
             .count()
     }
 }
@@ -393,13 +393,13 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 /// Where boot time and wall time come from.
-enum Source {
+enum TimeSource {
     System,
     #[cfg(test)]
     Scripted(Arc<tests::Script>),
 }
 
-impl Source {
+impl TimeSource {
     fn boot_ms(&self) -> u64 {
         match self {
             Self::System => read_ms(ClockId::Boottime),
@@ -417,7 +417,7 @@ impl Source {
     }
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for TimeSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Source")
     }

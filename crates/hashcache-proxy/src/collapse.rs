@@ -1,6 +1,6 @@
 //! Collapsed forwarding: one fetch serves all who wait for the same key, on any core.
 //!
-//! The first to miss becomes the *leader* and owns the [`Flight`]; who comes later *follows* it.
+//! The first to miss becomes the *leader* and owns the [`Leader`]; who comes later *follows* it.
 //! When the response's head has come, the leader says whether it may be shared; if not, all go at
 //! once, and the key is remembered so that the next ones do not even wait. What an origin's answers
 //! were like says how long its next ones are worth waiting for.
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::in_flight_ranges::Pieces;
+use crate::in_flight_ranges::InFlightRanges;
 use crate::settings::CollapseWait;
 use crate::store::StoredResponse;
 
@@ -42,15 +42,15 @@ const REMEMBERED: usize = 512;
 
 /// What followers are told.
 #[derive(Clone)]
-pub(crate) enum Told {
+pub(crate) enum CollapseMsg {
     /// The head has not come yet.
     Wait,
     /// It is being stored, and this is how to read along.
     Shared(Arc<SharedResponse>),
     /// What is stored is good again: look once more.
-    Again,
+    Validated,
     /// It cannot be shared, or there is none: go alone.
-    Alone,
+    NotShared,
 }
 
 /// A response that is being stored.
@@ -63,26 +63,26 @@ pub(crate) struct SharedResponse {
 }
 
 /// The part a request has in a fetch.
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// It must fetch, and tell the others.
-    Leader(Flight),
+    Leader(Leader),
     /// Somebody else fetches.
-    Follower(watch::Receiver<Told>),
+    Follower(watch::Receiver<CollapseMsg>),
     /// Somebody else fetches, but what comes cannot be shared, as far as is known.
     Alone,
 }
 
 #[derive(Default)]
-struct Shard {
-    flights: HashMap<Box<[u8]>, (u64, watch::Receiver<Told>)>,
+struct CollapseShard {
+    fetches: HashMap<Box<[u8]>, (u64, watch::Receiver<CollapseMsg>)>,
     unshareable: HashMap<Box<[u8]>, Instant>,
     failed: HashMap<Box<[u8]>, Instant>,
-    origins: HashMap<Box<str>, Habits>,
+    origins: HashMap<Box<str>, OriginStats>,
 }
 
 /// What an origin's answers were like, smoothed over the last eight or so.
 #[derive(Clone, Copy, Default)]
-struct Habits {
+struct OriginStats {
     /// Time to the first byte, milliseconds.
     first_byte_ms: Option<u32>,
     /// Share of the answers to leaders that their followers could have too, parts of [`ALL`].
@@ -94,8 +94,8 @@ const ALL: u32 = 1 << 10;
 /// An origin that shares less than this is not waited for: one answer in eight.
 const HARDLY_ANY: u32 = ALL / 8;
 
-impl Habits {
-    fn patience(self, wait: CollapseWait, first_byte_time: Duration) -> Duration {
+impl OriginStats {
+    fn wait_time(self, wait: CollapseWait, first_byte_time: Duration) -> Duration {
         if matches!(self.shared, Some(..HARDLY_ANY)) {
             return WAIT_IN_VAIN.min(first_byte_time);
         }
@@ -119,7 +119,7 @@ fn smooth(usual: &mut Option<u32>, seen: u32) {
 /// All fetches in progress.
 #[derive(Default)]
 pub(crate) struct Collapse {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<CollapseShard>; SHARDS],
     hasher: RandomState,
     next: AtomicU64,
     /// Held by who reads the head of a stored response and writes it back changed.
@@ -127,7 +127,7 @@ pub(crate) struct Collapse {
     /// Validations under way that nobody waits for.
     background: AtomicUsize,
     /// Parts of stored responses that are being fetched.
-    pub(crate) pieces: Arc<Pieces>,
+    pub(crate) ranges: Arc<InFlightRanges>,
 }
 
 impl Collapse {
@@ -135,7 +135,7 @@ impl Collapse {
         Arc::default()
     }
 
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, CollapseShard> {
         self.shards[self.index(key)]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -157,52 +157,52 @@ impl Collapse {
     }
 
     /// Joins the fetch of `key`, or begins it.
-    pub(crate) fn join(self: &Arc<Self>, key: &[u8], now: Instant) -> Part {
+    pub(crate) fn join(self: &Arc<Self>, key: &[u8], now: Instant) -> Role {
         let mut shard = self.shard(key);
         if shard.unshareable.get(key).is_some_and(|until| *until > now) {
-            return Part::Alone;
+            return Role::Alone;
         }
-        if let Some((_, told)) = shard.flights.get(key) {
-            return Part::Follower(told.clone());
+        if let Some((_, receiver)) = shard.fetches.get(key) {
+            return Role::Follower(receiver.clone());
         }
-        let (tell, told) = watch::channel(Told::Wait);
+        let (sender, receiver) = watch::channel(CollapseMsg::Wait);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        shard.flights.insert(key.into(), (number, told));
-        Part::Leader(Flight {
+        shard.fetches.insert(key.into(), (number, receiver));
+        Role::Leader(Leader {
             collapse: Arc::clone(self),
             key: key.into(),
             number,
-            tell,
+            sender,
         })
     }
 
     /// The fetch of `key` that is under way, for those who would not begin one.
-    pub(crate) fn under_way(&self, key: &[u8]) -> Option<watch::Receiver<Told>> {
+    pub(crate) fn under_way(&self, key: &[u8]) -> Option<watch::Receiver<CollapseMsg>> {
         let shard = self.shard(key);
-        shard.flights.get(key).map(|(_, told)| told.clone())
+        shard.fetches.get(key).map(|(_, receiver)| receiver.clone())
     }
 
     /// What is under way for `key` is out of date: nobody may join it any more.
     pub(crate) fn forget(&self, key: &[u8]) {
-        self.shard(key).flights.remove(key);
+        self.shard(key).fetches.remove(key);
     }
 
     /// The same for all keys that are `old`.
     pub(crate) fn forget_where(&self, old: impl Fn(&[u8]) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.flights.retain(|key, _| !old(key));
+            shard.fetches.retain(|key, _| !old(key));
         }
     }
 
     /// Counts a validation that nobody waits for, until what is returned is dropped; `None` when
     /// there are `most` already.
-    pub(crate) fn in_background(self: &Arc<Self>, most: usize) -> Option<Background> {
+    pub(crate) fn in_background(self: &Arc<Self>, most: usize) -> Option<BackgroundValidation> {
         let one_more = |under_way| (under_way < most).then_some(under_way + 1);
         let counted = self
             .background
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        counted.ok().map(|_| Background(Arc::clone(self)))
+        counted.ok().map(|_| BackgroundValidation(Arc::clone(self)))
     }
 
     /// Whether a revalidation of `key` failed a moment ago.
@@ -220,26 +220,28 @@ impl Collapse {
 
     /// How long to wait for the head of a fetch from `origin`, which fails if it takes longer than
     /// `first_byte_time`: as `wait` says, and not so long if what comes then is hardly ever shared.
-    pub(crate) fn patience(
+    pub(crate) fn wait_time(
         &self,
         origin: &str,
         wait: CollapseWait,
         first_byte_time: Duration,
     ) -> Duration {
         let shard = self.shard(origin.as_bytes());
-        let habits = shard.origins.get(origin).copied().unwrap_or_default();
-        habits.patience(wait, first_byte_time)
+        let origin_stats = shard.origins.get(origin).copied().unwrap_or_default();
+        origin_stats.wait_time(wait, first_byte_time)
     }
 
     /// Notes how long `origin` took for a head.
-    pub(crate) fn took(&self, origin: &str, time: Duration) {
+    pub(crate) fn note_head_time(&self, origin: &str, time: Duration) {
         let millis = u32::try_from(time.as_millis())
             .unwrap_or(u32::MAX)
             .min(1 << 20);
-        self.learn(origin, |habits| smooth(&mut habits.first_byte_ms, millis));
+        self.learn(origin, |origin_stats| {
+            smooth(&mut origin_stats.first_byte_ms, millis);
+        });
     }
 
-    fn learn(&self, origin: &str, note: impl FnOnce(&mut Habits)) {
+    fn learn(&self, origin: &str, note: impl FnOnce(&mut OriginStats)) {
         let mut shard = self.shard(origin.as_bytes());
         if shard.origins.len() >= REMEMBERED && !shard.origins.contains_key(origin) {
             shard.origins.clear();
@@ -256,34 +258,35 @@ fn remember(table: &mut HashMap<Box<[u8]>, Instant>, key: &[u8], until: Instant)
 }
 
 /// A validation under way that nobody waits for.
-pub(crate) struct Background(Arc<Collapse>);
+pub(crate) struct BackgroundValidation(Arc<Collapse>);
 
-impl Drop for Background {
+impl Drop for BackgroundValidation {
     fn drop(&mut self) {
         self.0.background.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// A fetch in progress, in the hands of who fetches.
-pub(crate) struct Flight {
+pub(crate) struct Leader {
     collapse: Arc<Collapse>,
     key: Box<[u8]>,
     number: u64,
-    tell: watch::Sender<Told>,
+    sender: watch::Sender<CollapseMsg>,
 }
 
-impl Flight {
+impl Leader {
     /// The response of `origin` may be shared and is being stored; more may join until the flight
     /// ends.
     pub(crate) fn share(&self, origin: &str, response: SharedResponse) {
         self.judged(origin, ALL);
-        self.tell.send_replace(Told::Shared(Arc::new(response)));
+        self.sender
+            .send_replace(CollapseMsg::Shared(Arc::new(response)));
     }
 
     /// What is stored was confirmed by `origin`.
-    pub(crate) fn again(self, origin: &str) {
+    pub(crate) fn validated(self, origin: &str) {
         self.judged(origin, ALL);
-        self.tell.send_replace(Told::Again);
+        self.sender.send_replace(CollapseMsg::Validated);
     }
 
     /// The response of `origin` cannot be shared, nor, most likely, the next one.
@@ -298,39 +301,42 @@ impl Flight {
 
     /// Only a leader's answer counts: a hundred who went alone for one page learned one thing.
     fn judged(&self, origin: &str, shared: u32) {
-        let note = |habits: &mut Habits| smooth(&mut habits.shared, shared);
+        let note = |origin_stats: &mut OriginStats| smooth(&mut origin_stats.shared, shared);
         self.collapse.learn(origin, note);
     }
 }
 
-impl Drop for Flight {
+impl Drop for Leader {
     fn drop(&mut self) {
         let mut shard = self.collapse.shard(&self.key);
         // After `forget`, another flight may have begun under this key.
         if shard
-            .flights
+            .fetches
             .get(&self.key)
             .is_some_and(|(number, _)| *number == self.number)
         {
-            shard.flights.remove(&self.key);
+            shard.fetches.remove(&self.key);
         }
         drop(shard);
-        self.tell.send_if_modified(|told| {
-            let waiting = matches!(told, Told::Wait);
+        self.sender.send_if_modified(|message| {
+            let waiting = matches!(message, CollapseMsg::Wait);
             if waiting {
-                *told = Told::Alone;
+                *message = CollapseMsg::NotShared;
             }
             waiting
         });
     }
 }
 
-/// Waits until followers are told something, at most for `patience`.
-pub(crate) async fn listen(mut told: watch::Receiver<Told>, patience: Duration) -> Told {
-    let wait = told.wait_for(|told| !matches!(told, Told::Wait));
-    match tokio::time::timeout(patience, wait).await {
-        Ok(Ok(told)) => told.clone(),
-        Ok(Err(_)) | Err(_) => Told::Alone,
+/// Waits until followers are told something, at most for `wait_time`.
+pub(crate) async fn wait_for_message(
+    mut receiver: watch::Receiver<CollapseMsg>,
+    wait_time: Duration,
+) -> CollapseMsg {
+    let wait = receiver.wait_for(|message| !matches!(message, CollapseMsg::Wait));
+    match tokio::time::timeout(wait_time, wait).await {
+        Ok(Ok(message)) => message.clone(),
+        Ok(Err(_)) | Err(_) => CollapseMsg::NotShared,
     }
 }
 
@@ -341,53 +347,56 @@ mod tests {
     const FIRST_BYTE_TIME: Duration = Duration::from_secs(60);
 
     fn patience(collapse: &Collapse, origin: &str) -> Duration {
-        collapse.patience(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
+        collapse.wait_time(origin, CollapseWait::Lan, FIRST_BYTE_TIME)
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_second_follows_the_first_and_goes_alone_when_that_is_dropped() {
         let collapse = Collapse::new();
-        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else {
+        let Role::Leader(leader) = collapse.join(b"k", Instant::now()) else {
             panic!()
         };
-        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else {
+        let Role::Follower(receiver) = collapse.join(b"k", Instant::now()) else {
             panic!()
         };
         assert!(matches!(
             collapse.join(b"other", Instant::now()),
-            Part::Leader(_)
+            Role::Leader(_)
         ));
-        drop(flight);
-        assert!(matches!(listen(told, WAIT_MAX).await, Told::Alone));
+        drop(leader);
+        assert!(matches!(
+            wait_for_message(receiver, WAIT_MAX).await,
+            CollapseMsg::NotShared
+        ));
         assert!(matches!(
             collapse.join(b"k", Instant::now()),
-            Part::Leader(_)
+            Role::Leader(_)
         ));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_that_could_not_be_shared_is_not_waited_for() {
         let collapse = Collapse::new();
-        let Part::Leader(flight) = collapse.join(b"k", Instant::now()) else {
+        let Role::Leader(leader) = collapse.join(b"k", Instant::now()) else {
             panic!()
         };
-        flight.not_shared("h", Instant::now());
-        assert!(matches!(collapse.join(b"k", Instant::now()), Part::Alone));
+        leader.not_shared("h", Instant::now());
+        assert!(matches!(collapse.join(b"k", Instant::now()), Role::Alone));
         let later = Instant::now() + UNSHAREABLE + Duration::from_secs(1);
-        assert!(matches!(collapse.join(b"k", later), Part::Leader(_)));
+        assert!(matches!(collapse.join(b"k", later), Role::Leader(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_follower_does_not_wait_for_ever() {
         let collapse = Collapse::new();
         let _flight = collapse.join(b"k", Instant::now());
-        let Part::Follower(told) = collapse.join(b"k", Instant::now()) else {
+        let Role::Follower(receiver) = collapse.join(b"k", Instant::now()) else {
             panic!()
         };
         let before = Instant::now();
         assert!(matches!(
-            listen(told, patience(&collapse, "h")).await,
-            Told::Alone
+            wait_for_message(receiver, patience(&collapse, "h")).await,
+            CollapseMsg::NotShared
         ));
         assert_eq!(before.elapsed(), WAIT_UNKNOWN);
     }
@@ -395,10 +404,10 @@ mod tests {
     #[test]
     fn patience_is_what_was_set_and_never_more_than_a_fetch_may_take() {
         let collapse = Collapse::new();
-        collapse.took("near", Duration::from_millis(10));
+        collapse.note_head_time("near", Duration::from_millis(10));
         let second = Duration::from_secs(1);
         for origin in ["near", "unknown"] {
-            let wait = |wait| collapse.patience(origin, wait, FIRST_BYTE_TIME);
+            let wait = |wait| collapse.wait_time(origin, wait, FIRST_BYTE_TIME);
             assert_eq!(wait(CollapseWait::Satellite), FIRST_BYTE_TIME);
             assert_eq!(wait(CollapseWait::Within(second)), second);
             for longer in [CollapseWait::Within(2 * FIRST_BYTE_TIME), CollapseWait::Lan] {
@@ -406,7 +415,7 @@ mod tests {
             }
         }
         let most = Duration::from_millis(50);
-        assert_eq!(collapse.patience("unknown", CollapseWait::Lan, most), most);
+        assert_eq!(collapse.wait_time("unknown", CollapseWait::Lan, most), most);
     }
 
     #[tokio::test]
@@ -418,7 +427,7 @@ mod tests {
             CollapseWait::Lan,
             CollapseWait::Within(WAIT_MAX),
         ] {
-            let patience = collapse.patience("counter", wait, FIRST_BYTE_TIME);
+            let patience = collapse.wait_time("counter", wait, FIRST_BYTE_TIME);
             assert_eq!(patience, WAIT_IN_VAIN, "{wait:?}");
         }
     }
@@ -426,21 +435,21 @@ mod tests {
     #[test]
     fn patience_follows_the_origin() {
         let collapse = Collapse::new();
-        collapse.took("slow", Duration::from_secs(1));
+        collapse.note_head_time("slow", Duration::from_secs(1));
         assert_eq!(patience(&collapse, "slow"), Duration::from_secs(2));
-        collapse.took("dead", Duration::from_secs(60));
+        collapse.note_head_time("dead", Duration::from_secs(60));
         assert_eq!(patience(&collapse, "dead"), WAIT_MAX);
     }
 
     /// An origin answers a leader, in a second.
     fn answer(collapse: &Arc<Collapse>, origin: &str, key: &[u8], shared: Shared) {
-        let Part::Leader(flight) = collapse.join(key, Instant::now()) else {
+        let Role::Leader(leader) = collapse.join(key, Instant::now()) else {
             panic!()
         };
-        collapse.took(origin, Duration::from_secs(1));
+        collapse.note_head_time(origin, Duration::from_secs(1));
         match shared {
-            Shared::Yes => flight.again(origin),
-            Shared::No => flight.not_shared(origin, Instant::now()),
+            Shared::Yes => leader.validated(origin),
+            Shared::No => leader.not_shared(origin, Instant::now()),
         }
     }
 
@@ -489,7 +498,7 @@ mod tests {
     fn no_more_origins_are_remembered_than_there_is_room_for() {
         let collapse = Collapse::new();
         for number in 0..2 * SHARDS * REMEMBERED {
-            collapse.took(&number.to_string(), Duration::ZERO);
+            collapse.note_head_time(&number.to_string(), Duration::ZERO);
         }
         for shard in &collapse.shards {
             let origins = shard.lock().unwrap().origins.len();

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
-use crate::intercept::Wanted;
-use crate::intercept::refusals::Who;
-use crate::share::{Allowance, Held};
+use crate::intercept::InterceptKind;
+use crate::intercept::refusals::ClientProgram;
+use crate::share::{Allowance, ShareReservation};
 use crate::wire::{self, Ending, Protocol, Socket};
 use crate::worker::Worker;
 
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     /// Why this client is served nothing, if it is.
     pub(crate) denied: Option<Failure>,
     /// Whose requests these are, where TLS to a host ended here.
-    pub(crate) within: Option<Rc<Within>>,
+    pub(crate) intercepted: Option<Rc<InterceptedFor>>,
     /// Tells who serves requests to end with the one under way.
     pub(crate) stopping: watch::Receiver<bool>,
     /// Tells tunnels that the time to end has come.
@@ -53,22 +53,27 @@ pub(crate) type ServeInside = fn(
 ) -> Pin<Box<dyn Future<Output = Ending>>>;
 
 /// Whose requests come on an intercepted connection.
-pub(crate) struct Within {
+pub(crate) struct InterceptedFor {
     /// All of them are for this one.
     pub(crate) authority: Authority,
-    wanted: Wanted,
-    pub(crate) who: Who,
+    kind: InterceptKind,
+    pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
     /// TLS and HTTP/2 take it, also when another protocol follows.
-    _memory: Held,
+    _memory: ShareReservation,
 }
 
-impl Within {
-    pub(crate) fn new(authority: Authority, wanted: Wanted, who: Who, memory: Held) -> Self {
+impl InterceptedFor {
+    pub(crate) fn new(
+        authority: Authority,
+        kind: InterceptKind,
+        program: ClientProgram,
+        memory: ShareReservation,
+    ) -> Self {
         Self {
             authority,
-            wanted,
-            who,
+            kind,
+            program,
             has_asked: Cell::new(false),
             _memory: memory,
         }
@@ -81,14 +86,16 @@ impl Within {
 
     /// Whether the proxy answers all of it by itself.
     pub(crate) fn is_self_test(&self) -> bool {
-        self.wanted == Wanted::SelfTest
+        self.kind == InterceptKind::SelfTest
     }
 
     /// A request has come: this client believes us.
-    pub(crate) fn asked(&self, worker: &Worker) {
+    pub(crate) fn note_request(&self, worker: &Worker) {
         if !self.has_asked.replace(true) && !self.is_self_test() {
-            let known = &worker.common.intercept;
-            known.learned.asked(&self.who, Instant::now());
+            let intercept_state = &worker.common.intercept;
+            intercept_state
+                .refusals
+                .note_request(&self.program, Instant::now());
         }
     }
 }

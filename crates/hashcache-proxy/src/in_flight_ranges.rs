@@ -45,31 +45,31 @@ const REMEMBERED: usize = 4096;
 
 /// How far a fetch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum RangeStage {
     /// Upstream has been asked.
     Asked,
     /// What was asked for is coming.
-    Coming,
+    Arriving,
     /// It cannot be had from there now.
     Failed,
     /// It cannot be had any more: upstream has another version.
-    Over,
+    Gone,
 }
 
-struct Piece {
+struct InFlightRange {
     start: u64,
     /// Moves down when what lies further ahead becomes a piece of its own.
     end: AtomicU64,
     stream: Arc<Stream>,
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<RangeStage>,
 }
 
-type Shard = HashMap<u64, Vec<Arc<Piece>>>;
+type RangeShard = HashMap<u64, Vec<Arc<InFlightRange>>>;
 
 /// All pieces under way.
 #[derive(Default)]
-pub(crate) struct Pieces {
-    shards: [Mutex<Shard>; SHARDS],
+pub(crate) struct InFlightRanges {
+    shards: [Mutex<RangeShard>; SHARDS],
     whole_only: Mutex<HashMap<Box<[u8]>, Instant>>,
 }
 
@@ -81,45 +81,48 @@ pub(crate) enum WholeOnly {
 }
 
 /// What came of a claim.
-pub(crate) enum Claimed {
+pub(crate) enum ClaimOutcome {
     /// The bytes are there after all.
     Stored,
     /// Somebody fetches them.
-    Joined(Awaited),
+    Joined(AwaitedRange),
     /// The claimant must fetch them.
-    Lead(Box<Claim>, Awaited),
+    Leader(Box<RangeClaim>, AwaitedRange),
 }
 
 /// Bytes on their way.
-pub(crate) struct Awaited {
+pub(crate) struct AwaitedRange {
     pub(crate) follower: Follower,
-    stage: watch::Receiver<Stage>,
+    stage: watch::Receiver<RangeStage>,
 }
 
-impl Awaited {
+impl AwaitedRange {
     /// Waits for upstream's answer: what came of asking.
-    pub(crate) async fn answered(&mut self) -> Stage {
-        let answered = self.stage.wait_for(|stage| *stage != Stage::Asked).await;
-        answered.map_or(Stage::Failed, |stage| *stage)
+    pub(crate) async fn answered(&mut self) -> RangeStage {
+        let answered = self
+            .stage
+            .wait_for(|stage| *stage != RangeStage::Asked)
+            .await;
+        answered.map_or(RangeStage::Failed, |stage| *stage)
     }
 }
 
 /// A piece in the hands of who fetches it.
-pub(crate) struct Claim {
+pub(crate) struct RangeClaim {
     pub(crate) hit: Hit,
     pub(crate) writer: Writer,
-    pub(crate) ticket: Ticket,
+    pub(crate) guard: RangeGuard,
 }
 
 /// The place of a piece among those under way; it ends when this is dropped.
-pub(crate) struct Ticket {
-    pieces: Arc<Pieces>,
+pub(crate) struct RangeGuard {
+    ranges: Arc<InFlightRanges>,
     version: u64,
-    piece: Arc<Piece>,
+    range: Arc<InFlightRange>,
 }
 
-impl Pieces {
-    fn shard(&self, version: u64) -> MutexGuard<'_, Shard> {
+impl InFlightRanges {
+    fn shard(&self, version: u64) -> MutexGuard<'_, RangeShard> {
         let index = usize::try_from(version % SHARDS as u64).unwrap_or(0);
         self.shards[index]
             .lock()
@@ -127,7 +130,7 @@ impl Pieces {
     }
 
     /// Whether the origin of `key` was seen to send all of the content for a part of it.
-    pub(crate) fn comes_whole_only(&self, key: &[u8], now: Instant) -> bool {
+    pub(crate) fn is_whole_only(&self, key: &[u8], now: Instant) -> bool {
         self.whole_only().get(key).is_some_and(|until| *until > now)
     }
 
@@ -161,43 +164,43 @@ impl Pieces {
         at: u64,
         end: u64,
         lost: bool,
-    ) -> Result<Claimed, PutError> {
+    ) -> Result<ClaimOutcome, PutError> {
         let version = hit.version().to_u64();
         let mut shard = self.shard(version);
-        let pieces = shard.get(&version).map_or(&[][..], Vec::as_slice);
-        for piece in pieces {
-            if !(piece.start..piece.end.load(Ordering::Acquire)).contains(&at) {
+        let ranges = shard.get(&version).map_or(&[][..], Vec::as_slice);
+        for range in ranges {
+            if !(range.start..range.end.load(Ordering::Acquire)).contains(&at) {
                 continue;
             }
-            let written = piece.stream.written();
+            let written = range.stream.written();
             if lost && at < written {
                 // It has been there and is gone: this fetch will not bring it again.
                 continue;
             }
             if at > written.saturating_add(WAIT_AHEAD) {
                 let span = hit.whole_spans(at..at);
-                piece.end.store(span.start, Ordering::Release);
-            } else if let Some(follower) = piece.stream.follow(at) {
-                let stage = piece.stage.subscribe();
-                return Ok(Claimed::Joined(Awaited { follower, stage }));
+                range.end.store(span.start, Ordering::Release);
+            } else if let Some(follower) = range.stream.follow(at) {
+                let stage = range.stage.subscribe();
+                return Ok(ClaimOutcome::Joined(AwaitedRange { follower, stage }));
             }
         }
         let hole = match lost {
             true => hit.whole_spans(at..at),
             false => match hole(hit, at, end) {
                 Some(hole) => hole,
-                None => return Ok(Claimed::Stored),
+                None => return Ok(ClaimOutcome::Stored),
             },
         };
-        let next = pieces.iter().map(|piece| piece.start);
+        let next = ranges.iter().map(|range| range.start);
         let next = next.filter(|start| *start > at).min();
         let end = next.map_or(hole.end, |next| next.min(hole.end));
         let claim = self.insert(&mut shard, hit, hole.start..end)?;
-        let (follower, stage) = (
-            claim.writer.follow(at),
-            claim.ticket.piece.stage.subscribe(),
-        );
-        Ok(Claimed::Lead(Box::new(claim), Awaited { follower, stage }))
+        let (follower, stage) = (claim.writer.follow(at), claim.guard.range.stage.subscribe());
+        Ok(ClaimOutcome::Leader(
+            Box::new(claim),
+            AwaitedRange { follower, stage },
+        ))
     }
 
     /// Claims `range` of an object that has just begun. It begins with a span.
@@ -205,43 +208,39 @@ impl Pieces {
         self: &Arc<Self>,
         hit: &Hit,
         range: Range<u64>,
-    ) -> Result<(Claim, Awaited), PutError> {
+    ) -> Result<(RangeClaim, AwaitedRange), PutError> {
         let mut shard = self.shard(hit.version().to_u64());
         let start = range.start;
         let claim = self.insert(&mut shard, hit, range)?;
         let (follower, stage) = (
             claim.writer.follow(start),
-            claim.ticket.piece.stage.subscribe(),
+            claim.guard.range.stage.subscribe(),
         );
-        Ok((claim, Awaited { follower, stage }))
+        Ok((claim, AwaitedRange { follower, stage }))
     }
 
     fn insert(
         self: &Arc<Self>,
-        shard: &mut Shard,
+        shard: &mut RangeShard,
         hit: &Hit,
         range: Range<u64>,
-    ) -> Result<Claim, PutError> {
+    ) -> Result<RangeClaim, PutError> {
         let version = hit.version().to_u64();
         let writer = hit.filler(range.start)?;
-        let piece = Arc::new(Piece {
+        let range = Arc::new(InFlightRange {
             start: range.start,
             end: AtomicU64::new(range.end),
             stream: writer.stream(),
-            stage: watch::channel(Stage::Asked).0,
+            stage: watch::channel(RangeStage::Asked).0,
         });
-        shard.entry(version).or_default().push(Arc::clone(&piece));
-        let ticket = Ticket {
-            pieces: Arc::clone(self),
+        shard.entry(version).or_default().push(Arc::clone(&range));
+        let guard = RangeGuard {
+            ranges: Arc::clone(self),
             version,
-            piece,
+            range,
         };
         let hit = hit.clone();
-        Ok(Claim {
-            hit,
-            writer,
-            ticket,
-        })
+        Ok(RangeClaim { hit, writer, guard })
     }
 }
 
@@ -262,45 +261,45 @@ pub(crate) fn claim_end(hit: &Hit, at: u64) -> u64 {
     at.saturating_add((span.end - span.start).max(1).saturating_mul(CLAIM_SPANS))
 }
 
-impl Ticket {
+impl RangeGuard {
     pub(crate) fn start(&self) -> u64 {
-        self.piece.start
+        self.range.start
     }
 
     /// Where it ends, as of now.
     pub(crate) fn end(&self) -> u64 {
-        self.piece.end.load(Ordering::Acquire)
+        self.range.end.load(Ordering::Acquire)
     }
 
     pub(crate) fn stream(&self) -> &Arc<Stream> {
-        &self.piece.stream
+        &self.range.stream
     }
 
     /// Tells those who wait that the bytes are coming.
-    pub(crate) fn comes(&self) {
-        self.piece.stage.send_replace(Stage::Coming);
+    pub(crate) fn note_arriving(&self) {
+        self.range.stage.send_replace(RangeStage::Arriving);
     }
 
     /// Tells those who wait that the bytes will never come.
-    pub(crate) fn over(&self) {
-        self.piece.stage.send_replace(Stage::Over);
+    pub(crate) fn note_gone(&self) {
+        self.range.stage.send_replace(RangeStage::Gone);
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RangeGuard {
     fn drop(&mut self) {
-        let mut shard = self.pieces.shard(self.version);
-        if let Some(pieces) = shard.get_mut(&self.version) {
-            pieces.retain(|piece| !Arc::ptr_eq(piece, &self.piece));
-            if pieces.is_empty() {
+        let mut shard = self.ranges.shard(self.version);
+        if let Some(ranges) = shard.get_mut(&self.version) {
+            ranges.retain(|range| !Arc::ptr_eq(range, &self.range));
+            if ranges.is_empty() {
                 shard.remove(&self.version);
             }
         }
         drop(shard);
-        self.piece.stage.send_if_modified(|stage| {
-            let asked = *stage == Stage::Asked;
+        self.range.stage.send_if_modified(|stage| {
+            let asked = *stage == RangeStage::Asked;
             if asked {
-                *stage = Stage::Failed;
+                *stage = RangeStage::Failed;
             }
             asked
         });

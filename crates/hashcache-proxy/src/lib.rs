@@ -40,7 +40,7 @@ mod page;
 mod state_file;
 
 pub use intercept::Intercept;
-pub use intercept::authority::{Authority, AuthorityError, Fingerprint, MakeOptions};
+pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use limits::Limits;
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
@@ -49,6 +49,7 @@ pub use settings::{
     AccessLog, CollapseWait, Fail, GroupBy, Listen, LogFormat, Mode, Settings, Speaks, StateFiles,
 };
 pub use tls::identity::{CertificateFiles, IdentityError};
-pub use upstream::address::{ConnectPort, Prefix, PrefixError};
+pub use upstream::address::ConnectPort;
 pub use upstream::nat64::{Nat64, Nat64Error};
+pub use upstream::prefix::{Prefix, PrefixError};
 pub use upstream::tls::AuthoritiesError;

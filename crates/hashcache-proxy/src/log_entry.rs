@@ -10,17 +10,17 @@ use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
 use tokio::time::Instant;
 
-use crate::access_log::{Entry, Outcome, RequestId};
+use crate::access_log::{LogEntry, Outcome, RequestId};
 use crate::clock::UnixMillis;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::counters::Tally;
+use crate::fetch::counters::ByteCount;
 use crate::intercept::Handshake;
-use crate::wire::{ClientBody, Head, Sent};
+use crate::wire::{ClientBody, ExchangeEnd, RequestHead};
 use crate::worker::Worker;
 
 /// The beginnings of a log entry.
-pub(crate) struct Note {
+pub(crate) struct LogEntryBuilder {
     id: RequestId,
     start: UnixMillis,
     received: Instant,
@@ -35,19 +35,23 @@ pub(crate) struct Note {
     upstream: Option<SocketAddr>,
     user_agent: Option<HeaderValue>,
     referer: Option<HeaderValue>,
-    tally: Tally,
+    byte_count: ByteCount,
     /// The entry is written by somebody else: the tunnel.
     handed_over: bool,
 }
 
-impl Note {
-    pub(crate) fn new(connection: &Connection, request: &Request<ClientBody>, head: &Head) -> Self {
+impl LogEntryBuilder {
+    pub(crate) fn new(
+        connection: &Connection,
+        request: &Request<ClientBody>,
+        head: &RequestHead,
+    ) -> Self {
         let (received, version) = match head {
-            Head::Accepted(info) => (info.received, info.version),
-            Head::Refused(_) if request.version() == Version::HTTP_2 => {
+            RequestHead::Accepted(info) => (info.received, info.version),
+            RequestHead::Refused(_) if request.version() == Version::HTTP_2 => {
                 (Instant::now(), Version::HTTP_2)
             }
-            Head::Refused(_) => (Instant::now(), Version::HTTP_11),
+            RequestHead::Refused(_) => (Instant::now(), Version::HTTP_11),
         };
         Self {
             id: RequestId::fresh(),
@@ -64,7 +68,7 @@ impl Note {
             upstream: None,
             user_agent: request.headers().get(USER_AGENT).cloned(),
             referer: request.headers().get(REFERER).cloned(),
-            tally: Tally::default(),
+            byte_count: ByteCount::default(),
             handed_over: false,
         }
     }
@@ -88,20 +92,20 @@ impl Note {
         self.path = target.path_and_query.clone();
     }
 
-    pub(crate) fn outcome(&mut self, outcome: Outcome) {
+    pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
-    pub(crate) fn upstream(&mut self, peer: Option<SocketAddr>) {
+    pub(crate) fn set_upstream(&mut self, peer: Option<SocketAddr>) {
         self.upstream = peer;
     }
 
     /// Counts what is received from upstream on behalf of this request.
-    pub(crate) fn tally(&self) -> Tally {
-        Rc::clone(&self.tally)
+    pub(crate) fn byte_count(&self) -> ByteCount {
+        Rc::clone(&self.byte_count)
     }
 
-    pub(crate) fn fail(&mut self, failure: &Failure) {
+    pub(crate) fn set_failure(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
         if matches!(
             failure,
@@ -115,14 +119,14 @@ impl Note {
     }
 
     /// Something went wrong, but the request was answered all the same.
-    pub(crate) fn mention(&mut self, failure: &Failure) {
+    pub(crate) fn set_error(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
     }
 
     /// The entry of a tunnel that is open now; this note's own is not written.
-    pub(crate) fn hand_over(&mut self) -> TunnelNote {
+    pub(crate) fn begin_tunnel(&mut self) -> TunnelEntryBuilder {
         self.handed_over = true;
-        TunnelNote {
+        TunnelEntryBuilder {
             start: self.start,
             received: self.received,
             client: self.client,
@@ -143,7 +147,12 @@ impl Note {
     }
 
     /// Has the entry written when `response` is out, of which `counted` bytes are counted by then.
-    pub(crate) fn finish<B>(self, connection: &Connection, response: &Response<B>, counted: Tally) {
+    pub(crate) fn finish<B>(
+        self,
+        connection: &Connection,
+        response: &Response<B>,
+        counted: ByteCount,
+    ) {
         if self.handed_over {
             return;
         }
@@ -151,8 +160,8 @@ impl Note {
         let status = response.status().as_u16();
         let content_type = response.headers().get(CONTENT_TYPE).cloned();
         let first_byte = self.received.elapsed();
-        connection.cell.on_sent(move |sent: Sent| {
-            let entry = Entry {
+        connection.cell.on_sent(move |sent: ExchangeEnd| {
+            let entry = LogEntry {
                 start: self.start,
                 duration: self.received.elapsed(),
                 first_byte: Some(first_byte),
@@ -166,7 +175,7 @@ impl Note {
                 outcome: self.outcome,
                 aborted: !sent.complete,
                 client_bytes: sent.bytes_written,
-                origin_bytes: self.tally.get(),
+                origin_bytes: self.byte_count.get(),
                 upstream: self.upstream,
                 peer: None,
                 error: self.error,
@@ -182,7 +191,7 @@ impl Note {
 }
 
 /// What will stand in the log about a tunnel.
-pub(crate) struct TunnelNote {
+pub(crate) struct TunnelEntryBuilder {
     start: UnixMillis,
     received: Instant,
     client: SocketAddr,
@@ -197,9 +206,9 @@ pub(crate) struct TunnelNote {
     user_agent: Option<HeaderValue>,
 }
 
-impl TunnelNote {
+impl TunnelEntryBuilder {
     /// Notes where it leads, if that was not known when it was handed over.
-    pub(crate) fn upstream(&mut self, peer: SocketAddr) {
+    pub(crate) fn set_upstream(&mut self, peer: SocketAddr) {
         self.upstream = Some(peer);
     }
 
@@ -231,7 +240,7 @@ impl TunnelNote {
         to_client: u64,
         (aborted, error): (bool, Option<&'static str>),
     ) {
-        let entry = Entry {
+        let entry = LogEntry {
             start: self.start,
             duration: self.received.elapsed(),
             first_byte: None,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub(crate) use exposition::{Exposition, Requests};
 
-use crate::access_log::{Entry, Outcome, Tally};
+use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 use crate::failure::Failure;
 use crate::intercept::{Handshake, Reason};
 use crate::purge;
@@ -27,7 +27,7 @@ pub(crate) struct Metrics {
     reload_failed: AtomicBool,
     /// When the certificate authority ends, seconds since 1970; 0 without one.
     authority_ends: AtomicU64,
-    purges: Arc<purge::Counts>,
+    purges: Arc<purge::PurgeCounts>,
 }
 
 impl Metrics {
@@ -43,7 +43,7 @@ impl Metrics {
     }
 
     /// Counters of purges, for all workers: there are few.
-    pub(crate) fn purges(&self) -> &Arc<purge::Counts> {
+    pub(crate) fn purges(&self) -> &Arc<purge::PurgeCounts> {
         &self.purges
     }
 
@@ -83,7 +83,7 @@ pub(crate) enum Reload {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerMetrics {
-    requests: [AtomicU64; TALLIES.len()],
+    requests: [AtomicU64; CLASSES.len()],
     client_bytes: AtomicU64,
     origin_bytes: AtomicU64,
     origin_body_bytes: AtomicU64,
@@ -101,12 +101,12 @@ pub(crate) struct WorkerMetrics {
 
 impl WorkerMetrics {
     /// Counts a request or a tunnel by its log entry.
-    pub(crate) fn record(&self, entry: &Entry<'_>) {
+    pub(crate) fn record(&self, entry: &LogEntry<'_>) {
         self.record_rest(entry, 0);
     }
 
     /// The same when so many of its bytes to the client were counted on their way.
-    pub(crate) fn record_rest(&self, entry: &Entry<'_>, counted: u64) {
+    pub(crate) fn record_rest(&self, entry: &LogEntry<'_>, counted: u64) {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
         {
@@ -118,8 +118,8 @@ impl WorkerMetrics {
         }
         let rest = entry.client_bytes.saturating_sub(counted);
         self.client_bytes.fetch_add(rest, Relaxed);
-        let Some(tally) = entry.tally() else { return };
-        self.requests[tally as usize].fetch_add(1, Relaxed);
+        let Some(class) = entry.class() else { return };
+        self.requests[class as usize].fetch_add(1, Relaxed);
         let bucket = DURATION_BOUNDS.partition_point(|bound| *bound < entry.duration);
         self.durations[bucket].fetch_add(1, Relaxed);
         let ns = u64::try_from(entry.duration.as_nanos()).unwrap_or(u64::MAX);
@@ -134,19 +134,19 @@ impl WorkerMetrics {
 
     /// The same of a transfer under way, which has come to `all` and `body` by now: a step at a
     /// time, so that most reads count nothing.
-    pub(crate) fn fetching(&self, counted: &mut Counted, all: u64, body: u64) {
+    pub(crate) fn fetching(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         if all.saturating_sub(counted.all) >= STEP_BYTES {
             self.fetched_rest(counted, all, body);
         }
     }
 
     /// What of a transfer was not counted on its way.
-    pub(crate) fn fetched_rest(&self, counted: &mut Counted, all: u64, body: u64) {
+    pub(crate) fn fetched_rest(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         self.fetched(
             all.saturating_sub(counted.all),
             body.saturating_sub(counted.body),
         );
-        *counted = Counted { all, body };
+        *counted = CountedBytes { all, body };
     }
 
     /// Counts bytes on their way to a client; true when `bytes` were enough to be counted.
@@ -174,19 +174,19 @@ impl WorkerMetrics {
     }
 
     /// Counts a client's connection as open while the guard lives.
-    pub(crate) fn connection(self: &Arc<Self>) -> Open {
-        Open::new(self, |worker| &worker.connections)
+    pub(crate) fn connection(self: &Arc<Self>) -> OpenGauge {
+        OpenGauge::new(self, |worker| &worker.connections)
     }
 
     /// Counts a tunnel as open while the guard lives.
-    pub(crate) fn tunnel(self: &Arc<Self>) -> Open {
-        Open::new(self, |worker| &worker.tunnels)
+    pub(crate) fn tunnel(self: &Arc<Self>) -> OpenGauge {
+        OpenGauge::new(self, |worker| &worker.tunnels)
     }
 }
 
 /// What of a transfer from upstream was counted already.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct CountedBytes {
     all: u64,
     body: u64,
 }
@@ -203,12 +203,12 @@ struct Opened {
 
 /// Counts something as open.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenGauge {
     worker: Arc<WorkerMetrics>,
     which: fn(&WorkerMetrics) -> &Opened,
 }
 
-impl Open {
+impl OpenGauge {
     fn new(worker: &Arc<WorkerMetrics>, which: fn(&WorkerMetrics) -> &Opened) -> Self {
         which(worker).opened.fetch_add(1, Relaxed);
         Self {
@@ -218,7 +218,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenGauge {
     fn drop(&mut self) {
         (self.which)(&self.worker).closed.fetch_add(1, Relaxed);
     }
@@ -362,13 +362,13 @@ impl StoreState {
 }
 
 /// The six tallies in the order of their numbers, with their names.
-const TALLIES: [(Tally, &str); 6] = [
-    (Tally::Hit, "hit"),
-    (Tally::Miss, "miss"),
-    (Tally::Revalidated, "revalidated"),
-    (Tally::Collapsed, "collapsed"),
-    (Tally::Bypass, "bypass"),
-    (Tally::Error, "error"),
+const CLASSES: [(OutcomeClass, &str); 6] = [
+    (OutcomeClass::Hit, "hit"),
+    (OutcomeClass::Miss, "miss"),
+    (OutcomeClass::Revalidated, "revalidated"),
+    (OutcomeClass::Collapsed, "collapsed"),
+    (OutcomeClass::Bypass, "bypass"),
+    (OutcomeClass::Error, "error"),
 ];
 
 /// From a hit in memory to a download; a seek lies in the middle.

@@ -30,14 +30,14 @@ use crate::mirror::{Mirror, MirrorKind, Setup};
 
 /// Who is going to read a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum PageReader {
     /// A person at a browser.
     Browser,
     /// A program, and the person who sees its output.
     Program,
 }
 
-impl Reader {
+impl PageReader {
     /// Told by `Accept`: browsers name HTML; curl, apt and their like say `*/*` or nothing.
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let members = request.get_all(header::ACCEPT);
@@ -78,7 +78,7 @@ pub(crate) struct PageContext<'a> {
     /// The number that is also in the log.
     pub(crate) request_id: RequestId,
     /// Who reads it.
-    pub(crate) reader: Reader,
+    pub(crate) reader: PageReader,
 }
 
 /// The answer to a request that failed, fields and all.
@@ -97,7 +97,7 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
     ];
     let facts = facts.iter().filter(|(_, value)| !value.is_empty());
     let body = match context.reader {
-        Reader::Browser => {
+        PageReader::Browser => {
             let mut main = String::with_capacity(1 << 10);
             let (happened, advice) = (Escaped(&told.happened), Escaped(&told.advice));
             // Writing to a `String` cannot fail, here and below.
@@ -108,7 +108,7 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
             main.push_str("</dl>");
             document(told.title, &main)
         }
-        Reader::Program => {
+        PageReader::Program => {
             let mut text = format!("{}\n\n{}\n{}\n\n", told.title, told.happened, told.advice);
             for (name, value) in facts {
                 let _ = writeln!(text, "{name}: {value}");
@@ -141,7 +141,7 @@ pub(crate) struct Landing<'a> {
     /// Whether TLS of some sites ends here, so that there is a page `/ca`.
     pub(crate) intercepts: bool,
     /// Who reads it.
-    pub(crate) reader: Reader,
+    pub(crate) reader: PageReader,
 }
 
 /// The page at `/` of a forward listener.
@@ -195,7 +195,7 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
         false => "Traffic of https:// sites passes through encrypted and is not stored.",
     };
     let body = match landing.reader {
-        Reader::Browser => {
+        PageReader::Browser => {
             let mut main = format!(
                 "<p>{} is a caching web proxy: it stores what it fetches, so that the next request \
                  for the same page is answered at once. {https}</p>\
@@ -222,7 +222,7 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
             }
             document("This is a web cache", &main)
         }
-        Reader::Program => {
+        PageReader::Program => {
             let mut text = format!(
                 "{name} is a caching web proxy.\n{facts}\n\n\
                  In a terminal:\n{lines}\n\nFor apt, in /etc/apt/apt.conf.d/30proxy:\n{apt}\n"
@@ -242,12 +242,12 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
 }
 
 /// A response of ours with the fields that keep it harmless.
-pub(crate) fn page(status: StatusCode, reader: Reader, body: String) -> Response<Bytes> {
+pub(crate) fn page(status: StatusCode, reader: PageReader, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     let kind = match reader {
-        Reader::Browser => "text/html; charset=utf-8",
-        Reader::Program => "text/plain; charset=utf-8",
+        PageReader::Browser => "text/html; charset=utf-8",
+        PageReader::Program => "text/plain; charset=utf-8",
     };
     let fields = response.headers_mut();
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -43,7 +43,7 @@ const PAGE_OPEN: Duration = Duration::from_secs(2);
 const PAGES_MAX: usize = 4096;
 
 /// The pages that clients are looking at.
-pub(crate) struct Related {
+pub(crate) struct PageGroups {
     by: GroupBy,
     /// Groups of another process are others: nobody can tell what group a page will have.
     hash: RandomState,
@@ -54,13 +54,13 @@ pub(crate) struct Related {
 }
 
 /// What a request tells of where it belongs.
-pub(crate) struct Asked<'a> {
+pub(crate) struct PageRequest<'a> {
     pub(crate) client: IpAddr,
     pub(crate) target: &'a Target,
     pub(crate) fields: &'a HeaderMap,
 }
 
-impl Related {
+impl PageGroups {
     pub(crate) fn new(by: GroupBy, site: Option<Origin>) -> Self {
         Self {
             by,
@@ -71,14 +71,14 @@ impl Related {
     }
 
     /// Notes that a client asks for a page, whether or not it is stored.
-    pub(crate) fn asked(&self, asked: &Asked<'_>, now: Instant) {
+    pub(crate) fn note_request(&self, asked: &PageRequest<'_>, now: Instant) {
         if self.by == GroupBy::Page && wants_page(asked.fields) == Some(true) {
             self.page(asked, now);
         }
     }
 
     /// The group of what came for `asked` with the fields `response`; 0: none.
-    pub(crate) fn group(&self, asked: &Asked<'_>, response: &HeaderMap, now: Instant) -> u64 {
+    pub(crate) fn group(&self, asked: &PageRequest<'_>, response: &HeaderMap, now: Instant) -> u64 {
         if self.by == GroupBy::Origin {
             let origin = (asked.target.scheme, &asked.target.authority);
             return self.hash.hash_one(origin).max(1);
@@ -113,7 +113,7 @@ impl Related {
         }
     }
 
-    fn page(&self, asked: &Asked<'_>, now: Instant) -> u64 {
+    fn page(&self, asked: &PageRequest<'_>, now: Instant) -> u64 {
         let group = self.of_page(asked.client, asked.target);
         self.remember(self.of_origin(asked.client, asked.target), group, now);
         group
@@ -187,14 +187,14 @@ mod tests {
     const CLIENT: &str = "192.0.2.1";
 
     struct Browser {
-        related: Related,
+        page_groups: PageGroups,
         start: Instant,
     }
 
     impl Browser {
         fn new() -> Self {
             Self {
-                related: Related::new(GroupBy::Page, None),
+                page_groups: PageGroups::new(GroupBy::Page, None),
                 start: Instant::now(),
             }
         }
@@ -209,13 +209,13 @@ mod tests {
             }
             let mut response = HeaderMap::new();
             response.insert(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap());
-            let asked = Asked {
+            let asked = PageRequest {
                 client: client.parse().unwrap(),
                 target: &Target::parse_url(url).unwrap(),
                 fields: &fields,
             };
             let now = self.start + Duration::from_millis(at_ms);
-            self.related.group(&asked, &response, now)
+            self.page_groups.group(&asked, &response, now)
         }
     }
 
@@ -291,12 +291,12 @@ mod tests {
         let browser = Browser::new();
         let mut fields = HeaderMap::new();
         fields.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.8"));
-        let asked = Asked {
+        let asked = PageRequest {
             client: CLIENT.parse().unwrap(),
             target: &Target::parse_url("http://a/p").unwrap(),
             fields: &fields,
         };
-        browser.related.asked(&asked, browser.start);
+        browser.page_groups.note_request(&asked, browser.start);
         let page = browser.group(CLIENT, "http://a/i", "http://a/p", "image/png", 5_000);
         let cross = browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", 1_000);
         assert!(page != 0 && cross == page);
@@ -310,13 +310,13 @@ mod tests {
         fields.insert(REFERER, HeaderValue::from_static("http://a/p"));
         let mut response = HeaderMap::new();
         response.insert(CONTENT_TYPE, HeaderValue::from_static("text/html"));
-        let asked = Asked {
+        let asked = PageRequest {
             client: CLIENT.parse().unwrap(),
             target: &Target::parse_url("http://a/fragment").unwrap(),
             fields: &fields,
         };
         assert_eq!(
-            browser.related.group(&asked, &response, browser.start),
+            browser.page_groups.group(&asked, &response, browser.start),
             page
         );
     }
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn by_origin_a_server_is_a_group_whoever_asks_for_whatever() {
         let browser = Browser {
-            related: Related::new(GroupBy::Origin, None),
+            page_groups: PageGroups::new(GroupBy::Origin, None),
             start: Instant::now(),
         };
         let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_site_goes_by_one_name() {
-        let related = Related::new(
+        let page_groups = PageGroups::new(
             GroupBy::Page,
             Some("http://127.0.0.1:8080".parse().unwrap()),
         );
@@ -354,7 +354,7 @@ mod tests {
             REFERER,
             HeaderValue::from_static("https://www.example.org/p"),
         );
-        let page = related.referer(&fields).unwrap();
+        let page = page_groups.referer(&fields).unwrap();
         assert_eq!(page.to_string(), "http://127.0.0.1:8080/p");
     }
 
@@ -365,6 +365,6 @@ mod tests {
             let url = format!("http://h{n}/p");
             browser.group(CLIENT, &url, "", "text/html", n / 100);
         }
-        assert!(browser.related.lock().len() <= PAGES_MAX);
+        assert!(browser.page_groups.lock().len() <= PAGES_MAX);
     }
 }

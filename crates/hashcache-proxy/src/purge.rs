@@ -21,7 +21,7 @@
 //! takes along.
 //!
 //! Rules that are too many become wider in the engine, and in the end take everything. So nothing
-//! is purged by a rule for which there is no room ([`Room`]): the requester is told.
+//! is purged by a rule for which there is no room ([`BanQuota`]): the requester is told.
 //!
 //! Invariant: from the moment a purge is in force nobody joins a fetch that began before it; the
 //! answer is given when it will hold after a power cut too.
@@ -40,7 +40,7 @@ use crate::collapse::Collapse;
 
 /// What is to be purged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum PurgeTarget {
     /// One URL, with all its variants.
     Url(Target),
     /// Every URL that begins like this one.
@@ -57,7 +57,7 @@ pub(crate) enum What {
 
 /// Kinds of purges, as they are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PurgeKind {
     Url,
     Prefix,
     Group,
@@ -69,7 +69,7 @@ pub(crate) enum Kind {
     Ignored,
 }
 
-impl Kind {
+impl PurgeKind {
     /// All, in the order of their numbers, with their names.
     pub(crate) const ALL: [(Self, &'static str); 7] = [
         (Self::Url, "url"),
@@ -82,38 +82,38 @@ impl Kind {
     ];
 }
 
-impl What {
-    fn kind(&self) -> Kind {
+impl PurgeTarget {
+    fn kind(&self) -> PurgeKind {
         match self {
-            Self::Url(_) => Kind::Url,
-            Self::Prefix(_) => Kind::Prefix,
-            Self::Group(..) => Kind::Group,
-            Self::Label(..) | Self::LabelAnywhere(_) => Kind::Label,
-            Self::Everything => Kind::Everything,
+            Self::Url(_) => PurgeKind::Url,
+            Self::Prefix(_) => PurgeKind::Prefix,
+            Self::Group(..) => PurgeKind::Group,
+            Self::Label(..) | Self::LabelAnywhere(_) => PurgeKind::Label,
+            Self::Everything => PurgeKind::Everything,
         }
     }
 }
 
 /// Whether what is purged goes, or is asked about before it is served again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum PurgeEffect {
     Hard,
     Soft,
 }
 
 /// How many purges of each kind were made, hard ones first.
 #[derive(Debug, Default)]
-pub(crate) struct Counts([[AtomicU64; 2]; Kind::ALL.len()]);
+pub(crate) struct PurgeCounts([[AtomicU64; 2]; PurgeKind::ALL.len()]);
 
-impl Counts {
-    fn count(&self, kind: Kind, effect: Effect) {
+impl PurgeCounts {
+    fn count(&self, kind: PurgeKind, effect: PurgeEffect) {
         self.0[kind as usize][effect as usize].fetch_add(1, Relaxed);
     }
 
     /// For metrics: kind, and how many were hard and soft.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, [u64; 2])> + '_ {
-        let values = |kind: Kind| self.0[kind as usize].each_ref().map(|it| it.load(Relaxed));
-        Kind::ALL
+        let values = |kind: PurgeKind| self.0[kind as usize].each_ref().map(|it| it.load(Relaxed));
+        PurgeKind::ALL
             .into_iter()
             .map(move |(kind, name)| (name, values(kind)))
     }
@@ -133,7 +133,7 @@ pub(crate) enum PurgeError {
 /// How much of the room for rules a requester may fill. What is left serves those of the next kind:
 /// no origin can keep a client from purging, and no client the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum BanQuota {
     /// Half: groups that origins invalidate.
     Origin,
     /// Three quarters: the method PURGE.
@@ -142,7 +142,7 @@ pub(crate) enum Room {
     Operator,
 }
 
-impl Room {
+impl BanQuota {
     const fn of(self, most: usize) -> usize {
         match self {
             Self::Origin => most / 2,
@@ -158,7 +158,7 @@ pub(crate) struct Purger {
     cache: Cache,
     collapse: Arc<Collapse>,
     space: Space,
-    counts: Arc<Counts>,
+    counts: Arc<PurgeCounts>,
     /// Held from the look at the room for rules until they are in force.
     turn: Arc<Mutex<()>>,
 }
@@ -168,7 +168,7 @@ impl Purger {
         cache: &Cache,
         collapse: &Arc<Collapse>,
         space: Space,
-        counts: &Arc<Counts>,
+        counts: &Arc<PurgeCounts>,
     ) -> Self {
         Self {
             cache: cache.clone(),
@@ -191,21 +191,21 @@ impl Purger {
     /// no room for all of it.
     pub(crate) async fn purge(
         &self,
-        what: &[What],
-        effect: Effect,
-        room: Room,
+        what: &[PurgeTarget],
+        effect: PurgeEffect,
+        room: BanQuota,
     ) -> Result<(), PurgeError> {
         let mut rules = Vec::new();
         let mut removes: Vec<Remove> = Vec::new();
         let mut keys = Vec::new();
         for what in what {
             match (what, effect) {
-                (What::Url(target), Effect::Hard) => keys.push(self.key(target)?),
+                (PurgeTarget::Url(target), PurgeEffect::Hard) => keys.push(self.key(target)?),
                 _ => self.rules(what, &mut rules)?,
             }
         }
         if !rules.is_empty() {
-            if effect == Effect::Soft {
+            if effect == PurgeEffect::Soft {
                 rules = rules.into_iter().map(Ban::softly).collect();
             }
             removes.push(self.put_in_force(&rules, what, room)?);
@@ -231,10 +231,15 @@ impl Purger {
     }
 
     /// The rules, if there is room for them.
-    fn put_in_force(&self, rules: &[Ban], what: &[What], room: Room) -> Result<Remove, PurgeError> {
+    fn put_in_force(
+        &self,
+        rules: &[Ban],
+        what: &[PurgeTarget],
+        room: BanQuota,
+    ) -> Result<Remove, PurgeError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // What takes everything takes the place of all rules.
-        if !what.contains(&What::Everything)
+        if !what.contains(&PurgeTarget::Everything)
             && self.cache.bans() + rules.len() > room.of(self.cache.bans_max())
         {
             return Err(PurgeError::TooManyRules);
@@ -242,26 +247,26 @@ impl Purger {
         Ok(self.cache.remove_matching(rules))
     }
 
-    fn rules(&self, what: &What, rules: &mut Vec<Ban>) -> Result<(), PurgeError> {
+    fn rules(&self, what: &PurgeTarget, rules: &mut Vec<Ban>) -> Result<(), PurgeError> {
         match what {
-            What::Url(target) => {
+            PurgeTarget::Url(target) => {
                 rules.push(Ban::name(&self.key(target)?).within(&self.origin(target)));
             }
-            What::Prefix(target) => {
+            PurgeTarget::Prefix(target) => {
                 rules.push(Ban::prefix(&self.prefix(target)?).within(&self.origin(target)));
             }
-            What::Group(target, group) => {
+            PurgeTarget::Group(target, group) => {
                 let origin = self.origin(target);
                 self.label_rules(group_of(&self.cache, &origin, group), &origin, rules);
             }
-            What::Label(target, label) => {
+            PurgeTarget::Label(target, label) => {
                 let origin = self.origin(target);
                 self.label_rules(label_of(&self.cache, &origin, label), &origin, rules);
             }
-            What::LabelAnywhere(label) => {
+            PurgeTarget::LabelAnywhere(label) => {
                 self.label_rules(label_of(&self.cache, &[], label), &[], rules);
             }
-            What::Everything => rules.push(Ban::prefix(b"")),
+            PurgeTarget::Everything => rules.push(Ban::prefix(b"")),
         }
         Ok(())
     }
@@ -288,24 +293,26 @@ impl Purger {
     }
 
     /// Nobody may join what began before the purge any more.
-    fn forget_fetches(&self, what: &What) {
+    fn forget_fetches(&self, what: &PurgeTarget) {
         match what {
-            What::Url(target) => {
+            PurgeTarget::Url(target) => {
                 if let Some(key) = cache_key(self.space, target) {
                     self.collapse.forget_where(|name| is_variant(name, &key));
                 }
             }
-            What::Prefix(target) => {
+            PurgeTarget::Prefix(target) => {
                 if let Ok(prefix) = self.prefix(target) {
                     self.collapse.forget_where(|key| key.starts_with(&prefix));
                 }
             }
-            What::Group(target, _) | What::Label(target, _) => {
+            PurgeTarget::Group(target, _) | PurgeTarget::Label(target, _) => {
                 let origin = self.origin(target);
                 self.collapse.forget_where(|key| key.starts_with(&origin));
             }
             // Which labels a response will have is not known before it comes.
-            What::LabelAnywhere(_) | What::Everything => self.collapse.forget_where(|_| true),
+            PurgeTarget::LabelAnywhere(_) | PurgeTarget::Everything => {
+                self.collapse.forget_where(|_| true);
+            }
         }
     }
 
@@ -314,7 +321,7 @@ impl Purger {
     pub(crate) fn invalidate(&self, targets: &[Target], groups: &[Vec<u8>]) {
         for target in targets {
             if let Some(key) = cache_key(self.space, target) {
-                self.counts.count(Kind::Unsafe, Effect::Hard);
+                self.counts.count(PurgeKind::Unsafe, PurgeEffect::Hard);
                 self.cache.invalidate(&key);
                 self.collapse.forget(&key);
             }
@@ -323,7 +330,7 @@ impl Purger {
             return;
         };
         // A cache may invalidate groups, it need not (RFC 9875, section 3).
-        let group = |group: &Vec<u8>| What::Group(target.clone(), group.clone());
+        let group = |group: &Vec<u8>| PurgeTarget::Group(target.clone(), group.clone());
         let what: Vec<_> = groups.iter().map(group).collect();
         let mut rules = Vec::new();
         for what in &what {
@@ -331,15 +338,15 @@ impl Purger {
                 return;
             }
         }
-        match self.put_in_force(&rules, &what, Room::Origin) {
+        match self.put_in_force(&rules, &what, BanQuota::Origin) {
             Ok(remove) => {
                 drop(remove);
                 for what in &what {
-                    self.counts.count(Kind::Unsafe, Effect::Hard);
+                    self.counts.count(PurgeKind::Unsafe, PurgeEffect::Hard);
                     self.forget_fetches(what);
                 }
             }
-            Err(_) => self.counts.count(Kind::Ignored, Effect::Hard),
+            Err(_) => self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard),
         }
     }
 }
@@ -399,30 +406,30 @@ fn many_of(cache: &Cache, origin: &[u8]) -> Label {
 }
 
 /// What was purged, for people and programs.
-pub(crate) fn report(what: &[What], effect: Effect) -> Bytes {
+pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect) -> Bytes {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let origin = |target: &Target| {
         let (scheme, authority) = (target.scheme, &target.authority);
         format!("{scheme}://{}", authority.display(scheme))
     };
-    let one = |what: &What| -> Value {
+    let one = |what: &PurgeTarget| -> Value {
         match what {
-            What::Url(target) => json!({ "url": target.to_string() }),
-            What::Prefix(target) => json!({ "prefix": target.to_string() }),
-            What::Group(target, group) => json!({
+            PurgeTarget::Url(target) => json!({ "url": target.to_string() }),
+            PurgeTarget::Prefix(target) => json!({ "prefix": target.to_string() }),
+            PurgeTarget::Group(target, group) => json!({
                 "group": text(group),
                 "origin": origin(target),
             }),
-            What::Label(target, label) => json!({
+            PurgeTarget::Label(target, label) => json!({
                 "label": text(label),
                 "origin": origin(target),
             }),
-            What::LabelAnywhere(label) => json!({ "label": text(label) }),
-            What::Everything => json!({ "everything": true }),
+            PurgeTarget::LabelAnywhere(label) => json!({ "label": text(label) }),
+            PurgeTarget::Everything => json!({ "everything": true }),
         }
     };
     let purged: Vec<Value> = what.iter().map(one).collect();
-    let report = json!({ "purged": purged, "soft": effect == Effect::Soft, "durable": true });
+    let report = json!({ "purged": purged, "soft": effect == PurgeEffect::Soft, "durable": true });
     format!("{report}\n").into()
 }
 

@@ -13,8 +13,9 @@ use crate::intercept::Intercept;
 use crate::limits::Limits;
 use crate::mirror::Mirror;
 use crate::tls::identity::CertificateFiles;
-use crate::upstream::address::{ConnectPort, Prefix};
+use crate::upstream::address::ConnectPort;
 use crate::upstream::nat64::Nat64;
+use crate::upstream::prefix::Prefix;
 
 /// What the listeners of this process do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

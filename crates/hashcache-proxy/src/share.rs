@@ -51,14 +51,14 @@ impl Network {
 pub(crate) struct Shares {
     /// Bytes that one client may hold.
     memory_max: u64,
-    clients: Mutex<HashMap<Network, Weak<Client>>>,
+    clients: Mutex<HashMap<Network, Weak<ClientUsage>>>,
     /// Bytes of unfinished heads, in all.
     heads_max: u64,
-    heads: Mutex<Heads>,
+    heads: Mutex<UnfinishedHeads>,
 }
 
 #[derive(Debug)]
-struct Client {
+struct ClientUsage {
     network: Network,
     memory: AtomicU64,
     /// What of `memory` is content read from disk.
@@ -66,11 +66,11 @@ struct Client {
     shares: Arc<Shares>,
 }
 
-impl Drop for Client {
+impl Drop for ClientUsage {
     fn drop(&mut self) {
         let mut clients = lock(&self.shares.clients);
         // A client that came back meanwhile has a new entry.
-        let gone = |client: &Weak<Client>| client.strong_count() == 0;
+        let gone = |client: &Weak<ClientUsage>| client.strong_count() == 0;
         if clients.get(&self.network).is_some_and(gone) {
             clients.remove(&self.network);
         }
@@ -95,7 +95,7 @@ impl Shares {
         if let Some(client) = clients.get(&network).and_then(Weak::upgrade) {
             return Share(client);
         }
-        let client = Arc::new(Client {
+        let client = Arc::new(ClientUsage {
             network,
             memory: AtomicU64::new(0),
             reading: AtomicU64::new(0),
@@ -108,7 +108,7 @@ impl Shares {
 
 /// One client's share.
 #[derive(Clone, Debug)]
-pub(crate) struct Share(Arc<Client>);
+pub(crate) struct Share(Arc<ClientUsage>);
 
 impl Share {
     pub(crate) fn network(&self) -> Network {
@@ -127,8 +127,8 @@ impl Share {
     }
 
     /// Takes so much of the share; `None` beyond it.
-    pub(crate) fn take(&self, bytes: u64) -> Option<Taken> {
-        add_within(&self.0.memory, bytes, self.0.shares.memory_max).then(|| Taken {
+    pub(crate) fn take(&self, bytes: u64) -> Option<ShareGuard> {
+        add_within(&self.0.memory, bytes, self.0.shares.memory_max).then(|| ShareGuard {
             share: self.clone(),
             bytes,
         })
@@ -137,7 +137,7 @@ impl Share {
     /// The same for content that is read from disk. The engine reads out of what transfers leave
     /// free, a quarter of the budget; half of a share, an eighth of the budget, is the most that
     /// one client gets of that. One read it gets in any case.
-    pub(crate) fn take_for_reading(&self, bytes: u64) -> Option<TakenForReading> {
+    pub(crate) fn take_for_reading(&self, bytes: u64) -> Option<ReadingGuard> {
         let most = self.0.shares.memory_max / READING_PART;
         let reading = &self.0.reading;
         if !add_within(reading, bytes, most) {
@@ -146,11 +146,11 @@ impl Share {
                 .compare_exchange(0, bytes, Ordering::AcqRel, none)
                 .ok()?;
         }
-        let counted = Reading {
+        let counted = ReadingCount {
             share: self.clone(),
             bytes,
         };
-        self.take(bytes).map(|taken| TakenForReading {
+        self.take(bytes).map(|taken| ReadingGuard {
             _taken: taken,
             _counted: counted,
         })
@@ -187,12 +187,12 @@ pub(crate) fn reserve_for(
 
 /// Part of a share, until dropped.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ShareGuard {
     share: Share,
     bytes: u64,
 }
 
-impl Drop for Taken {
+impl Drop for ShareGuard {
     fn drop(&mut self) {
         self.share.0.memory.fetch_sub(self.bytes, Ordering::AcqRel);
     }
@@ -200,18 +200,18 @@ impl Drop for Taken {
 
 /// Part of a share that is content read from disk, until dropped.
 #[derive(Debug)]
-pub(crate) struct TakenForReading {
-    _taken: Taken,
-    _counted: Reading,
+pub(crate) struct ReadingGuard {
+    _taken: ShareGuard,
+    _counted: ReadingCount,
 }
 
 #[derive(Debug)]
-struct Reading {
+struct ReadingCount {
     share: Share,
     bytes: u64,
 }
 
-impl Drop for Reading {
+impl Drop for ReadingCount {
     fn drop(&mut self) {
         let reading = &self.share.0.reading;
         reading.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -232,12 +232,12 @@ struct GivenUp(Notify);
 
 /// Memory set aside for a client, out of the budget and out of its share.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ShareReservation {
     memory: Reservation,
-    taken: Vec<Taken>,
+    taken: Vec<ShareGuard>,
 }
 
-impl Held {
+impl ShareReservation {
     /// Takes over what `other` holds.
     pub(crate) fn join(&mut self, other: Self) {
         self.memory.join(other.memory);
@@ -267,7 +267,7 @@ impl Allowance {
 
     /// [`Cache::reserve`] within the client's share. A client that holds much already gets no more
     /// than transfers may take: what they leave free is for other clients.
-    pub(crate) fn reserve(&self, bytes: u64) -> Option<Held> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Option<ShareReservation> {
         let holds_little = self.share.holds_little();
         self.within_share(bytes, |cache| match holds_little {
             true => cache.reserve(bytes),
@@ -276,12 +276,12 @@ impl Allowance {
     }
 
     /// [`Cache::reserve_bulk`] within the client's share.
-    pub(crate) fn reserve_bulk(&self, bytes: u64) -> Option<Held> {
+    pub(crate) fn reserve_bulk(&self, bytes: u64) -> Option<ShareReservation> {
         self.within_share(bytes, |cache| cache.reserve_bulk(bytes))
     }
 
     /// [`Cache::reserve_spare`] within the client's share.
-    pub(crate) fn reserve_spare(&self, bytes: u64) -> Option<Held> {
+    pub(crate) fn reserve_spare(&self, bytes: u64) -> Option<ShareReservation> {
         self.within_share(bytes, |cache| cache.reserve_spare(bytes))
     }
 
@@ -289,10 +289,10 @@ impl Allowance {
         &self,
         bytes: u64,
         reserve: impl FnOnce(&Cache) -> Option<Reservation>,
-    ) -> Option<Held> {
+    ) -> Option<ShareReservation> {
         let taken = vec![self.share.take(bytes)?];
         let memory = reserve(&self.cache)?;
-        Some(Held { memory, taken })
+        Some(ShareReservation { memory, taken })
     }
 
     /// Registers a head that is not complete, for a connection that holds `bytes` with it. May give
@@ -340,7 +340,7 @@ impl Drop for UnfinishedHead {
 
 /// The register of unfinished heads.
 #[derive(Debug, Default)]
-struct Heads {
+struct UnfinishedHeads {
     next_number: u64,
     bytes: u64,
     clients: HashMap<Network, ClientHeads>,
@@ -353,7 +353,7 @@ struct ClientHeads {
     heads: BTreeMap<u64, (u64, Arc<GivenUp>)>,
 }
 
-impl Heads {
+impl UnfinishedHeads {
     fn enter(&mut self, network: Network, bytes: u64, given_up: Arc<GivenUp>) -> u64 {
         let number = self.next_number;
         self.next_number += 1;

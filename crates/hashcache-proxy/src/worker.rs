@@ -2,7 +2,7 @@
 //!
 //! Made by `server`, one a runtime; `request` and `fetch` find everything they need here.
 //!
-//! Invariant: what a reload may change lies in [`Live`] and is read anew by each request.
+//! Invariant: what a reload may change lies in [`LiveSettings`] and is read anew by each request.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -20,17 +20,18 @@ use hashcache_http::{
 use crate::access_log::WorkerLog;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::intercept::{Interceptor, Known};
+use crate::intercept::{InterceptState, Interceptor};
 use crate::limits::Limits;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
-use crate::page_groups::Related;
+use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::settings::{CollapseWait, Fail, Mode, Settings};
 use crate::share::Shares;
 use crate::tls::identity::Identity;
-use crate::upstream::address::{Clients, ConnectPort, Prefix};
+use crate::upstream::address::{Clients, ConnectPort};
 use crate::upstream::interfaces::OwnAddresses;
+use crate::upstream::prefix::Prefix;
 use crate::upstream::{self, Destinations, Upstream};
 use crate::wire::Ending;
 
@@ -45,18 +46,18 @@ pub(crate) struct Common {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) clock: Arc<Clock>,
     /// What is known of hosts and clients whose TLS may end here.
-    pub(crate) intercept: Arc<Known>,
+    pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
     pub(crate) purger: Purger,
-    pub(crate) related: Related,
+    pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
-    pub(crate) live: ArcSwap<Live>,
+    pub(crate) live: ArcSwap<LiveSettings>,
 }
 
 /// What a reload changes.
-pub(crate) struct Live {
+pub(crate) struct LiveSettings {
     /// Counts reloads.
     pub(crate) generation: u64,
     pub(crate) store: StoreOptions,
@@ -72,20 +73,20 @@ pub(crate) struct Live {
     pub(crate) collapse_wait: CollapseWait,
     /// Clients that may purge; see [`Common::may_purge`] for none.
     pub(crate) allow_purge: Vec<Prefix>,
-    pub(crate) upstream: upstream::Shared,
+    pub(crate) upstream: upstream::UpstreamShared,
     /// What is shown to clients that speak TLS.
     pub(crate) identity: Option<Identity>,
     /// Who ends TLS that is for others.
     pub(crate) intercept: Option<Arc<Interceptor>>,
 }
 
-impl Live {
+impl LiveSettings {
     /// What `settings` say, with connections bounded by the counters of `upstream`.
     pub(crate) fn new(
         settings: &Settings,
         generation: u64,
         own: &OwnAddresses,
-        upstream: upstream::Shared,
+        upstream: upstream::UpstreamShared,
         (identity, intercept): (Option<Identity>, Option<Arc<Interceptor>>),
     ) -> Self {
         let destinations = Destinations::new(
@@ -121,7 +122,7 @@ impl Live {
             fail: settings.fail,
             collapse_wait: settings.collapse_wait,
             allow_purge: settings.allow_purge.clone(),
-            upstream: upstream::Shared {
+            upstream: upstream::UpstreamShared {
                 destinations,
                 ..upstream
             },
@@ -133,14 +134,14 @@ impl Live {
 
 impl Worker {
     /// How long a request to `origin` waits for the same one that is under way.
-    pub(crate) fn patience(&self, origin: &Authority) -> Duration {
+    pub(crate) fn wait_time(&self, origin: &Authority) -> Duration {
         let (collapse, wait) = (&self.common.collapse, self.common.live().collapse_wait);
-        collapse.patience(&origin.to_string(), wait, self.limits.first_byte_time)
+        collapse.wait_time(&origin.to_string(), wait, self.limits.first_byte_time)
     }
 }
 
 impl Common {
-    pub(crate) fn live(&self) -> Guard<Arc<Live>> {
+    pub(crate) fn live(&self) -> Guard<Arc<LiveSettings>> {
         self.live.load()
     }
 

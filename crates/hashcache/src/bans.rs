@@ -239,7 +239,7 @@ impl Bans {
     }
 
     /// Bans that go release memory, which wakes callers that wait for it: not under the lock,
-    /// which each look-up takes.
+    /// which each lookup takes.
     fn write(&self) -> Marked<RwLockWriteGuard<'_, Table>> {
         marked(self.table.write().expect("no holder of this lock panics"))
     }

@@ -315,7 +315,7 @@ impl Shard {
         }
     }
 
-    /// `in_flight` is over: later look-ups do not join it.
+    /// `in_flight` is over: later lookups do not join it.
     pub(crate) fn end_read(&mut self, key: KeyHash, in_flight: &Arc<InFlightRead>) {
         let current = self
             .in_flight

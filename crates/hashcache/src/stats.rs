@@ -113,15 +113,15 @@ pub struct Stats {
     pub memory_used_bytes: u64,
     /// Memory allowed.
     pub memory_limit_bytes: u64,
-    /// Look-ups answered from hot objects.
+    /// Lookups answered from hot objects.
     pub hot_hits: u64,
-    /// Look-ups answered from pending writes.
+    /// Lookups answered from pending writes.
     pub pending_hits: u64,
-    /// Look-ups answered from the device.
+    /// Lookups answered from the device.
     pub disk_hits: u64,
-    /// Look-ups that found nothing.
+    /// Lookups that found nothing.
     pub misses: u64,
-    /// Look-ups that shared another's read.
+    /// Lookups that shared another's read.
     pub joined_reads: u64,
     /// Reads that brought a run: the rest of what was written with what was asked for.
     pub group_reads: u64,

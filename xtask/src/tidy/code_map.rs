@@ -1,11 +1,12 @@
-//! The code map of ARCHITECTURE.md names every module, and none that is gone.
+//! The code map of ARCHITECTURE.md names every folder, and no module that is gone.
 //!
 //! Its form: a section `## Code map`, in it a heading `### ` with the crate's directory in
-//! backticks (`crates/hashcache`), below it rows or items that begin with their modules in
-//! backticks, several with commas between them: ``- `policy/log`, `policy/set`: …``. `lib.rs`,
-//! `main.rs` and tests are not listed: they are where everyone begins anyway.
+//! backticks (`crates/hashcache`), below it rows or items that begin with modules in backticks,
+//! several with commas between them: ``- `policy`, `disk/health`: …``. A folder is a directory
+//! right below `src` with a source file that is not a test; single files may be named too. A map
+//! of every file would be a list that nobody reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Tree, numbered};
 
@@ -18,7 +19,8 @@ pub fn code_map(tree: &Tree) -> Vec<Finding> {
         return vec![Finding::new(ARCHITECTURE, 0, "is missing")];
     };
     let existing = modules(tree);
-    let mut named: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut named: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut headings: BTreeSet<String> = BTreeSet::new();
     let mut findings = vec![];
     let mut is_inside = false;
     let mut in_crate = String::new();
@@ -31,6 +33,7 @@ pub fn code_map(tree: &Tree) -> Vec<Finding> {
                 let what = format!("`{in_crate}` is no crate with modules");
                 findings.push(Finding::new(ARCHITECTURE, number, what));
             }
+            headings.insert(in_crate.clone());
         } else if is_inside {
             for name in leading_names(line) {
                 let module = (in_crate.clone(), name.trim_end_matches('/').to_owned());
@@ -38,20 +41,35 @@ pub fn code_map(tree: &Tree) -> Vec<Finding> {
                     let what = format!("`{in_crate}` has no module `{name}`");
                     findings.push(Finding::new(ARCHITECTURE, number, what));
                 }
-                named.insert(module, number);
+                named.insert(module);
             }
         }
     }
-    for ((of_crate, module), path) in existing {
-        if !named.contains_key(&(of_crate, module)) {
+    let crates: BTreeSet<&String> = existing.keys().map(|(of_crate, _)| of_crate).collect();
+    for of_crate in crates.into_iter().filter(|it| !headings.contains(*it)) {
+        let what = format!("`{of_crate}` has no heading in the code map");
+        findings.push(Finding::new(ARCHITECTURE, 0, what));
+    }
+    for (of_crate, folder) in folders(&existing) {
+        if !named.contains(&(of_crate.clone(), folder.clone())) {
             findings.push(Finding::new(
-                &path,
+                &format!("{of_crate}/src/{folder}"),
                 0,
                 format!("is not in the code map of {ARCHITECTURE}"),
             ));
         }
     }
     findings
+}
+
+/// The crate and name of every directory right below `src` that holds one of `modules`.
+fn folders(modules: &BTreeMap<(String, String), String>) -> BTreeSet<(String, String)> {
+    let folder = |((of_crate, _), path): (&(String, String), &String)| {
+        let (_, file) = path.split_once("/src/")?;
+        let (folder, _) = file.split_once('/')?;
+        Some((of_crate.clone(), folder.to_owned()))
+    };
+    modules.iter().filter_map(folder).collect()
 }
 
 /// Every module by its crate's directory and its own name, with its path.
@@ -94,12 +112,15 @@ mod tests {
     use super::super::tests::findings;
     use super::*;
 
-    const FILES: [(&str, &str); 7] = [
+    const FILES: [(&str, &str); 10] = [
         ("crates/a/src/lib.rs", ""),
         ("crates/a/src/key.rs", ""),
+        ("crates/a/src/key/tests.rs", ""),
         ("crates/a/src/policy/mod.rs", ""),
         ("crates/a/src/policy/log.rs", ""),
         ("crates/a/src/policy/tests.rs", ""),
+        ("crates/a/src/disk.rs", ""),
+        ("crates/a/src/disk/log.rs", ""),
         ("crates/a/tests/it/main.rs", ""),
         ("fuzz/src/format.rs", ""),
     ];
@@ -111,31 +132,31 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_items_or_of_rows_that_names_all_is_fine() {
+    fn a_map_of_items_or_of_rows_that_names_all_folders_is_fine() {
         let head = "## Code map\n### `crates/a`, the engine\nProse.\n";
-        let items =
-            "- `key`: hashes\n- `policy/`, `policy/log`: where `nothing` goes\n## Next\n- `b`\n";
-        let rows =
-            "| module | what |\n|---|---|\n| `key` | a |\n| `policy` | b |\n| `policy/log` | c |\n";
+        let items = "- `policy/`, `key`: where `nothing` goes\n- `disk/log`, `disk`: x\n\
+                     ## Next\n- `b`\n";
+        let rows = "| folder | what |\n|---|---|\n| `disk` | a |\n| `policy` | b |\n";
         for body in [items, rows] {
             assert_eq!(found(&format!("{head}{body}")), [""; 0]);
         }
     }
 
     #[test]
-    fn a_module_that_is_not_named_is_found() {
-        let map = "## Code map\n### `crates/a`\n- `key`: hashes\n- `policy/`: where\n";
-        let expected = "crates/a/src/policy/log.rs: is not in the code map of ARCHITECTURE.md";
+    fn a_folder_that_is_not_named_is_found_and_one_of_tests_is_not_asked_for() {
+        let map = "## Code map\n### `crates/a`\n- `disk`: x\n- `policy/log`: one of its files\n";
+        let expected = "crates/a/src/policy: is not in the code map of ARCHITECTURE.md";
         assert_eq!(found(map), [expected]);
     }
 
     #[test]
     fn a_module_or_crate_that_is_gone_is_found() {
-        let map = "## Code map\n### `crates/a`\n- `key`, `policy`, `policy/log`, `gone`: x\n\
+        let map = "## Code map\n### `crates/a`\n- `disk`, `policy`, `policy/gone`, `gone`: x\n\
                    ### `crates/b`\n";
         assert_eq!(
             found(map),
             [
+                "ARCHITECTURE.md:3: `crates/a` has no module `policy/gone`",
                 "ARCHITECTURE.md:3: `crates/a` has no module `gone`",
                 "ARCHITECTURE.md:4: `crates/b` is no crate with modules"
             ]
@@ -143,8 +164,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_map_every_module_is_found() {
-        assert_eq!(found("# Architecture\n").len(), 3);
+    fn without_a_map_every_crate_and_folder_is_found() {
+        assert_eq!(
+            found("# Architecture\n"),
+            [
+                "ARCHITECTURE.md: `crates/a` has no heading in the code map",
+                "crates/a/src/disk: is not in the code map of ARCHITECTURE.md",
+                "crates/a/src/policy: is not in the code map of ARCHITECTURE.md"
+            ]
+        );
         assert_eq!(findings(code_map, &FILES), ["ARCHITECTURE.md: is missing"]);
     }
 }

@@ -189,7 +189,7 @@ pub static ENTRIES: &[Entry] = &[
         DefaultValue::Unset {
             example: "\"http://cache.lan:3128\"",
         },
-        "URL by which clients reach this proxy, if they cannot tell by themselves",
+        "URL by which clients reach this proxy, if their requests do not show it",
         "Needed behind a forwarded port, behind a TLS terminator, or if the proxy has a name of \
          its own. Mirrors, /proxy.pac and `hashcache env` use it in their links.",
     ),
@@ -380,7 +380,7 @@ pub static ENTRIES: &[Entry] = &[
         "intercept.despite_never",
         Topic::Https,
         DefaultValue::Value,
-        "Hosts to intercept although the shipped list of never excludes them",
+        "Hosts to intercept although the shipped list excludes them",
         "",
     ),
     entry(
@@ -526,7 +526,7 @@ pub static ENTRIES: &[Entry] = &[
         "rows",
         Topic::Expert,
         DefaultValue::Value,
-        "Index rows in which a name may be with log: one is the paper's form",
+        "Index rows that may hold a name, with log; one is the form of the paper",
         "one takes 47 bits per slot and finds 86 % of a full log; two takes 48 bits and finds \
          95 %.",
     ),
@@ -686,14 +686,15 @@ pub const RULE_FIELDS: [(&str, &str); 5] = [
     (
         "heuristic",
         "A guess where the origin states no lifetime: `percent` of the time since Last-Modified, \
-         at most `max`. Without a rule the guess is 10 percent, at most 1d. A response without \
-         Last-Modified gets no lifetime; it is validated each time.",
+         at most `max`. Without a rule the guess is 10 percent, at most 1d. There is no guess, so \
+         each use is validated, without Last-Modified, for a URL with a query, for a response that \
+         sets a cookie and for a request with Authorization.",
     ),
     (
         "immutable",
-        "true: what such a URL names never changes. It stays fresh for a year, even if the origin \
-         states a shorter lifetime (other than 0), and a reload does not fetch it again. It is \
-         public, as with lifetime.",
+        "true: the content of such a URL never changes. It stays fresh for a year, even if the \
+         origin states a shorter lifetime (other than 0), and a reload does not fetch it again. It \
+         is public, as with lifetime.",
     ),
 ];
 

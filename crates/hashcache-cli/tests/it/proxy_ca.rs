@@ -9,7 +9,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use hashcache_proxy::{Authority, MakeOptions};
+use hashcache_proxy::{CertificateAuthority, MakeOptions};
 use hashcache_testkit::{Client, Response};
 
 use crate::Home;
@@ -22,13 +22,13 @@ const FLAGS: [&str; 3] = [
 ];
 
 /// An authority in `ca` that was made so long ago.
-fn authority(home: &Home, age: Duration) -> Authority {
+fn authority(home: &Home, age: Duration) -> CertificateAuthority {
     let options = MakeOptions {
         name: "School".to_owned(),
         only: vec![],
         now: SystemTime::now() - age,
     };
-    Authority::make(&home.path().join("ca"), &options).unwrap()
+    CertificateAuthority::make(&home.path().join("ca"), &options).unwrap()
 }
 
 async fn get(proxy: &Running, target: &str, accept: &str) -> Response {

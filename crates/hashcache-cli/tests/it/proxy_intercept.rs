@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
-use hashcache_proxy::{Authority, MakeOptions};
+use hashcache_proxy::{CertificateAuthority, MakeOptions};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
@@ -184,7 +184,7 @@ fn authority(home: &Home, only: &[&str]) -> CertificateDer<'static> {
         only: only.iter().map(|it| (*it).to_owned()).collect(),
         now: SystemTime::now(),
     };
-    let authority = Authority::make(&home.path().join("ca"), &options).unwrap();
+    let authority = CertificateAuthority::make(&home.path().join("ca"), &options).unwrap();
     CertificateDer::from(authority.root_der().to_vec())
 }
 

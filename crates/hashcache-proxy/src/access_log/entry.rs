@@ -17,7 +17,7 @@ use crate::clock::UnixMillis;
 /// A tunnel that stays open has an entry every five minutes too; each tells what passed since the
 /// entry before, so that sums over lines are right.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct LogEntry<'a> {
     /// When the request's first byte came.
     pub(crate) start: UnixMillis,
     /// From then to the last byte sent.
@@ -62,15 +62,15 @@ pub(crate) struct Entry<'a> {
     pub(crate) content_type: Option<&'a [u8]>,
 }
 
-impl Entry<'_> {
+impl LogEntry<'_> {
     /// In which of the six tallies this request is counted, if in any.
-    pub(crate) fn tally(&self) -> Option<Tally> {
-        let tally = self.outcome.row().tally;
+    pub(crate) fn class(&self) -> Option<OutcomeClass> {
+        let class = self.outcome.row().class;
         // A stale response served instead of an error is a hit all the same: the client is served.
-        match (self.error, tally) {
-            (Some(_), Some(Tally::Hit)) => tally,
-            (Some(_), _) if !self.outcome.is_connection() => Some(Tally::Error),
-            _ => tally,
+        match (self.error, class) {
+            (Some(_), Some(OutcomeClass::Hit)) => class,
+            (Some(_), _) if !self.outcome.is_connection() => Some(OutcomeClass::Error),
+            _ => class,
         }
     }
 }
@@ -137,7 +137,7 @@ pub(crate) enum Outcome {
 
 /// The six tallies of `/stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tally {
+pub(crate) enum OutcomeClass {
     /// Nothing was fetched.
     Hit,
     /// It was fetched, in whole or in part.
@@ -153,13 +153,13 @@ pub(crate) enum Tally {
 }
 
 /// What an outcome is called elsewhere.
-pub(super) struct Row {
+pub(super) struct OutcomeWords {
     /// In JSON.
     pub(super) word: &'static str,
     /// In Squid's log.
     pub(super) squid: &'static str,
     /// In the counters.
-    pub(super) tally: Option<Tally>,
+    pub(super) class: Option<OutcomeClass>,
 }
 
 impl Outcome {
@@ -168,32 +168,36 @@ impl Outcome {
         matches!(self, Self::Tunnel | Self::Intercepted)
     }
 
-    pub(super) fn row(self) -> Row {
-        let (word, squid, tally) = match self {
-            Self::Hit => ("hit", "TCP_HIT", Some(Tally::Hit)),
-            Self::MemoryHit => ("hit", "TCP_MEM_HIT", Some(Tally::Hit)),
-            Self::NegativeHit => ("hit", "TCP_NEGATIVE_HIT", Some(Tally::Hit)),
-            Self::StaleHit => ("hit-stale", "TCP_STALE_HIT", Some(Tally::Hit)),
-            Self::StaleIfError => ("hit-stale", "TCP_REFRESH_FAIL_OLD", Some(Tally::Hit)),
+    pub(super) fn row(self) -> OutcomeWords {
+        let (word, squid, class) = match self {
+            Self::Hit => ("hit", "TCP_HIT", Some(OutcomeClass::Hit)),
+            Self::MemoryHit => ("hit", "TCP_MEM_HIT", Some(OutcomeClass::Hit)),
+            Self::NegativeHit => ("hit", "TCP_NEGATIVE_HIT", Some(OutcomeClass::Hit)),
+            Self::StaleHit => ("hit-stale", "TCP_STALE_HIT", Some(OutcomeClass::Hit)),
+            Self::StaleIfError => ("hit-stale", "TCP_REFRESH_FAIL_OLD", Some(OutcomeClass::Hit)),
             Self::Revalidated => (
                 "revalidated",
                 "TCP_REFRESH_UNMODIFIED",
-                Some(Tally::Revalidated),
+                Some(OutcomeClass::Revalidated),
             ),
-            Self::Collapsed => ("collapsed", "TCP_CF_HIT", Some(Tally::Collapsed)),
-            Self::Miss => ("uri-miss", "TCP_MISS", Some(Tally::Miss)),
-            Self::VaryMiss => ("vary-miss", "TCP_MISS", Some(Tally::Miss)),
-            Self::Stale => ("stale", "TCP_REFRESH_MODIFIED", Some(Tally::Miss)),
-            Self::Request => ("request", "TCP_CLIENT_REFRESH_MISS", Some(Tally::Miss)),
-            Self::Bypass => ("bypass", "TCP_MISS", Some(Tally::Bypass)),
-            Self::Method => ("method", "TCP_MISS", Some(Tally::Bypass)),
-            Self::Partial => ("partial", "TCP_MISS", Some(Tally::Miss)),
+            Self::Collapsed => ("collapsed", "TCP_CF_HIT", Some(OutcomeClass::Collapsed)),
+            Self::Miss => ("uri-miss", "TCP_MISS", Some(OutcomeClass::Miss)),
+            Self::VaryMiss => ("vary-miss", "TCP_MISS", Some(OutcomeClass::Miss)),
+            Self::Stale => ("stale", "TCP_REFRESH_MODIFIED", Some(OutcomeClass::Miss)),
+            Self::Request => (
+                "request",
+                "TCP_CLIENT_REFRESH_MISS",
+                Some(OutcomeClass::Miss),
+            ),
+            Self::Bypass => ("bypass", "TCP_MISS", Some(OutcomeClass::Bypass)),
+            Self::Method => ("method", "TCP_MISS", Some(OutcomeClass::Bypass)),
+            Self::Partial => ("partial", "TCP_MISS", Some(OutcomeClass::Miss)),
             Self::Tunnel => ("tunnel", "TCP_TUNNEL", None),
             Self::Intercepted => ("intercepted", "NONE_NONE", None),
-            Self::Denied => ("denied", "TCP_DENIED", Some(Tally::Error)),
+            Self::Denied => ("denied", "TCP_DENIED", Some(OutcomeClass::Error)),
             Self::Own => ("own", "NONE_NONE", None),
             Self::Purge => ("purge", "NONE_NONE", None),
         };
-        Row { word, squid, tally }
+        OutcomeWords { word, squid, class }
     }
 }

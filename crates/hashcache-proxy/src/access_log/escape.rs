@@ -6,7 +6,7 @@
 
 /// How a field is quoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Escape {
+pub(super) enum Quoting {
     /// Percent-encoded, for fields between spaces.
     Url,
     /// With backslashes, as Apache does within quotes.
@@ -16,7 +16,7 @@ pub(super) enum Escape {
 }
 
 /// Appends `bytes`, at most `bound` of them and then an ellipsis.
-pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Escape, bound: usize) {
+pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Quoting, bound: usize) {
     let cut = &bytes[..bytes.len().min(bound)];
     let mut rest = cut;
     while let Some(at) = first_other(rest, escape) {
@@ -31,7 +31,7 @@ pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Escape, bound: usiz
 
 /// Where the first byte stands that is not plain. Eight by eight and without branches, which the
 /// compiler turns into vector instructions: most fields have no such byte.
-fn first_other(bytes: &[u8], escape: Escape) -> Option<usize> {
+fn first_other(bytes: &[u8], escape: Quoting) -> Option<usize> {
     let (eights, _) = bytes.as_chunks::<8>();
     let plain = eights
         .iter()
@@ -48,21 +48,21 @@ fn first_other(bytes: &[u8], escape: Escape) -> Option<usize> {
     Some(plain + at)
 }
 
-fn is_plain(byte: u8, escape: Escape) -> bool {
-    let lowest = if escape == Escape::Url { b'!' } else { b' ' };
+fn is_plain(byte: u8, escape: Quoting) -> bool {
+    let lowest = if escape == Quoting::Url { b'!' } else { b' ' };
     (byte >= lowest) & (byte <= b'~') & (byte != b'"') & (byte != b'\\')
 }
 
 /// Appends the first of `bytes`, which is not plain, and returns what comes after.
-fn push_other<'a>(line: &mut Vec<u8>, bytes: &'a [u8], escape: Escape) -> &'a [u8] {
+fn push_other<'a>(line: &mut Vec<u8>, bytes: &'a [u8], escape: Quoting) -> &'a [u8] {
     let (first, rest) = (bytes[0], &bytes[1..]);
     match escape {
-        Escape::Url => line.extend([b'%', upper(first >> 4), upper(first & 15)]),
-        Escape::Quoted if matches!(first, b'"' | b'\\') => line.extend([b'\\', first]),
-        Escape::Quoted => line.extend([b'\\', b'x', lower(first >> 4), lower(first & 15)]),
-        Escape::Json if matches!(first, b'"' | b'\\') => line.extend([b'\\', first]),
-        Escape::Json if first.is_ascii() => push_unit(line, u16::from(first)),
-        Escape::Json => {
+        Quoting::Url => line.extend([b'%', upper(first >> 4), upper(first & 15)]),
+        Quoting::Quoted if matches!(first, b'"' | b'\\') => line.extend([b'\\', first]),
+        Quoting::Quoted => line.extend([b'\\', b'x', lower(first >> 4), lower(first & 15)]),
+        Quoting::Json if matches!(first, b'"' | b'\\') => line.extend([b'\\', first]),
+        Quoting::Json if first.is_ascii() => push_unit(line, u16::from(first)),
+        Quoting::Json => {
             // A whole character of UTF-8 as itself; any other byte as Latin-1, which old clients
             // mean by it and which loses nothing.
             let width = match first {
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    fn escaped(bytes: &[u8], escape: Escape) -> String {
+    fn escaped(bytes: &[u8], escape: Quoting) -> String {
         let mut line = Vec::new();
         push(&mut line, bytes, escape, usize::MAX);
         String::from_utf8(line).unwrap()
@@ -158,13 +158,13 @@ mod tests {
     #[test]
     fn each_form_escapes_what_would_end_its_field() {
         let evil = b"a b\"c\\d\r\ne\xff\x7f";
-        assert_eq!(escaped(evil, Escape::Url), "a%20b%22c%5Cd%0D%0Ae%FF%7F");
+        assert_eq!(escaped(evil, Quoting::Url), "a%20b%22c%5Cd%0D%0Ae%FF%7F");
         assert_eq!(
-            escaped(evil, Escape::Quoted),
+            escaped(evil, Quoting::Quoted),
             r#"a b\"c\\d\x0d\x0ae\xff\x7f"#
         );
         assert_eq!(
-            escaped(evil, Escape::Json),
+            escaped(evil, Quoting::Json),
             r#"a b\"c\\d\u000d\u000ae\u00ff\u007f"#
         );
     }
@@ -172,18 +172,18 @@ mod tests {
     #[test]
     fn json_keeps_characters_and_reads_other_bytes_as_latin_1() {
         assert_eq!(
-            escaped("é€😀".as_bytes(), Escape::Json),
+            escaped("é€😀".as_bytes(), Quoting::Json),
             r"\u00e9\u20ac\ud83d\ude00"
         );
-        assert_eq!(escaped(b"\xe9t\xe9", Escape::Json), r"\u00e9t\u00e9");
-        assert_eq!(escaped(b"\xf0\x9f", Escape::Json), r"\u00f0\u009f");
+        assert_eq!(escaped(b"\xe9t\xe9", Quoting::Json), r"\u00e9t\u00e9");
+        assert_eq!(escaped(b"\xf0\x9f", Quoting::Json), r"\u00f0\u009f");
     }
 
     #[test]
     fn long_fields_are_cut_with_an_ellipsis() {
         let mut line = Vec::new();
-        push(&mut line, b"abcdef", Escape::Url, 4);
-        push(&mut line, b"|gh", Escape::Url, 4);
+        push(&mut line, b"abcdef", Quoting::Url, 4);
+        push(&mut line, b"|gh", Quoting::Url, 4);
         assert_eq!(line, b"abcd...|gh");
     }
 
@@ -212,16 +212,16 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_escaped_can_break_out(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let url = escaped(&bytes, Escape::Url);
+            let url = escaped(&bytes, Quoting::Url);
             prop_assert!(url.bytes().all(|b| b.is_ascii_graphic() && b != b'"'));
-            for escape in [Escape::Quoted, Escape::Json] {
+            for escape in [Quoting::Quoted, Quoting::Json] {
                 let text = escaped(&bytes, escape);
                 prop_assert!(text.bytes().all(|b| (b' '..=b'~').contains(&b)));
                 // Every quote is escaped, and no backslash is left over to escape ours.
                 let bare = text.replace(r"\\", "").replace(r#"\""#, "");
                 prop_assert!(!bare.contains('"') && !bare.ends_with('\\'));
             }
-            let json = format!("\"{}\"", escaped(&bytes, Escape::Json));
+            let json = format!("\"{}\"", escaped(&bytes, Quoting::Json));
             let text: String = serde_json::from_str(&json).unwrap();
             if let Ok(sent) = std::str::from_utf8(&bytes) {
                 prop_assert_eq!(text, sent);

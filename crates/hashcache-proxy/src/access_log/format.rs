@@ -13,22 +13,22 @@ use std::time::Duration;
 
 use http::Version;
 
-use super::entry::{Entry, Outcome};
-use super::escape::{self, Escape};
+use super::entry::{LogEntry, Outcome};
+use super::escape::{self, Quoting};
 use crate::settings::LogFormat;
 
 /// How lines look, the same for all workers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Style {
+pub(super) struct LineStyle {
     pub(super) format: LogFormat,
-    pub(super) query: Query,
-    pub(super) target: Target,
-    pub(super) client: Client,
+    pub(super) query: QueryForm,
+    pub(super) target: TargetForm,
+    pub(super) client: ClientForm,
 }
 
 /// How much of a client's address is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Client {
+pub(super) enum ClientForm {
     /// All of it, and the port where the format has a place for it.
     Address,
     /// Its network alone: enough to see where load comes from, too little to name a person.
@@ -37,14 +37,14 @@ pub(super) enum Client {
 
 /// What becomes of query strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Query {
+pub(super) enum QueryForm {
     Kept,
     Stripped,
 }
 
 /// How the combined format shows what was asked for: other formats have a place for the authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum TargetForm {
     /// With scheme and authority, as clients of a forward proxy ask.
     Absolute,
     /// The path alone, as clients of an origin ask.
@@ -54,13 +54,13 @@ pub(super) enum Target {
 /// Makes lines; holds the date of the second it last saw.
 #[derive(Debug)]
 pub(super) struct Formatter {
-    style: Style,
+    style: LineStyle,
     second: Option<u64>,
     date: Vec<u8>,
 }
 
 impl Formatter {
-    pub(super) fn new(style: Style) -> Self {
+    pub(super) fn new(style: LineStyle) -> Self {
         Self {
             style,
             second: None,
@@ -69,7 +69,7 @@ impl Formatter {
     }
 
     /// Appends the line of `entry`.
-    pub(super) fn push(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+    pub(super) fn push(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         // One growth instead of several; nearly all lines are shorter.
         line.reserve(1 << 10);
         match self.style.format {
@@ -84,13 +84,13 @@ impl Formatter {
         push_ip(
             line,
             match self.style.client {
-                Client::Address => address,
-                Client::Network => network(address),
+                ClientForm::Address => address,
+                ClientForm::Network => network(address),
             },
         );
     }
 
-    fn push_squid(&self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+    fn push_squid(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         // Squid's time is that of the end.
         let took_ms = millis(entry.duration);
         let end_ms = entry.start.0.saturating_add(took_ms);
@@ -111,14 +111,14 @@ impl Formatter {
         line.push(b' ');
         push_number(line, entry.client_bytes);
         line.push(b' ');
-        push_or_dash(line, entry.method.as_bytes(), Escape::Url, METHOD_BYTES);
+        push_or_dash(line, entry.method.as_bytes(), Quoting::Url, METHOD_BYTES);
         line.push(b' ');
-        self.push_url(line, entry, Target::Absolute);
+        self.push_url(line, entry, TargetForm::Absolute);
         line.extend_from_slice(b" - ");
         match (entry.peer, entry.upstream) {
             (Some(peer), _) => {
                 line.extend_from_slice(b"FIRSTUP_PARENT/");
-                push_or_dash(line, peer.as_bytes(), Escape::Url, FIELD_BYTES);
+                push_or_dash(line, peer.as_bytes(), Quoting::Url, FIELD_BYTES);
             }
             (None, Some(upstream)) => {
                 line.extend_from_slice(b"HIER_DIRECT/");
@@ -127,16 +127,16 @@ impl Formatter {
             (None, None) => line.extend_from_slice(b"HIER_NONE/-"),
         }
         line.push(b' ');
-        push_or_dash(line, media_type(entry), Escape::Url, FIELD_BYTES);
+        push_or_dash(line, media_type(entry), Quoting::Url, FIELD_BYTES);
         push_id_and_error(line, entry);
     }
 
-    fn push_combined(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+    fn push_combined(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         self.push_client(line, entry.client.ip());
         line.extend_from_slice(b" - - [");
         line.extend_from_slice(self.date(entry.start.seconds(), combined_date));
         line.extend_from_slice(b"] \"");
-        push_or_dash(line, entry.method.as_bytes(), Escape::Url, METHOD_BYTES);
+        push_or_dash(line, entry.method.as_bytes(), Quoting::Url, METHOD_BYTES);
         line.push(b' ');
         self.push_url(line, entry, self.style.target);
         line.push(b' ');
@@ -148,14 +148,14 @@ impl Formatter {
         push_number(line, entry.client_bytes);
         line.extend_from_slice(b" \"");
         match entry.referer {
-            Some(referer) => self.push_referer(line, referer, Escape::Quoted),
+            Some(referer) => self.push_referer(line, referer, Quoting::Quoted),
             None => line.push(b'-'),
         }
         line.extend_from_slice(b"\" \"");
         push_or_dash(
             line,
             entry.user_agent.unwrap_or_default(),
-            Escape::Quoted,
+            Quoting::Quoted,
             FIELD_BYTES,
         );
         line.push(b'"');
@@ -163,7 +163,7 @@ impl Formatter {
     }
 
     /// Keys are those of the Elastic Common Schema where it has one.
-    fn push_json(&mut self, line: &mut Vec<u8>, entry: &Entry<'_>) {
+    fn push_json(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         line.extend_from_slice(b"{\"@timestamp\":\"");
         line.extend_from_slice(self.date(entry.start.seconds(), iso_date));
         line.push(b'.');
@@ -177,7 +177,7 @@ impl Formatter {
         line.extend_from_slice(b",\"client.ip\":\"");
         self.push_client(line, entry.client.ip());
         line.push(b'"');
-        if self.style.client == Client::Address {
+        if self.style.client == ClientForm::Address {
             line.extend_from_slice(b",\"client.port\":");
             push_number(line, u64::from(entry.client.port()));
         }
@@ -185,7 +185,7 @@ impl Formatter {
             line.extend_from_slice(b",\"");
             line.extend_from_slice(key.as_bytes());
             line.extend_from_slice(b"\":\"");
-            escape::push(line, value, Escape::Json, bound);
+            escape::push(line, value, Quoting::Json, bound);
             line.push(b'"');
         };
         text(
@@ -204,7 +204,7 @@ impl Formatter {
         let authority = escape::without_userinfo(entry.authority);
         text(line, "url.authority", authority.as_bytes(), FIELD_BYTES);
         line.extend_from_slice(b",\"url.original\":\"");
-        self.push_target(line, entry.path.as_bytes(), Escape::Json);
+        self.push_target(line, entry.path.as_bytes(), Quoting::Json);
         line.extend_from_slice(b"\",\"http.response.status_code\":");
         push_number(line, u64::from(entry.status));
         line.extend_from_slice(b",\"hashcache.outcome\":\"");
@@ -236,7 +236,7 @@ impl Formatter {
         }
         if let Some(referer) = entry.referer {
             line.extend_from_slice(b",\"http.request.referrer\":\"");
-            self.push_referer(line, referer, Escape::Json);
+            self.push_referer(line, referer, Quoting::Json);
             line.push(b'"');
         }
         if entry.content_type.is_some() {
@@ -250,7 +250,7 @@ impl Formatter {
         line.push(b'}');
     }
 
-    fn push_url(&self, line: &mut Vec<u8>, entry: &Entry<'_>, target: Target) {
+    fn push_url(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>, target: TargetForm) {
         let authority = escape::without_userinfo(entry.authority).as_bytes();
         if authority.is_empty() && entry.path.is_empty() {
             // What Squid's readers know for a head that could not be read.
@@ -258,24 +258,24 @@ impl Formatter {
             return;
         }
         if entry.path.is_empty() {
-            escape::push(line, authority, Escape::Url, FIELD_BYTES);
+            escape::push(line, authority, Quoting::Url, FIELD_BYTES);
             return;
         }
-        if target == Target::Absolute && !authority.is_empty() {
-            escape::push(line, entry.scheme.as_bytes(), Escape::Url, FIELD_BYTES);
+        if target == TargetForm::Absolute && !authority.is_empty() {
+            escape::push(line, entry.scheme.as_bytes(), Quoting::Url, FIELD_BYTES);
             line.extend_from_slice(b"://");
-            escape::push(line, authority, Escape::Url, FIELD_BYTES);
+            escape::push(line, authority, Quoting::Url, FIELD_BYTES);
         }
-        self.push_target(line, entry.path.as_bytes(), Escape::Url);
+        self.push_target(line, entry.path.as_bytes(), Quoting::Url);
     }
 
-    fn push_target(&self, line: &mut Vec<u8>, target: &[u8], escape: Escape) {
+    fn push_target(&self, line: &mut Vec<u8>, target: &[u8], escape: Quoting) {
         let (before, after) = escape::around_userinfo(self.stripped(target));
         escape::push(line, before, escape, TARGET_BYTES);
         escape::push(line, after, escape, TARGET_BYTES);
     }
 
-    fn push_referer(&self, line: &mut Vec<u8>, referer: &[u8], escape: Escape) {
+    fn push_referer(&self, line: &mut Vec<u8>, referer: &[u8], escape: Quoting) {
         let (before, after) = escape::around_userinfo(self.stripped(referer));
         escape::push(line, before, escape, FIELD_BYTES);
         escape::push(line, after, escape, FIELD_BYTES);
@@ -283,8 +283,8 @@ impl Formatter {
 
     fn stripped<'a>(&self, target: &'a [u8]) -> &'a [u8] {
         match self.style.query {
-            Query::Kept => target,
-            Query::Stripped => escape::without_query(target),
+            QueryForm::Kept => target,
+            QueryForm::Stripped => escape::without_query(target),
         }
     }
 
@@ -299,7 +299,7 @@ impl Formatter {
     }
 }
 
-fn squid_code(entry: &Entry<'_>) -> &'static str {
+fn squid_code(entry: &LogEntry<'_>) -> &'static str {
     match entry.outcome {
         // The client's own copy was good: a hit without a body.
         Outcome::Hit | Outcome::MemoryHit if entry.status == 304 => "TCP_IMS_HIT",
@@ -307,17 +307,17 @@ fn squid_code(entry: &Entry<'_>) -> &'static str {
     }
 }
 
-fn push_id_and_error(line: &mut Vec<u8>, entry: &Entry<'_>) {
+fn push_id_and_error(line: &mut Vec<u8>, entry: &LogEntry<'_>) {
     line.extend_from_slice(b" id=");
     push_hex(line, entry.request_id.0);
     if let Some(error) = entry.error {
         line.extend_from_slice(b" error=");
-        escape::push(line, error.as_bytes(), Escape::Url, FIELD_BYTES);
+        escape::push(line, error.as_bytes(), Quoting::Url, FIELD_BYTES);
     }
 }
 
 /// The media type without its parameters.
-fn media_type<'a>(entry: &Entry<'a>) -> &'a [u8] {
+fn media_type<'a>(entry: &LogEntry<'a>) -> &'a [u8] {
     let field = entry.content_type.unwrap_or_default();
     let end = field
         .iter()
@@ -326,7 +326,7 @@ fn media_type<'a>(entry: &Entry<'a>) -> &'a [u8] {
     field[..end].trim_ascii()
 }
 
-fn push_or_dash(line: &mut Vec<u8>, field: &[u8], escape: Escape, bound: usize) {
+fn push_or_dash(line: &mut Vec<u8>, field: &[u8], escape: Quoting, bound: usize) {
     if field.is_empty() {
         line.push(b'-');
     } else {

@@ -11,8 +11,8 @@ use crate::clock::UnixMillis;
 /// 2026-11-21 21:47:02.
 pub(super) const SECOND: u64 = 1_795_297_622;
 
-pub(super) fn entry() -> Entry<'static> {
-    Entry {
+pub(super) fn entry() -> LogEntry<'static> {
+    LogEntry {
         start: UnixMillis(SECOND * 1000 + 123),
         duration: Duration::from_millis(234),
         first_byte: Some(Duration::from_millis(1)),
@@ -65,33 +65,33 @@ impl ScriptedSink {
     }
 }
 
-const STYLE: Style = Style {
+const STYLE: LineStyle = LineStyle {
     format: LogFormat::Squid,
-    query: Query::Kept,
-    target: Target::Absolute,
-    client: Client::Address,
+    query: QueryForm::Kept,
+    target: TargetForm::Absolute,
+    client: ClientForm::Address,
 };
 
 /// A log whose rounds the test makes.
-fn by_hand(room: usize, queue_bytes: usize) -> (AccessLog, Scribe, Arc<Mutex<Disk>>) {
+fn by_hand(room: usize, queue_bytes: usize) -> (AccessLogger, LogWriterThread, Arc<Mutex<Disk>>) {
     let disk = Arc::new(Mutex::new(Disk {
         room,
         reopens: 0,
         written: Vec::new(),
     }));
-    let desk = Arc::new(Desk::default());
-    let scribe = Scribe::new(
-        Sink::Scripted(ScriptedSink(Arc::clone(&disk))),
-        Arc::clone(&desk),
+    let shared = Arc::new(LogShared::default());
+    let writer_thread = LogWriterThread::new(
+        LogSink::Scripted(ScriptedSink(Arc::clone(&disk))),
+        Arc::clone(&shared),
     );
-    let log = AccessLog {
-        desk: Some(desk),
+    let log = AccessLogger {
+        shared: Some(shared),
         style: STYLE,
-        scribe: Some(thread::current()),
+        writer_thread: Some(thread::current()),
         ended: None,
         queue_bytes,
     };
-    (log, scribe, disk)
+    (log, writer_thread, disk)
 }
 
 fn line_bytes() -> usize {
@@ -100,8 +100,8 @@ fn line_bytes() -> usize {
     line.len()
 }
 
-fn to_file(path: &Path) -> AccessLog {
-    AccessLog::start_with(Sink::file(path.to_owned()).unwrap(), STYLE, QUEUE_BYTES).unwrap()
+fn to_file(path: &Path) -> AccessLogger {
+    AccessLogger::start_with(LogSink::file(path.to_owned()).unwrap(), STYLE, QUEUE_BYTES).unwrap()
 }
 
 /// Waits for the log's thread, which needs no time but its turn.
@@ -149,9 +149,9 @@ fn a_sleeping_log_is_woken_by_every_line() {
     let worker = log.worker();
     for count in 1..=3 {
         until(|| {
-            log.desk
+            log.shared
                 .as_ref()
-                .is_some_and(|desk| desk.asleep.load(Relaxed))
+                .is_some_and(|shared| shared.asleep.load(Relaxed))
         });
         worker.write(&entry());
         until(|| log.figures().written == count);
@@ -160,12 +160,12 @@ fn a_sleeping_log_is_woken_by_every_line() {
 
 #[test]
 fn what_does_not_fit_the_queue_is_dropped_and_counted() {
-    let (log, mut scribe, disk) = by_hand(usize::MAX, 10 * line_bytes());
+    let (log, mut writer_thread, disk) = by_hand(usize::MAX, 10 * line_bytes());
     let worker = log.worker();
     for _ in 0..15 {
         worker.write(&entry());
     }
-    scribe.round(Duration::ZERO);
+    writer_thread.round(Duration::ZERO);
     assert_eq!(
         log.figures(),
         LogFigures {
@@ -177,19 +177,19 @@ fn what_does_not_fit_the_queue_is_dropped_and_counted() {
     assert_eq!(lock(&disk).written.len(), 10 * line_bytes());
     // And there is room again.
     worker.write(&entry());
-    scribe.round(Duration::ZERO);
+    writer_thread.round(Duration::ZERO);
     assert_eq!(log.figures().written, 11);
 }
 
 #[test]
 fn a_full_disk_stops_the_log_until_there_is_room_at_the_next_try() {
     let line = line_bytes();
-    let (log, mut scribe, disk) = by_hand(2 * line + 10, usize::MAX);
+    let (log, mut writer_thread, disk) = by_hand(2 * line + 10, usize::MAX);
     let worker = log.worker();
     let write_three = || (0..3).for_each(|_| worker.write(&entry()));
 
     write_three();
-    scribe.round(Duration::ZERO);
+    writer_thread.round(Duration::ZERO);
     let stopped = LogFigures {
         written: 2,
         dropped: 1,
@@ -201,7 +201,7 @@ fn a_full_disk_stops_the_log_until_there_is_room_at_the_next_try() {
     // There is room, but it is not time yet.
     lock(&disk).room = usize::MAX;
     write_three();
-    scribe.round(RETRY_TIME / 2);
+    writer_thread.round(RETRY_TIME / 2);
     assert_eq!(
         log.figures(),
         LogFigures {
@@ -211,7 +211,7 @@ fn a_full_disk_stops_the_log_until_there_is_room_at_the_next_try() {
     );
 
     write_three();
-    scribe.round(RETRY_TIME);
+    writer_thread.round(RETRY_TIME);
     assert_eq!(
         log.figures(),
         LogFigures {
@@ -232,11 +232,11 @@ fn a_full_disk_stops_the_log_until_there_is_room_at_the_next_try() {
 
 #[test]
 fn a_disk_that_stays_full_is_tried_every_ten_seconds() {
-    let (log, mut scribe, disk) = by_hand(0, usize::MAX);
+    let (log, mut writer_thread, disk) = by_hand(0, usize::MAX);
     let worker = log.worker();
     for second in 0..=30 {
         worker.write(&entry());
-        scribe.round(Duration::from_secs(second));
+        writer_thread.round(Duration::from_secs(second));
     }
     assert_eq!(log.figures().failures, 4);
     assert_eq!(log.figures().dropped, 31);
@@ -245,17 +245,17 @@ fn a_disk_that_stays_full_is_tried_every_ten_seconds() {
 
 #[test]
 fn reopening_tries_a_stopped_log_at_once() {
-    let (log, mut scribe, disk) = by_hand(0, usize::MAX);
+    let (log, mut writer_thread, disk) = by_hand(0, usize::MAX);
     let worker = log.worker();
     worker.write(&entry());
-    scribe.round(Duration::ZERO);
+    writer_thread.round(Duration::ZERO);
     assert!(log.figures().stopped);
     lock(&disk).room = usize::MAX;
     log.reopen();
-    scribe.round(Duration::ZERO);
+    writer_thread.round(Duration::ZERO);
     assert!(!log.figures().stopped);
     worker.write(&entry());
-    scribe.round(Duration::ZERO);
+    writer_thread.round(Duration::ZERO);
     assert_eq!(log.figures().written, 1);
     assert_eq!(lock(&disk).reopens, 1);
 }
@@ -292,10 +292,10 @@ fn the_file_is_not_for_every_user_to_read() {
 
 #[test]
 fn a_log_that_is_not_wanted_costs_nothing_and_takes_lines_all_the_same() {
-    let log = AccessLog {
-        desk: None,
+    let log = AccessLogger {
+        shared: None,
         style: STYLE,
-        scribe: None,
+        writer_thread: None,
         ended: None,
         queue_bytes: 0,
     };
@@ -307,28 +307,31 @@ fn a_log_that_is_not_wanted_costs_nothing_and_takes_lines_all_the_same() {
 
 #[test]
 fn failures_are_errors_unless_a_stored_response_was_served_instead() {
-    let tally = |outcome, error| {
-        Entry {
+    let class = |outcome, error| {
+        LogEntry {
             outcome,
             error,
             ..entry()
         }
-        .tally()
+        .class()
     };
-    assert_eq!(tally(Outcome::Miss, None), Some(Tally::Miss));
+    assert_eq!(class(Outcome::Miss, None), Some(OutcomeClass::Miss));
     assert_eq!(
-        tally(Outcome::Miss, Some("unreachable")),
-        Some(Tally::Error)
+        class(Outcome::Miss, Some("unreachable")),
+        Some(OutcomeClass::Error)
     );
     assert_eq!(
-        tally(Outcome::StaleIfError, Some("unreachable")),
-        Some(Tally::Hit)
+        class(Outcome::StaleIfError, Some("unreachable")),
+        Some(OutcomeClass::Hit)
     );
     assert_eq!(
-        tally(Outcome::Denied, Some("client-denied")),
-        Some(Tally::Error)
+        class(Outcome::Denied, Some("client-denied")),
+        Some(OutcomeClass::Error)
     );
-    assert_eq!(tally(Outcome::Own, Some("refused")), Some(Tally::Error));
-    assert_eq!(tally(Outcome::Own, None), None);
-    assert_eq!(tally(Outcome::Tunnel, None), None);
+    assert_eq!(
+        class(Outcome::Own, Some("refused")),
+        Some(OutcomeClass::Error)
+    );
+    assert_eq!(class(Outcome::Own, None), None);
+    assert_eq!(class(Outcome::Tunnel, None), None);
 }

@@ -1,7 +1,7 @@
 //! The thread that writes the access log.
 //!
-//! Started by `AccessLog`, it collects the workers' buffers and writes them out. A write that fails
-//! stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
+//! Started by `AccessLogger`, it collects the workers' buffers and writes them out. A write that
+//! fails stops the log: lines are dropped and counted until a try, ten seconds later, succeeds.
 //!
 //! Invariant: a line broken off by a full disk is ended before the next one begins.
 
@@ -19,7 +19,7 @@ use rustix::fs::{Access, access};
 use super::format::Formatter;
 
 /// Where lines go.
-pub(super) enum Sink {
+pub(super) enum LogSink {
     Stdout(File),
     File {
         path: PathBuf,
@@ -29,7 +29,7 @@ pub(super) enum Sink {
     Scripted(super::tests::ScriptedSink),
 }
 
-impl Sink {
+impl LogSink {
     pub(super) fn file(path: PathBuf) -> io::Result<Self> {
         let file = open(&path)?;
         Ok(Self::File { path, file })
@@ -81,9 +81,9 @@ pub(super) fn can_open(path: &Path) -> io::Result<()> {
 }
 
 /// The state of the thread.
-pub(super) struct Scribe {
-    sink: Sink,
-    desk: Arc<Desk>,
+pub(super) struct LogWriterThread {
+    sink: LogSink,
+    shared: Arc<LogShared>,
     /// Lines being written; swapped with a worker's empty buffer.
     batch: Vec<u8>,
     /// When to try again after a failure, since the start of the thread.
@@ -92,11 +92,11 @@ pub(super) struct Scribe {
     torn: bool,
 }
 
-impl Scribe {
-    pub(super) fn new(sink: Sink, desk: Arc<Desk>) -> Self {
+impl LogWriterThread {
+    pub(super) fn new(sink: LogSink, shared: Arc<LogShared>) -> Self {
         Self {
             sink,
-            desk,
+            shared,
             batch: Vec::new(),
             retry_at: None,
             torn: false,
@@ -112,7 +112,7 @@ impl Scribe {
         let start = Instant::now();
         loop {
             // Read before the round, so that the last round sees every line put down before.
-            let stopping = self.desk.stop.load(Relaxed);
+            let stopping = self.shared.stop.load(Relaxed);
             let busy = self.round(start.elapsed());
             if stopping {
                 return;
@@ -122,44 +122,44 @@ impl Scribe {
                 continue;
             }
             // Asleep until a line comes; a look after the flag is set makes sure none came between.
-            self.desk.asleep.store(true, Relaxed);
+            self.shared.asleep.store(true, Relaxed);
             if self.nothing_waits() {
                 thread::park();
             }
-            self.desk.asleep.store(false, Relaxed);
+            self.shared.asleep.store(false, Relaxed);
         }
     }
 
     /// Collects and writes once; tells whether there was anything.
     pub(super) fn round(&mut self, now: Duration) -> bool {
-        let trays = lock(&self.desk.trays).clone();
+        let buffers = lock(&self.shared.buffers).clone();
         let mut busy = false;
-        for tray in trays {
+        for buffer in buffers {
             self.batch.clear();
-            std::mem::swap(&mut self.batch, &mut lock(&tray).lines);
+            std::mem::swap(&mut self.batch, &mut lock(&buffer).lines);
             if !self.batch.is_empty() {
                 busy = true;
                 self.write_batch(now);
             }
         }
-        if self.desk.reopen.swap(false, Relaxed) {
+        if self.shared.reopen.swap(false, Relaxed) {
             match self.sink.reopen() {
                 // A new file may well be on a disk with room.
                 Ok(()) => self.retry_at = None,
                 Err(error) => {
-                    self.desk.failures.fetch_add(1, Relaxed);
+                    self.shared.failures.fetch_add(1, Relaxed);
                     tracing::warn!(%error, "access log not reopened");
                 }
             }
-            self.desk.stopped.store(self.retry_at.is_some(), Relaxed);
+            self.shared.stopped.store(self.retry_at.is_some(), Relaxed);
         }
         busy
     }
 
     fn nothing_waits(&self) -> bool {
-        lock(&self.desk.trays)
+        lock(&self.shared.buffers)
             .iter()
-            .all(|tray| lock(tray).lines.is_empty())
+            .all(|buffer| lock(buffer).lines.is_empty())
     }
 
     fn write_batch(&mut self, now: Duration) {
@@ -170,16 +170,16 @@ impl Scribe {
         let mut sent = 0;
         match self.try_write(&mut sent) {
             Ok(()) => {
-                self.desk.written.fetch_add(lines(&self.batch), Relaxed);
+                self.shared.written.fetch_add(lines(&self.batch), Relaxed);
                 if self.retry_at.take().is_some() {
                     tracing::info!("access log works again");
                 }
             }
             Err(error) => {
-                self.desk
+                self.shared
                     .written
                     .fetch_add(lines(&self.batch[..sent]), Relaxed);
-                self.desk.failures.fetch_add(1, Relaxed);
+                self.shared.failures.fetch_add(1, Relaxed);
                 if self.retry_at.is_none() {
                     tracing::error!(%error, "access log stopped");
                 }
@@ -187,7 +187,7 @@ impl Scribe {
                 self.drop_lines(sent);
             }
         }
-        self.desk.stopped.store(self.retry_at.is_some(), Relaxed);
+        self.shared.stopped.store(self.retry_at.is_some(), Relaxed);
     }
 
     fn try_write(&mut self, sent: &mut usize) -> io::Result<()> {
@@ -196,10 +196,10 @@ impl Scribe {
             self.sink.reopen()?;
         }
         if self.torn {
-            write_all(&mut self.sink, &self.desk, b"\n", &mut 0)?;
+            write_all(&mut self.sink, &self.shared, b"\n", &mut 0)?;
             self.torn = false;
         }
-        let written = write_all(&mut self.sink, &self.desk, &self.batch, sent);
+        let written = write_all(&mut self.sink, &self.shared, &self.batch, sent);
         if *sent > 0 {
             self.torn = self.batch[*sent - 1] != b'\n';
         }
@@ -208,13 +208,18 @@ impl Scribe {
 
     /// Counts as lost what of the batch lies behind `sent`.
     fn drop_lines(&self, sent: usize) {
-        self.desk
+        self.shared
             .dropped
             .fetch_add(lines(&self.batch[sent..]), Relaxed);
     }
 }
 
-fn write_all(sink: &mut Sink, desk: &Desk, bytes: &[u8], sent: &mut usize) -> io::Result<()> {
+fn write_all(
+    sink: &mut LogSink,
+    shared: &LogShared,
+    bytes: &[u8],
+    sent: &mut usize,
+) -> io::Result<()> {
     while *sent < bytes.len() {
         match sink.write_some(&bytes[*sent..]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -223,7 +228,7 @@ fn write_all(sink: &mut Sink, desk: &Desk, bytes: &[u8], sent: &mut usize) -> io
             // Standard output may be a pipe that someone made non-blocking: its reader is slow, not
             // gone. Workers drop lines when their buffers are full, so waiting here is bounded.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if desk.stop.load(Relaxed) {
+                if shared.stop.load(Relaxed) {
                     return Err(error);
                 }
                 thread::park_timeout(PIPE_TIME);
@@ -245,15 +250,15 @@ const PIPE_TIME: Duration = Duration::from_millis(10);
 
 /// Lines that wait for the scribe.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingLines {
     pub(super) lines: Vec<u8>,
     pub(super) formatter: Formatter,
 }
 
 /// What workers and scribe share.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    pub(super) trays: Mutex<Vec<Arc<Mutex<Pending>>>>,
+pub(super) struct LogShared {
+    pub(super) buffers: Mutex<Vec<Arc<Mutex<PendingLines>>>>,
     pub(super) asleep: AtomicBool,
     pub(super) reopen: AtomicBool,
     pub(super) stop: AtomicBool,

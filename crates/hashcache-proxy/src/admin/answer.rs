@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-use crate::page::{self, Reader};
+use crate::page::{self, PageReader};
 
 pub(super) fn plain(status: StatusCode, text: String) -> Response<Bytes> {
-    page::page(status, Reader::Program, text)
+    page::page(status, PageReader::Program, text)
 }
 
 pub(super) fn typed(status: StatusCode, kind: &'static str, body: String) -> Response<Bytes> {

@@ -20,7 +20,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::answer::{plain, typed};
-use crate::purge::{Effect, PurgeError, Purger, Room, What, report};
+use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
 use crate::settings::Mode;
 use crate::state_file::{Link, open_regular};
 
@@ -76,7 +76,7 @@ impl Purges {
             Ok(asked) => asked,
             Err(what) => return error(StatusCode::BAD_REQUEST, &what),
         };
-        match self.purger.purge(&what, effect, Room::Operator).await {
+        match self.purger.purge(&what, effect, BanQuota::Operator).await {
             Ok(()) => {
                 tracing::info!(count = what.len(), ?effect, "purged");
                 typed(
@@ -162,7 +162,7 @@ impl Purges {
         Some(refusal)
     }
 
-    fn asked(&self, body: &[u8]) -> Result<(Vec<What>, Effect), String> {
+    fn asked(&self, body: &[u8]) -> Result<(Vec<PurgeTarget>, PurgeEffect), String> {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(mut object) = value else {
@@ -171,18 +171,18 @@ impl Purges {
         let soft = take_truth(&mut object, "soft")?;
         let mut what = Vec::new();
         if take_truth(&mut object, "everything")? {
-            what.push(What::Everything);
+            what.push(PurgeTarget::Everything);
         }
         for url in take_strings(&mut object, "url")? {
-            what.push(What::Url(self.target(&url)?));
+            what.push(PurgeTarget::Url(self.target(&url)?));
         }
         for url in take_strings(&mut object, "prefix")? {
-            what.push(What::Prefix(
+            what.push(PurgeTarget::Prefix(
                 self.target(url.strip_suffix('*').unwrap_or(&url))?,
             ));
         }
         for label in take_strings(&mut object, "label")? {
-            what.push(What::LabelAnywhere(label.into_bytes()));
+            what.push(PurgeTarget::LabelAnywhere(label.into_bytes()));
         }
         let groups = take_strings(&mut object, "group")?;
         let origins = take_strings(&mut object, "origin")?;
@@ -190,7 +190,7 @@ impl Purges {
             ([], []) => {}
             ([_, ..], [origin]) => {
                 let origin = self.target(origin)?;
-                let group = |group: String| What::Group(origin.clone(), group.into_bytes());
+                let group = |group: String| PurgeTarget::Group(origin.clone(), group.into_bytes());
                 what.extend(groups.into_iter().map(group));
             }
             _ => return Err("`group` needs exactly one `origin`".to_owned()),
@@ -203,7 +203,14 @@ impl Purges {
         if what.is_empty() || what.len() > MOST {
             return Err("1 to 1000 purges are allowed in a request".to_owned());
         }
-        Ok((what, if soft { Effect::Soft } else { Effect::Hard }))
+        Ok((
+            what,
+            if soft {
+                PurgeEffect::Soft
+            } else {
+                PurgeEffect::Hard
+            },
+        ))
     }
 
     /// A URL as clients have it, as what it is stored under.

@@ -4,13 +4,13 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 use crate::upstream::UpstreamFigures;
 
 fn admin(store: StoreState) -> Arc<Admin> {
-    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
+    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
     let engine = move || EngineFigures {
         store,
         ..EngineFigures::default()

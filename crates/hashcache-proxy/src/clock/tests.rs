@@ -28,11 +28,14 @@ fn script(wall_ms: u64) -> Arc<Script> {
 }
 
 fn clock(script: &Arc<Script>) -> Clock {
-    Clock::with_source(Source::Scripted(Arc::clone(script)), None)
+    Clock::with_source(TimeSource::Scripted(Arc::clone(script)), None)
 }
 
 fn clock_at(script: &Arc<Script>, path: &Path) -> Clock {
-    Clock::with_source(Source::Scripted(Arc::clone(script)), Some(path.to_owned()))
+    Clock::with_source(
+        TimeSource::Scripted(Arc::clone(script)),
+        Some(path.to_owned()),
+    )
 }
 
 impl Script {

@@ -20,40 +20,40 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::tunnel;
-use crate::connection::{Connection, Within};
+use crate::connection::{Connection, InterceptedFor};
 use crate::failure::Failure;
-use crate::intercept::client_hello::Hello;
+use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::peek::peek;
-use crate::intercept::refusals::Who;
-use crate::intercept::{Handshake, Interceptor, PEEK_TIME, Reason, Wanted, suits};
-use crate::log_entry::{Note, TunnelNote};
-use crate::share::Held;
+use crate::intercept::refusals::ClientProgram;
+use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
+use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
+use crate::share::ShareReservation;
 use crate::upstream::Unverified;
 use crate::upstream::endpoint::Endpoint;
-use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, shake};
+use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use crate::worker::Worker;
 
 /// A CONNECT that may be intercepted, by its name alone.
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
-    wanted: Wanted,
+    kind: InterceptKind,
     to: Endpoint,
     host: Box<str>,
-    memory: Held,
+    memory: ShareReservation,
 }
 
 /// Whether a CONNECT to `to` may be intercepted.
 pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candidate> {
     let worker = &connection.worker;
     let interceptor = worker.common.live().intercept.clone()?;
-    let judged = interceptor.judge(&to.authority).and_then(|wanted| {
+    let judged = interceptor.judge(&to.authority).and_then(|kind| {
         let memory = connection.allowance.reserve(INTERCEPTED_BYTES);
-        Ok((wanted, memory.ok_or(Reason::Memory)?))
+        Ok((kind, memory.ok_or(Reason::Memory)?))
     });
     match (judged, &to.authority.host) {
-        (Ok((wanted, memory)), Host::Name(name)) => Some(Candidate {
+        (Ok((kind, memory)), Host::Name(name)) => Some(Candidate {
             interceptor,
-            wanted,
+            kind,
             to: to.clone(),
             host: name.clone(),
             memory,
@@ -71,14 +71,14 @@ pub(crate) fn candidate(connection: &Connection, to: &Endpoint) -> Option<Candid
 pub(crate) async fn begin(
     connection: &Rc<Connection>,
     candidate: Candidate,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Result<(), Failure> {
     let worker = &connection.worker;
     let upstream = match candidate.is_known(worker) {
         true => None,
         false => {
             let (upstream, peer) = worker.upstream().connect(&candidate.to).await?;
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             Some(upstream)
         }
     };
@@ -89,7 +89,7 @@ pub(crate) async fn begin(
         candidate,
         client,
         upstream,
-        note.hand_over(),
+        log_entry.begin_tunnel(),
     ));
     Ok(())
 }
@@ -104,11 +104,11 @@ async fn go_on(
     candidate: Candidate,
     client: oneshot::Receiver<Upgraded>,
     upstream: Option<TcpStream>,
-    note: TunnelNote,
+    log_entry: TunnelEntryBuilder,
 ) {
     let worker = &connection.worker;
     let Ok(Upgraded { socket, read }) = client.await else {
-        return note.write(worker, 0, true);
+        return log_entry.write(worker, 0, true);
     };
     let mut drained = connection.drained.clone();
     let deciding = Box::pin(decide(
@@ -120,31 +120,31 @@ async fn go_on(
     ));
     let decided = tokio::select! {
         decided = deciding => decided,
-        _ = drained.wait_for(|drained| *drained) => return note.write(worker, 0, true),
+        _ = drained.wait_for(|drained| *drained) => return log_entry.write(worker, 0, true),
     };
     match decided {
-        Decided::Tunnel(tunnel) => {
+        Decision::Tunnel(tunnel) => {
             worker.metrics.not_intercepted(tunnel.reason);
-            tunnel.carry(&connection, note).await;
+            tunnel.carry(&connection, log_entry).await;
         }
-        Decided::Broken(handshake) => {
+        Decision::Broken(handshake) => {
             worker.metrics.intercepted(handshake);
-            note.intercepted(worker, handshake);
+            log_entry.intercepted(worker, handshake);
         }
-        Decided::Ours(ours) => {
+        Decision::Ours(ours) => {
             worker.metrics.intercepted(Handshake::Finished);
-            note.intercepted(worker, Handshake::Finished);
+            log_entry.intercepted(worker, Handshake::Finished);
             ours.serve(&connection).await;
         }
     }
 }
 
 /// What becomes of a candidate.
-enum Decided {
+enum Decision {
     Tunnel(Tunnel),
     /// Our handshake was not finished.
     Broken(Handshake),
-    Ours(Ours),
+    Ours(Intercepted),
 }
 
 /// Bytes that go on as they came.
@@ -156,10 +156,10 @@ struct Tunnel {
 }
 
 /// A client whose TLS ended here.
-struct Ours {
+struct Intercepted {
     socket: Socket,
     protocol: Protocol,
-    within: Rc<Within>,
+    intercepted: Rc<InterceptedFor>,
 }
 
 /// Looks at what the client says and finds out whether it may be answered by us.
@@ -169,7 +169,7 @@ async fn decide(
     candidate: Candidate,
     mut client: Socket,
     mut upstream: Option<TcpStream>,
-) -> Decided {
+) -> Decision {
     let peeked = peek(&mut client, PEEK_TIME, &worker.cache).await;
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
     let hello = peeked
@@ -183,10 +183,10 @@ async fn decide(
         }
         Err(reason) => Err(reason),
     };
-    let (who, acceptor) = match able {
+    let (program, acceptor) = match able {
         Ok(able) => able,
         Err(reason) => {
-            return Decided::Tunnel(Tunnel {
+            return Decision::Tunnel(Tunnel {
                 reason,
                 client,
                 upstream,
@@ -195,20 +195,20 @@ async fn decide(
         }
     };
     drop(upstream);
-    let learned = &worker.common.intercept.learned;
-    let is_origin = candidate.wanted == Wanted::Origin;
-    let shaking = timeout(worker.limits.head_time, shake(client, acceptor)).await;
+    let refusals = &worker.common.intercept.refusals;
+    let is_origin = candidate.kind == InterceptKind::Origin;
+    let shaking = timeout(worker.limits.head_time, handshake(client, acceptor)).await;
     let shaken = shaken_in_time(shaking);
     match shaken {
         Ok((socket, protocol)) => {
             let Candidate {
-                to, wanted, memory, ..
+                to, kind, memory, ..
             } = candidate;
-            let within = Rc::new(Within::new(to.authority, wanted, who, memory));
-            Decided::Ours(Ours {
+            let intercepted = Rc::new(InterceptedFor::new(to.authority, kind, program, memory));
+            Decision::Ours(Intercepted {
                 socket,
                 protocol,
-                within,
+                intercepted,
             })
         }
         Err(error) => {
@@ -217,11 +217,11 @@ async fn decide(
             match handshake {
                 // By a wrong clock our certificate ends too early for everybody.
                 _ if !is_origin || worker.common.clock.suspect() => {}
-                Handshake::Refused => learned.refused(&who, Instant::now()),
-                Handshake::Left => learned.left(&who, Instant::now()),
+                Handshake::Refused => refusals.note_refusal(&program, Instant::now()),
+                Handshake::Left => refusals.note_abort(&program, Instant::now()),
                 Handshake::Finished | Handshake::Failed => {}
             }
-            Decided::Broken(handshake)
+            Decision::Broken(handshake)
         }
     }
 }
@@ -233,7 +233,7 @@ fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>)
 impl Candidate {
     /// Whether the host need not be asked.
     fn is_known(&self, worker: &Worker) -> bool {
-        self.wanted == Wanted::SelfTest || self.verified_until(worker).is_some()
+        self.kind == InterceptKind::SelfTest || self.verified_until(worker).is_some()
     }
 
     fn verified_until(&self, worker: &Worker) -> Option<UnixTime> {
@@ -249,17 +249,17 @@ impl Candidate {
         &self,
         worker: &Worker,
         connection: &Connection,
-        hello: &Hello,
+        hello: &ParsedHello,
         upstream: &mut Option<TcpStream>,
-    ) -> Result<(Who, tokio_rustls::TlsAcceptor), Reason> {
+    ) -> Result<(ClientProgram, tokio_rustls::TlsAcceptor), Reason> {
         let common = &worker.common;
-        let who = Who {
+        let program = ClientProgram {
             client: connection.client.ip(),
             host: self.host.clone(),
             fingerprint: hello.fingerprint,
         };
-        let is_origin = self.wanted == Wanted::Origin;
-        if is_origin && common.intercept.learned.tunnels(&who, Instant::now()) {
+        let is_origin = self.kind == InterceptKind::Origin;
+        if is_origin && common.intercept.refusals.tunnels(&program, Instant::now()) {
             return Err(Reason::Learned);
         }
         let not_after = match self.verified_until(worker) {
@@ -274,7 +274,7 @@ impl Candidate {
             debug!(host = %self.host, %error, "no certificate for a host");
             Reason::NoLeaf
         })?;
-        Ok((who, acceptor))
+        Ok((program, acceptor))
     }
 
     /// Verifies the host by a connection that serves nothing else.
@@ -292,8 +292,8 @@ impl Candidate {
             }
             Unverified::WantsCertificate => Reason::ClientCertificate,
         })?;
-        let known = &common.intercept;
-        known
+        let intercept_state = &common.intercept;
+        intercept_state
             .verified
             .note(&self.to.authority, not_after, common.now());
         Ok(not_after)
@@ -302,7 +302,7 @@ impl Candidate {
 
 impl Tunnel {
     /// Carries bytes both ways until the end, to an upstream that is connected to if need be.
-    async fn carry(self, connection: &Rc<Connection>, mut note: TunnelNote) {
+    async fn carry(self, connection: &Rc<Connection>, mut log_entry: TunnelEntryBuilder) {
         let worker = &connection.worker;
         let upstream = match self.upstream {
             Some(upstream) => upstream,
@@ -311,32 +311,34 @@ impl Tunnel {
                 let upstream = worker.upstream();
                 let connected = tokio::select! {
                     connected = upstream.connect(&self.to) => connected,
-                    _ = drained.wait_for(|drained| *drained) => return note.write(worker, 0, true),
+                    _ = drained.wait_for(|drained| *drained) => {
+                        return log_entry.write(worker, 0, true);
+                    }
                 };
                 match connected {
                     Ok((upstream, peer)) => {
-                        note.upstream(peer);
+                        log_entry.set_upstream(peer);
                         upstream
                     }
                     // The client has its 200; all there is left to say is that it ends.
-                    Err(failure) => return note.failed(worker, &failure),
+                    Err(failure) => return log_entry.failed(worker, &failure),
                 }
             }
         };
         let open = worker.metrics.tunnel();
-        tunnel::carry(connection, note, self.client, upstream, open).await;
+        tunnel::carry(connection, log_entry, self.client, upstream, open).await;
     }
 }
 
-impl Ours {
+impl Intercepted {
     /// Serves the requests inside until the connection ends.
     async fn serve(self, connection: &Connection) {
         let worker = &connection.worker;
-        let within = Rc::clone(&self.within);
+        let intercepted = Rc::clone(&self.intercepted);
         let inside = Connection {
             cell: wire::Cell::within(&connection.allowance, INTERCEPTED_BYTES),
             scheme: Scheme::Https,
-            within: Some(self.within),
+            intercepted: Some(self.intercepted),
             ..connection.clone()
         };
         let mut drained = connection.drained.clone();
@@ -348,20 +350,22 @@ impl Ours {
         }
         // Whom we told to stop may have had no time to ask.
         let is_stopping = *connection.stopping.borrow();
-        if !within.has_asked.get() && !within.is_self_test() && !is_stopping {
-            let known = &worker.common.intercept;
-            known.learned.silent(&within.who, Instant::now());
+        if !intercepted.has_asked.get() && !intercepted.is_self_test() && !is_stopping {
+            let intercept_state = &worker.common.intercept;
+            intercept_state
+                .refusals
+                .note_silence(&intercepted.program, Instant::now());
         }
     }
 }
 
 /// Why a request on an intercepted connection is not answered, if it is not.
-pub(crate) fn refusal(within: &Within, named: &RequestTarget) -> Option<Failure> {
+pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Option<Failure> {
     let is_ours = match named {
         RequestTarget::Resource(target) => {
-            target.scheme == Scheme::Https && target.authority == within.authority
+            target.scheme == Scheme::Https && target.authority == intercepted.authority
         }
-        RequestTarget::Server(authority) => *authority == within.authority,
+        RequestTarget::Server(authority) => *authority == intercepted.authority,
         RequestTarget::Tunnel(_) => {
             return Some(Failure::NotImplemented("CONNECT within another"));
         }

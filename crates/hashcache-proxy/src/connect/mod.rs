@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::log_entry::{Note, TunnelNote};
+use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::upstream::Upgrade;
 use crate::upstream::address::{Purpose, check_connect_port};
 use crate::upstream::endpoint::Endpoint;
@@ -22,7 +22,7 @@ use crate::upstream::endpoint::Endpoint;
 pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Result<(), Failure> {
     let worker = &connection.worker;
     if worker.common.is_us(&authority) {
@@ -36,13 +36,13 @@ pub(crate) async fn tunnel(
         scheme: Scheme::Http,
     };
     if let Some(candidate) = intercepted::candidate(connection, &endpoint) {
-        return intercepted::begin(connection, candidate, note).await;
+        return intercepted::begin(connection, candidate, log_entry).await;
     }
     let (upstream, peer) = worker.upstream().connect(&endpoint).await?;
-    note.upstream(Some(peer));
+    log_entry.set_upstream(Some(peer));
     switch(
         connection,
-        note.hand_over(),
+        log_entry.begin_tunnel(),
         async move { Some(upstream) },
         (),
     );
@@ -50,16 +50,20 @@ pub(crate) async fn tunnel(
 }
 
 /// Makes a pipe of the client's connection and the one upstream that has agreed to change protocol.
-pub(crate) fn upgrade(connection: &Rc<Connection>, upgrade: Upgrade, note: &mut Note) {
-    let Upgrade { stream, place } = upgrade;
+pub(crate) fn upgrade(
+    connection: &Rc<Connection>,
+    upgrade: Upgrade,
+    log_entry: &mut LogEntryBuilder,
+) {
+    let Upgrade { stream, permit } = upgrade;
     let upstream = async move { stream.await.ok().map(TokioIo::new) };
-    switch(connection, note.hand_over(), upstream, place);
+    switch(connection, log_entry.begin_tunnel(), upstream, permit);
 }
 
 /// Carries bytes both ways once the answer has gone to the client. `held` is kept until the end.
 fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
     connection: &Rc<Connection>,
-    note: TunnelNote,
+    log_entry: TunnelEntryBuilder,
     upstream: impl Future<Output = Option<U>> + 'static,
     held: impl Sized + 'static,
 ) {
@@ -69,10 +73,10 @@ fn switch<U: AsyncRead + AsyncWrite + Unpin + 'static>(
     tokio::task::spawn_local(async move {
         let (client, upstream) = tokio::join!(client, upstream);
         let (Ok(client), Some(upstream)) = (client, upstream) else {
-            return note.write(&connection.worker, 0, true);
+            return log_entry.write(&connection.worker, 0, true);
         };
         // What the client sent along with its request belongs to the tunnel.
         let client = client.socket.begun_with(client.read);
-        tunnel::carry(&connection, note, client, upstream, (open, held)).await;
+        tunnel::carry(&connection, log_entry, client, upstream, (open, held)).await;
     });
 }

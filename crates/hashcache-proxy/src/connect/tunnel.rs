@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connection::Connection;
-use crate::log_entry::TunnelNote;
+use crate::log_entry::TunnelEntryBuilder;
 use crate::wire::Socket;
 
 /// Bytes that a tunnel has carried so far.
@@ -288,7 +288,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Carries bytes both ways and writes the log entries. `held` is kept until the end.
 pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
     connection: &Connection,
-    note: TunnelNote,
+    log_entry: TunnelEntryBuilder,
     client: Socket,
     upstream: U,
     held: impl Sized,
@@ -299,14 +299,14 @@ pub(crate) async fn carry<U: AsyncRead + AsyncWrite + Unpin>(
         let _ = drained.wait_for(|drained| *drained).await;
     };
     let idle_time = worker.limits.tunnel_idle_time;
-    let mut told = 0;
+    let mut reported = 0;
     let progress = |carried: Carried| {
-        note.write(worker, carried.to_client - told, false);
-        told = carried.to_client;
+        log_entry.write(worker, carried.to_client - reported, false);
+        reported = carried.to_client;
     };
     let (carried, ended) = run(client, upstream, idle_time, stop, progress).await;
     let broke = matches!(ended, Ended::ClientBroke | Ended::UpstreamBroke);
-    note.write(worker, carried.to_client - told, broke);
+    log_entry.write(worker, carried.to_client - reported, broke);
     drop(held);
 }
 

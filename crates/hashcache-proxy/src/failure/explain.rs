@@ -107,7 +107,7 @@ impl Failure {
             ),
             Self::NameTimeout(waited) => (
                 "The name server does not answer",
-                format!("No answer from the name server for {site} in {}.", Seconds(*waited))
+                format!("No answer from the name server for {site} in {}.", SecondsText(*waited))
                     .into(),
                 "The connection to the Internet may be down or busy. Try again in a minute. Pages \
                  that are stored here still work."
@@ -128,7 +128,8 @@ impl Failure {
             ),
             Self::ConnectTimeout(waited) => (
                 "The site does not answer",
-                format!("The proxy could not connect to {site} in {}.", Seconds(*waited)).into(),
+                format!("The proxy could not connect to {site} in {}.", SecondsText(*waited))
+                    .into(),
                 "The site or the connection to the Internet may be down or busy. Try again \
                  later.".into(),
             ),
@@ -166,7 +167,7 @@ impl Failure {
                 format!(
                     "{} received the request, but did not answer in {}.",
                     Capital(&site),
-                    Seconds(*waited)
+                    SecondsText(*waited)
                 )
                 .into(),
                 "Try again later. The site may have received what you sent: check before you \
@@ -175,7 +176,7 @@ impl Failure {
             ),
             Self::ReadTimeout(waited) => (
                 "The site stopped sending",
-                format!("{} sent nothing for {}.", Capital(&site), Seconds(*waited)).into(),
+                format!("{} sent nothing for {}.", Capital(&site), SecondsText(*waited)).into(),
                 "Try again. The part that arrived may be stored here.".into(),
             ),
             Self::ResponseIncomplete => (
@@ -236,9 +237,9 @@ fn refused_title(status: StatusCode) -> &'static str {
 }
 
 /// A time to wait as people say it: "10 s", "0.5 s".
-struct Seconds(Duration);
+struct SecondsText(Duration);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for SecondsText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.subsec_millis() == 0 {
             write!(f, "{} s", self.0.as_secs())

@@ -9,28 +9,28 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::counters::Tally;
-use super::{Order, fetch};
-use crate::collapse::Part;
+use super::counters::ByteCount;
+use super::{FetchSpec, fetch};
+use crate::collapse::Role;
 use crate::worker::Worker;
 
 /// Begins a validation that nobody waits for, unless one is under way or failed a moment ago.
-pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, order: Order) {
+pub(crate) fn revalidate_in_background(worker: &Rc<Worker>, spec: FetchSpec) {
     let now = Instant::now();
     let collapse = &worker.common.collapse;
-    if collapse.failed_lately(&order.place.name, now) {
+    if collapse.failed_lately(&spec.place.name, now) {
         return;
     }
     let Some(counted) = collapse.in_background(BACKGROUND_MAX) else {
         return;
     };
-    let Part::Leader(flight) = collapse.join(&order.place.name, now) else {
+    let Role::Leader(leader) = collapse.join(&spec.place.name, now) else {
         return;
     };
     let (reply, _) = oneshot::channel();
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move {
-        fetch(worker, order, Some(flight), reply, Tally::default()).await;
+        fetch(worker, spec, Some(leader), reply, ByteCount::default()).await;
         drop(counted);
     });
 }

@@ -15,12 +15,12 @@ use hashcache_http::{
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use super::counters::Tally;
-use super::spec::{Fetched, Known, Order, Reply};
+use super::counters::ByteCount;
+use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse};
 use super::variant::{add_row, change, change_as_of};
-use crate::collapse::Flight;
+use crate::collapse::Leader;
 use crate::store::StoredResponse;
-use crate::upstream::Exchange;
+use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// Holds the answer to a HEAD against what is stored for GET (RFC 9111 4.3.5). If it speaks of the
@@ -28,30 +28,30 @@ use crate::worker::Worker;
 pub(crate) async fn head_came(
     worker: &Worker,
     (target, request): (&Target, &HeaderMap),
-    known: &Known,
+    selected: &SelectedResponse,
     head: &HeaderMap,
     times: Times,
 ) {
     if is_private(request) {
         return;
     }
-    let name = &known.place.name;
+    let name = &selected.place.name;
     let length = match head.get(CONTENT_LENGTH) {
         None => true,
-        told => told == known.hit.content_len().map(HeaderValue::from).as_ref(),
+        value => value == selected.hit.content_len().map(HeaderValue::from).as_ref(),
     };
     let same = |name: HeaderName| match head.get(&name) {
         None => true,
-        told => told == known.stored.fields.get(&name),
+        value => value == selected.stored.fields.get(&name),
     };
     if !length || !same(ETAG) || !same(LAST_MODIFIED) {
         worker.cache.invalidate(name);
         return;
     }
-    if !may_rewrite(worker, &known.hit, &known.stored, request) {
+    if !may_rewrite(worker, &selected.hit, &selected.stored, request) {
         return;
     }
-    let (version, mut stays) = (known.hit.version().to_u64(), true);
+    let (version, mut stays) = (selected.hit.version().to_u64(), true);
     let fresh = |stored: &mut StoredResponse| {
         stays = freshened(worker, (target, request), stored, head, times);
         stays
@@ -129,43 +129,43 @@ fn is_private(request: &HeaderMap) -> bool {
 /// version `as_of` was drawn.
 pub(super) async fn confirm(
     worker: &Rc<Worker>,
-    order: &Order,
-    (known, as_of): (Known, Option<Version>),
-    exchange: Exchange,
+    spec: &FetchSpec,
+    (selected, as_of): (SelectedResponse, Option<Version>),
+    exchange: UpstreamExchange,
     times: Times,
-    (flight, reply, tally): (Option<Flight>, Reply, &Tally),
+    (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
 ) {
     let peer = exchange.peer;
     let bytes = exchange.response.body().origin_bytes();
-    tally.set(tally.get() + bytes);
+    byte_count.set(byte_count.get() + bytes);
     worker.metrics.fetched(bytes, 0);
     let (head, body) = exchange.response.into_parts();
     drop(body);
-    let mut known = known;
-    let asked = (&order.target, &order.fields);
+    let mut selected = selected;
+    let asked = (&spec.target, &spec.fields);
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, asked, stored, &head.headers, times);
-    let rewrites = may_rewrite(worker, &known.hit, &known.stored, &order.fields);
-    let stays = fresh(&mut known.stored);
-    let name = &known.place.name;
+    let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
+    let stays = fresh(&mut selected.stored);
+    let name = &selected.place.name;
     match stays {
-        _ if is_private(&order.fields) => {}
+        _ if is_private(&spec.fields) => {}
         // Those who wait look again, so it must be there when they are told.
         true => {
             if rewrites {
-                let version = known.hit.version().to_u64();
+                let version = selected.hit.version().to_u64();
                 change_as_of(worker, name, (Some(version), as_of), &fresh).await;
             }
-            if let Some(row) = known.new_row() {
-                add_row(worker, &known.place.key, row).await;
+            if let Some(row) = selected.new_row() {
+                add_row(worker, &selected.place.key, row).await;
             }
         }
         false => worker.cache.invalidate(name),
     }
-    if let Some(flight) = flight {
-        flight.again(&order.endpoint.authority.to_string());
+    if let Some(leader) = leader {
+        leader.validated(&spec.endpoint.authority.to_string());
     }
-    for_its_client(&mut known.stored.fields, &head.headers);
-    let known = Box::new(known);
-    let _ = reply.send(Ok(Fetched::Confirmed { known, peer }));
+    for_its_client(&mut selected.stored.fields, &head.headers);
+    let selected = Box::new(selected);
+    let _ = reply.send(Ok(Fetched::Confirmed { selected, peer }));
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use http::HeaderMap;
 
 /// Bytes received from upstream on behalf of a request, counted while they arrive.
-pub(crate) type Tally = Rc<Cell<u64>>;
+pub(crate) type ByteCount = Rc<Cell<u64>>;
 
 /// The trailers of a response that is being stored, once its content has ended.
 pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;

@@ -15,14 +15,14 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use tokio::time::Instant;
 
-use super::spec::{Extent, Order};
-use super::variant::{NewRow, Spot};
-use crate::in_flight_ranges::{Awaited, Claim, WholeOnly};
+use super::spec::{Extent, FetchSpec};
+use super::variant::{NewRow, PutPlan};
+use crate::in_flight_ranges::{AwaitedRange, RangeClaim, WholeOnly};
 use crate::metrics::Limit;
-use crate::page_groups::Asked;
+use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
-use crate::store::{Place, StoredResponse};
-use crate::upstream::Exchange;
+use crate::store::{ObjectPlace, StoredResponse};
+use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// What fits into this is no smaller in parts: it is fetched whole, and a careless origin's word
@@ -30,9 +30,9 @@ use crate::worker::Worker;
 const PAGE: u64 = hashcache::PAGE as u64;
 
 /// What becomes of a response.
-pub(super) enum Judged {
-    Store(Box<Begun>),
-    Part(Box<BegunPart>),
+pub(super) enum StoreDecision {
+    Store(Box<BegunPut>),
+    Part(Box<BegunRangePut>),
     /// Not worth being put together: fetch it whole.
     Small,
     NotInParts,
@@ -40,7 +40,7 @@ pub(super) enum Judged {
 }
 
 /// A put that has begun.
-pub(super) struct Begun {
+pub(super) struct BegunPut {
     pub(super) writer: Writer,
     pub(super) stored: StoredResponse,
     pub(super) length: Option<u64>,
@@ -49,33 +49,33 @@ pub(super) struct Begun {
 }
 
 /// An object of which a part has come.
-pub(super) struct BegunPart {
+pub(super) struct BegunRangePut {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
-    pub(super) claim: Claim,
-    pub(super) awaited: Awaited,
+    pub(super) claim: RangeClaim,
+    pub(super) awaited: AwaitedRange,
     /// Bytes of the content that lie before the claim.
     pub(super) skip: u64,
     pub(super) row: Option<NewRow>,
-    pub(super) place: Place,
+    pub(super) place: ObjectPlace,
 }
 
-/// Judges the head of a response that would be stored at `spot`.
+/// Judges the head of a response that would be stored at `plan`.
 pub(super) fn judge(
     worker: &Worker,
-    order: &Order,
-    exchange: &Exchange,
-    spot: Spot,
+    spec: &FetchSpec,
+    exchange: &UpstreamExchange,
+    plan: PutPlan,
     (request_time, response_time): (UnixTime, UnixTime),
-) -> Judged {
+) -> StoreDecision {
     let live = worker.common.live();
-    let pieces = &worker.common.collapse.pieces;
+    let ranges = &worker.common.collapse.ranges;
     let response = &exchange.response;
     let judged = storable(
         &hashcache_http::Exchange {
-            target: &order.target,
+            target: &spec.target,
             method: &Method::GET,
-            request: &order.fields,
+            request: &spec.fields,
             status: response.status(),
             response: response.headers(),
             request_time,
@@ -86,50 +86,45 @@ pub(super) fn judge(
     let (facts, row) = match judged {
         Storable::Whole { facts, row } => (facts, row),
         Storable::Partial { facts, row, range } => {
-            pieces.note_whole_only(&spot.place.name, WholeOnly::No, Instant::now());
-            match order.extent {
+            ranges.note_whole_only(&plan.place.name, WholeOnly::No, Instant::now());
+            match spec.extent {
                 // Only what we have chosen ourselves begins and ends where it can be stored.
-                Extent::AsAsked => return Judged::Pass(NotStored::ContentRange),
+                Extent::AsAsked => return StoreDecision::Pass(NotStored::ContentRange),
                 Extent::Around(_) if range.complete.is_some_and(|length| length <= PAGE) => {
-                    return Judged::Small;
+                    return StoreDecision::Small;
                 }
                 Extent::Around(_) => {}
-                Extent::Whole => return Judged::NotInParts,
+                Extent::Whole => return StoreDecision::NotInParts,
             }
             let stored = stored_part(
                 response.headers(),
                 facts,
                 &live.store.targets,
-                (row, &spot),
+                (row, &plan),
                 response_time,
             );
             let put = Put {
-                labels: labels_of(
-                    &worker.cache,
-                    order.space,
-                    &order.target,
-                    response.headers(),
-                ),
+                labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
                 ..Put::metadata(bytes::Bytes::new())
             };
-            let part = begin_part(worker, spot, stored, range, live.max_object_size, put);
+            let part = begin_part(worker, plan, stored, range, live.max_object_size, put);
             return match part {
-                Some(part) => Judged::Part(Box::new(part)),
-                None => Judged::NotInParts,
+                Some(part) => StoreDecision::Part(Box::new(part)),
+                None => StoreDecision::NotInParts,
             };
         }
         Storable::No(_)
-            if !matches!(order.extent, Extent::AsAsked)
+            if !matches!(spec.extent, Extent::AsAsked)
                 && response.status() == StatusCode::PARTIAL_CONTENT =>
         {
-            return Judged::NotInParts;
+            return StoreDecision::NotInParts;
         }
-        Storable::No(why) => return Judged::Pass(why),
+        Storable::No(reason) => return StoreDecision::Pass(reason),
     };
     let length = http_body::Body::size_hint(response.body()).exact();
     if length.is_some_and(|length| length > live.max_object_size) {
         worker.metrics.limit(Limit::MaxObjectSize);
-        return Judged::Pass(NotStored::TooLarge);
+        return StoreDecision::Pass(NotStored::TooLarge);
     }
     let directives = ResponseDirectives::for_targets(response.headers(), &live.store.targets);
     let mut fields = fields_to_store(response.headers(), &directives);
@@ -137,24 +132,24 @@ pub(super) fn judge(
     let stored = StoredResponse {
         facts,
         row,
-        table: spot.table_with(&fields),
+        table: plan.table_with(&fields),
         fields,
     };
-    if matches!(order.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
-        pieces.note_whole_only(&spot.place.name, WholeOnly::Yes, Instant::now());
+    if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
+        ranges.note_whole_only(&plan.place.name, WholeOnly::Yes, Instant::now());
     }
     let in_parts = length.is_some()
         && facts.status == StatusCode::OK
-        && !pieces.comes_whole_only(&spot.place.name, Instant::now())
+        && !ranges.is_whole_only(&plan.place.name, Instant::now())
         && if_range_value(&stored.facts, &stored.fields).is_some()
         && !refuses_ranges(response.headers());
-    let asked = Asked {
-        client: order.client,
-        target: &order.target,
-        fields: &order.fields,
+    let asked = PageRequest {
+        client: spec.client,
+        target: &spec.target,
+        fields: &spec.fields,
     };
-    let related = &worker.common.related;
-    let group = related.group(&asked, response.headers(), Instant::now());
+    let page_groups = &worker.common.page_groups;
+    let group = page_groups.group(&asked, response.headers(), Instant::now());
     let put = stored.encode().map(|metadata| Put {
         length,
         group,
@@ -162,28 +157,23 @@ pub(super) fn judge(
             true => Keep::AtEnd,
             false => Keep::Whole,
         },
-        labels: labels_of(
-            &worker.cache,
-            order.space,
-            &order.target,
-            response.headers(),
-        ),
+        labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
         ..Put::metadata(metadata)
     });
-    let row = spot.new_row(&stored.fields);
-    match spot
+    let row = plan.new_row(&stored.fields);
+    match plan
         .intent
         .zip(put)
         .and_then(|(intent, put)| intent.writer(put).ok())
     {
-        Some(writer) => Judged::Store(Box::new(Begun {
+        Some(writer) => StoreDecision::Store(Box::new(BegunPut {
             writer,
             stored,
             length,
             came: response_time,
             row,
         })),
-        None => Judged::Pass(NotStored::NoUse),
+        None => StoreDecision::Pass(NotStored::NoUse),
     }
 }
 
@@ -198,7 +188,7 @@ fn stored_part(
     response: &HeaderMap,
     facts: StoredFacts,
     targets: &[HeaderName],
-    (row, spot): (Option<VaryRow>, &Spot),
+    (row, plan): (Option<VaryRow>, &PutPlan),
     came: UnixTime,
 ) -> StoredResponse {
     let directives = ResponseDirectives::for_targets(response, targets);
@@ -213,7 +203,7 @@ fn stored_part(
     StoredResponse {
         facts,
         row,
-        table: spot.table_with(&fields),
+        table: plan.table_with(&fields),
         fields,
     }
 }
@@ -221,12 +211,12 @@ fn stored_part(
 /// Begins an object with the part that `range` tells; `None` when parts of it cannot be combined.
 fn begin_part(
     worker: &Worker,
-    spot: Spot,
+    plan: PutPlan,
     stored: StoredResponse,
     range: ContentRange,
     max_object_size: u64,
     put: Put,
-) -> Option<BegunPart> {
+) -> Option<BegunRangePut> {
     let (range, length) = range.range.zip(range.complete)?;
     if_range_value(&stored.facts, &stored.fields)?;
     if length > max_object_size {
@@ -247,18 +237,18 @@ fn begin_part(
         metadata: stored.encode()?,
         ..put
     };
-    let row = spot.new_row(&stored.fields);
-    let hit = spot.intent?.incomplete(put).ok()?;
-    let pieces = &worker.common.collapse.pieces;
-    let (claim, awaited) = pieces.begin(&hit, start..end).ok()?;
+    let row = plan.new_row(&stored.fields);
+    let hit = plan.intent?.incomplete(put).ok()?;
+    let ranges = &worker.common.collapse.ranges;
+    let (claim, awaited) = ranges.begin(&hit, start..end).ok()?;
     let skip = start - range.first;
-    Some(BegunPart {
+    Some(BegunRangePut {
         hit,
         stored,
         claim,
         awaited,
         skip,
         row,
-        place: spot.place,
+        place: plan.place,
     })
 }

@@ -23,7 +23,7 @@ mod spec;
 pub(crate) mod variant;
 
 pub(crate) use self::fields::{passed_on, upstream_fields};
-pub(crate) use self::spec::{Extent, Fetched, Known, Order, Reply, is_error};
+pub(crate) use self::spec::{Extent, FetchSpec, Fetched, Reply, SelectedResponse, is_error};
 
 use std::rc::Rc;
 
@@ -36,43 +36,43 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::confirm::confirm;
-use self::counters::{Tally, Trailers};
+use self::counters::{ByteCount, Trailers};
 use self::fields::{request, strip_for_storing};
-use self::judge::{Begun, BegunPart, Judged, judge};
+use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::spec::is_withdrawn;
-use self::variant::{Intents, add_row, chosen, spot};
-use crate::collapse::{Flight, SharedResponse};
-use crate::metrics::Counted;
+use self::variant::{Intents, add_row, chosen, plan_put};
+use crate::collapse::{Leader, SharedResponse};
+use crate::metrics::CountedBytes;
 use crate::store::StoredResponse;
-use crate::upstream::{Endpoint, Exchange, SendFailure, SendOptions};
+use crate::upstream::{Endpoint, SendFailure, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
-/// Fetches. `tally` counts what comes from upstream.
+/// Fetches. `byte_count` counts what comes from upstream.
 pub(crate) async fn fetch(
     worker: Rc<Worker>,
-    mut order: Order,
-    flight: Option<Flight>,
+    mut spec: FetchSpec,
+    leader: Option<Leader>,
     reply: Reply,
-    tally: Tally,
+    byte_count: ByteCount,
 ) {
-    let intents = Intents::draw(&worker, &order);
+    let intents = Intents::draw(&worker, &spec);
     let asked = worker.common.now();
-    let mut exchange = match ask(&worker, &order).await {
+    let mut exchange = match ask(&worker, &spec).await {
         Ok(exchange) => exchange,
         Err(failure) => {
             worker.metrics.fetched(failure.origin_bytes, 0);
-            tally.set(failure.origin_bytes);
+            byte_count.set(failure.origin_bytes);
             worker
                 .common
                 .collapse
-                .failed(&order.place.name, Instant::now());
+                .failed(&spec.place.name, Instant::now());
             let _ = reply.send(Err(failure));
             return;
         }
     };
     let came = worker.common.now();
-    strip_for_storing(order.space, exchange.response.headers_mut());
+    strip_for_storing(spec.space, exchange.response.headers_mut());
     tracing::trace!(
         peer = %exchange.peer,
         reused = exchange.reused,
@@ -80,22 +80,25 @@ pub(crate) async fn fetch(
         status = exchange.response.status().as_u16(),
         "response head"
     );
-    let origin = order.endpoint.authority.to_string();
-    worker.common.collapse.took(&origin, exchange.head_time);
-    hint_clock(&worker, &order.endpoint, &exchange, came);
+    let origin = spec.endpoint.authority.to_string();
+    worker
+        .common
+        .collapse
+        .note_head_time(&origin, exchange.head_time);
+    hint_clock(&worker, &spec.endpoint, &exchange, came);
     let status = exchange.response.status();
-    if status == StatusCode::NOT_MODIFIED && (order.known.is_some() || order.choices.is_some()) {
-        match spoken_of(&worker, &mut order, exchange.response.headers()).await {
-            Some(known) => {
+    if status == StatusCode::NOT_MODIFIED && (spec.selected.is_some() || spec.choices.is_some()) {
+        match spoken_of(&worker, &mut spec, exchange.response.headers()).await {
+            Some(selected) => {
                 let times = (asked, came);
-                let tell = (flight, reply, &tally);
+                let tell = (leader, reply, &byte_count);
                 let as_of = intents.drawn();
-                confirm(&worker, &order, (known, as_of), exchange, times, tell).await;
+                confirm(&worker, &spec, (selected, as_of), exchange, times, tell).await;
             }
             None => {
                 // It speaks of another response than ours: ask once more, without conditions.
                 drop(exchange);
-                Box::pin(fetch(worker, order, flight, reply, tally)).await;
+                Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
             }
         }
         return;
@@ -104,52 +107,54 @@ pub(crate) async fn fetch(
         worker
             .common
             .collapse
-            .failed(&order.place.name, Instant::now());
+            .failed(&spec.place.name, Instant::now());
     }
-    let outcome = match is_error(status) && order.on_error == OnError::ServeIfError {
+    let outcome = match is_error(status) && spec.on_error == OnError::ServeIfError {
         // What is known is worth more than this.
-        true => Judged::Pass(NotStored::Status),
+        true => StoreDecision::Pass(NotStored::Status),
         false => {
-            let spot = spot(&worker, &order, &exchange, intents, flight.is_some()).await;
-            judge(&worker, &order, &exchange, spot, (asked, came))
+            let plan = plan_put(&worker, &spec, &exchange, intents, leader.is_some()).await;
+            judge(&worker, &spec, &exchange, plan, (asked, came))
         }
     };
     match outcome {
-        Judged::Store(begun) => store(worker, order, exchange, *begun, flight, reply, tally).await,
-        Judged::Part(part) => {
-            store_part(&worker, &order, exchange, *part, flight, reply, &tally).await;
+        StoreDecision::Store(begun) => {
+            store(worker, spec, exchange, *begun, leader, reply, byte_count).await;
         }
-        Judged::Small => {
+        StoreDecision::Part(part) => {
+            store_part(&worker, &spec, exchange, *part, leader, reply, &byte_count).await;
+        }
+        StoreDecision::Small => {
             let bytes = exchange.response.body().origin_bytes();
-            tally.set(tally.get() + bytes);
+            byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
             drop(exchange);
-            order.extent = Extent::Whole;
-            Box::pin(fetch(worker, order, flight, reply, tally)).await;
+            spec.extent = Extent::Whole;
+            Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
         }
-        Judged::NotInParts => {
+        StoreDecision::NotInParts => {
             let bytes = exchange.response.body().origin_bytes();
-            tally.set(tally.get() + bytes);
+            byte_count.set(byte_count.get() + bytes);
             worker.metrics.fetched(bytes, 0);
-            if let Some(flight) = flight {
-                flight.not_shared(&origin, Instant::now());
+            if let Some(leader) = leader {
+                leader.not_shared(&origin, Instant::now());
             }
             let _ = reply.send(Ok(Fetched::NotInParts));
         }
-        Judged::Pass(why) => {
+        StoreDecision::Pass(reason) => {
             // An error instead of a validation says nothing about what the next one brings.
-            let validated = order.known.is_some() && is_error(status);
-            if let Some(flight) = flight.filter(|_| !validated) {
-                flight.not_shared(&origin, Instant::now());
+            let validated = spec.selected.is_some() && is_error(status);
+            if let Some(leader) = leader.filter(|_| !validated) {
+                leader.not_shared(&origin, Instant::now());
             }
-            if is_withdrawn(why) && order.replaces.is_some() {
-                worker.cache.invalidate(&order.place.name);
+            if is_withdrawn(reason) && spec.replaces.is_some() {
+                worker.cache.invalidate(&spec.place.name);
             }
             let peer = exchange.peer;
             let response = passed_on(exchange.response, came, Upgrading::No);
             let _ = reply.send(Ok(Fetched::Passed {
                 response,
-                why,
+                reason,
                 peer,
             }));
         }
@@ -159,31 +164,31 @@ pub(crate) async fn fetch(
 /// The stored response that a 304 speaks of. What was asked about is not asked about again.
 async fn spoken_of(
     worker: &Rc<Worker>,
-    order: &mut Order,
+    spec: &mut FetchSpec,
     not_modified: &HeaderMap,
-) -> Option<Known> {
-    let (known, choices) = (order.known.take(), order.choices.take());
-    if let Some(known) = known {
-        let confirms = not_modified_confirms(&known.stored.fields, not_modified);
-        return confirms.then_some(known);
+) -> Option<SelectedResponse> {
+    let (selected, choices) = (spec.selected.take(), spec.choices.take());
+    if let Some(selected) = selected {
+        let confirms = not_modified_confirms(&selected.stored.fields, not_modified);
+        return confirms.then_some(selected);
     }
-    chosen(worker, order, &choices?, not_modified).await
+    chosen(worker, spec, &choices?, not_modified).await
 }
 
-async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure> {
+async fn ask(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<UpstreamExchange, SendFailure> {
     let mut fields = upstream_fields(
         worker,
-        &order.target,
-        order.fields.clone(),
-        order.version,
+        &spec.target,
+        spec.fields.clone(),
+        spec.version,
         Upgrading::No,
     );
-    if let Some(known) = &order.known {
-        set_validators(&mut fields, &known.stored.facts, &known.stored.fields);
-    } else if let Some(choices) = &order.choices {
+    if let Some(selected) = &spec.selected {
+        set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
+    } else if let Some(choices) = &spec.choices {
         choices.set_choices(&mut fields);
     }
-    match &order.extent {
+    match &spec.extent {
         Extent::AsAsked => {}
         Extent::Around(range) => {
             fields.remove(IF_RANGE);
@@ -195,15 +200,15 @@ async fn ask(worker: &Rc<Worker>, order: &Order) -> Result<Exchange, SendFailure
         }
     }
     let options = SendOptions {
-        informational: order.informational.clone(),
-        client: Some(order.share.clone()),
+        informational: spec.informational.clone(),
+        client: Some(spec.share.clone()),
     };
-    let Some(request) = request(&order.target, fields) else {
+    let Some(request) = request(&spec.target, fields) else {
         return Err(unsendable());
     };
     worker
         .upstream()
-        .send(&order.endpoint, request, options)
+        .send(&spec.endpoint, request, options)
         .await
 }
 
@@ -220,7 +225,7 @@ fn unsendable() -> SendFailure {
     }
 }
 
-fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime) {
+fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &UpstreamExchange, now: UnixTime) {
     let fields = exchange.response.headers();
     // A plain response proves nothing: anyone on the line, or any page that names hosts, makes it.
     if to.scheme == Scheme::Https
@@ -236,14 +241,14 @@ fn hint_clock(worker: &Worker, to: &Endpoint, exchange: &Exchange, now: UnixTime
 
 async fn store_part(
     worker: &Rc<Worker>,
-    order: &Order,
-    exchange: Exchange,
-    part: BegunPart,
-    flight: Option<Flight>,
+    spec: &FetchSpec,
+    exchange: UpstreamExchange,
+    part: BegunRangePut,
+    leader: Option<Leader>,
     reply: Reply,
-    tally: &Tally,
+    byte_count: &ByteCount,
 ) {
-    let BegunPart {
+    let BegunRangePut {
         hit,
         stored,
         claim,
@@ -252,12 +257,12 @@ async fn store_part(
         row,
         place,
     } = part;
-    claim.ticket.comes();
+    claim.guard.note_arriving();
     if let Some(row) = row {
         add_row(worker, &place.key, row).await;
     }
-    if let Some(flight) = flight {
-        flight.again(&order.endpoint.authority.to_string());
+    if let Some(leader) = leader {
+        leader.validated(&spec.endpoint.authority.to_string());
     }
     let peer = exchange.peer;
     let _ = reply.send(Ok(Fetched::Begun {
@@ -268,17 +273,17 @@ async fn store_part(
         peer,
     }));
     let body = exchange.response.into_body();
-    range_fetch::pump(worker, claim.writer, claim.ticket, body, skip, tally).await;
+    range_fetch::pump(worker, claim.writer, claim.guard, body, skip, byte_count).await;
 }
 
 /// What of a whole response the client asked for, if that is one range of it.
 fn wanted_part(
-    order: &Order,
+    spec: &FetchSpec,
     stored: &StoredResponse,
     length: Option<u64>,
     now: UnixTime,
 ) -> Option<ByteRange> {
-    match answer_range(&order.fields, &stored.facts, &stored.fields, length?, now) {
+    match answer_range(&spec.fields, &stored.facts, &stored.fields, length?, now) {
         RangeAnswer::Part(range) => Some(range),
         RangeAnswer::Whole | RangeAnswer::Parts(_) | RangeAnswer::NotSatisfiable => None,
     }
@@ -286,14 +291,14 @@ fn wanted_part(
 
 async fn store(
     worker: Rc<Worker>,
-    order: Order,
-    exchange: Exchange,
-    begun: Begun,
-    flight: Option<Flight>,
+    spec: FetchSpec,
+    exchange: UpstreamExchange,
+    begun: BegunPut,
+    leader: Option<Leader>,
     reply: Reply,
-    tally: Tally,
+    byte_count: ByteCount,
 ) {
-    let Begun {
+    let BegunPut {
         writer,
         stored,
         length,
@@ -302,10 +307,10 @@ async fn store(
     } = begun;
     // Before anyone is told: who asks after this answer finds it on its way.
     if let Some(row) = row {
-        add_row(&worker, &order.place.key, row).await;
+        add_row(&worker, &spec.place.key, row).await;
     }
     // Before anyone is told: with a follower there is someone to fetch for.
-    let part = wanted_part(&order, &stored, length, came);
+    let part = wanted_part(&spec, &stored, length, came);
     let follower = writer.follow(part.map_or(0, |part| part.first));
     let peer = exchange.peer;
     let (head, body) = passed_on(exchange.response, came, Upgrading::No).into_parts();
@@ -313,14 +318,14 @@ async fn store(
     let etag = stored.fields.get(ETAG).cloned();
     let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
     let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
-    if let Some(flight) = &flight {
+    if let Some(leader) = &leader {
         let shared = SharedResponse {
             stored,
             length,
-            ignores_range: !matches!(order.extent, Extent::AsAsked),
+            ignores_range: !matches!(spec.extent, Extent::AsAsked),
             stream: writer.stream(),
         };
-        flight.share(&order.endpoint.authority.to_string(), shared);
+        leader.share(&spec.endpoint.authority.to_string(), shared);
     }
     let response = Response::from_parts(head, ());
     let trailers = Trailers::default();
@@ -341,13 +346,13 @@ async fn store(
         skip: 0,
         length,
         earlier_bytes: 0,
-        counted: Counted::default(),
+        counted: CountedBytes::default(),
         digest,
         trailers,
         worker,
-        order,
-        tally,
+        spec,
+        byte_count,
     };
     transfer.run(writer, body).await;
-    drop(flight);
+    drop(leader);
 }

@@ -16,11 +16,11 @@ use hashcache_http::{ContentDigest, EntityTag, parse_content_range};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderValue, StatusCode};
 
-use super::counters::{Tally, Trailers};
+use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
-use super::spec::Order;
-use crate::metrics::Counted;
+use super::spec::FetchSpec;
+use crate::metrics::CountedBytes;
 use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 
@@ -31,8 +31,8 @@ const RESUME_PAUSE: Duration = Duration::from_millis(100);
 /// The transfer of a response's content into the store.
 pub(super) struct Transfer {
     pub(super) worker: Rc<Worker>,
-    pub(super) order: Order,
-    pub(super) tally: Tally,
+    pub(super) spec: FetchSpec,
+    pub(super) byte_count: ByteCount,
     pub(super) length: Option<u64>,
     /// The strong entity tag, by which a broken transfer can be taken up again.
     pub(super) etag: Option<HeaderValue>,
@@ -41,7 +41,7 @@ pub(super) struct Transfer {
     pub(super) skip: u64,
     /// Bytes from upstream by connections before this one.
     pub(super) earlier_bytes: u64,
-    pub(super) counted: Counted,
+    pub(super) counted: CountedBytes,
     /// What the response promises its content to be.
     pub(super) digest: Option<ContentDigest>,
     /// Where the trailers go.
@@ -60,7 +60,8 @@ impl Transfer {
             };
             poll_fn(|context| writer.poll_room(context, ahead)).await;
             let frame = body.frame().await;
-            self.tally.set(self.earlier_bytes + body.origin_bytes());
+            self.byte_count
+                .set(self.earlier_bytes + body.origin_bytes());
             match frame {
                 Some(Ok(frame)) => {
                     let data = match frame.into_data() {
@@ -127,11 +128,11 @@ impl Transfer {
     /// whole (RFC 9530).
     fn broken_promise(&mut self, body: &ResponseBody, writer: Writer) {
         self.count(body, writer.written());
-        let host = self.order.endpoint.authority.to_string();
+        let host = self.spec.endpoint.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
         if !writer.is_stored() {
             // What came before it was bypassed is kept.
-            drop(self.worker.cache.remove(&self.order.place.name));
+            drop(self.worker.cache.remove(&self.spec.place.name));
         }
     }
 
@@ -148,7 +149,7 @@ impl Transfer {
 
     /// Whether the rest is worth fetching.
     fn is_wanted(&self, writer: &Writer) -> bool {
-        if self.order.background || writer.stream().followers() > 0 {
+        if self.spec.background || writer.stream().followers() > 0 {
             return true;
         }
         let Some(length) = self.length else {
@@ -180,22 +181,22 @@ impl Transfer {
 
     /// What follows on `written` bytes, and how many there are in all.
     async fn rest(&self, written: u64, etag: &HeaderValue) -> Option<(ResponseBody, u64)> {
-        let order = &self.order;
-        let mut fields = part_fields(&self.worker, &order.target, &order.fields, order.version);
+        let spec = &self.spec;
+        let mut fields = part_fields(&self.worker, &spec.target, &spec.fields, spec.version);
         let first = first_again(written);
         let range = HeaderValue::try_from(format!("bytes={first}-"));
         fields.insert(RANGE, range.ok()?);
         fields.insert(IF_RANGE, etag.clone());
-        let request = request(&order.target, fields)?;
+        let request = request(&spec.target, fields)?;
         let upstream = self.worker.upstream();
         let options = SendOptions {
-            client: Some(order.share.clone()),
+            client: Some(spec.share.clone()),
             ..SendOptions::default()
         };
-        let sent = upstream.send(&order.endpoint, request, options).await;
+        let sent = upstream.send(&spec.endpoint, request, options).await;
         let response = sent.ok()?.response;
-        let told = parse_content_range(response.headers())?;
-        let (range, length) = (told.range?, told.complete?);
+        let content_range = parse_content_range(response.headers())?;
+        let (range, length) = (content_range.range?, content_range.complete?);
         let strong = |value: &HeaderValue| EntityTag::parse(value.as_bytes()).is_strong();
         let tag = response.headers().get(ETAG);
         let same = response.status() == StatusCode::PARTIAL_CONTENT

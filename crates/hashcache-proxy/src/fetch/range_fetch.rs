@@ -30,20 +30,20 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use super::confirm::{freshened, may_rewrite};
-use super::counters::Tally;
+use super::counters::ByteCount;
 use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
-use crate::in_flight_ranges::{Claim, Ticket, WholeOnly};
-use crate::metrics::Counted;
+use crate::in_flight_ranges::{RangeClaim, RangeGuard, WholeOnly};
+use crate::metrics::CountedBytes;
 use crate::share::Share;
 use crate::store::{self, StoredResponse};
-use crate::upstream::{Endpoint, Exchange, ResponseBody, SendOptions};
+use crate::upstream::{Endpoint, ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
 /// Of which response a piece is, and for whom it is fetched.
-pub(crate) struct Whole {
+pub(crate) struct RangeFetchSpec {
     /// Whose resource it is.
     pub(crate) space: Space,
     pub(crate) target: Target,
@@ -61,99 +61,100 @@ pub(crate) struct Whole {
 }
 
 /// What upstream's answer means for a piece.
-enum Judged {
+enum PartCheck {
     /// The content begins this many bytes before the piece.
-    Comes(u64),
+    Matches(u64),
     /// What is stored is over.
-    Over,
+    Gone,
     /// Nothing is known.
     Unknown,
 }
 
 /// Fetches a piece. Those who wait for it learn how it goes by its ticket and its stream.
-pub(crate) async fn fetch_piece(worker: Rc<Worker>, whole: Rc<Whole>, claim: Claim, tally: Tally) {
-    let Claim {
-        hit,
-        writer,
-        ticket,
-    } = claim;
-    let Some(request) = ask(&worker, &whole, &ticket) else {
+pub(crate) async fn fetch_range(
+    worker: Rc<Worker>,
+    spec: Rc<RangeFetchSpec>,
+    claim: RangeClaim,
+    byte_count: ByteCount,
+) {
+    let RangeClaim { hit, writer, guard } = claim;
+    let Some(request) = ask(&worker, &spec, &guard) else {
         return;
     };
     let asked = worker.common.now();
     let upstream = worker.upstream();
     let options = SendOptions {
-        client: Some(whole.share.clone()),
+        client: Some(spec.share.clone()),
         ..SendOptions::default()
     };
-    let sent = upstream.send(&whole.endpoint, request, options).await;
+    let sent = upstream.send(&spec.endpoint, request, options).await;
     let mut exchange = match sent {
         Ok(exchange) => exchange,
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
-            tally.set(tally.get() + failed.origin_bytes);
+            byte_count.set(byte_count.get() + failed.origin_bytes);
             return;
         }
     };
-    strip_for_storing(whole.space, exchange.response.headers_mut());
-    match judge(&worker, &whole, &hit, &ticket, &exchange, asked) {
-        Judged::Comes(skip) => {
+    strip_for_storing(spec.space, exchange.response.headers_mut());
+    match judge(&worker, &spec, &hit, &guard, &exchange, asked) {
+        PartCheck::Matches(skip) => {
             // Before anyone is told: who asks after this answer finds the new fields.
-            freshen_stored(&worker, &whole, &hit, exchange.response.headers(), asked).await;
-            ticket.comes();
+            freshen_stored(&worker, &spec, &hit, exchange.response.headers(), asked).await;
+            guard.note_arriving();
             let body = exchange.response.into_body();
-            pump(&worker, writer, ticket, body, skip, &tally).await;
+            pump(&worker, writer, guard, body, skip, &byte_count).await;
         }
         judged => {
             let bytes = exchange.response.body().origin_bytes();
             worker.metrics.fetched(bytes, 0);
-            tally.set(tally.get() + bytes);
+            byte_count.set(byte_count.get() + bytes);
             drop(exchange);
-            if matches!(judged, Judged::Over) {
-                end_version(&worker, &whole.name, &hit).await;
-                ticket.over();
+            if matches!(judged, PartCheck::Gone) {
+                end_version(&worker, &spec.name, &hit).await;
+                guard.note_gone();
             }
             // Only now do those who wait look again.
-            drop(ticket);
+            drop(guard);
         }
     }
 }
 
 fn ask(
     worker: &Worker,
-    whole: &Whole,
-    ticket: &Ticket,
+    spec: &RangeFetchSpec,
+    guard: &RangeGuard,
 ) -> Option<http::Request<crate::upstream::RequestBody>> {
-    let validator = whole.validator.clone()?;
-    let last = ticket.end().checked_sub(1)?;
-    let mut fields = part_fields(worker, &whole.target, &whole.fields, whole.version);
-    let range = HeaderValue::try_from(format!("bytes={}-{last}", ticket.start()));
+    let validator = spec.validator.clone()?;
+    let last = guard.end().checked_sub(1)?;
+    let mut fields = part_fields(worker, &spec.target, &spec.fields, spec.version);
+    let range = HeaderValue::try_from(format!("bytes={}-{last}", guard.start()));
     fields.insert(RANGE, range.ok()?);
     fields.insert(IF_RANGE, validator);
-    request(&whole.target, fields)
+    request(&spec.target, fields)
 }
 
 fn judge(
     worker: &Worker,
-    whole: &Whole,
+    spec: &RangeFetchSpec,
     hit: &Hit,
-    ticket: &Ticket,
-    exchange: &Exchange,
+    guard: &RangeGuard,
+    exchange: &UpstreamExchange,
     request_time: UnixTime,
-) -> Judged {
+) -> PartCheck {
     let response: &Response<_> = &exchange.response;
     match response.status() {
         StatusCode::PARTIAL_CONTENT | StatusCode::OK => {}
         StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::NOT_FOUND | StatusCode::GONE => {
-            return Judged::Over;
+            return PartCheck::Gone;
         }
-        _ => return Judged::Unknown,
+        _ => return PartCheck::Unknown,
     }
     let judged = storable(
         &hashcache_http::Exchange {
-            target: &whole.target,
+            target: &spec.target,
             method: &Method::GET,
-            request: &whole.fields,
+            request: &spec.fields,
             status: response.status(),
             response: response.headers(),
             request_time,
@@ -162,39 +163,39 @@ fn judge(
         &worker.common.live().store,
     );
     match judged {
-        Storable::No(why) if is_withdrawn(why) || why == NotStored::ContentRange => {
-            return Judged::Over;
+        Storable::No(reason) if is_withdrawn(reason) || reason == NotStored::ContentRange => {
+            return PartCheck::Gone;
         }
         // Whatever it is, what is stored is no longer sent for this.
-        Storable::No(_) if response.status() == StatusCode::OK => return Judged::Over,
-        Storable::No(_) => return Judged::Unknown,
+        Storable::No(_) if response.status() == StatusCode::OK => return PartCheck::Gone,
+        Storable::No(_) => return PartCheck::Unknown,
         Storable::Whole { .. } | Storable::Partial { .. } => {}
     }
     if response.status() == StatusCode::OK {
         let length = http_body::Body::size_hint(response.body()).exact();
         let same = length.is_some()
             && length == hit.content_len()
-            && continues_stored(&whole.stored.fields, response.headers());
+            && continues_stored(&spec.stored.fields, response.headers());
         if !same {
-            return Judged::Over;
+            return PartCheck::Gone;
         }
-        let pieces = &worker.common.collapse.pieces;
-        pieces.note_whole_only(&whole.name, WholeOnly::Yes, Instant::now());
-        return Judged::Comes(ticket.start());
+        let ranges = &worker.common.collapse.ranges;
+        ranges.note_whole_only(&spec.name, WholeOnly::Yes, Instant::now());
+        return PartCheck::Matches(guard.start());
     }
-    let told = parse_content_range(response.headers());
-    let Some((range, length)) = told.and_then(|told| told.range.zip(told.complete)) else {
-        return Judged::Unknown;
+    let content_range = parse_content_range(response.headers());
+    let Some((range, length)) = content_range.and_then(|it| it.range.zip(it.complete)) else {
+        return PartCheck::Unknown;
     };
     if Some(length) != hit.content_len()
-        || !continues_stored(&whole.stored.fields, response.headers())
+        || !continues_stored(&spec.stored.fields, response.headers())
     {
-        return Judged::Over;
+        return PartCheck::Gone;
     }
     // An origin may send more or less than was asked for, but it must begin where we do.
-    match ticket.start().checked_sub(range.first) {
-        Some(skip) if range.last >= ticket.start() => Judged::Comes(skip),
-        _ => Judged::Unknown,
+    match guard.start().checked_sub(range.first) {
+        Some(skip) if range.last >= guard.start() => PartCheck::Matches(skip),
+        _ => PartCheck::Unknown,
     }
 }
 
@@ -216,7 +217,7 @@ async fn end_version(worker: &Worker, name: &[u8], hit: &Hit) {
 /// fields, for one object once a second at most, because that is how finely Date counts.
 async fn freshen_stored(
     worker: &Worker,
-    whole: &Whole,
+    spec: &RangeFetchSpec,
     hit: &Hit,
     part: &HeaderMap,
     request_time: UnixTime,
@@ -225,31 +226,31 @@ async fn freshen_stored(
     let date = part.get(DATE);
     let date = date.and_then(|date| parse_http_date(date.as_bytes(), response_time));
     let date = date.unwrap_or(response_time);
-    if date <= whole.stored.facts.date || !may_rewrite(worker, hit, &whole.stored, &whole.fields) {
+    if date <= spec.stored.facts.date || !may_rewrite(worker, hit, &spec.stored, &spec.fields) {
         return;
     }
-    let asked = (&whole.target, &whole.fields);
+    let asked = (&spec.target, &spec.fields);
     let version = hit.version().to_u64();
     let newer = |stored: &mut StoredResponse| {
         let times = (request_time, response_time);
         date > stored.facts.date && freshened(worker, asked, stored, part, times)
     };
-    change(worker, &whole.name, Some(version), newer).await;
+    change(worker, &spec.name, Some(version), newer).await;
 }
 
 /// Writes the content of a 206 into the store: `skip` bytes of it lie before the piece.
 pub(super) async fn pump(
     worker: &Worker,
     mut writer: hashcache::Writer,
-    ticket: Ticket,
+    guard: RangeGuard,
     mut body: ResponseBody,
     mut skip: u64,
-    tally: &Tally,
+    byte_count: &ByteCount,
 ) {
-    let (mut counted, mut in_metrics) = (0, Counted::default());
+    let (mut counted, mut in_metrics) = (0, CountedBytes::default());
     loop {
-        let left = ticket.end().saturating_sub(writer.written());
-        let wanted = ticket.stream().followers() > 0 || (writer.is_stored() && left <= NEARLY_DONE);
+        let left = guard.end().saturating_sub(writer.written());
+        let wanted = guard.stream().followers() > 0 || (writer.is_stored() && left <= NEARLY_DONE);
         if left == 0 || !wanted {
             break;
         }
@@ -260,7 +261,7 @@ pub(super) async fn pump(
         poll_fn(|context| writer.poll_room(context, ahead)).await;
         let frame = body.frame().await;
         let came = body.origin_bytes();
-        tally.set(tally.get() + (came - counted));
+        byte_count.set(byte_count.get() + (came - counted));
         counted = came;
         let Some(Ok(frame)) = frame else {
             break;
@@ -271,22 +272,22 @@ pub(super) async fn pump(
         let before = data.len().min(usize::try_from(skip).unwrap_or(usize::MAX));
         skip -= before as u64;
         let _ = data.split_to(before);
-        let left = ticket.end().saturating_sub(writer.written());
+        let left = guard.end().saturating_sub(writer.written());
         data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         if !take(worker, &mut writer, &data).await {
             break;
         }
-        let content = writer.written() - ticket.start();
+        let content = writer.written() - guard.start();
         worker.metrics.fetching(&mut in_metrics, came, content);
     }
-    let content = writer.written() - ticket.start();
+    let content = writer.written() - guard.start();
     let metrics = &worker.metrics;
     metrics.fetched_rest(&mut in_metrics, body.origin_bytes(), content);
     // Those who follow go on from here, whether or not all of it came: by another claim.
-    if writer.written() >= ticket.end() {
+    if writer.written() >= guard.end() {
         let _ = writer.commit();
     } else {
         drop(writer);
     }
-    drop(ticket);
+    drop(guard);
 }

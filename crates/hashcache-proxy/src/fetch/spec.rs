@@ -12,13 +12,13 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
 use super::counters::Trailers;
-use crate::in_flight_ranges::Awaited;
+use crate::in_flight_ranges::AwaitedRange;
 use crate::share::Share;
-use crate::store::{Place, StoredResponse};
+use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::{Endpoint, Informational, ResponseBody, SendFailure};
 
 /// What is to be fetched, and for whom.
-pub(crate) struct Order {
+pub(crate) struct FetchSpec {
     pub(crate) client: IpAddr,
     /// Out of whose share it takes a connection.
     pub(crate) share: Share,
@@ -26,13 +26,13 @@ pub(crate) struct Order {
     pub(crate) space: Space,
     pub(crate) target: Target,
     /// Where the answer is stored, unless it turns out to be another variant.
-    pub(crate) place: Place,
+    pub(crate) place: ObjectPlace,
     pub(crate) endpoint: Endpoint,
     /// The client's fields as they came, without those of its connection.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
     /// What is stored and to be confirmed.
-    pub(crate) known: Option<Known>,
+    pub(crate) selected: Option<SelectedResponse>,
     /// Other variants that are stored: which of them, if any, is the answer?
     pub(crate) choices: Option<VariantTable>,
     /// What is known is good for if upstream answers with an error.
@@ -57,10 +57,10 @@ pub(crate) enum Extent {
 
 /// A stored response that is being validated.
 #[derive(Clone)]
-pub(crate) struct Known {
+pub(crate) struct SelectedResponse {
     pub(crate) hit: Hit,
     pub(crate) stored: StoredResponse,
-    pub(crate) place: Place,
+    pub(crate) place: ObjectPlace,
     /// The row by which it will answer for other values than those it was stored for.
     pub(crate) alias: Option<Variant>,
 }
@@ -83,8 +83,8 @@ pub(crate) enum Fetched {
     Begun {
         hit: Hit,
         stored: Box<StoredResponse>,
-        place: Place,
-        awaited: Awaited,
+        place: ObjectPlace,
+        awaited: AwaitedRange,
         peer: SocketAddr,
     },
     /// It cannot be put together from parts: ask as the client did.
@@ -92,11 +92,14 @@ pub(crate) enum Fetched {
     /// It is not stored: pass it on.
     Passed {
         response: Response<ResponseBody>,
-        why: NotStored,
+        reason: NotStored,
         peer: SocketAddr,
     },
     /// What was stored is good again, with these fields.
-    Confirmed { known: Box<Known>, peer: SocketAddr },
+    Confirmed {
+        selected: Box<SelectedResponse>,
+        peer: SocketAddr,
+    },
 }
 
 /// The answer to whoever ordered.
@@ -108,9 +111,9 @@ pub(crate) fn is_error(status: StatusCode) -> bool {
 }
 
 /// Whether an answer that is not stored for this reason also says that what is stored must go.
-pub(super) fn is_withdrawn(why: NotStored) -> bool {
+pub(super) fn is_withdrawn(reason: NotStored) -> bool {
     matches!(
-        why,
+        reason,
         NotStored::NoStore | NotStored::Private | NotStored::VaryAnything
     )
 }

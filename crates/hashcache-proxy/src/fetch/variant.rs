@@ -14,10 +14,10 @@ use hashcache::{Hit, Intent, Updated, Version};
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use http::header::{ETAG, HeaderMap};
 
-use super::spec::{Known, Order};
+use super::spec::{FetchSpec, SelectedResponse};
 use crate::share::Network;
-use crate::store::{self, Place, StoredResponse};
-use crate::upstream::Exchange;
+use crate::store::{self, ObjectPlace, StoredResponse};
+use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// The intents of a fetch, drawn before its request was sent.
@@ -29,9 +29,9 @@ pub(super) struct Intents {
 }
 
 impl Intents {
-    pub(super) fn draw(worker: &Worker, order: &Order) -> Self {
-        let place = &order.place;
-        let draw = |name: &[u8]| intend(worker, name, order.replaces.as_ref());
+    pub(super) fn draw(worker: &Worker, spec: &FetchSpec) -> Self {
+        let place = &spec.place;
+        let draw = |name: &[u8]| intend(worker, name, spec.replaces.as_ref());
         Self {
             key: draw(&place.key),
             variant: match place.is_under_key() {
@@ -59,8 +59,8 @@ fn intend(worker: &Worker, name: &[u8], replaces: Option<&Hit>) -> Option<Intent
 }
 
 /// Where a response is stored, should it be.
-pub(super) struct Spot {
-    pub(super) place: Place,
+pub(super) struct PutPlan {
+    pub(super) place: ObjectPlace,
     pub(super) intent: Option<Intent>,
     /// The table to be stored with it, without its own row.
     table: Option<VariantTable>,
@@ -77,10 +77,10 @@ pub(super) struct NewRow {
     row: Variant,
 }
 
-impl Spot {
-    fn under_key(place: Place, intent: Option<Intent>, client: Network) -> Self {
+impl PutPlan {
+    fn under_key(place: ObjectPlace, intent: Option<Intent>, client: Network) -> Self {
         Self {
-            place: Place::of(place.key),
+            place: ObjectPlace::of(place.key),
             intent,
             table: None,
             values: 0,
@@ -119,30 +119,30 @@ impl Spot {
 /// Decides where the response is to be stored: under the key, where no table is that it could be
 /// beside, else in a row of that. `shared`: others wait for this response; then nothing was there
 /// a moment ago.
-pub(super) async fn spot(
+pub(super) async fn plan_put(
     worker: &Worker,
-    order: &Order,
-    exchange: &Exchange,
+    spec: &FetchSpec,
+    exchange: &UpstreamExchange,
     intents: Intents,
     shared: bool,
-) -> Spot {
+) -> PutPlan {
     let names = match Vary::parse(exchange.response.headers()) {
         Vary::Fields(names) => names,
         Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
     };
-    let (place, client) = (order.place.clone(), order.share.network());
+    let (place, client) = (spec.place.clone(), spec.share.network());
     let may_be_there = place.nonce.is_some() || (!names.is_empty() && !shared);
     let stored = match may_be_there {
-        true => under_key(worker, order, &intents).await,
+        true => under_key(worker, spec, &intents).await,
         false => None,
     };
     let Some((hit, first, table)) = stored else {
-        let mut spot = Spot::under_key(place, intents.key, client);
-        begin_table(worker, &mut spot, &names, order);
-        return spot;
+        let mut plan = PutPlan::under_key(place, intents.key, client);
+        begin_table(worker, &mut plan, &names, spec);
+        return plan;
     };
-    let values = table.values(&order.fields).filter(|_| table.covers(&names));
-    let own = first.row.is_none_or(|row| row.matches(&order.fields));
+    let values = table.values(&spec.fields).filter(|_| table.covers(&names));
+    let own = first.row.is_none_or(|row| row.matches(&spec.fields));
     let row = values.and_then(|values| table.find(values));
     let is_first = own && row.is_some_and(|row| row.place == VariantPlace::Here);
     match values {
@@ -151,9 +151,9 @@ pub(super) async fn spot(
             let place = place.within(&table, VariantPlace::Derived(values));
             let intent = match intents.variant {
                 Some(intent) if place.name == seen => Some(intent),
-                _ => intend(worker, &place.name, order.replaces.as_ref()),
+                _ => intend(worker, &place.name, spec.replaces.as_ref()),
             };
-            Spot {
+            PutPlan {
                 place,
                 intent,
                 table: None,
@@ -166,15 +166,15 @@ pub(super) async fn spot(
         // does not vary any more, or by more than the table tells apart.
         values => {
             let intent = intents.key.map(|intent| intent.replacing(&hit));
-            let mut spot = Spot::under_key(place, intent, client);
+            let mut plan = PutPlan::under_key(place, intent, client);
             match values {
                 Some(values) if !names.is_empty() => {
-                    (spot.table, spot.values) = (Some(table), values);
+                    (plan.table, plan.values) = (Some(table), values);
                 }
                 Some(_) => {}
-                None => begin_table(worker, &mut spot, &table.widened(&names), order),
+                None => begin_table(worker, &mut plan, &table.widened(&names), spec),
             }
-            spot
+            plan
         }
     }
 }
@@ -183,25 +183,25 @@ pub(super) async fn spot(
 /// what is there: it was there when they were drawn. A purge since then would have taken it away.
 async fn under_key(
     worker: &Worker,
-    order: &Order,
+    spec: &FetchSpec,
     intents: &Intents,
 ) -> Option<(Hit, StoredResponse, VariantTable)> {
-    let hit = store::find(&worker.cache, &order.place.key).await?;
+    let hit = store::find(&worker.cache, &spec.place.key).await?;
     let mut stored = StoredResponse::decode(hit.metadata())?;
     let table = stored.table.take()?;
     let drawn = intents.key.as_ref()?.version();
-    let was_there = order.place.nonce == Some(table.nonce()) || hit.version() < drawn;
+    let was_there = spec.place.nonce == Some(table.nonce()) || hit.version() < drawn;
     was_there.then_some((hit, stored, table))
 }
 
-fn begin_table(worker: &Worker, spot: &mut Spot, names: &[http::HeaderName], order: &Order) {
-    let Some(intent) = spot.intent.as_ref().filter(|_| !names.is_empty()) else {
+fn begin_table(worker: &Worker, plan: &mut PutPlan, names: &[http::HeaderName], spec: &FetchSpec) {
+    let Some(intent) = plan.intent.as_ref().filter(|_| !names.is_empty()) else {
         return;
     };
     let nonce = worker.common.collapse.nonce(intent.version().to_u64());
     let table = VariantTable::new(nonce, names);
-    let values = table.values(&order.fields);
-    (spot.table, spot.values) = (values.map(|_| table), values.unwrap_or(0));
+    let values = table.values(&spec.fields);
+    (plan.table, plan.values) = (values.map(|_| table), values.unwrap_or(0));
 }
 
 /// Changes the head stored under `name`, if it is still this version; `None` when it is not, or
@@ -256,7 +256,7 @@ pub(super) async fn add_row(worker: &Worker, key: &[u8], new: NewRow) {
 /// The rows whose objects are still there, as far as memory knows.
 pub(crate) fn with_objects(
     worker: &Worker,
-    place: &Place,
+    place: &ObjectPlace,
     mut table: VariantTable,
 ) -> VariantTable {
     let names = table.clone();
@@ -270,12 +270,12 @@ pub(crate) fn with_objects(
 /// The stored response that a 304 to a question about all variants has named.
 pub(super) async fn chosen(
     worker: &Rc<Worker>,
-    order: &Order,
+    spec: &FetchSpec,
     choices: &VariantTable,
     not_modified: &HeaderMap,
-) -> Option<Known> {
+) -> Option<SelectedResponse> {
     let row = choices.chosen(not_modified.get(ETAG))?;
-    let place = order.place.clone().within(choices, row.place);
+    let place = spec.place.clone().within(choices, row.place);
     let found = store::find(&worker.cache, &place.name).await;
     let found = found.filter(|hit| hit.version().to_u64() == row.version && hit.is_complete());
     let stored = found.and_then(|hit| Some((StoredResponse::decode(hit.metadata())?, hit)));
@@ -292,12 +292,12 @@ pub(super) async fn chosen(
         return None;
     }
     let alias = Variant {
-        values: choices.values(&order.fields)?,
+        values: choices.values(&spec.fields)?,
         alias: true,
-        client: order.share.network().tag(choices.nonce()),
+        client: spec.share.network().tag(choices.nonce()),
         ..row.clone()
     };
-    Some(Known {
+    Some(SelectedResponse {
         hit,
         stored,
         place,
@@ -305,7 +305,7 @@ pub(super) async fn chosen(
     })
 }
 
-impl Known {
+impl SelectedResponse {
     /// The row by which this response answers requests like the one that confirmed it.
     pub(super) fn new_row(&self) -> Option<NewRow> {
         let (nonce, row) = (self.place.nonce?, self.alias.clone()?);

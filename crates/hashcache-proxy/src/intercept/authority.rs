@@ -1,17 +1,17 @@
 //! The certificate authority of an intercepting proxy: a root for devices to trust, an intermediate
 //! that signs for it, and a leaf for each host that is intercepted.
 //!
-//! `hashcache ca init` makes one ([`Authority::make`]), the proxy loads it ([`Authority::load`])
-//! and asks it for the certificate of a host at each handshake ([`Authority::leaf`]). `files` knows
-//! how it lies on disk.
+//! `hashcache ca init` makes one ([`CertificateAuthority::make`]), the proxy loads it
+//! ([`CertificateAuthority::load`]) and asks it for the certificate of a host at each handshake
+//! ([`CertificateAuthority::leaf`]). `files` knows how it lies on disk.
 //!
 //! ```text
 //! root (5 years, pathlen 1) ── intermediate (5 years, pathlen 0, TLS servers only)
 //!                                  └── leaf (7 days, one name) ── one key for all leaves
 //! ```
 //!
-//! Invariant: an [`Authority`] that exists has proved by a leaf of its own that its key and
-//! certificates go together. No key is ever shown, by `Debug` neither; the key of the leaves is
+//! Invariant: an [`CertificateAuthority`] that exists has proved by a leaf of its own that its key
+//! and certificates go together. No key is ever shown, by `Debug` neither; the key of the leaves is
 //! never written anywhere. An authority that is kept to domains says so in both its certificates,
 //! and the key of its root is gone.
 //!
@@ -44,7 +44,7 @@ use rustls::pki_types::{
 use rustls::sign::{CertifiedKey, SigningKey};
 
 use super::hosts::SELF_TEST_HOST;
-use super::leaf_cache::{Leaf, Leaves};
+use super::leaf_cache::{Leaf, LeafCache};
 use super::pem::pem;
 use crate::tls::certificate::Certificate;
 use crate::tls::provider;
@@ -52,7 +52,8 @@ use crate::tls::provider;
 /// What an authority is to be like.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
-    /// The name under which devices list it, at most [`Authority::NAME_CHARS`] characters.
+    /// The name under which devices list it, at most [`CertificateAuthority::NAME_CHARS`]
+    /// characters.
     pub name: String,
     /// The domains it may vouch for, each with all below it; none: all.
     pub only: Vec<String>,
@@ -145,7 +146,7 @@ impl AuthorityError {
             Self::Malformed { .. } => "make a new one with `hashcache ca init`".to_owned(),
             Self::Name(_) => format!(
                 "a name has 1 to {} characters, none of them a control character",
-                Authority::NAME_CHARS
+                CertificateAuthority::NAME_CHARS
             ),
             Self::Domain(_) => {
                 "write a domain as example.org, in ASCII (xn--…); it includes all its subdomains"
@@ -161,7 +162,7 @@ impl AuthorityError {
 }
 
 /// A certificate authority, ready to sign; one for all cores.
-pub struct Authority {
+pub struct CertificateAuthority {
     root: CertificateDer<'static>,
     intermediate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
@@ -173,12 +174,12 @@ pub struct Authority {
     /// The key of all leaves, and the same as `rustls` wants it.
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
-    leaves: Mutex<Leaves>,
+    leaves: Mutex<LeafCache>,
     /// Out of whose budget the leaves are, once it is known.
     memory: OnceLock<Cache>,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Most characters of a name: what X.509 allows a common name (64), less what the
     /// intermediate's has more.
     pub const NAME_CHARS: usize = 64 - INTERMEDIATE.len();
@@ -218,7 +219,7 @@ impl Authority {
         own_params.use_authority_key_identifier_extension = true;
         let by_root = Issuer::from_params(&root_params, &root_key);
         let intermediate = own_params.signed_by(&key, &by_root).map_err(sign_error)?;
-        let bundle = files::Bundle {
+        let bundle = files::AuthorityKeys {
             key: PrivatePkcs8KeyDer::from(key.serialize_der()),
             intermediate: intermediate.der().clone(),
             root: root.der().clone(),
@@ -247,8 +248,8 @@ impl Authority {
     }
 
     /// The authority that is made of these, if they go together.
-    fn of(bundle: files::Bundle) -> Result<Self, &'static str> {
-        let files::Bundle {
+    fn of(bundle: files::AuthorityKeys) -> Result<Self, &'static str> {
+        let files::AuthorityKeys {
             key,
             intermediate,
             root,
@@ -272,7 +273,7 @@ impl Authority {
             only: facts.permitted,
             leaf_key,
             signing_key: any_ecdsa_type(&pkcs8).map_err(|_| "no key can be made")?,
-            leaves: Mutex::new(Leaves::new(Self::LEAVES_BYTES)),
+            leaves: Mutex::new(LeafCache::new(Self::LEAVES_BYTES)),
             memory: OnceLock::new(),
         };
         let begin = facts.not_before.max(root_facts.not_before) + DAY;
@@ -434,15 +435,15 @@ impl Authority {
         self.leaves().bytes()
     }
 
-    fn leaves(&self) -> std::sync::MutexGuard<'_, Leaves> {
+    fn leaves(&self) -> std::sync::MutexGuard<'_, LeafCache> {
         // Whoever panicked there left at worst a count that is off.
         self.leaves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Authority {
+impl fmt::Debug for CertificateAuthority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authority")
+        f.debug_struct("CertificateAuthority")
             .field("name", &self.name)
             .field("only", &self.only)
             .finish_non_exhaustive()

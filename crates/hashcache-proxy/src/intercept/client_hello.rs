@@ -13,11 +13,11 @@ use rustls::{CipherSuite, NamedGroup, SignatureScheme};
 
 /// What a client offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct ParsedHello {
     /// The name it wants, in lower case; none for an address.
     pub(crate) name: Option<Box<str>>,
     /// What it wants to speak inside.
-    pub(crate) speaks: Inside,
+    pub(crate) speaks: InnerProtocol,
     /// Whether TLS 1.2 or 1.3 is among its versions.
     pub(crate) modern: bool,
     /// Whether we have a suite, a group and a signature in common.
@@ -28,7 +28,7 @@ pub(crate) struct Hello {
 
 /// What a client wants to speak inside TLS, by ALPN (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inside {
+pub(crate) enum InnerProtocol {
     /// Nothing was said, which means HTTP/1.1 on the port of https.
     Unsaid,
     /// HTTP/1.1 or HTTP/2 is among it.
@@ -37,17 +37,17 @@ pub(crate) enum Inside {
     Other,
 }
 
-impl Hello {
+impl ParsedHello {
     /// What `hello` says, that was read out of `records`. None if the two are not one message.
     pub(crate) fn of(hello: &ClientHello<'_>, records: &[u8]) -> Option<Self> {
         let message = message(records)?;
-        let raw = Raw::read(&message)?;
+        let raw = RawHello::read(&message)?;
         let mut alpn = hello.alpn();
         let speaks = match &mut alpn {
-            None => Inside::Unsaid,
+            None => InnerProtocol::Unsaid,
             Some(names) => match names.any(|name| matches!(name, b"h2" | b"http/1.1")) {
-                true => Inside::Http,
-                false => Inside::Other,
+                true => InnerProtocol::Http,
+                false => InnerProtocol::Other,
             },
         };
         Some(Self {
@@ -64,7 +64,7 @@ impl Hello {
 
 /// Whether a handshake with a P-256 certificate can succeed: who has nothing in common with us is
 /// better served by the origin.
-fn has_common(hello: &ClientHello<'_>, raw: &Raw<'_>) -> bool {
+fn has_common(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> bool {
     let suites = hello.cipher_suites();
     let any = |ours: &[CipherSuite]| suites.iter().any(|suite| ours.contains(suite));
     let suite = raw.offers(TLS_1_3) && any(&SUITES_1_3) || raw.offers(TLS_1_2) && any(&SUITES_1_2);
@@ -77,7 +77,7 @@ fn has_common(hello: &ClientHello<'_>, raw: &Raw<'_>) -> bool {
 /// A number for the program that said hello: versions, suites, extensions, groups, signatures and
 /// ALPN, without what changes from one connection to the next (keys, tickets, the order of
 /// extensions, padding, the values that only keep servers tolerant: RFC 8701).
-fn fingerprint(hello: &ClientHello<'_>, raw: &Raw<'_>) -> u64 {
+fn fingerprint(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     raw.legacy_version.hash(&mut hasher);
     let suites = hello.cipher_suites().iter().map(|suite| u16::from(*suite));
@@ -110,7 +110,7 @@ fn is_grease(number: u16) -> bool {
 
 /// The handshake message at the beginning of `records`, put together.
 fn message(records: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = Bytes(records);
+    let mut rest = HelloReader(records);
     let mut message = Vec::with_capacity(records.len());
     loop {
         if rest.u8()? != HANDSHAKE {
@@ -119,7 +119,7 @@ fn message(records: &[u8]) -> Option<Vec<u8>> {
         rest.take(2)?;
         let fragment = rest.prefixed_u16()?;
         message.extend_from_slice(fragment);
-        let mut head = Bytes(&message);
+        let mut head = HelloReader(&message);
         let Some([kind, high, middle, low]) =
             head.take(4).and_then(|it| <[u8; 4]>::try_from(it).ok())
         else {
@@ -136,7 +136,7 @@ fn message(records: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What is read from the message itself (RFC 8446, section 4.1.2).
-struct Raw<'a> {
+struct RawHello<'a> {
     legacy_version: u16,
     /// Kinds of the extensions.
     kinds: Vec<u16>,
@@ -144,9 +144,9 @@ struct Raw<'a> {
     versions: Option<&'a [u8]>,
 }
 
-impl<'a> Raw<'a> {
+impl<'a> RawHello<'a> {
     fn read(message: &'a [u8]) -> Option<Self> {
-        let mut rest = Bytes(message);
+        let mut rest = HelloReader(message);
         let legacy_version = rest.u16()?;
         rest.take(RANDOM_BYTES)?;
         rest.prefixed_u8()?; // session
@@ -160,13 +160,13 @@ impl<'a> Raw<'a> {
         if rest.0.is_empty() {
             return Some(raw);
         }
-        let mut extensions = Bytes(rest.prefixed_u16()?);
+        let mut extensions = HelloReader(rest.prefixed_u16()?);
         while !extensions.0.is_empty() {
             let kind = extensions.u16()?;
             let content = extensions.prefixed_u16()?;
             raw.kinds.push(kind);
             if kind == SUPPORTED_VERSIONS {
-                raw.versions = Some(Bytes(content).prefixed_u8()?);
+                raw.versions = Some(HelloReader(content).prefixed_u8()?);
             }
         }
         Some(raw)
@@ -187,9 +187,9 @@ impl<'a> Raw<'a> {
 }
 
 /// Bytes that are read from the front.
-struct Bytes<'a>(&'a [u8]);
+struct HelloReader<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> HelloReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;

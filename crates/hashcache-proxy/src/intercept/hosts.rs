@@ -110,15 +110,15 @@ pub struct HostOptions {
 /// Which hosts may be intercepted.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
-    allowed: Names,
-    never: Names,
-    despite_never: Names,
+    allowed: NamePatterns,
+    never: NamePatterns,
+    despite_never: NamePatterns,
 }
 
 impl Hosts {
     /// What `options` say.
     pub fn new(options: &HostOptions) -> Self {
-        let mut allowed = Names::of(&options.hosts);
+        let mut allowed = NamePatterns::of(&options.hosts);
         for list in &options.lists {
             for group in groups(list.text()) {
                 allowed.add_all(&group.hosts);
@@ -126,8 +126,8 @@ impl Hosts {
         }
         Self {
             allowed,
-            never: Names::of(&options.never),
-            despite_never: Names::of(&options.despite_never),
+            never: NamePatterns::of(&options.never),
+            despite_never: NamePatterns::of(&options.despite_never),
         }
     }
 
@@ -149,12 +149,12 @@ impl Hosts {
 
 /// Patterns, by what they hold.
 #[derive(Clone, Debug, Default)]
-struct Names {
+struct NamePatterns {
     exact: HashSet<Box<str>>,
     below: HashSet<Box<str>>,
 }
 
-impl Names {
+impl NamePatterns {
     fn of(patterns: &[HostPattern]) -> Self {
         let mut names = Self::default();
         for pattern in patterns {
@@ -196,8 +196,8 @@ fn parents(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The hosts that ship as never to be intercepted.
-struct Never {
-    names: Names,
+struct NeverIntercepted {
+    names: NamePatterns,
     /// A name is one of them if one of its labels is one of these.
     labels: HashSet<Box<str>>,
     /// Likewise if one of its labels holds one of these.
@@ -206,10 +206,10 @@ struct Never {
     before_country: HashSet<Box<str>>,
 }
 
-impl Never {
+impl NeverIntercepted {
     fn read(text: &str) -> Self {
         let mut never = Self {
-            names: Names::default(),
+            names: NamePatterns::default(),
             labels: HashSet::new(),
             parts: Vec::new(),
             before_country: HashSet::new(),
@@ -240,13 +240,13 @@ impl Never {
     }
 }
 
-static NEVER: LazyLock<Never> =
-    LazyLock::new(|| Never::read(include_str!("../../lists/never.toml")));
+static NEVER: LazyLock<NeverIntercepted> =
+    LazyLock::new(|| NeverIntercepted::read(include_str!("../../lists/never.toml")));
 
 /// One `[[group]]` of a list.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Group {
+struct HostGroup {
     /// For whoever reads the list.
     #[serde(rename = "about")]
     _about: String,
@@ -260,13 +260,13 @@ struct Group {
     before_country: Vec<String>,
 }
 
-fn groups(text: &str) -> Vec<Group> {
+fn groups(text: &str) -> Vec<HostGroup> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct List {
-        group: Vec<Group>,
+    struct ShippedList {
+        group: Vec<HostGroup>,
     }
-    let list: List = toml::from_str(text).expect("the lists are read by a test");
+    let list: ShippedList = toml::from_str(text).expect("the lists are read by a test");
     list.group
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Called by `authority` under its lock.
 //!
-//! Invariant: what is kept takes no more memory than [`Leaves::new`] was told, but for the last one
-//! added. Cost: a map of hosts and one of their order; both are looked up once a handshake.
+//! Invariant: what is kept takes no more memory than [`LeafCache::new`] was told, but for the last
+//! one added. Cost: a map of hosts and one of their order; both are looked up once a handshake.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,15 +29,15 @@ impl Leaf {
 }
 
 /// A leaf with the turn of its last use, and its part of a budget.
-struct Kept {
+struct CachedLeaf {
     used: u64,
     leaf: Leaf,
     _memory: Option<Reservation>,
 }
 
 /// All that are kept.
-pub(super) struct Leaves {
-    by_host: HashMap<Box<str>, Kept>,
+pub(super) struct LeafCache {
+    by_host: HashMap<Box<str>, CachedLeaf>,
     /// Hosts by the turn of their last use.
     by_use: BTreeMap<u64, Box<str>>,
     turn: u64,
@@ -45,7 +45,7 @@ pub(super) struct Leaves {
     bytes_max: u64,
 }
 
-impl Leaves {
+impl LeafCache {
     pub(super) fn new(bytes_max: u64) -> Self {
         Self {
             by_host: HashMap::new(),
@@ -73,7 +73,7 @@ impl Leaves {
         self.remove(host);
         self.turn += 1;
         self.bytes += leaf.bytes(host);
-        let kept = Kept {
+        let kept = CachedLeaf {
             used: self.turn,
             leaf,
             _memory: memory,
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_least_used_go_first_and_no_more_is_kept_than_allowed() {
         let one = (OVERHEAD + 600 + 2) as u64;
-        let mut leaves = Leaves::new(3 * one);
+        let mut leaves = LeafCache::new(3 * one);
         for host in ["a", "b", "c"] {
             leaves.put(host, leaf(600, 1), None);
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_host_has_one_leaf() {
-        let mut leaves = Leaves::new(1 << 20);
+        let mut leaves = LeafCache::new(1 << 20);
         leaves.put("a", leaf(600, 1), None);
         leaves.put("a", leaf(700, 2), None);
         assert_eq!(leaves.get("a").unwrap().not_after, 2);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_bound_below_one_leaf_keeps_the_last() {
-        let mut leaves = Leaves::new(1);
+        let mut leaves = LeafCache::new(1);
         leaves.put("a", leaf(600, 1), None);
         leaves.put("b", leaf(600, 1), None);
         assert!(leaves.get("a").is_none() && leaves.get("b").is_some());

@@ -32,40 +32,40 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use hashcache_http::{Authority as Place, Host, UnixTime};
+use hashcache_http::{Authority, Host, UnixTime};
 use rustls::crypto::ring::Ticketer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription, Error as TlsError, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-use self::authority::{Authority, AuthorityError};
-use self::client_hello::{Hello, Inside};
+use self::authority::{AuthorityError, CertificateAuthority};
+use self::client_hello::{InnerProtocol, ParsedHello};
 use self::hosts::Hosts;
-use self::refusals::Learned;
+use self::refusals::Refusals;
 use crate::clock::Clock;
 use crate::tls::{OurTime, provider};
-use crate::upstream::verified_hosts::Verified;
+use crate::upstream::verified_hosts::VerifiedHosts;
 
 /// That TLS is to end here, as an operator says it.
 #[derive(Clone, Debug)]
 pub struct Intercept {
     /// Who vouches for us.
-    pub authority: Arc<Authority>,
+    pub authority: Arc<CertificateAuthority>,
     /// For which hosts.
     pub hosts: Hosts,
 }
 
 /// What is known of hosts and clients; one for all cores, and no reload changes it.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    pub(crate) verified: Arc<Verified>,
-    pub(crate) learned: Learned,
+pub(crate) struct InterceptState {
+    pub(crate) verified: Arc<VerifiedHosts>,
+    pub(crate) refusals: Refusals,
 }
 
 /// Who ends TLS; made anew by a reload.
 pub(crate) struct Interceptor {
-    pub(crate) authority: Arc<Authority>,
+    pub(crate) authority: Arc<CertificateAuthority>,
     hosts: Hosts,
     /// All of a handshake but the certificate.
     config: ServerConfig,
@@ -73,7 +73,7 @@ pub(crate) struct Interceptor {
 
 /// Whose TLS is to end here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum InterceptKind {
     /// That of an origin.
     Origin,
     /// That of nobody: who asks wants to know whether our authority is trusted.
@@ -88,7 +88,7 @@ impl Interceptor {
             .with_safe_default_protocol_versions()
             .expect("the provider has suites of both versions")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Leaf(None)));
+            .with_cert_resolver(Arc::new(FixedLeaf(None)));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // A ticket is taken back only for the name it was given for.
         config.ticketer = Ticketer::new()?;
@@ -100,17 +100,17 @@ impl Interceptor {
         })
     }
 
-    /// Whether TLS to `place` may end here, by its name alone.
-    pub(crate) fn judge(&self, place: &Place) -> Result<Wanted, Reason> {
-        let Host::Name(name) = &place.host else {
+    /// Whether TLS to `upstream` may end here, by its name alone.
+    pub(crate) fn judge(&self, upstream: &Authority) -> Result<InterceptKind, Reason> {
+        let Host::Name(name) = &upstream.host else {
             return Err(Reason::Address);
         };
         if &**name == SELF_TEST_HOST {
-            return Ok(Wanted::SelfTest);
+            return Ok(InterceptKind::SelfTest);
         }
-        self.hosts.judge(&place.host)?;
+        self.hosts.judge(&upstream.host)?;
         match self.authority.permits(name) {
-            true => Ok(Wanted::Origin),
+            true => Ok(InterceptKind::Origin),
             false => Err(Reason::NotPermitted),
         }
     }
@@ -125,7 +125,7 @@ impl Interceptor {
         let time = |time: UnixTime| SystemTime::UNIX_EPOCH + Duration::from_secs(time.0);
         let leaf = self.authority.leaf(host, time(not_after), time(now))?;
         let mut config = self.config.clone();
-        config.cert_resolver = Arc::new(Leaf(Some(leaf)));
+        config.cert_resolver = Arc::new(FixedLeaf(Some(leaf)));
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
@@ -138,9 +138,9 @@ impl fmt::Debug for Interceptor {
 
 /// The certificate of one handshake, whatever name is asked for: the name was judged before.
 #[derive(Debug)]
-struct Leaf(Option<Arc<CertifiedKey>>);
+struct FixedLeaf(Option<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Leaf {
+impl ResolvesServerCert for FixedLeaf {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.clone()
     }
@@ -194,7 +194,7 @@ impl Handshake {
 }
 
 /// Whether who said `hello` on a connection to `host` can be served by us.
-pub(crate) fn suits(hello: &Hello, host: &str) -> Result<(), Reason> {
+pub(crate) fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     match hello.name.as_deref() {
         None => return Err(Reason::NoName),
         Some(name) if name != host => return Err(Reason::OtherName),
@@ -203,7 +203,7 @@ pub(crate) fn suits(hello: &Hello, host: &str) -> Result<(), Reason> {
     if !hello.modern {
         return Err(Reason::OldTls);
     }
-    if hello.speaks == Inside::Other {
+    if hello.speaks == InnerProtocol::Other {
         return Err(Reason::NotHttp);
     }
     match hello.common {
@@ -250,26 +250,26 @@ mod tests {
 
     #[test]
     fn a_hello_suits_if_it_names_the_host_and_can_be_answered() {
-        let good = Hello {
+        let good = ParsedHello {
             name: Some("a.test".into()),
-            speaks: Inside::Http,
+            speaks: InnerProtocol::Http,
             modern: true,
             common: true,
             fingerprint: 0,
         };
-        let judged = |change: &dyn Fn(&mut Hello)| {
+        let judged = |change: &dyn Fn(&mut ParsedHello)| {
             let mut hello = good.clone();
             change(&mut hello);
             suits(&hello, "a.test")
         };
         assert_eq!(judged(&|_| ()), Ok(()));
-        assert_eq!(judged(&|it| it.speaks = Inside::Unsaid), Ok(()));
+        assert_eq!(judged(&|it| it.speaks = InnerProtocol::Unsaid), Ok(()));
         assert_eq!(
-            judged(&|it| it.speaks = Inside::Other),
+            judged(&|it| it.speaks = InnerProtocol::Other),
             Err(Reason::NotHttp)
         );
         assert_eq!(judged(&|it| it.name = None), Err(Reason::NoName));
-        let other = |it: &mut Hello| it.name = Some("b.test".into());
+        let other = |it: &mut ParsedHello| it.name = Some("b.test".into());
         assert_eq!(judged(&other), Err(Reason::OtherName));
         assert_eq!(judged(&|it| it.modern = false), Err(Reason::OldTls));
         assert_eq!(

@@ -16,14 +16,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::Reason;
-use super::client_hello::{HANDSHAKE, Hello};
+use super::client_hello::{HANDSHAKE, ParsedHello};
 
 /// What came of a look.
 pub(crate) struct Peeked {
     /// All that was read.
     pub(crate) bytes: Bytes,
     /// What the client wants, or why that is not known.
-    pub(crate) seen: Result<Hello, Reason>,
+    pub(crate) seen: Result<ParsedHello, Reason>,
     /// Memory for a long hello, to be held until it is replayed.
     pub(crate) memory: Option<Reservation>,
 }
@@ -73,7 +73,7 @@ pub(super) struct Peek {
 
 impl Peek {
     /// Takes more; no verdict means that more is needed. Not to be called again after one.
-    fn feed(&mut self, mut more: &[u8]) -> Option<Result<Hello, Reason>> {
+    fn feed(&mut self, mut more: &[u8]) -> Option<Result<ParsedHello, Reason>> {
         self.bytes.extend_from_slice(more);
         if self.bytes.first().is_some_and(|first| *first != HANDSHAKE) {
             return Some(Err(Reason::NotTls));
@@ -85,7 +85,7 @@ impl Peek {
             match self.acceptor.accept() {
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
-                    let hello = Hello::of(&accepted.client_hello(), &self.bytes);
+                    let hello = ParsedHello::of(&accepted.client_hello(), &self.bytes);
                     return Some(hello.ok_or(Reason::Malformed));
                 }
                 Err(_) => return Some(Err(Reason::Malformed)),

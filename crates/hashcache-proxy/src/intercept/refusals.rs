@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 /// One program on one client, and where it wants to go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Who {
+pub(crate) struct ClientProgram {
     pub(crate) client: IpAddr,
     pub(crate) host: Box<str>,
     pub(crate) fingerprint: u64,
@@ -34,11 +34,11 @@ pub(crate) struct Who {
 
 /// What is known of who refuses; one table for all cores.
 #[derive(Debug, Default)]
-pub(crate) struct Learned(Mutex<HashMap<Who, Row>>);
+pub(crate) struct Refusals(Mutex<HashMap<ClientProgram, ProgramHistory>>);
 
 /// What a program did.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct ProgramHistory {
     touched: Instant,
     /// When the first of `refusals` was.
     since: Instant,
@@ -61,11 +61,11 @@ pub(crate) struct Refuser {
     pub(crate) left: Duration,
 }
 
-impl Learned {
+impl Refusals {
     /// Whether this one gets a tunnel.
-    pub(crate) fn tunnels(&self, who: &Who, now: Instant) -> bool {
+    pub(crate) fn tunnels(&self, program: &ClientProgram, now: Instant) -> bool {
         let mut rows = self.rows();
-        let Some(row) = rows.get_mut(who) else {
+        let Some(row) = rows.get_mut(program) else {
             return false;
         };
         row.touched = now;
@@ -73,25 +73,25 @@ impl Learned {
     }
 
     /// It broke off the handshake because of our certificate.
-    pub(crate) fn refused(&self, who: &Who, now: Instant) {
+    pub(crate) fn note_refusal(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
-        row(&mut rows, who, now).refuse(now);
+        row(&mut rows, program, now).refuse(now);
     }
 
     /// It broke off the handshake without a word, which may be because of our certificate unless it
     /// has believed us before: browsers connect ahead, and leave when they think better of it.
-    pub(crate) fn left(&self, who: &Who, now: Instant) {
+    pub(crate) fn note_abort(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
-        let row = row(&mut rows, who, now);
+        let row = row(&mut rows, program, now);
         if !row.has_asked {
             row.refuse(now);
         }
     }
 
     /// It finished the handshake and said nothing.
-    pub(crate) fn silent(&self, who: &Who, now: Instant) {
+    pub(crate) fn note_silence(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
-        let row = row(&mut rows, who, now);
+        let row = row(&mut rows, program, now);
         if row.has_asked || row.is_learned(now) {
             return;
         }
@@ -102,11 +102,11 @@ impl Learned {
     }
 
     /// It sent a request, so it believes us.
-    pub(crate) fn asked(&self, who: &Who, now: Instant) {
+    pub(crate) fn note_request(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
-        *row(&mut rows, who, now) = Row {
+        *row(&mut rows, program, now) = ProgramHistory {
             has_asked: true,
-            ..Row::new(now)
+            ..ProgramHistory::new(now)
         };
     }
 
@@ -115,9 +115,9 @@ impl Learned {
         let rows = self.rows();
         let mut learned: Vec<_> = rows.iter().filter(|(_, row)| row.is_learned(now)).collect();
         learned.sort_by_key(|(_, row)| std::cmp::Reverse(row.touched));
-        let shown = learned.iter().take(most).map(|(who, row)| Refuser {
-            client: who.client,
-            host: who.host.clone(),
+        let shown = learned.iter().take(most).map(|(program, row)| Refuser {
+            client: program.client,
+            host: program.host.clone(),
             left: row
                 .until
                 .map_or(Duration::ZERO, |until| until.duration_since(now)),
@@ -125,13 +125,13 @@ impl Learned {
         (learned.len(), shown.collect())
     }
 
-    fn rows(&self) -> MutexGuard<'_, HashMap<Who, Row>> {
+    fn rows(&self) -> MutexGuard<'_, HashMap<ClientProgram, ProgramHistory>> {
         // A panic under the lock would leave at worst one odd row.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Row {
+impl ProgramHistory {
     fn new(now: Instant) -> Self {
         Self {
             touched: now,
@@ -170,29 +170,38 @@ impl Row {
     }
 }
 
-/// The row of `who`, touched; room is made for a new one.
-fn row<'a>(rows: &'a mut HashMap<Who, Row>, who: &Who, now: Instant) -> &'a mut Row {
-    if !rows.contains_key(who) {
-        make_room(rows, who.client, now);
+/// The row of `program`, touched; room is made for a new one.
+fn row<'a>(
+    rows: &'a mut HashMap<ClientProgram, ProgramHistory>,
+    program: &ClientProgram,
+    now: Instant,
+) -> &'a mut ProgramHistory {
+    if !rows.contains_key(program) {
+        make_room(rows, program.client, now);
     }
-    let row = rows.entry(who.clone()).or_insert_with(|| Row::new(now));
+    let row = rows
+        .entry(program.clone())
+        .or_insert_with(|| ProgramHistory::new(now));
     row.touched = now;
     row
 }
 
 /// Takes out the oldest row of a client that has its share, or of all when the table is full. What
 /// was learned goes last: it is what the table is for.
-fn make_room(rows: &mut HashMap<Who, Row>, client: IpAddr, now: Instant) {
-    let of_client = rows.keys().filter(|who| who.client == client).count();
+fn make_room(rows: &mut HashMap<ClientProgram, ProgramHistory>, client: IpAddr, now: Instant) {
+    let of_client = rows
+        .keys()
+        .filter(|program| program.client == client)
+        .count();
     let is_theirs = of_client >= ROWS_PER_CLIENT;
     if !is_theirs && rows.len() < ROWS {
         return;
     }
     let among = rows
         .iter()
-        .filter(|(who, _)| !is_theirs || who.client == client);
+        .filter(|(program, _)| !is_theirs || program.client == client);
     let oldest = among.min_by_key(|(_, row)| (row.is_learned(now), row.touched));
-    if let Some(oldest) = oldest.map(|(who, _)| who.clone()) {
+    if let Some(oldest) = oldest.map(|(program, _)| program.clone()) {
         rows.remove(&oldest);
     }
 }
@@ -215,8 +224,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn who(client: u8, fingerprint: u64) -> Who {
-        Who {
+    fn program(client: u8, fingerprint: u64) -> ClientProgram {
+        ClientProgram {
             client: IpAddr::from([10, 0, 0, client]),
             host: "a.test".into(),
             fingerprint,
@@ -225,103 +234,106 @@ mod tests {
 
     #[test]
     fn two_refusals_within_ten_minutes_are_learned_for_this_program_alone() {
-        let (learned, now) = (Learned::default(), Instant::now());
-        learned.refused(&who(1, 1), now);
-        assert!(!learned.tunnels(&who(1, 1), now));
-        learned.refused(&who(1, 1), now + TOGETHER);
-        assert!(learned.tunnels(&who(1, 1), now + TOGETHER));
-        assert!(!learned.tunnels(&who(1, 2), now));
-        assert!(!learned.tunnels(&who(2, 1), now));
+        let (learned, now) = (Refusals::default(), Instant::now());
+        learned.note_refusal(&program(1, 1), now);
+        assert!(!learned.tunnels(&program(1, 1), now));
+        learned.note_refusal(&program(1, 1), now + TOGETHER);
+        assert!(learned.tunnels(&program(1, 1), now + TOGETHER));
+        assert!(!learned.tunnels(&program(1, 2), now));
+        assert!(!learned.tunnels(&program(2, 1), now));
         // Connections that were made at the same time are no further reason.
-        learned.refused(&who(1, 1), now + TOGETHER);
-        learned.silent(&who(1, 1), now + TOGETHER);
+        learned.note_refusal(&program(1, 1), now + TOGETHER);
+        learned.note_silence(&program(1, 1), now + TOGETHER);
         let refusers = learned.refusers(8, now + TOGETHER);
         assert_eq!((refusers.0, refusers.1[0].left), (1, TERM));
     }
 
     #[test]
     fn two_refusals_far_apart_are_two_accidents() {
-        let (learned, now) = (Learned::default(), Instant::now());
-        learned.refused(&who(1, 1), now);
-        learned.refused(&who(1, 1), now + TOGETHER + SECOND);
-        assert!(!learned.tunnels(&who(1, 1), now + TOGETHER + SECOND));
-        learned.refused(&who(1, 1), now + TOGETHER + 2 * SECOND);
-        assert!(learned.tunnels(&who(1, 1), now + TOGETHER + 2 * SECOND));
+        let (learned, now) = (Refusals::default(), Instant::now());
+        learned.note_refusal(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now + TOGETHER + SECOND);
+        assert!(!learned.tunnels(&program(1, 1), now + TOGETHER + SECOND));
+        learned.note_refusal(&program(1, 1), now + TOGETHER + 2 * SECOND);
+        assert!(learned.tunnels(&program(1, 1), now + TOGETHER + 2 * SECOND));
     }
 
     #[test]
     fn a_term_ends_and_the_next_is_twice_as_long_up_to_a_bound() {
-        let (learned, mut now) = (Learned::default(), Instant::now());
-        learned.refused(&who(1, 1), now);
+        let (learned, mut now) = (Refusals::default(), Instant::now());
+        learned.note_refusal(&program(1, 1), now);
         for days in [1, 2, 4, 8, 16, 32, 32] {
-            learned.refused(&who(1, 1), now);
+            learned.note_refusal(&program(1, 1), now);
             let term = days * TERM;
-            assert!(learned.tunnels(&who(1, 1), now + term - SECOND), "{days}");
-            assert!(!learned.tunnels(&who(1, 1), now + term), "{days}");
+            assert!(
+                learned.tunnels(&program(1, 1), now + term - SECOND),
+                "{days}"
+            );
+            assert!(!learned.tunnels(&program(1, 1), now + term), "{days}");
             now += term;
         }
     }
 
     #[test]
     fn a_request_forgives_all() {
-        let (learned, now) = (Learned::default(), Instant::now());
-        learned.refused(&who(1, 1), now);
-        learned.asked(&who(1, 1), now);
-        learned.refused(&who(1, 1), now);
-        assert!(!learned.tunnels(&who(1, 1), now));
+        let (learned, now) = (Refusals::default(), Instant::now());
+        learned.note_refusal(&program(1, 1), now);
+        learned.note_request(&program(1, 1), now);
+        learned.note_refusal(&program(1, 1), now);
+        assert!(!learned.tunnels(&program(1, 1), now));
         for _ in 0..2 * SILENCES {
-            learned.silent(&who(1, 1), now);
+            learned.note_silence(&program(1, 1), now);
         }
-        assert!(!learned.tunnels(&who(1, 1), now));
+        assert!(!learned.tunnels(&program(1, 1), now));
     }
 
     #[test]
     fn who_leaves_without_a_word_is_believed_to_refuse_unless_it_has_asked() {
-        let (learned, now) = (Learned::default(), Instant::now());
-        learned.asked(&who(1, 1), now);
+        let (learned, now) = (Refusals::default(), Instant::now());
+        learned.note_request(&program(1, 1), now);
         for _ in 0..4 {
-            learned.left(&who(1, 1), now);
-            learned.left(&who(2, 1), now);
+            learned.note_abort(&program(1, 1), now);
+            learned.note_abort(&program(2, 1), now);
         }
-        assert!(!learned.tunnels(&who(1, 1), now));
-        assert!(learned.tunnels(&who(2, 1), now));
+        assert!(!learned.tunnels(&program(1, 1), now));
+        assert!(learned.tunnels(&program(2, 1), now));
         for _ in 0..2 {
-            learned.refused(&who(1, 1), now);
+            learned.note_refusal(&program(1, 1), now);
         }
-        assert!(learned.tunnels(&who(1, 1), now));
+        assert!(learned.tunnels(&program(1, 1), now));
     }
 
     #[test]
     fn five_silences_with_no_request_ever_are_learned() {
-        let (learned, now) = (Learned::default(), Instant::now());
+        let (learned, now) = (Refusals::default(), Instant::now());
         for _ in 1..SILENCES {
-            learned.silent(&who(1, 1), now);
-            assert!(!learned.tunnels(&who(1, 1), now));
+            learned.note_silence(&program(1, 1), now);
+            assert!(!learned.tunnels(&program(1, 1), now));
         }
-        learned.silent(&who(1, 1), now);
-        assert!(learned.tunnels(&who(1, 1), now));
+        learned.note_silence(&program(1, 1), now);
+        assert!(learned.tunnels(&program(1, 1), now));
     }
 
     #[test]
     fn a_flood_of_programs_stays_in_its_bounds_and_costs_no_other_client_its_row() {
-        let (learned, mut now) = (Learned::default(), Instant::now());
+        let (learned, mut now) = (Refusals::default(), Instant::now());
         for _ in 0..2 {
-            learned.refused(&who(1, 0), now);
+            learned.note_refusal(&program(1, 0), now);
         }
         for fingerprint in 0..3 * ROWS_PER_CLIENT as u64 {
             now += SECOND;
-            learned.refused(&who(2, fingerprint), now);
+            learned.note_refusal(&program(2, fingerprint), now);
         }
         assert_eq!(learned.rows().len(), 1 + ROWS_PER_CLIENT);
-        assert!(learned.tunnels(&who(1, 0), now));
+        assert!(learned.tunnels(&program(1, 0), now));
         for client in 3..=255 {
             for fingerprint in 0..32 {
                 now += Duration::from_millis(1);
-                learned.refused(&who(client, fingerprint), now);
+                learned.note_refusal(&program(client, fingerprint), now);
             }
         }
         assert_eq!(learned.rows().len(), ROWS);
-        assert!(learned.tunnels(&who(1, 0), now));
-        assert!(!learned.rows().contains_key(&who(2, 1)));
+        assert!(learned.tunnels(&program(1, 0), now));
+        assert!(!learned.rows().contains_key(&program(2, 1)));
     }
 }

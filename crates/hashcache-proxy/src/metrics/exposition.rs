@@ -18,11 +18,11 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened, TALLIES};
-use crate::access_log::AccessLog;
+use super::{CLASSES, DURATION_BOUNDS, EngineFigures, Limit, Metrics, Opened};
+use crate::access_log::AccessLogger;
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::intercept::{Handshake, Known, Reason};
+use crate::intercept::{Handshake, InterceptState, Reason};
 use crate::upstream::UpstreamFigures;
 
 /// Asks the engine for its figures; called at every scrape.
@@ -35,10 +35,10 @@ type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
 pub(crate) struct Exposition {
     metrics: Arc<Metrics>,
     clock: Arc<Clock>,
-    log: Arc<AccessLog>,
+    log: Arc<AccessLogger>,
     engine: Arc<AskEngine>,
     upstream: Arc<AskUpstream>,
-    known: Arc<Known>,
+    intercept_state: Arc<InterceptState>,
     start_seconds: u64,
 }
 
@@ -47,7 +47,7 @@ impl Exposition {
     pub(crate) fn new(
         metrics: Arc<Metrics>,
         clock: Arc<Clock>,
-        log: Arc<AccessLog>,
+        log: Arc<AccessLogger>,
         engine: impl Fn() -> EngineFigures + Send + Sync + 'static,
         upstream: impl Fn() -> UpstreamFigures + Send + Sync + 'static,
     ) -> Self {
@@ -58,14 +58,17 @@ impl Exposition {
             log,
             engine: Arc::new(engine),
             upstream: Arc::new(upstream),
-            known: Arc::default(),
+            intercept_state: Arc::default(),
             start_seconds,
         }
     }
 
     /// The same with what is known of hosts and clients whose TLS may end here.
-    pub(crate) fn with_known(self, known: Arc<Known>) -> Self {
-        Self { known, ..self }
+    pub(crate) fn with_intercept_state(self, intercept_state: Arc<InterceptState>) -> Self {
+        Self {
+            intercept_state,
+            ..self
+        }
     }
 
     /// The text of `/metrics`.
@@ -80,9 +83,9 @@ impl Exposition {
     /// The object of `/stats`.
     pub(crate) fn stats(&self) -> Value {
         let (engine, upstream) = (self.engine(), (self.upstream)());
-        let requests: serde_json::Map<_, _> = TALLIES
+        let requests: serde_json::Map<_, _> = CLASSES
             .iter()
-            .map(|(_, name)| ((*name).to_owned(), self.tally(name).into()))
+            .map(|(_, name)| ((*name).to_owned(), self.class(name).into()))
             .collect();
         let now = self.clock.now().seconds();
         json!({
@@ -128,7 +131,7 @@ impl Exposition {
     /// What became of CONNECTs, and who refuses our certificates: the latest of them.
     fn intercept(&self) -> Value {
         let now = Instant::now();
-        let (count, latest) = self.known.learned.refusers(REFUSERS_SHOWN, now);
+        let (count, latest) = self.intercept_state.refusals.refusers(REFUSERS_SHOWN, now);
         let latest: Vec<Value> = latest
             .into_iter()
             .map(|refuser| {
@@ -148,7 +151,7 @@ impl Exposition {
             .collect();
         json!({
             "handshakes": handshakes,
-            "verified_hosts": self.known.verified.len(),
+            "verified_hosts": self.intercept_state.verified.len(),
             "refusing_clients": count,
             "refusing": latest,
         })
@@ -166,18 +169,20 @@ impl Exposition {
 
     /// Requests counted under one of the names of `/stats`, or in all.
     pub(crate) fn requests(&self) -> Requests {
-        let all = TALLIES
+        let all = CLASSES
             .iter()
-            .map(|(_, name)| self.tally(name))
+            .map(|(_, name)| self.class(name))
             .fold(0, u64::wrapping_add);
         Requests {
-            hits: self.tally("hit"),
+            hits: self.class("hit"),
             all,
         }
     }
 
-    fn tally(&self, name: &str) -> u64 {
-        let at = TALLIES.iter().position(|(_, known)| *known == name);
+    fn class(&self, name: &str) -> u64 {
+        let at = CLASSES
+            .iter()
+            .position(|(_, intercept_state)| *intercept_state == name);
         at.map_or(0, |at| self.metrics.sum(|worker| &worker.requests[at]))
     }
 
@@ -217,7 +222,7 @@ impl Collector for Exposition {
             "Version of HashCache",
             &[("version", VERSION)],
         )?;
-        let names = TALLIES.iter().map(|(_, name)| (*name, self.tally(name)));
+        let names = CLASSES.iter().map(|(_, name)| (*name, self.class(name)));
         page.family("hashcache_requests", "Requests by result", "result", names)?;
         page.counter(
             "hashcache_client_bytes",
@@ -460,7 +465,7 @@ impl Exposition {
             "reason",
             reasons.map(|(at, (_, name))| (*name, metrics.sum(|it| &it.not_intercepted[at]))),
         )?;
-        let (refusing, _) = self.known.learned.refusers(0, Instant::now());
+        let (refusing, _) = self.intercept_state.refusals.refusers(0, Instant::now());
         page.gauge(
             "hashcache_refusing_clients",
             "Clients that refuse the proxy's certificate for a host and get tunnels",
@@ -469,7 +474,7 @@ impl Exposition {
         page.gauge(
             "hashcache_verified_hosts",
             "Hosts whose certificate was verified within a week",
-            self.known.verified.len() as u64,
+            self.intercept_state.verified.len() as u64,
         )?;
         match metrics.authority_ends.load(Relaxed) {
             0 => Ok(()),

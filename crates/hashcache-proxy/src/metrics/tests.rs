@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use super::*;
-use crate::access_log::{AccessLog, RequestId};
+use crate::access_log::{AccessLogger, RequestId};
 use crate::clock::{Clock, UnixMillis};
 
 /// An entry of a request that took so long.
-fn entry(outcome: Outcome, duration: Duration) -> Entry<'static> {
-    Entry {
+fn entry(outcome: Outcome, duration: Duration) -> LogEntry<'static> {
+    LogEntry {
         start: UnixMillis(0),
         duration,
         first_byte: None,
@@ -63,7 +63,7 @@ fn figures() -> EngineFigures {
 }
 
 fn exposition(metrics: &Arc<Metrics>) -> Exposition {
-    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLog::none()));
+    let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
     let upstream = || crate::upstream::UpstreamFigures { busy: 9, idle: 10 };
     Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
 }
@@ -84,8 +84,8 @@ fn value(metrics: &Arc<Metrics>, name: &str) -> String {
 
 #[test]
 fn numbers_of_tables_are_those_of_their_enums() {
-    for (at, (tally, _)) in TALLIES.iter().enumerate() {
-        assert_eq!(*tally as usize, at);
+    for (at, (class, _)) in CLASSES.iter().enumerate() {
+        assert_eq!(*class as usize, at);
     }
     for (at, (limit, _)) in Limit::ALL.iter().enumerate() {
         assert_eq!(*limit as usize, at);
@@ -140,7 +140,7 @@ fn counts_of_all_workers_are_summed() {
 #[test]
 fn a_failed_request_is_an_error_under_its_name() {
     let metrics = Metrics::new(1);
-    let failed = Entry {
+    let failed = LogEntry {
         error: Some("loop"),
         ..entry(Outcome::Miss, Duration::ZERO)
     };

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 
 /// What is done to the content of one response.
 pub(crate) struct Rewriting {
-    coding: Coded,
+    coding: Decoder,
     rewriter: Rewriter,
     links: Links,
     /// What has come and is not used up.
@@ -32,12 +32,12 @@ pub(crate) struct Rewriting {
 
 /// How content is coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub(crate) enum ContentCoding {
     Identity,
     Gzip,
 }
 
-enum Coded {
+enum Decoder {
     Identity,
     Gzip {
         /// Writes what it has decoded into the vector, a little at each call.
@@ -55,11 +55,11 @@ enum Rewriter {
 
 impl Rewriting {
     /// For a response with these fields.
-    pub(crate) fn new(links: Links, coding: Coding, response: &HeaderMap) -> Self {
+    pub(crate) fn new(links: Links, coding: ContentCoding, response: &HeaderMap) -> Self {
         let rewriter = rewriter(links.kind(), response);
         let coding = match coding {
-            Coding::Identity => Coded::Identity,
-            Coding::Gzip => Coded::Gzip {
+            ContentCoding::Identity => Decoder::Identity,
+            ContentCoding::Gzip => Decoder::Gzip {
                 decoder: Box::new(MultiGzDecoder::new(Vec::new())),
                 is_new: true,
             },
@@ -85,12 +85,12 @@ impl Rewriting {
         while !self.input.is_empty() && out.len() < OUTPUT_BYTES {
             let step = self.input.len().min(INPUT_STEP_BYTES);
             let used = match &mut self.coding {
-                Coded::Identity => {
+                Decoder::Identity => {
                     let piece = self.input.slice(..step);
                     self.rewriter.push(&piece, &mut self.links, &mut out);
                     step
                 }
-                Coded::Gzip { decoder, is_new } => {
+                Decoder::Gzip { decoder, is_new } => {
                     *is_new = false;
                     let used = decoder.write(&self.input[..step]).map_err(|_| MISCODED)?;
                     if used == 0 {
@@ -109,7 +109,7 @@ impl Rewriting {
     /// What was held back, at the end of the content.
     pub(crate) fn finish(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
-        if let Coded::Gzip { decoder, is_new } = &mut self.coding
+        if let Decoder::Gzip { decoder, is_new } = &mut self.coding
             && !*is_new
         {
             decoder.try_finish().map_err(|_| MISCODED)?;

@@ -25,7 +25,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::MirrorKind;
-use super::content::Coding;
+use super::content::ContentCoding;
 use super::links::Links;
 use crate::failure::Failure;
 
@@ -124,15 +124,15 @@ fn suffix(links: &Links) -> String {
 ///
 /// # Errors
 /// In a coding that we cannot read: it was not asked for, and the client did not ask for it either.
-pub(crate) fn coding(response: &HeaderMap) -> Result<Coding, Failure> {
-    let mut coding = Coding::Identity;
+pub(crate) fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
+    let mut coding = ContentCoding::Identity;
     for value in response.get_all(CONTENT_ENCODING) {
         for name in value.as_bytes().split(|&byte| byte == b',') {
             coding = match name.trim_ascii().to_ascii_lowercase().as_slice() {
                 b"" | b"identity" => coding,
-                b"gzip" | b"x-gzip" if coding == Coding::Identity => Coding::Gzip,
+                b"gzip" | b"x-gzip" if coding == ContentCoding::Identity => ContentCoding::Gzip,
                 _ => {
-                    let reason = "a content coding that was not asked for";
+                    let reason = "a content coding that was not requested";
                     return Err(Failure::ResponseMalformed(reason));
                 }
             };
@@ -143,7 +143,7 @@ pub(crate) fn coding(response: &HeaderMap) -> Result<Coding, Failure> {
 
 /// Whether the links of a response are renamed on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dressing {
+pub(crate) enum LinkRewriting {
     /// It passes as it is.
     Plain,
     /// They are.
@@ -151,7 +151,7 @@ pub(crate) enum Dressing {
 }
 
 /// Makes the fields of a response those of the mirror's.
-pub(crate) fn dress(links: &Links, dressing: Dressing, response: &mut HeaderMap) {
+pub(crate) fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &mut HeaderMap) {
     for name in ABOUT_THEIR_HOST {
         response.remove(name);
     }
@@ -167,7 +167,7 @@ pub(crate) fn dress(links: &Links, dressing: Dressing, response: &mut HeaderMap)
     {
         response.insert(LOCATION, renamed);
     }
-    if dressing == Dressing::Plain {
+    if dressing == LinkRewriting::Plain {
         return;
     }
     let etag = response.remove(ETAG);

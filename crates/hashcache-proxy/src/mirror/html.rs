@@ -17,13 +17,13 @@ use super::links::Links;
 /// What of an HTML text has come.
 #[derive(Debug)]
 pub(super) struct HtmlRewriter {
-    at: At,
+    at: HtmlState,
     /// The tag that is being read, from its `<` on.
     held: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum HtmlState {
     Text,
     /// In a tag that is held back.
     Tag(Attribute),
@@ -69,7 +69,7 @@ impl Attribute {
 impl HtmlRewriter {
     pub(super) fn new() -> Self {
         Self {
-            at: At::Text,
+            at: HtmlState::Text,
             held: Vec::new(),
         }
     }
@@ -78,7 +78,7 @@ impl HtmlRewriter {
     pub(super) fn push(&mut self, mut input: &[u8], links: &mut Links, out: &mut Vec<u8>) {
         while let Some((&byte, rest)) = input.split_first() {
             match self.at {
-                At::Text => {
+                HtmlState::Text => {
                     let at = input.iter().position(|&byte| byte == b'<');
                     let (text, tag) = input.split_at(at.unwrap_or(input.len()));
                     out.extend_from_slice(text);
@@ -86,37 +86,37 @@ impl HtmlRewriter {
                     if let Some((&byte, rest)) = tag.split_first() {
                         self.held.clear();
                         self.held.push(byte);
-                        self.at = At::Tag(Attribute::Name);
+                        self.at = HtmlState::Tag(Attribute::Name);
                         input = rest;
                     }
                     continue;
                 }
-                At::Tag(attribute) => self.tag(byte, attribute, links, out),
-                At::OtherTag(attribute) => {
+                HtmlState::Tag(attribute) => self.tag(byte, attribute, links, out),
+                HtmlState::OtherTag(attribute) => {
                     out.push(byte);
                     self.at = match attribute.ends_with(byte) {
-                        true => At::Text,
-                        false => At::OtherTag(attribute.after(byte)),
+                        true => HtmlState::Text,
+                        false => HtmlState::OtherTag(attribute.after(byte)),
                     };
                 }
-                At::Comment(dashes) => {
+                HtmlState::Comment(dashes) => {
                     out.push(byte);
                     self.at = match byte {
-                        b'>' if dashes >= 2 => At::Text,
-                        b'-' => At::Comment(dashes + 1),
-                        _ => At::Comment(0),
+                        b'>' if dashes >= 2 => HtmlState::Text,
+                        b'-' => HtmlState::Comment(dashes + 1),
+                        _ => HtmlState::Comment(0),
                     };
                 }
-                At::Raw(end, matched) => {
+                HtmlState::Raw(end, matched) => {
                     out.push(byte);
                     self.at = match byte.to_ascii_lowercase() {
                         byte if byte == end[matched] && matched + 1 == end.len() => {
-                            At::OtherTag(Attribute::Name)
+                            HtmlState::OtherTag(Attribute::Name)
                         }
-                        byte if byte == end[matched] => At::Raw(end, matched + 1),
+                        byte if byte == end[matched] => HtmlState::Raw(end, matched + 1),
                         // It stands nowhere else in the end.
-                        b'<' => At::Raw(end, 1),
-                        _ => At::Raw(end, 0),
+                        b'<' => HtmlState::Raw(end, 1),
+                        _ => HtmlState::Raw(end, 0),
                     };
                 }
             }
@@ -126,7 +126,7 @@ impl HtmlRewriter {
 
     /// Ends the text: what was held back is given out.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
-        if matches!(self.at, At::Tag(_)) {
+        if matches!(self.at, HtmlState::Tag(_)) {
             out.append(&mut self.held);
         }
     }
@@ -140,7 +140,7 @@ impl HtmlRewriter {
                 self.held.push(byte);
             } else {
                 out.push(byte);
-                self.at = At::Text;
+                self.at = HtmlState::Text;
             }
             return;
         }
@@ -148,14 +148,14 @@ impl HtmlRewriter {
         if self.held == b"<!--" {
             out.append(&mut self.held);
             // `<!-->` is a comment and its end.
-            self.at = At::Comment(2);
+            self.at = HtmlState::Comment(2);
         } else if attribute.ends_with(byte) {
             self.end_tag(links, out);
         } else if self.held.len() > LINK_BYTES_MAX {
             out.append(&mut self.held);
-            self.at = At::OtherTag(attribute.after(byte));
+            self.at = HtmlState::OtherTag(attribute.after(byte));
         } else {
-            self.at = At::Tag(attribute.after(byte));
+            self.at = HtmlState::Tag(attribute.after(byte));
         }
     }
 
@@ -165,7 +165,7 @@ impl HtmlRewriter {
             .iter()
             .position(|byte| byte.is_ascii_whitespace() || b"/>".contains(byte));
         let name = tag[1..name_end.unwrap_or(1).max(1)].to_ascii_lowercase();
-        self.at = At::Text;
+        self.at = HtmlState::Text;
         match &name[..] {
             b"a" => match href(tag).and_then(|value| renamed(tag, value, links)) {
                 Some((before, value, after)) => {
@@ -186,7 +186,7 @@ impl HtmlRewriter {
                 out.extend_from_slice(tag);
                 let end = RAW.iter().find(|end| end[2..] == *name);
                 if let Some(end) = end {
-                    self.at = At::Raw(end, 0);
+                    self.at = HtmlState::Raw(end, 0);
                 }
             }
         }
@@ -196,20 +196,20 @@ impl HtmlRewriter {
 
 /// A value of an attribute in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Value {
+struct AttributeValue {
     start: usize,
     end: usize,
     is_quoted: bool,
 }
 
-impl Value {
+impl AttributeValue {
     fn range(self) -> Range<usize> {
         self.start..self.end
     }
 }
 
 /// The value of the first `href` of a tag.
-fn href(tag: &[u8]) -> Option<Value> {
+fn href(tag: &[u8]) -> Option<AttributeValue> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace();
     let past = |from: usize, skip: &dyn Fn(&u8) -> bool| {
         let length = tag[from..].iter().take_while(|byte| skip(byte)).count();
@@ -235,7 +235,7 @@ fn href(tag: &[u8]) -> Option<Value> {
             quote @ (b'"' | b'\'') => {
                 let end = past(start + 1, &|byte| byte != quote);
                 at = end + 1;
-                Value {
+                AttributeValue {
                     start: start + 1,
                     end,
                     is_quoted: true,
@@ -244,7 +244,7 @@ fn href(tag: &[u8]) -> Option<Value> {
             _ => {
                 let end = past(start, &|byte| !is_space(byte) && *byte != b'>');
                 at = end;
-                Value {
+                AttributeValue {
                     start,
                     end,
                     is_quoted: false,
@@ -261,7 +261,11 @@ fn href(tag: &[u8]) -> Option<Value> {
 }
 
 /// The tag with its link renamed: what stands before it, the value, what stands behind.
-fn renamed<'a>(tag: &'a [u8], value: Value, links: &Links) -> Option<(&'a [u8], String, &'a [u8])> {
+fn renamed<'a>(
+    tag: &'a [u8],
+    value: AttributeValue,
+    links: &Links,
+) -> Option<(&'a [u8], String, &'a [u8])> {
     let reference = unescape(&tag[value.range()])?;
     let renamed = links.rename(reference.trim())?;
     let mut text = String::with_capacity(renamed.len() + 2);

@@ -21,40 +21,40 @@ use super::{LINK_BYTES_MAX, MirrorKind};
 #[derive(Debug)]
 pub(super) struct JsonRewriter {
     kind: MirrorKind,
-    at: At,
+    at: JsonState,
     /// Open objects and arrays.
     depth: u64,
     /// Depth of the innermost open object or array that holds links.
     marked: Option<u64>,
     /// Of the last string that may be a name: read when a colon follows.
-    last: Name,
+    last: NameState,
     /// The name whose value comes next.
-    name: Option<Name>,
+    name: Option<NameState>,
     /// The string that is being read, as far as it is needed.
     held: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum JsonState {
     Between,
     /// In a string that has passed as far as it was read; a name, perhaps.
-    Name(Escape),
+    Name(EscapeState),
     /// In a string that is nothing to us.
-    Other(Escape),
+    Other(EscapeState),
     /// In a link, which is held back.
-    Link(Escape),
+    Link(EscapeState),
 }
 
 /// Whether the byte before was a backslash that escapes the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Escape {
+enum EscapeState {
     No,
     Yes,
 }
 
 /// What a name means to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum NameState {
     /// Its value is a link, if it stands in the right place.
     Link,
     /// Its value holds links, if it stands in the right place.
@@ -66,10 +66,10 @@ impl JsonRewriter {
     pub(super) fn new(kind: MirrorKind) -> Self {
         Self {
             kind,
-            at: At::Between,
+            at: JsonState::Between,
             depth: 0,
             marked: None,
-            last: Name::Other,
+            last: NameState::Other,
             name: None,
             held: Vec::new(),
         }
@@ -79,8 +79,8 @@ impl JsonRewriter {
     pub(super) fn push(&mut self, mut input: &[u8], links: &Links, out: &mut Vec<u8>) {
         while !input.is_empty() {
             input = match self.at {
-                At::Between => self.between(input, out),
-                At::Name(escape) | At::Other(escape) | At::Link(escape) => {
+                JsonState::Between => self.between(input, out),
+                JsonState::Name(escape) | JsonState::Other(escape) | JsonState::Link(escape) => {
                     self.string(input, escape, links, out)
                 }
             };
@@ -89,7 +89,7 @@ impl JsonRewriter {
 
     /// Ends the text: what was held back is given out.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
-        if matches!(self.at, At::Link(_)) {
+        if matches!(self.at, JsonState::Link(_)) {
             out.append(&mut self.held);
         }
     }
@@ -106,29 +106,31 @@ impl JsonRewriter {
             b'"' => {
                 self.held.clear();
                 self.at = match self.name.take() {
-                    Some(Name::Link) if self.is_place_of_links() => At::Link(Escape::No),
-                    Some(_) => At::Other(Escape::No),
-                    None => At::Name(Escape::No),
+                    Some(NameState::Link) if self.is_place_of_links() => {
+                        JsonState::Link(EscapeState::No)
+                    }
+                    Some(_) => JsonState::Other(EscapeState::No),
+                    None => JsonState::Name(EscapeState::No),
                 };
             }
             b'{' | b'[' => {
                 self.depth += 1;
-                let holds = self.name.take() == Some(Name::Holder);
+                let holds = self.name.take() == Some(NameState::Holder);
                 // Deeper is another thing of that name, but for npm, whose objects lie anywhere.
                 if holds && (self.kind == MirrorKind::Npm || self.depth == 2) {
                     self.marked = Some(self.depth);
                 }
-                self.last = Name::Other;
+                self.last = NameState::Other;
             }
             b'}' | b']' => {
                 if self.marked == Some(self.depth) {
                     self.marked = None;
                 }
                 self.depth = self.depth.saturating_sub(1);
-                (self.name, self.last) = (None, Name::Other);
+                (self.name, self.last) = (None, NameState::Other);
             }
             b':' => self.name = Some(self.last),
-            _ => (self.name, self.last) = (None, Name::Other),
+            _ => (self.name, self.last) = (None, NameState::Other),
         }
         rest
     }
@@ -146,29 +148,29 @@ impl JsonRewriter {
     fn string<'a>(
         &mut self,
         input: &'a [u8],
-        escape: Escape,
+        escape: EscapeState,
         links: &Links,
         out: &mut Vec<u8>,
     ) -> &'a [u8] {
         let (mut escape, mut end) = (escape, None);
         for (at, &byte) in input.iter().enumerate() {
             match (escape, byte) {
-                (Escape::Yes, _) => escape = Escape::No,
-                (Escape::No, b'\\') => escape = Escape::Yes,
-                (Escape::No, b'"') => {
+                (EscapeState::Yes, _) => escape = EscapeState::No,
+                (EscapeState::No, b'\\') => escape = EscapeState::Yes,
+                (EscapeState::No, b'"') => {
                     end = Some(at);
                     break;
                 }
-                (Escape::No, _) => {}
+                (EscapeState::No, _) => {}
             }
         }
         let (inside, rest) = input.split_at(end.unwrap_or(input.len()));
         self.take(inside, out);
         let Some((quote, rest)) = rest.split_first() else {
             self.at = match self.at {
-                At::Name(_) => At::Name(escape),
-                At::Link(_) => At::Link(escape),
-                At::Other(_) | At::Between => At::Other(escape),
+                JsonState::Name(_) => JsonState::Name(escape),
+                JsonState::Link(_) => JsonState::Link(escape),
+                JsonState::Other(_) | JsonState::Between => JsonState::Other(escape),
             };
             return rest;
         };
@@ -180,52 +182,52 @@ impl JsonRewriter {
     /// Takes bytes of the string that is being read.
     fn take(&mut self, inside: &[u8], out: &mut Vec<u8>) {
         match self.at {
-            At::Link(escape) if self.held.len() + inside.len() > LINK_BYTES_MAX => {
+            JsonState::Link(escape) if self.held.len() + inside.len() > LINK_BYTES_MAX => {
                 out.append(&mut self.held);
                 out.extend_from_slice(inside);
-                self.at = At::Other(escape);
+                self.at = JsonState::Other(escape);
             }
-            At::Link(_) => self.held.extend_from_slice(inside),
-            At::Name(_) => {
+            JsonState::Link(_) => self.held.extend_from_slice(inside),
+            JsonState::Name(_) => {
                 // One byte more than a name of ours can have shows that it is none.
                 let room = (NAME_BYTES_MAX + 1).saturating_sub(self.held.len());
                 self.held
                     .extend_from_slice(&inside[..room.min(inside.len())]);
                 out.extend_from_slice(inside);
             }
-            At::Other(_) | At::Between => out.extend_from_slice(inside),
+            JsonState::Other(_) | JsonState::Between => out.extend_from_slice(inside),
         }
     }
 
     fn end_string(&mut self, links: &Links, out: &mut Vec<u8>) {
         match self.at {
-            At::Link(_) => {
+            JsonState::Link(_) => {
                 let renamed = unescape(&self.held).and_then(|link| links.rename(&link));
                 match renamed {
                     Some(renamed) => escape_into(&renamed, out),
                     None => out.extend_from_slice(&self.held),
                 }
-                self.last = Name::Other;
+                self.last = NameState::Other;
             }
-            At::Name(_) => {
+            JsonState::Name(_) => {
                 self.last = match unescape(&self.held) {
                     Some(name) if self.held.len() <= NAME_BYTES_MAX => self.meaning(&name),
-                    _ => Name::Other,
+                    _ => NameState::Other,
                 };
             }
-            At::Other(_) | At::Between => self.last = Name::Other,
+            JsonState::Other(_) | JsonState::Between => self.last = NameState::Other,
         }
         self.held.clear();
-        self.at = At::Between;
+        self.at = JsonState::Between;
     }
 
-    fn meaning(&self, name: &str) -> Name {
+    fn meaning(&self, name: &str) -> NameState {
         match (self.kind, name) {
             (MirrorKind::Npm, "tarball")
             | (MirrorKind::Pypi, "url")
-            | (MirrorKind::Crates, "dl" | "api") => Name::Link,
-            (MirrorKind::Npm, "dist") | (MirrorKind::Pypi, "files") => Name::Holder,
-            _ => Name::Other,
+            | (MirrorKind::Crates, "dl" | "api") => NameState::Link,
+            (MirrorKind::Npm, "dist") | (MirrorKind::Pypi, "files") => NameState::Holder,
+            _ => NameState::Other,
         }
     }
 }

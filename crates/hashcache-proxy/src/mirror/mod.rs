@@ -34,7 +34,7 @@ use hashcache_http::{Origin, Space, Target, TargetError};
 
 pub(crate) use content::{REWRITING_BYTES, Rewriting};
 pub(crate) use fields::{
-    Dressing, ask_plainly, coding, dress, take_out_of_request, translate_conditions,
+    LinkRewriting, ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
 };
 pub(crate) use links::Links;
 pub use setup::Setup;
@@ -319,7 +319,7 @@ pub(crate) struct Mirrors {
 }
 
 /// What a path below `/mirror/` leads to.
-pub(crate) enum Led {
+pub(crate) enum MirrorLookup {
     /// To a resource of a mirror, under this space.
     To(Mirror, Space, Route),
     /// To a mirror, which has nothing of that name.
@@ -354,21 +354,21 @@ impl Mirrors {
     }
 
     /// Where a path and query leads; `None` when it is not below `/mirror/`.
-    pub(crate) fn lead(&self, path_and_query: &str) -> Option<Led> {
+    pub(crate) fn resolve(&self, path_and_query: &str) -> Option<MirrorLookup> {
         let below = path_and_query.strip_prefix(PREFIX)?;
         let end = below.find(['/', '?']).unwrap_or(below.len());
         let (name, rest) = below.split_at(end);
         let Some((mirror, number)) = self.all.iter().find(|(mirror, _)| *mirror.name == *name)
         else {
-            return Some(Led::NoMirror);
+            return Some(MirrorLookup::NoMirror);
         };
         let rest = rest.strip_prefix('/').unwrap_or(rest);
         if upwards::may_lead_upwards(rest.split('?').next().unwrap_or_default()) {
-            return Some(Led::Refused);
+            return Some(MirrorLookup::Refused);
         }
         Some(match mirror.route(rest) {
-            Some(route) => Led::To(mirror.clone(), Space::Mirror(*number), route),
-            None => Led::Nowhere,
+            Some(route) => MirrorLookup::To(mirror.clone(), Space::Mirror(*number), route),
+            None => MirrorLookup::Nowhere,
         })
     }
 }

@@ -43,9 +43,9 @@ fn apt() -> Mirror {
 /// Where a path leads, and whether the response has links.
 fn led(path: &str) -> Option<(String, bool)> {
     let mirrors = Mirrors::new(&[pypi(), npm(), crates(), apt()]);
-    match mirrors.lead(path) {
-        Some(Led::To(_, _, route)) => Some((route.target.to_string(), route.links)),
-        Some(Led::Nowhere | Led::Refused | Led::NoMirror) | None => None,
+    match mirrors.resolve(path) {
+        Some(MirrorLookup::To(_, _, route)) => Some((route.target.to_string(), route.links)),
+        Some(MirrorLookup::Nowhere | MirrorLookup::Refused | MirrorLookup::NoMirror) | None => None,
     }
 }
 
@@ -140,7 +140,7 @@ fn no_path_leads_to_what_is_not_configured() {
     for path in ["apt/a..b/.c", "apt/...", "apt/a?../x", "apt/./Packages"] {
         assert!(led(&format!("/mirror/{path}")).is_some(), "{path}");
     }
-    assert!(Mirrors::new(&[apt()]).lead("/other").is_none());
+    assert!(Mirrors::new(&[apt()]).resolve("/other").is_none());
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn what_a_link_becomes_leads_back_to_where_it_led() {
 
 #[test]
 fn a_space_belongs_to_a_name_wherever_it_stands() {
-    let space = |mirrors: &[Mirror]| match Mirrors::new(mirrors).lead("/mirror/npm/a") {
-        Some(Led::To(_, space, _)) => space,
+    let space = |mirrors: &[Mirror]| match Mirrors::new(mirrors).resolve("/mirror/npm/a") {
+        Some(MirrorLookup::To(_, space, _)) => space,
         _ => panic!("it is there"),
     };
     assert_eq!(space(&[npm()]), space(&[apt(), npm(), pypi()]));

@@ -17,20 +17,20 @@ use http::{HeaderValue, Response, StatusCode, header};
 use qrcodegen::{QrCode, QrCodeEcc};
 
 use super::frame::{Escaped, document};
-use super::{Reader, page, printable};
+use super::{PageReader, page, printable};
 use crate::intercept::SELF_TEST_HOST;
-use crate::intercept::authority::{Authority, sha256};
+use crate::intercept::authority::{CertificateAuthority, sha256};
 use crate::intercept::pem::base64;
 
 /// What the page is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CaPage<'a> {
     /// Whom devices are to trust.
-    pub(crate) authority: &'a Authority,
+    pub(crate) authority: &'a CertificateAuthority,
     /// The URL under which the client reaches us.
     pub(crate) url: &'a Origin,
     /// Who reads it.
-    pub(crate) reader: Reader,
+    pub(crate) reader: PageReader,
 }
 
 /// The answer at `path`, if there is one.
@@ -64,8 +64,8 @@ pub(crate) fn ca(path: &str, wanted: &CaPage<'_>) -> Option<Response<Bytes>> {
 impl CaPage<'_> {
     fn page(&self) -> Response<Bytes> {
         let body = match self.reader {
-            Reader::Browser => document("Trust this cache", &self.html()),
-            Reader::Program => self.text(),
+            PageReader::Browser => document("Trust this cache", &self.html()),
+            PageReader::Program => self.text(),
         };
         let mut response = page(StatusCode::OK, self.reader, body);
         response
@@ -355,7 +355,7 @@ fn qr_code(url: &Origin) -> Option<String> {
 const QUIET: i32 = 4;
 
 /// The certificate as a profile for iOS and macOS.
-fn profile(authority: &Authority) -> String {
+fn profile(authority: &CertificateAuthority) -> String {
     let name = printable(authority.name());
     let name = Escaped(&name);
     let bytes = authority.fingerprint().0;

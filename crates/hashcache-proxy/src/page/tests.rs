@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn context(reader: Reader) -> PageContext<'static> {
+fn context(reader: PageReader) -> PageContext<'static> {
     PageContext {
         name: "hashcache",
         host: Some("a.test:8080"),
@@ -26,7 +26,7 @@ fn url() -> Origin {
     "http://box.lan:3128".parse().unwrap()
 }
 
-fn door(url: &Origin, reader: Reader) -> Landing<'_> {
+fn door(url: &Origin, reader: PageReader) -> Landing<'_> {
     Landing {
         name: "hashcache",
         url,
@@ -49,7 +49,7 @@ fn door(url: &Origin, reader: Reader) -> Landing<'_> {
 #[test]
 fn every_failure_has_a_page_of_its_status_with_all_a_person_needs() {
     for failed in Failure::each() {
-        for reader in [Reader::Browser, Reader::Program] {
+        for reader in [PageReader::Browser, PageReader::Program] {
             let response = failure(&failed, &context(reader));
             assert_eq!(response.status(), failed.status());
             let text = text(&response);
@@ -71,10 +71,10 @@ fn every_failure_has_a_page_of_its_status_with_all_a_person_needs() {
 #[test]
 fn pages_are_small_and_need_nothing_but_themselves() {
     let url = url();
-    let door = landing(&door(&url, Reader::Browser));
+    let door = landing(&door(&url, PageReader::Browser));
     let pages = Failure::each()
         .into_iter()
-        .map(|f| failure(&f, &context(Reader::Browser)));
+        .map(|f| failure(&f, &context(PageReader::Browser)));
     for page in pages.chain([door]) {
         let text = text(&page);
         assert!(text.len() < 4096, "{} bytes", text.len());
@@ -86,7 +86,7 @@ fn pages_are_small_and_need_nothing_but_themselves() {
 
 #[test]
 fn pages_are_stored_by_nobody_and_run_nothing() {
-    for reader in [Reader::Browser, Reader::Program] {
+    for reader in [PageReader::Browser, PageReader::Program] {
         let fields = failure(&Failure::Loop, &context(reader)).headers().clone();
         assert_eq!(fields[header::CACHE_CONTROL], "no-store");
         assert_eq!(
@@ -96,7 +96,7 @@ fn pages_are_stored_by_nobody_and_run_nothing() {
         assert_eq!(fields[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
         let kind = fields[header::CONTENT_TYPE].to_str().unwrap();
         assert!(kind.ends_with("; charset=utf-8"));
-        assert_eq!(kind.starts_with("text/html"), reader == Reader::Browser);
+        assert_eq!(kind.starts_with("text/html"), reader == PageReader::Browser);
     }
 }
 
@@ -108,7 +108,7 @@ fn what_the_client_wrote_is_shown_and_not_obeyed() {
             &failed,
             &PageContext {
                 host: Some(host),
-                ..context(Reader::Browser)
+                ..context(PageReader::Browser)
             },
         );
         let html = text(&response);
@@ -119,7 +119,7 @@ fn what_the_client_wrote_is_shown_and_not_obeyed() {
             &failed,
             &PageContext {
                 host: Some(host),
-                ..context(Reader::Program)
+                ..context(PageReader::Program)
             },
         );
         assert!(
@@ -136,7 +136,7 @@ fn a_host_of_a_megabyte_is_shown_in_part() {
         &Failure::NameNotFound,
         &PageContext {
             host: Some(&host),
-            ..context(Reader::Browser)
+            ..context(PageReader::Browser)
         },
     );
     assert!(response.body().len() < 6000);
@@ -148,26 +148,29 @@ fn browsers_get_html_and_programs_plain_text() {
     for (fields, reader) in [
         (
             &["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"][..],
-            Reader::Browser,
+            PageReader::Browser,
         ),
-        (&["image/png", "Text/HTML; q=0.5"][..], Reader::Browser),
-        (&["*/*"][..], Reader::Program),
-        (&["text/*"][..], Reader::Program),
-        (&["application/json, text/html;q=0"][..], Reader::Program),
-        (&["text/html; q=0.000"][..], Reader::Program),
-        (&["text/html; q=0.001"][..], Reader::Browser),
-        (&["text/htmlx", ""][..], Reader::Program),
-        (&[][..], Reader::Program),
+        (&["image/png", "Text/HTML; q=0.5"][..], PageReader::Browser),
+        (&["*/*"][..], PageReader::Program),
+        (&["text/*"][..], PageReader::Program),
+        (
+            &["application/json, text/html;q=0"][..],
+            PageReader::Program,
+        ),
+        (&["text/html; q=0.000"][..], PageReader::Program),
+        (&["text/html; q=0.001"][..], PageReader::Browser),
+        (&["text/htmlx", ""][..], PageReader::Program),
+        (&[][..], PageReader::Program),
     ] {
-        assert_eq!(Reader::of(&accept(fields)), reader, "{fields:?}");
+        assert_eq!(PageReader::of(&accept(fields)), reader, "{fields:?}");
     }
 }
 
 #[test]
 fn a_limit_tells_when_to_come_back() {
-    let response = failure(&Failure::UpstreamLimit, &context(Reader::Program));
+    let response = failure(&Failure::UpstreamLimit, &context(PageReader::Program));
     assert_eq!(response.headers()[header::RETRY_AFTER], "5");
-    let response = failure(&Failure::NotCached, &context(Reader::Program));
+    let response = failure(&Failure::NotCached, &context(PageReader::Program));
     assert!(!response.headers().contains_key(header::RETRY_AFTER));
 }
 
@@ -175,7 +178,7 @@ fn a_limit_tells_when_to_come_back() {
 fn plain_text_reads_like_a_message() {
     let failed = Failure::ConnectTimeout(Duration::from_secs(10));
     assert_eq!(
-        text(&failure(&failed, &context(Reader::Program))),
+        text(&failure(&failed, &context(PageReader::Program))),
         "The site does not answer\n\n\
          The proxy could not connect to “a.test:8080” in 10 s.\n\
          The site or the connection to the Internet may be down or busy. Try again later.\n\n\
@@ -194,7 +197,7 @@ fn a_page_without_a_host_says_nothing_about_one() {
         &failed,
         &PageContext {
             host: None,
-            ..context(Reader::Program)
+            ..context(PageReader::Program)
         },
     );
     assert!(!text(&response).contains("Host:"));
@@ -202,7 +205,7 @@ fn a_page_without_a_host_says_nothing_about_one() {
 
 #[test]
 fn the_front_door_tells_how_to_use_the_proxy_by_the_name_it_was_found() {
-    for reader in [Reader::Browser, Reader::Program] {
+    for reader in [PageReader::Browser, PageReader::Program] {
         let url = url();
         let response = landing(&door(&url, reader));
         assert_eq!(response.status(), StatusCode::OK);
@@ -215,7 +218,7 @@ fn the_front_door_tells_how_to_use_the_proxy_by_the_name_it_was_found() {
 #[test]
 fn the_front_page_leads_to_the_certificate_where_there_is_one() {
     let url = url();
-    for reader in [Reader::Browser, Reader::Program] {
+    for reader in [PageReader::Browser, PageReader::Program] {
         let told = |intercepts| {
             let page = landing(&Landing {
                 intercepts,
@@ -260,7 +263,7 @@ fn the_front_page_tells_how_each_mirror_is_used() {
         Mirror::new("two", MirrorKind::Npm, "http://registry.test/", vec![]).unwrap(),
     ];
     let url = url();
-    for reader in [Reader::Browser, Reader::Program] {
+    for reader in [PageReader::Browser, PageReader::Program] {
         let response = landing(&Landing {
             mirrors: &mirrors.each_ref(),
             ..door(&url, reader)
@@ -284,7 +287,7 @@ fn a_proxy_nobody_has_used_yet_boasts_of_nothing() {
     let url = url();
     let door = Landing {
         requests: Requests::default(),
-        ..door(&url, Reader::Program)
+        ..door(&url, PageReader::Program)
     };
     assert!(text(&landing(&door)).contains("\n1,000 objects are stored.\n"));
 }
@@ -295,11 +298,11 @@ fn an_estimate_is_not_told_as_a_count_nor_a_missing_store_as_an_empty_one() {
     let told = |engine: EngineFigures| {
         let page = landing(&Landing {
             engine,
-            ..door(&url, Reader::Program)
+            ..door(&url, PageReader::Program)
         });
         text(&page).to_owned()
     };
-    let engine = door(&url, Reader::Program).engine;
+    let engine = door(&url, PageReader::Program).engine;
     let estimate = EngineFigures {
         objects_exact: false,
         ..engine

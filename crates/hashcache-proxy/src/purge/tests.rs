@@ -58,23 +58,27 @@ async fn a_prefix_is_one_of_the_url_and_of_its_origin_alone() {
         "https://h/a/1",
     ];
     urls.iter().for_each(|url| store(&purger, url, &[]));
-    let prefix = [What::Prefix(target("http://h/a/"))];
+    let prefix = [PurgeTarget::Prefix(target("http://h/a/"))];
     purger
-        .purge(&prefix, Effect::Hard, Room::Operator)
+        .purge(&prefix, PurgeEffect::Hard, BanQuota::Operator)
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[2..]);
     purger
         .purge(
-            &[What::Prefix(target("http://h/"))],
-            Effect::Hard,
-            Room::Operator,
+            &[PurgeTarget::Prefix(target("http://h/"))],
+            PurgeEffect::Hard,
+            BanQuota::Operator,
         )
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[3..]);
     purger
-        .purge(&[What::Everything], Effect::Hard, Room::Operator)
+        .purge(
+            &[PurgeTarget::Everything],
+            PurgeEffect::Hard,
+            BanQuota::Operator,
+        )
         .await
         .unwrap();
     assert!(stored(&purger, &urls).is_empty());
@@ -92,27 +96,31 @@ async fn a_group_and_a_label_are_their_origins_own_but_for_the_operator() {
         );
     }
     store(&purger, urls[3], &[("xkey", "x")]);
-    let group = [What::Group(target("http://h/"), b"x".to_vec())];
+    let group = [PurgeTarget::Group(target("http://h/"), b"x".to_vec())];
     purger
-        .purge(&group, Effect::Hard, Room::Client)
+        .purge(&group, PurgeEffect::Hard, BanQuota::Client)
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[1..]);
-    let label = |url: &str, label: &str| What::Label(target(url), label.into());
+    let label = |url: &str, label: &str| PurgeTarget::Label(target(url), label.into());
     let all = ["x", "y"].map(|it| label("http://h/other", it));
     purger
-        .purge(&all, Effect::Hard, Room::Client)
+        .purge(&all, PurgeEffect::Hard, BanQuota::Client)
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[1..3]);
     purger
-        .purge(&[label("http://h:81/", "y")], Effect::Hard, Room::Client)
+        .purge(
+            &[label("http://h:81/", "y")],
+            PurgeEffect::Hard,
+            BanQuota::Client,
+        )
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[1..2]);
-    let anywhere = [What::LabelAnywhere(b"y".to_vec())];
+    let anywhere = [PurgeTarget::LabelAnywhere(b"y".to_vec())];
     purger
-        .purge(&anywhere, Effect::Hard, Room::Operator)
+        .purge(&anywhere, PurgeEffect::Hard, BanQuota::Operator)
         .await
         .unwrap();
     assert!(stored(&purger, &urls).is_empty());
@@ -128,18 +136,18 @@ async fn more_labels_than_there_is_room_for_are_taken_for_any_of_their_origin_al
         store(&purger, url, &[("surrogate-key", many)]);
     }
     store(&purger, urls[2], &[("surrogate-key", "a")]);
-    let label = |url: &str| [What::Label(target(url), b"other".to_vec())];
+    let label = |url: &str| [PurgeTarget::Label(target(url), b"other".to_vec())];
     for (url, left) in [("http://h/", 1), ("http://i/", 2)] {
         purger
-            .purge(&label(url), Effect::Hard, Room::Client)
+            .purge(&label(url), PurgeEffect::Hard, BanQuota::Client)
             .await
             .unwrap();
         assert_eq!(stored(&purger, &urls), urls[left..]);
     }
     store(&purger, urls[1], &[("surrogate-key", many)]);
-    let anywhere = [What::LabelAnywhere(b"other".to_vec())];
+    let anywhere = [PurgeTarget::LabelAnywhere(b"other".to_vec())];
     purger
-        .purge(&anywhere, Effect::Hard, Room::Operator)
+        .purge(&anywhere, PurgeEffect::Hard, BanQuota::Operator)
         .await
         .unwrap();
     assert_eq!(stored(&purger, &urls), urls[2..]);
@@ -153,9 +161,13 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
     quiet.iter().for_each(|url| store(&purger, url, &[]));
     let (mut in_force, mut refused) = (0, 0);
     for request in 0..64 {
-        let label = |n| What::Label(target("http://h/"), format!("{request}-{n}").into_bytes());
+        let label =
+            |n| PurgeTarget::Label(target("http://h/"), format!("{request}-{n}").into_bytes());
         let what: Vec<_> = (0..64).map(label).collect();
-        match purger.purge(&what, Effect::Hard, Room::Client).await {
+        match purger
+            .purge(&what, PurgeEffect::Hard, BanQuota::Client)
+            .await
+        {
             Ok(()) => in_force += 1,
             Err(error) => {
                 assert_eq!(error, PurgeError::TooManyRules);
@@ -167,19 +179,19 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
     assert!(purger.cache.bans() <= purger.cache.bans_max() / 4 * 3);
     assert_eq!(stored(&purger, &quiet), quiet);
     // URLs need no room.
-    let url = [What::Url(target("http://quiet/"))];
+    let url = [PurgeTarget::Url(target("http://quiet/"))];
     purger
-        .purge(&url, Effect::Hard, Room::Client)
+        .purge(&url, PurgeEffect::Hard, BanQuota::Client)
         .await
         .unwrap();
-    let label = |n: usize| [What::LabelAnywhere(n.to_string().into_bytes())];
+    let label = |n: usize| [PurgeTarget::LabelAnywhere(n.to_string().into_bytes())];
     purger
-        .purge(&label(0), Effect::Hard, Room::Operator)
+        .purge(&label(0), PurgeEffect::Hard, BanQuota::Operator)
         .await
         .unwrap();
     let mut operators = 1;
     while purger
-        .purge(&label(operators), Effect::Hard, Room::Operator)
+        .purge(&label(operators), PurgeEffect::Hard, BanQuota::Operator)
         .await
         .is_ok()
     {
@@ -189,7 +201,11 @@ async fn made_up_labels_are_refused_before_rules_become_wider_and_the_operator_h
     assert_eq!(stored(&purger, &quiet), quiet[1..]);
     // There is always room to purge all.
     purger
-        .purge(&[What::Everything], Effect::Hard, Room::Client)
+        .purge(
+            &[PurgeTarget::Everything],
+            PurgeEffect::Hard,
+            BanQuota::Client,
+        )
         .await
         .unwrap();
     assert!(stored(&purger, &quiet).is_empty());
@@ -214,35 +230,35 @@ async fn groups_that_origins_invalidate_never_become_everything() {
 
 #[tokio::test]
 async fn after_a_purge_nobody_joins_a_fetch_that_began_before() {
-    use crate::collapse::Part;
+    use crate::collapse::Role;
     let purger = purger();
     let key = purger.key(&target("http://h/a")).unwrap();
     let join = || purger.collapse.join(&key, tokio::time::Instant::now());
     let all = [
-        What::Url(target("http://h/a")),
-        What::Prefix(target("http://h/")),
-        What::Group(target("http://h/"), b"x".to_vec()),
-        What::Label(target("http://h/"), b"x".to_vec()),
-        What::LabelAnywhere(b"x".to_vec()),
-        What::Everything,
+        PurgeTarget::Url(target("http://h/a")),
+        PurgeTarget::Prefix(target("http://h/")),
+        PurgeTarget::Group(target("http://h/"), b"x".to_vec()),
+        PurgeTarget::Label(target("http://h/"), b"x".to_vec()),
+        PurgeTarget::LabelAnywhere(b"x".to_vec()),
+        PurgeTarget::Everything,
     ];
     for what in all {
-        for effect in [Effect::Hard, Effect::Soft] {
+        for effect in [PurgeEffect::Hard, PurgeEffect::Soft] {
             let first = join();
-            assert!(matches!(join(), Part::Follower(_)));
+            assert!(matches!(join(), Role::Follower(_)));
             purger
-                .purge(std::slice::from_ref(&what), effect, Room::Operator)
+                .purge(std::slice::from_ref(&what), effect, BanQuota::Operator)
                 .await
                 .unwrap();
-            assert!(matches!(join(), Part::Leader(_)), "{what:?}");
+            assert!(matches!(join(), Role::Leader(_)), "{what:?}");
             drop(first);
         }
     }
     purger
         .purge(
-            &[What::Prefix(target("http://i/"))],
-            Effect::Hard,
-            Room::Operator,
+            &[PurgeTarget::Prefix(target("http://i/"))],
+            PurgeEffect::Hard,
+            BanQuota::Operator,
         )
         .await
         .unwrap();
@@ -263,9 +279,9 @@ async fn a_soft_purge_of_a_url_makes_its_variants_stale_and_no_other() {
     assert!(!stale(&key));
     purger
         .purge(
-            &[What::Url(target("http://h/a"))],
-            Effect::Soft,
-            Room::Operator,
+            &[PurgeTarget::Url(target("http://h/a"))],
+            PurgeEffect::Soft,
+            BanQuota::Operator,
         )
         .await
         .unwrap();

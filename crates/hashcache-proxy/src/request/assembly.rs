@@ -19,13 +19,13 @@ use bytes::Bytes;
 use hashcache::{Follower, Hit, Payer, ReadError, Reader};
 
 use crate::failure::Failure;
-use crate::fetch::counters::Tally;
-use crate::fetch::range_fetch::{Whole, fetch_piece};
-use crate::in_flight_ranges::{Awaited, Claimed, Stage, claim_end};
+use crate::fetch::counters::ByteCount;
+use crate::fetch::range_fetch::{RangeFetchSpec, fetch_range};
+use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, RangeStage, claim_end};
 use crate::worker::Worker;
 
 /// A part of an answer's content.
-pub(super) enum Part {
+pub(super) enum BodyPart {
     /// What stands between ranges.
     Text(Bytes),
     /// A stretch of the stored content.
@@ -35,11 +35,11 @@ pub(super) enum Part {
 /// The content of an answer.
 pub(crate) struct Assembly {
     worker: Rc<Worker>,
-    whole: Rc<Whole>,
+    spec: Rc<RangeFetchSpec>,
     hit: Hit,
-    tally: Tally,
-    parts: VecDeque<Part>,
-    now: Now,
+    byte_count: ByteCount,
+    parts: VecDeque<BodyPart>,
+    now: CurrentSource,
     /// Sets memory aside for what is read from disk.
     payer: Option<Payer>,
     /// What was asked for before the answer began, and where it begins.
@@ -50,7 +50,7 @@ pub(crate) struct Assembly {
     failures: u32,
 }
 
-enum Now {
+enum CurrentSource {
     Nothing,
     Reading(Reader),
     Following(Follower),
@@ -62,7 +62,7 @@ const FAILURES_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is missing cannot be had as it was stored.
-pub(super) struct Lost;
+pub(super) struct VersionLost;
 
 /// How the first missing byte came to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,18 +78,18 @@ pub(super) enum Prepared {
 impl Assembly {
     pub(super) fn new(
         worker: &Rc<Worker>,
-        whole: Whole,
+        spec: RangeFetchSpec,
         hit: &Hit,
-        parts: VecDeque<Part>,
-        tally: Tally,
+        parts: VecDeque<BodyPart>,
+        byte_count: ByteCount,
     ) -> Self {
         Self {
             worker: Rc::clone(worker),
-            whole: Rc::new(whole),
+            spec: Rc::new(spec),
             hit: hit.clone(),
-            tally,
+            byte_count,
             parts,
-            now: Now::Nothing,
+            now: CurrentSource::Nothing,
             payer: None,
             ready: None,
             lost: false,
@@ -100,22 +100,22 @@ impl Assembly {
     /// Has `payer` asked before content is read from disk, as in [`Reader::paid_by`].
     pub(super) fn pay_by(&mut self, payer: Payer) {
         self.payer = Some(payer);
-        match std::mem::replace(&mut self.now, Now::Nothing) {
-            Now::Nothing => {}
-            Now::Reading(reader) => self.read(reader),
-            Now::Following(follower) => self.follow(follower),
+        match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
+            CurrentSource::Nothing => {}
+            CurrentSource::Reading(reader) => self.read(reader),
+            CurrentSource::Following(follower) => self.follow(follower),
         }
     }
 
     fn read(&mut self, reader: Reader) {
-        self.now = Now::Reading(match &self.payer {
+        self.now = CurrentSource::Reading(match &self.payer {
             Some(payer) => reader.paid_by(Arc::clone(payer)),
             None => reader,
         });
     }
 
     fn follow(&mut self, follower: Follower) {
-        self.now = Now::Following(match &self.payer {
+        self.now = CurrentSource::Following(match &self.payer {
             Some(payer) => follower.paid_by(Arc::clone(payer)),
             None => follower,
         });
@@ -123,30 +123,30 @@ impl Assembly {
 
     /// Has the first missing byte come before the answer's head is sent, so that an origin which no
     /// longer has this version is noticed while another answer is still possible.
-    pub(super) async fn prepare(&mut self) -> Result<Prepared, Lost> {
+    pub(super) async fn prepare(&mut self) -> Result<Prepared, VersionLost> {
         for _ in 0..FAILURES_MAX {
             let Some((at, end)) = self.first_missing() else {
                 return Ok(Prepared::Stored);
             };
-            if self.whole.validator.is_none() {
-                return Err(Lost);
+            if self.spec.validator.is_none() {
+                return Err(VersionLost);
             }
             let (mut awaited, prepared) = match self.claim(at, end, false)? {
                 Some(claimed) => claimed,
                 None => continue,
             };
-            if awaited.answered().await != Stage::Coming {
-                return Err(Lost);
+            if awaited.answered().await != RangeStage::Arriving {
+                return Err(VersionLost);
             }
             self.ready = Some((at, awaited.follower));
             return Ok(prepared);
         }
-        Err(Lost)
+        Err(VersionLost)
     }
 
     fn first_missing(&self) -> Option<(u64, u64)> {
         self.parts.iter().find_map(|part| {
-            let Part::Content(range) = part else {
+            let BodyPart::Content(range) = part else {
                 return None;
             };
             let holes = self.hit.holes(range.clone());
@@ -156,20 +156,25 @@ impl Assembly {
     }
 
     /// Claims the byte at `at`; `None` when it is there after all.
-    fn claim(&self, at: u64, end: u64, lost: bool) -> Result<Option<(Awaited, Prepared)>, Lost> {
-        let pieces = &self.worker.common.collapse.pieces;
-        match pieces.claim(&self.hit, at, end, lost) {
-            Ok(Claimed::Stored) => Ok(None),
-            Ok(Claimed::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
-            Ok(Claimed::Lead(claim, awaited)) => {
-                let (worker, whole) = (Rc::clone(&self.worker), Rc::clone(&self.whole));
-                let tally = Rc::clone(&self.tally);
-                tokio::task::spawn_local(fetch_piece(worker, whole, *claim, tally));
+    fn claim(
+        &self,
+        at: u64,
+        end: u64,
+        lost: bool,
+    ) -> Result<Option<(AwaitedRange, Prepared)>, VersionLost> {
+        let ranges = &self.worker.common.collapse.ranges;
+        match ranges.claim(&self.hit, at, end, lost) {
+            Ok(ClaimOutcome::Stored) => Ok(None),
+            Ok(ClaimOutcome::Joined(awaited)) => Ok(Some((awaited, Prepared::Joined))),
+            Ok(ClaimOutcome::Leader(claim, awaited)) => {
+                let (worker, spec) = (Rc::clone(&self.worker), Rc::clone(&self.spec));
+                let byte_count = Rc::clone(&self.byte_count);
+                tokio::task::spawn_local(fetch_range(worker, spec, *claim, byte_count));
                 Ok(Some((awaited, Prepared::Asked)))
             }
             Err(error) => {
                 tracing::debug!(%error, "no piece could be begun");
-                Err(Lost)
+                Err(VersionLost)
             }
         }
     }
@@ -178,29 +183,33 @@ impl Assembly {
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Failure>> {
         while self.failures <= FAILURES_MAX {
             let range = match self.parts.front()? {
-                Part::Content(range) if range.is_empty() => {
+                BodyPart::Content(range) if range.is_empty() => {
                     self.parts.pop_front();
-                    self.now = Now::Nothing;
+                    self.now = CurrentSource::Nothing;
                     continue;
                 }
-                Part::Content(range) => range.clone(),
-                Part::Text(_) => match self.parts.pop_front() {
-                    Some(Part::Text(text)) => return Some(Ok(text)),
+                BodyPart::Content(range) => range.clone(),
+                BodyPart::Text(_) => match self.parts.pop_front() {
+                    Some(BodyPart::Text(text)) => return Some(Ok(text)),
                     _ => continue,
                 },
             };
             let piece = match &mut self.now {
-                Now::Nothing => {
+                CurrentSource::Nothing => {
                     self.turn(range).await;
                     continue;
                 }
-                Now::Reading(reader) => poll_fn(|context| reader.poll_next(context)).await,
-                Now::Following(follower) => poll_fn(|context| follower.poll_next(context)).await,
+                CurrentSource::Reading(reader) => {
+                    poll_fn(|context| reader.poll_next(context)).await
+                }
+                CurrentSource::Following(follower) => {
+                    poll_fn(|context| follower.poll_next(context)).await
+                }
             };
             match piece {
-                Some(Ok(bytes)) => return Some(Ok(self.took(bytes))),
+                Some(Ok(bytes)) => return Some(Ok(self.note_head_time(bytes))),
                 // A reader ends where something is missing, a piece where the next one begins.
-                None => self.now = Now::Nothing,
+                None => self.now = CurrentSource::Nothing,
                 Some(Err(ReadError::Missing { .. })) => {
                     self.lost = true;
                     self.fail().await;
@@ -212,9 +221,9 @@ impl Assembly {
     }
 
     /// Cuts `bytes` to what is wanted and goes on behind them.
-    fn took(&mut self, mut bytes: Bytes) -> Bytes {
+    fn note_head_time(&mut self, mut bytes: Bytes) -> Bytes {
         self.failures = 0;
-        if let Some(Part::Content(range)) = self.parts.front_mut() {
+        if let Some(BodyPart::Content(range)) = self.parts.front_mut() {
             let left = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
             bytes.truncate(left);
             range.start += bytes.len() as u64;
@@ -223,7 +232,7 @@ impl Assembly {
     }
 
     async fn fail(&mut self) {
-        self.now = Now::Nothing;
+        self.now = CurrentSource::Nothing;
         self.failures += 1;
         // The first time is no fault of anybody: what memory took for stored was not.
         if self.failures > 1 {
@@ -260,13 +269,13 @@ impl Assembly {
         let lost = std::mem::take(&mut self.lost);
         match self.claim(at, range.end, lost) {
             Ok(Some((mut awaited, _))) => match awaited.answered().await {
-                Stage::Coming => self.follow(awaited.follower),
-                Stage::Asked | Stage::Failed => self.fail().await,
+                RangeStage::Arriving => self.follow(awaited.follower),
+                RangeStage::Asked | RangeStage::Failed => self.fail().await,
                 // Nobody has the rest of this version.
-                Stage::Over => self.failures = FAILURES_MAX + 1,
+                RangeStage::Gone => self.failures = FAILURES_MAX + 1,
             },
             Ok(None) => {}
-            Err(Lost) => self.fail().await,
+            Err(VersionLost) => self.fail().await,
         }
     }
 }

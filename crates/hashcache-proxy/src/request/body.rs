@@ -18,18 +18,18 @@ use tokio::time::{Sleep, sleep};
 
 use super::assembly::Assembly;
 use crate::failure::Failure;
-use crate::fetch::counters::{Tally, Trailers};
-use crate::metrics::{Counted, STEP_BYTES, WorkerMetrics};
+use crate::fetch::counters::{ByteCount, Trailers};
+use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::share::Share;
 use crate::upstream::ResponseBody;
 
 /// The content of an answer.
 pub(crate) struct Body {
-    source: Source,
+    source: BodySource,
     /// Bytes still to come, if known.
     left: Option<u64>,
-    sending: Option<Sending>,
+    sending: Option<SentCounter>,
     payment: Option<Payment>,
 }
 
@@ -74,19 +74,19 @@ impl Payment {
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
 /// Has a long answer counted on its way to the client.
-struct Sending {
+struct SentCounter {
     metrics: Arc<WorkerMetrics>,
     /// What was counted, for who counts the rest at the end.
-    counted: Tally,
+    counted: ByteCount,
     /// What was not yet.
     bytes: u64,
 }
 
-enum Source {
+enum BodySource {
     Memory(Option<Bytes>),
     Stored(Box<Reader>),
     Following(Box<Follower>, Option<Trailers>),
-    Passed(Box<Passed>),
+    Passed(Box<ForwardedBody>),
     Assembled(Assembled),
     Rewritten(Box<Rewritten>),
 }
@@ -94,14 +94,14 @@ enum Source {
 /// An assembly, and what it waits for while it is polled.
 enum Assembled {
     Idle(Box<Assembly>),
-    Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, Piece)>>>),
+    Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, NextBytes)>>>),
     Gone,
 }
 
-type Piece = Option<Result<Bytes, Failure>>;
+type NextBytes = Option<Result<Bytes, Failure>>;
 
 impl Assembled {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextBytes> {
         if let Self::Idle(_) = self
             && let Self::Idle(mut assembly) = std::mem::replace(self, Self::Gone)
         {
@@ -133,7 +133,7 @@ struct Rewritten {
 }
 
 impl Rewritten {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Piece> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<NextBytes> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
         }
@@ -166,11 +166,11 @@ impl Rewritten {
     }
 }
 
-struct Passed {
+struct ForwardedBody {
     body: ResponseBody,
-    tally: Tally,
+    byte_count: ByteCount,
     content: u64,
-    counted: Counted,
+    counted: CountedBytes,
     metrics: Arc<WorkerMetrics>,
 }
 
@@ -184,18 +184,18 @@ impl Body {
     pub(crate) fn full(bytes: Bytes) -> Self {
         let left = Some(bytes.len() as u64);
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self::of(Source::Memory(bytes), left)
+        Self::of(BodySource::Memory(bytes), left)
     }
 
     /// `length` bytes out of the store.
     pub(crate) fn stored(reader: Reader, length: u64) -> Self {
-        Self::of(Source::Stored(Box::new(reader)), Some(length))
+        Self::of(BodySource::Stored(Box::new(reader)), Some(length))
     }
 
     /// `length` bytes, put together as they are sent.
     pub(super) fn assembled(assembly: Assembly, length: u64) -> Self {
         let assembly = Assembled::Idle(Box::new(assembly));
-        Self::of(Source::Assembled(assembly), Some(length))
+        Self::of(BodySource::Assembled(assembly), Some(length))
     }
 
     /// The content of `body`, rewritten; its length shows when it has been. Waits for the first of
@@ -214,28 +214,28 @@ impl Body {
         };
         let first = poll_fn(|context| rewritten.poll_next(context)).await;
         rewritten.first = first.transpose()?;
-        Ok(Self::of(Source::Rewritten(Box::new(rewritten)), None))
+        Ok(Self::of(BodySource::Rewritten(Box::new(rewritten)), None))
     }
 
     /// A response that is being fetched and stored: `length` bytes from where the follower is.
     pub(crate) fn following(follower: Follower, length: Option<u64>) -> Self {
-        Self::of(Source::Following(Box::new(follower), None), length)
+        Self::of(BodySource::Following(Box::new(follower), None), length)
     }
 
     /// The same, with what is passed on after the content.
     pub(crate) fn with_trailers(mut self, of: Trailers) -> Self {
-        if let Source::Following(_, trailers) = &mut self.source {
+        if let BodySource::Following(_, trailers) = &mut self.source {
             *trailers = Some(of);
         }
         self
     }
 
     /// The same, counted while it is sent if it is long; `counted` is told how much.
-    pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &Tally) -> Self {
+    pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &ByteCount) -> Self {
         let length = http_body::Body::size_hint(&self).exact();
         self.sending = length
             .is_none_or(|length| length >= STEP_BYTES)
-            .then(|| Sending {
+            .then(|| SentCounter {
                 metrics: Arc::clone(metrics),
                 counted: Rc::clone(counted),
                 bytes: 0,
@@ -243,7 +243,7 @@ impl Body {
         self
     }
 
-    fn of(source: Source, left: Option<u64>) -> Self {
+    fn of(source: BodySource, left: Option<u64>) -> Self {
         Self {
             source,
             left,
@@ -256,22 +256,22 @@ impl Body {
     pub(super) fn paid_by(mut self, share: &Share) -> Self {
         let (payment, payer) = Payment::of(share.clone());
         self.source = match self.source {
-            Source::Stored(reader) => Source::Stored(Box::new(reader.paid_by(payer))),
-            Source::Following(follower, trailers) => {
-                Source::Following(Box::new(follower.paid_by(payer)), trailers)
+            BodySource::Stored(reader) => BodySource::Stored(Box::new(reader.paid_by(payer))),
+            BodySource::Following(follower, trailers) => {
+                BodySource::Following(Box::new(follower.paid_by(payer)), trailers)
             }
-            Source::Assembled(Assembled::Idle(mut assembly)) => {
+            BodySource::Assembled(Assembled::Idle(mut assembly)) => {
                 assembly.pay_by(payer);
-                Source::Assembled(Assembled::Idle(assembly))
+                BodySource::Assembled(Assembled::Idle(assembly))
             }
-            Source::Rewritten(mut rewritten) => {
+            BodySource::Rewritten(mut rewritten) => {
                 // The body within looks for room by itself.
                 let body = std::mem::replace(&mut rewritten.body, Self::empty());
                 rewritten.body = body.paid_by(share);
-                self.source = Source::Rewritten(rewritten);
+                self.source = BodySource::Rewritten(rewritten);
                 return self;
             }
-            other @ (Source::Memory(_) | Source::Passed(_) | Source::Assembled(_)) => {
+            other @ (BodySource::Memory(_) | BodySource::Passed(_) | BodySource::Assembled(_)) => {
                 self.source = other;
                 return self;
             }
@@ -281,23 +281,27 @@ impl Body {
     }
 
     /// A response that is only passed on.
-    pub(crate) fn passed(body: ResponseBody, tally: Tally, metrics: Arc<WorkerMetrics>) -> Self {
+    pub(crate) fn passed(
+        body: ResponseBody,
+        byte_count: ByteCount,
+        metrics: Arc<WorkerMetrics>,
+    ) -> Self {
         let left = http_body::Body::size_hint(&body).exact();
-        let passed = Passed {
+        let passed = ForwardedBody {
             body,
-            tally,
+            byte_count,
             content: 0,
-            counted: Counted::default(),
+            counted: CountedBytes::default(),
             metrics,
         };
-        Self::of(Source::Passed(Box::new(passed)), left)
+        Self::of(BodySource::Passed(Box::new(passed)), left)
     }
 }
 
-impl Drop for Passed {
+impl Drop for ForwardedBody {
     fn drop(&mut self) {
         let all = self.body.origin_bytes();
-        self.tally.set(all);
+        self.byte_count.set(all);
         let content = self.content;
         self.metrics.fetched_rest(&mut self.counted, all, content);
     }
@@ -316,8 +320,10 @@ impl Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let piece = match &mut self.source {
-            Source::Memory(bytes) => return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Source::Passed(passed) => {
+            BodySource::Memory(bytes) => {
+                return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b))));
+            }
+            BodySource::Passed(passed) => {
                 let frame = http_body::Body::poll_frame(Pin::new(&mut passed.body), context);
                 if let Poll::Ready(Some(Ok(frame))) = &frame
                     && let Some(data) = frame.data_ref()
@@ -329,14 +335,14 @@ impl Body {
                 }
                 return frame;
             }
-            Source::Rewritten(rewritten) => {
+            BodySource::Rewritten(rewritten) => {
                 let piece = rewritten.poll_next(context);
                 return piece.map(|piece| piece.map(|piece| piece.map(Frame::data)));
             }
-            Source::Stored(reader) => reader.poll_next(context),
-            Source::Following(..) if self.left == Some(0) => return Poll::Ready(None),
-            Source::Following(follower, _) => follower.poll_next(context),
-            Source::Assembled(assembled) => match assembled.poll_next(context) {
+            BodySource::Stored(reader) => reader.poll_next(context),
+            BodySource::Following(..) if self.left == Some(0) => return Poll::Ready(None),
+            BodySource::Following(follower, _) => follower.poll_next(context),
+            BodySource::Assembled(assembled) => match assembled.poll_next(context) {
                 Poll::Ready(Some(Err(failure))) => return Poll::Ready(Some(Err(failure))),
                 Poll::Ready(Some(Ok(bytes))) => Poll::Ready(Some(Ok(bytes))),
                 Poll::Ready(None) => Poll::Ready(None),
@@ -362,7 +368,7 @@ impl Body {
             ))),
             None => {
                 let trailers = match &self.source {
-                    Source::Following(_, Some(trailers)) => trailers.take(),
+                    BodySource::Following(_, Some(trailers)) => trailers.take(),
                     _ => None,
                 };
                 Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
@@ -402,11 +408,11 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Memory(bytes) => bytes.is_none(),
-            Source::Passed(passed) => passed.body.is_end_stream(),
+            BodySource::Memory(bytes) => bytes.is_none(),
+            BodySource::Passed(passed) => passed.body.is_end_stream(),
             // Only the last poll tells.
-            Source::Rewritten(_) => false,
-            Source::Stored(_) | Source::Following(..) | Source::Assembled(_) => {
+            BodySource::Rewritten(_) => false,
+            BodySource::Stored(_) | BodySource::Following(..) | BodySource::Assembled(_) => {
                 self.left == Some(0)
             }
         }
@@ -414,7 +420,7 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Passed(passed) => passed.body.size_hint(),
+            BodySource::Passed(passed) => passed.body.size_hint(),
             _ => self
                 .left
                 .map_or_else(SizeHint::default, SizeHint::with_exact),

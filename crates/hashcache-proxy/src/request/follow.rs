@@ -28,12 +28,12 @@ pub(super) fn follow(
     shared: &SharedResponse,
 ) -> Option<Response<Body>> {
     let connection = transaction.connection;
-    let (order, facts) = (&transaction.order, &transaction.facts);
+    let (request, facts) = (&transaction.request, &transaction.facts);
     let stored = &shared.stored;
     if stored
         .row
         .as_ref()
-        .is_some_and(|row| !row.matches(&order.fields))
+        .is_some_and(|row| !row.matches(&request.fields))
     {
         return None;
     }
@@ -45,7 +45,7 @@ pub(super) fn follow(
     let part = match shared.length.filter(|_| facts.has_range) {
         Some(length) => {
             match answer_range(
-                &order.fields,
+                &request.fields,
                 &stored.facts,
                 &stored.fields,
                 length,
@@ -63,7 +63,7 @@ pub(super) fn follow(
         return None;
     }
     let follower = shared.stream.follow(start)?;
-    transaction.note.outcome(Outcome::Collapsed);
+    transaction.log_entry.set_outcome(Outcome::Collapsed);
     let mut response = Response::new(follower);
     *response.status_mut() = stored.facts.status;
     *response.headers_mut() = stored.fields.clone();

@@ -23,15 +23,15 @@ use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use super::assembly::{Assembly, Part, Prepared};
+use super::assembly::{Assembly, BodyPart, Prepared};
 use super::body::Body;
-use super::look_up::Source;
-use super::transaction::{Found, Next, Order, Served, Transaction, Why};
+use super::look_up::HitSource;
+use super::transaction::{ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::range_fetch::Whole;
-use crate::store::{Place, StoredResponse};
+use crate::fetch::range_fetch::RangeFetchSpec;
+use crate::store::{ObjectPlace, StoredResponse};
 
 /// Answers the request from a stored response that satisfies it.
 pub(super) async fn answer(
@@ -46,9 +46,9 @@ pub(super) async fn answer(
     } = found;
     let connection = transaction.connection;
     let worker = &connection.worker;
-    let (order, facts) = (&transaction.order, &transaction.facts);
+    let (request, facts) = (&transaction.request, &transaction.facts);
     let length = hit.content_len().unwrap_or(0);
-    let mut draft = draft(worker.common.now(), order, facts, length, &stored);
+    let mut draft = draft(worker.common.now(), request, facts, length, &stored);
     let lacks = draft.ranges().any(|range| !hit.holes(range).is_empty());
     let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
     let validator = match in_one_piece && !lacks {
@@ -68,34 +68,34 @@ pub(super) async fn answer(
     if lacks && facts.directives.only_if_cached {
         return Err(Failure::NotCached);
     }
-    let pieces = &worker.common.collapse.pieces;
-    if lacks && transaction.tries == 0 && pieces.comes_whole_only(&place.name, Instant::now()) {
+    let ranges = &worker.common.collapse.ranges;
+    if lacks && transaction.tries == 0 && ranges.is_whole_only(&place.name, Instant::now()) {
         transaction.tries = 1;
-        let why = Why {
+        let reason = ForwardReason {
             replaces: Some(hit),
-            ..Why::of(Forward::Partial)
+            ..ForwardReason::of(Forward::Partial)
         };
-        return Ok(Next::Miss(place, why));
+        return Ok(Next::Miss(place, reason));
     }
-    let whole = Whole {
-        space: order.space,
+    let spec = RangeFetchSpec {
+        space: request.space,
         share: connection.allowance.share().clone(),
-        target: order.target.clone(),
+        target: request.target.clone(),
         name: place.name.clone(),
-        endpoint: order.endpoint(),
-        fields: order.fields.clone(),
-        version: order.version,
+        endpoint: request.endpoint(),
+        fields: request.fields.clone(),
+        version: request.version,
         validator,
         stored,
     };
     let parts = std::mem::take(&mut draft.parts);
-    let tally = transaction.note.tally();
-    let mut assembly = Assembly::new(worker, whole, &hit, parts, tally);
+    let byte_count = transaction.log_entry.byte_count();
+    let mut assembly = Assembly::new(worker, spec, &hit, parts, byte_count);
     match assembly.prepare().await {
         Ok(Prepared::Stored) => {}
         Ok(prepared) => {
             if served.handling == Handling::Hit {
-                transaction.note.outcome(Outcome::Partial);
+                transaction.log_entry.set_outcome(Outcome::Partial);
                 served.handling = Handling::Forwarded(Forward::Partial);
             }
             served.stored = true;
@@ -109,7 +109,7 @@ pub(super) async fn answer(
 
 /// What was stored cannot be completed: asks for what there is now, and the last time exactly as
 /// the client did.
-fn anew(transaction: &mut Transaction<'_>, place: Place) -> Next {
+fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
     transaction.tries += 1;
     match transaction.tries < TRIES_MAX {
         true => Next::LookUp(place.key),
@@ -148,7 +148,7 @@ pub(super) fn reuse_hit(
 /// A stored response that upstream has just confirmed (`upstream_status`) or could not.
 pub(super) fn found(
     connection: &Connection,
-    (hit, stored, place): (Hit, StoredResponse, Place),
+    (hit, stored, place): (Hit, StoredResponse, ObjectPlace),
     forward: Forward,
     upstream_status: Option<StatusCode>,
 ) -> Found {
@@ -170,7 +170,7 @@ pub(super) fn found(
 struct Draft {
     response: Response<()>,
     /// Its content, in order.
-    parts: VecDeque<Part>,
+    parts: VecDeque<BodyPart>,
     /// The length of that, bytes.
     length: u64,
 }
@@ -189,19 +189,19 @@ impl Draft {
 
     fn text(&mut self, text: String) {
         self.length += text.len() as u64;
-        self.parts.push_back(Part::Text(text.into()));
+        self.parts.push_back(BodyPart::Text(text.into()));
     }
 
     fn content(&mut self, range: Range<u64>) {
         self.length += range.end - range.start;
-        self.parts.push_back(Part::Content(range));
+        self.parts.push_back(BodyPart::Content(range));
     }
 
     /// What of the stored content it needs.
     fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Content(range) => Some(range.clone()),
-            Part::Text(_) => None,
+            BodyPart::Content(range) => Some(range.clone()),
+            BodyPart::Text(_) => None,
         })
     }
 
@@ -216,23 +216,24 @@ impl Draft {
 /// What a stored response of `length` bytes comes to for a request that it satisfies.
 fn draft(
     now: UnixTime,
-    order: &Order,
+    request: &ClientRequest,
     facts: &RequestFacts,
     length: u64,
     stored: &StoredResponse,
 ) -> Draft {
     let StoredResponse {
-        facts: known,
+        facts: stored_facts,
         fields,
         ..
     } = stored;
     if facts.has_condition
-        && evaluate_conditions(&order.fields, known, fields, now) == ConditionOutcome::NotModified
+        && evaluate_conditions(&request.fields, stored_facts, fields, now)
+            == ConditionOutcome::NotModified
     {
         return Draft::new(StatusCode::NOT_MODIFIED, not_modified_fields(fields));
     }
     let range = match facts.has_range && facts.method == MethodKind::Get {
-        true => answer_range(&order.fields, known, fields, length, now),
+        true => answer_range(&request.fields, stored_facts, fields, length, now),
         false => RangeAnswer::Whole,
     };
     match range {
@@ -240,7 +241,7 @@ fn draft(
             several(&ranges, length, fields)
         }
         RangeAnswer::Whole | RangeAnswer::Parts(_) => {
-            let mut draft = Draft::new(known.status, fields.clone());
+            let mut draft = Draft::new(stored_facts.status, fields.clone());
             if facts.method == MethodKind::Head {
                 let fields = draft.response.headers_mut();
                 fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -251,15 +252,21 @@ fn draft(
         }
         RangeAnswer::Part(range) => {
             let mut draft = Draft::new(StatusCode::PARTIAL_CONTENT, fields.clone());
-            let told = ContentRange::of(range, length).to_value();
-            draft.response.headers_mut().insert(CONTENT_RANGE, told);
+            let content_range = ContentRange::of(range, length).to_value();
+            draft
+                .response
+                .headers_mut()
+                .insert(CONTENT_RANGE, content_range);
             draft.content(range.first..range.last + 1);
             draft
         }
         RangeAnswer::NotSatisfiable => {
             let mut draft = Draft::new(StatusCode::RANGE_NOT_SATISFIABLE, HeaderMap::new());
-            let told = ContentRange::unsatisfied(length).to_value();
-            draft.response.headers_mut().insert(CONTENT_RANGE, told);
+            let content_range = ContentRange::unsatisfied(length).to_value();
+            draft
+                .response
+                .headers_mut()
+                .insert(CONTENT_RANGE, content_range);
             draft
         }
     }
@@ -291,9 +298,9 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
     let each = each.map_or_else(String::new, |each| format!("Content-Type: {each}\r\n"));
     let mut before = "";
     for range in ranges {
-        let told = ContentRange::of(*range, length);
+        let content_range = ContentRange::of(*range, length);
         draft.text(format!(
-            "{before}--{boundary}\r\n{each}Content-Range: {told}\r\n\r\n"
+            "{before}--{boundary}\r\n{each}Content-Range: {content_range}\r\n\r\n"
         ));
         draft.content(range.first..range.last + 1);
         before = "\r\n";
@@ -325,10 +332,10 @@ fn add_own(connection: &Connection, fields: &mut HeaderMap, served: Served) {
 }
 
 /// In which words a hit goes to the log.
-pub(super) fn outcome(status: StatusCode, from: Source) -> Outcome {
+pub(super) fn outcome(status: StatusCode, from: HitSource) -> Outcome {
     match from {
         _ if status.is_client_error() || status.is_server_error() => Outcome::NegativeHit,
-        Source::Memory => Outcome::MemoryHit,
-        Source::Disk => Outcome::Hit,
+        HitSource::Memory => Outcome::MemoryHit,
+        HitSource::Disk => Outcome::Hit,
     }
 }

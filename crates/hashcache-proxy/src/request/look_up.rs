@@ -13,49 +13,53 @@ use hashcache_http::{Variant, VariantPlace, VariantTable, if_range_value};
 use http::HeaderMap;
 
 use crate::connection::Connection;
-use crate::store::{Place, StoredResponse};
+use crate::store::{ObjectPlace, StoredResponse};
 
 /// What the store has for a request.
 #[expect(
     clippy::large_enum_variant,
     reason = "moved once or twice; a box would be an allocation a hit"
 )]
-pub(super) enum LookedUp {
+pub(super) enum StoreLookup {
     Found {
         hit: Hit,
         stored: StoredResponse,
-        place: Place,
-        from: Source,
+        place: ObjectPlace,
+        from: HitSource,
     },
     /// Other variants alone. What the request asks for would lie at `place`.
     VaryMiss {
-        place: Place,
+        place: ObjectPlace,
         table: Option<VariantTable>,
     },
-    Nothing(Place),
+    Nothing(ObjectPlace),
 }
 
 /// Where the head of a stored response was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum HitSource {
     Memory,
     Disk,
 }
 
 /// Looks for what answers a request with these fields.
-pub(super) async fn look_up(connection: &Connection, key: &[u8], fields: &HeaderMap) -> LookedUp {
-    let place = Place::of(key.to_vec());
+pub(super) async fn look_up(
+    connection: &Connection,
+    key: &[u8],
+    fields: &HeaderMap,
+) -> StoreLookup {
+    let place = ObjectPlace::of(key.to_vec());
     let Some((hit, mut stored, from)) = read(connection, key).await else {
-        return LookedUp::Nothing(place);
+        return StoreLookup::Nothing(place);
     };
     let Some(table) = stored.table.take() else {
         return match matches(&stored, fields) {
             true => usable(hit, stored, place, from),
-            false => LookedUp::VaryMiss { place, table: None },
+            false => StoreLookup::VaryMiss { place, table: None },
         };
     };
     let Some(values) = table.values(fields) else {
-        return LookedUp::VaryMiss { place, table: None };
+        return StoreLookup::VaryMiss { place, table: None };
     };
     let row = table.find(values);
     let at = row.map_or(VariantPlace::Derived(values), |row| row.place);
@@ -74,17 +78,17 @@ pub(super) async fn look_up(connection: &Connection, key: &[u8], fields: &Header
         return usable(hit, stored, place.within(&table, at), from);
     }
     let place = place.within(&table, VariantPlace::Derived(values));
-    LookedUp::VaryMiss {
+    StoreLookup::VaryMiss {
         place,
         table: Some(table),
     }
 }
 
-async fn read(connection: &Connection, name: &[u8]) -> Option<(Hit, StoredResponse, Source)> {
+async fn read(connection: &Connection, name: &[u8]) -> Option<(Hit, StoredResponse, HitSource)> {
     let (found, from) = match connection.worker.cache.get(name) {
-        Lookup::Hit(hit) => (Some(hit), Source::Memory),
-        Lookup::Miss => (None, Source::Memory),
-        Lookup::Pending(pending) => (pending.await, Source::Disk),
+        Lookup::Hit(hit) => (Some(hit), HitSource::Memory),
+        Lookup::Miss => (None, HitSource::Memory),
+        Lookup::Pending(pending) => (pending.await, HitSource::Disk),
     };
     let hit = found?;
     let stored = StoredResponse::decode(hit.metadata())?;
@@ -103,14 +107,14 @@ fn answers(row: &Variant, hit: &Hit, stored: &StoredResponse, fields: &HeaderMap
 }
 
 /// What is found, unless some of it is missing and cannot be added: that needs a strong validator.
-fn usable(hit: Hit, stored: StoredResponse, place: Place, from: Source) -> LookedUp {
+fn usable(hit: Hit, stored: StoredResponse, place: ObjectPlace, from: HitSource) -> StoreLookup {
     let length = hit.content_len().unwrap_or(0);
     if if_range_value(&stored.facts, &stored.fields).is_none()
         && !(hit.is_complete() && hit.holes(0..length).is_empty())
     {
-        return LookedUp::Nothing(place);
+        return StoreLookup::Nothing(place);
     }
-    LookedUp::Found {
+    StoreLookup::Found {
         hit,
         stored,
         place,

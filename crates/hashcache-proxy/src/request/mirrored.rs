@@ -4,69 +4,71 @@
 //! registry, in a space of its own. Where the response holds links, the client's conditions
 //! are translated before and the content is rewritten after; nothing in between knows of it.
 //!
-//! `request` calls [`enter`] before it answers, and [`dress`] after. Invariant: what is stored is
-//! what the registry sent.
+//! `request` calls [`translate_request`] before it answers, and [`rewrite_response`] after.
+//! Invariant: what is stored is what the registry sent.
 
 use hashcache_http::{Space, Target};
 use http::{Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::transaction::Order;
+use super::transaction::ClientRequest;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::metrics::Limit;
 use crate::mirror::{
-    Dressing, Led, Links, Mirror, MirrorKind, REWRITING_BYTES, Rewriting, Route, ask_plainly,
-    coding, dress as dress_fields, take_out_of_request, translate_conditions,
+    LinkRewriting, Links, Mirror, MirrorKind, MirrorLookup, REWRITING_BYTES, Rewriting, Route,
+    ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
 };
 use crate::wire::{ClientBody, HeadInfo};
 
 /// Where a request for `target`, which is on this proxy, leads; `None` if not below `/mirror/`.
-pub(super) fn lead(connection: &Connection, target: &Target) -> Option<Led> {
+pub(super) fn resolve(connection: &Connection, target: &Target) -> Option<MirrorLookup> {
     let live = connection.worker.common.live();
-    live.mirrors.lead(&target.path_and_query)
+    live.mirrors.resolve(&target.path_and_query)
 }
 
 /// Whose resource a purge of `target` is about, and which: that of a registry, where it leads to a
 /// mirror.
-pub(super) fn purged(connection: &Connection, target: &Target) -> (Space, Target) {
+pub(super) fn purge_target(connection: &Connection, target: &Target) -> (Space, Target) {
     let common = &connection.worker.common;
     let is_ours = common.accelerated().is_none() && common.is_us(&target.authority);
-    match is_ours.then(|| lead(connection, target)).flatten() {
-        Some(Led::To(_, space, route)) => (space, route.target),
+    match is_ours.then(|| resolve(connection, target)).flatten() {
+        Some(MirrorLookup::To(_, space, route)) => (space, route.target),
         _ => (common.space(), target.clone()),
     }
 }
 
 /// What is done with the answer to a request that leads to a mirror.
-pub(super) struct Dress {
+pub(super) struct MirrorRewrite {
     links: Links,
-    dressing: Dressing,
+    dressing: LinkRewriting,
     is_head: bool,
 }
 
 /// Turns a request for `asked`, which leads to a mirror, into one for a resource of the registry.
 /// `None`: its method is not allowed there.
-pub(super) fn enter(
+pub(super) fn translate_request(
     connection: &Connection,
     mut request: Request<ClientBody>,
     info: &HeadInfo,
-    (asked, led): (&Target, Led),
-) -> Result<Option<(Order, Dress)>, Failure> {
+    (asked, found): (&Target, MirrorLookup),
+) -> Result<Option<(ClientRequest, MirrorRewrite)>, Failure> {
     let not_found = |reason| {
         let status = StatusCode::NOT_FOUND;
         Err(Failure::Refused { status, reason })
     };
-    let (mirror, space, route) = match led {
-        Led::NoMirror => return not_found("this proxy has no mirror of this name"),
-        Led::Nowhere => return not_found("the path is not part of this mirror's registry"),
-        Led::Refused => {
+    let (mirror, space, route) = match found {
+        MirrorLookup::NoMirror => return not_found("this proxy has no mirror of this name"),
+        MirrorLookup::Nowhere => {
+            return not_found("the path is not part of this mirror's registry");
+        }
+        MirrorLookup::Refused => {
             return Err(Failure::Refused {
                 status: StatusCode::BAD_REQUEST,
                 reason: "the path could leave this mirror's registry",
             });
         }
-        Led::To(mirror, space, route) => (mirror, space, route),
+        MirrorLookup::To(mirror, space, route) => (mirror, space, route),
     };
     if !may_ask(&mirror, request.method(), &route) {
         return Ok(None);
@@ -74,44 +76,44 @@ pub(super) fn enter(
     let is_head = *request.method() == Method::HEAD;
     let Route { target, links } = route;
     let dressing = match links {
-        true => Dressing::Renamed,
-        false => Dressing::Plain,
+        true => LinkRewriting::Renamed,
+        false => LinkRewriting::Plain,
     };
     let base = connection.worker.common.base(&asked.authority);
     let links = Links::new(&mirror, &base.to_string(), target.clone());
     let fields = request.headers_mut();
     take_out_of_request(fields);
-    if dressing == Dressing::Renamed {
+    if dressing == LinkRewriting::Renamed {
         ask_plainly(mirror.kind(), fields);
         translate_conditions(&links, fields);
     }
-    let order = Order::new(space, target, request, info);
-    let dress = Dress {
+    let request = ClientRequest::new(space, target, request, info);
+    let rewrite = MirrorRewrite {
         links,
         dressing,
         is_head,
     };
-    Ok(Some((order, dress)))
+    Ok(Some((request, rewrite)))
 }
 
 /// Makes the registry's answer one of the mirror's: fields are changed, links are rewritten.
-pub(super) async fn dress(
+pub(super) async fn rewrite_response(
     connection: &Connection,
-    Dress {
+    MirrorRewrite {
         links,
         dressing,
         is_head,
-    }: Dress,
+    }: MirrorRewrite,
     response: Response<Body>,
 ) -> Result<Response<Body>, Failure> {
     let (mut head, body) = response.into_parts();
     let has_content = !is_head && head.status != StatusCode::NOT_MODIFIED;
-    if dressing == Dressing::Plain || !has_content {
-        dress_fields(&links, dressing, &mut head.headers);
+    if dressing == LinkRewriting::Plain || !has_content {
+        rewrite_fields(&links, dressing, &mut head.headers);
         return Ok(Response::from_parts(head, body));
     }
     if head.status == StatusCode::PARTIAL_CONTENT {
-        let reason = "a part, where none was asked for";
+        let reason = "a partial response to a request without a range";
         return Err(Failure::ResponseMalformed(reason));
     }
     let coding = coding(&head.headers)?;
@@ -125,7 +127,7 @@ pub(super) async fn dress(
         }
     })?;
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);
-    dress_fields(&links, dressing, &mut head.headers);
+    rewrite_fields(&links, dressing, &mut head.headers);
     let body = Body::rewritten(body, rewriting, memory).await?;
     Ok(Response::from_parts(head, body))
 }

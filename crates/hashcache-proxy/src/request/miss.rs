@@ -15,68 +15,70 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::follow::{follow, following};
 use super::hit::{found, reuse_hit};
-use super::look_up::{LookedUp, look_up};
+use super::look_up::{StoreLookup, look_up};
 use super::own_fields::{add_own, outcome_of};
 use super::range_miss;
-use super::transaction::{Fetch, Found, Next, Served, Transaction, Why};
+use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
-use crate::collapse::{Flight, Part, Told, listen};
+use crate::collapse::{CollapseMsg, Leader, Role, wait_for_message};
 use crate::failure::Failure;
-use crate::fetch::{self, Extent, Fetched, Known};
+use crate::fetch::{self, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 use crate::share;
-use crate::store::Place;
+use crate::store::ObjectPlace;
 
 /// Joins the fetch of another request, or says which one to begin.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
-    place: Place,
-    why: Why,
+    place: ObjectPlace,
+    reason: ForwardReason,
 ) -> Result<Next, Failure> {
     if transaction.facts.directives.only_if_cached {
         return Err(Failure::NotCached);
     }
     if let Some(range) = range_miss::wanted(transaction) {
-        return Ok(range_miss::miss(transaction, place, why, range).await);
+        return Ok(range_miss::miss(transaction, place, reason, range).await);
     }
     if !transaction.may_share() {
-        return Ok(transaction.fetch_alone(place, why));
+        return Ok(transaction.fetch_alone(place, reason));
     }
     let collapse = &transaction.connection.worker.common.collapse;
-    let told = match collapse.join(&place.name, Instant::now()) {
-        Part::Leader(flight) => {
+    let receiver = match collapse.join(&place.name, Instant::now()) {
+        Role::Leader(leader) => {
             return Ok(Next::Fetch(Fetch {
-                flight: Some(flight),
-                ..Fetch::alone(place, why)
+                leader: Some(leader),
+                ..Fetch::alone(place, reason)
             }));
         }
-        Part::Alone => return Ok(Next::Fetch(Fetch::alone(place, why))),
-        Part::Follower(told) => told,
+        Role::Alone => return Ok(Next::Fetch(Fetch::alone(place, reason))),
+        Role::Follower(receiver) => receiver,
     };
-    Ok(match listen(told, transaction.patience()).await {
-        Told::Shared(shared) => match follow(transaction, &shared) {
-            Some(answer) => Next::Answer(answer),
-            None => Next::Fetch(Fetch::alone(place, why)),
+    Ok(
+        match wait_for_message(receiver, transaction.wait_time()).await {
+            CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
+                Some(answer) => Next::Answer(answer),
+                None => Next::Fetch(Fetch::alone(place, reason)),
+            },
+            CollapseMsg::Validated => again(transaction, place, reason.forward).await,
+            CollapseMsg::NotShared | CollapseMsg::Wait => Next::Fetch(Fetch::alone(place, reason)),
         },
-        Told::Again => again(transaction, place, why.forward).await,
-        Told::Alone | Told::Wait => Next::Fetch(Fetch::alone(place, why)),
-    })
+    )
 }
 
 /// Looks up once more after another request's validation; if that does not help, fetches alone.
 pub(super) async fn again(
     transaction: &mut Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     forward: Forward,
 ) -> Next {
     let connection = transaction.connection;
-    let found = look_up(connection, &place.key, &transaction.order.fields).await;
-    if let LookedUp::Found {
+    let found = look_up(connection, &place.key, &transaction.request.fields).await;
+    if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
         && let Reuse::Fresh { age, ttl } = reuse_hit(transaction, &hit, &stored)
     {
-        transaction.note.outcome(Outcome::Collapsed);
+        transaction.log_entry.set_outcome(Outcome::Collapsed);
         let served = Served {
             collapsed: true,
             ..Served::fresh(age, ttl)
@@ -88,7 +90,7 @@ pub(super) async fn again(
             served,
         });
     }
-    Next::Fetch(Fetch::alone(place, Why::of(forward)))
+    Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
 }
 
 /// Fetches, for all who wait for it or for this request alone.
@@ -96,43 +98,43 @@ pub(super) async fn fetch(
     transaction: &mut Transaction<'_>,
     Fetch {
         place,
-        why,
-        flight,
+        reason,
+        leader,
         range,
     }: Fetch,
 ) -> Result<Next, Failure> {
-    let Why {
+    let ForwardReason {
         forward,
         replaces,
         choices,
-    } = why;
-    transaction.note.outcome(outcome_of(forward));
-    let order = fetch::Order {
+    } = reason;
+    transaction.log_entry.set_outcome(outcome_of(forward));
+    let spec = fetch::FetchSpec {
         choices,
-        ..fetch_order(transaction, place.clone(), replaces, range)
+        ..fetch_spec(transaction, place.clone(), replaces, range)
     };
-    let came = begin(transaction, order, flight).await?;
+    let came = begin(transaction, spec, leader).await?;
     Ok(fetched(transaction, place, came, forward))
 }
 
 /// What to fetch for a request, as long as nothing else is said.
-pub(super) fn fetch_order(
+pub(super) fn fetch_spec(
     transaction: &Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     replaces: Option<Hit>,
     range: Option<HeaderValue>,
-) -> fetch::Order {
-    let (connection, order) = (transaction.connection, &transaction.order);
-    fetch::Order {
+) -> fetch::FetchSpec {
+    let (connection, request) = (transaction.connection, &transaction.request);
+    fetch::FetchSpec {
         client: connection.client.ip(),
         share: connection.allowance.share().clone(),
-        space: order.space,
-        endpoint: order.endpoint(),
-        target: order.target.clone(),
+        space: request.space,
+        endpoint: request.endpoint(),
+        target: request.target.clone(),
         place,
-        fields: order.fields.clone(),
-        version: order.version,
-        known: None,
+        fields: request.fields.clone(),
+        version: request.version,
+        selected: None,
         choices: None,
         on_error: OnError::Fail,
         replaces,
@@ -145,10 +147,10 @@ pub(super) fn fetch_order(
 /// Begins a fetch in a task of its own and waits for what it comes to.
 pub(super) async fn begin(
     transaction: &mut Transaction<'_>,
-    order: fetch::Order,
-    flight: Option<Flight>,
+    spec: fetch::FetchSpec,
+    leader: Option<Leader>,
 ) -> Result<Fetched, Failure> {
-    let (connection, note) = (transaction.connection, &mut *transaction.note);
+    let (connection, log_entry) = (transaction.connection, &mut *transaction.log_entry);
     let (reply, answer) = oneshot::channel();
     let worker = Rc::clone(&connection.worker);
     let client = Some(connection.allowance.share());
@@ -156,7 +158,13 @@ pub(super) async fn begin(
         worker.metrics.limit(Limit::Memory);
         return Err(NO_MEMORY);
     };
-    let fetching = Box::pin(fetch::fetch(worker, order, flight, reply, note.tally()));
+    let fetching = Box::pin(fetch::fetch(
+        worker,
+        spec,
+        leader,
+        reply,
+        log_entry.byte_count(),
+    ));
     let size = size_of_val(&*fetching) as u64;
     debug_assert!(size <= FETCH_BYTES, "{size} bytes");
     tokio::task::spawn_local(async move {
@@ -166,7 +174,7 @@ pub(super) async fn begin(
     match answer.await {
         Ok(Ok(fetched)) => Ok(fetched),
         Ok(Err(failed)) => {
-            note.upstream(failed.peer);
+            log_entry.set_upstream(failed.peer);
             Err(failed.failure)
         }
         Err(_) => Err(Failure::Internal("a fetch ended without a response")),
@@ -176,12 +184,12 @@ pub(super) async fn begin(
 /// A response from upstream, stored or not.
 pub(super) fn fetched(
     transaction: &mut Transaction<'_>,
-    place: Place,
+    place: ObjectPlace,
     fetched: Fetched,
     forward: Forward,
 ) -> Next {
     let connection = transaction.connection;
-    let note = &mut *transaction.note;
+    let log_entry = &mut *transaction.log_entry;
     let mut status = CacheStatus::of(Handling::Forwarded(forward));
     match fetched {
         Fetched::Stored {
@@ -193,7 +201,7 @@ pub(super) fn fetched(
             trailers,
             peer,
         } => {
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             let now = connection.worker.common.now();
             status.stored = true;
             status.ttl = Some(facts.ttl(now));
@@ -212,7 +220,7 @@ pub(super) fn fetched(
             awaited,
             peer,
         } => {
-            note.upstream(Some(peer));
+            log_entry.set_upstream(Some(peer));
             let now = connection.worker.common.now();
             let served = Served {
                 handling: Handling::Forwarded(forward),
@@ -228,26 +236,26 @@ pub(super) fn fetched(
                 served,
             })
         }
-        Fetched::NotInParts => transaction.fetch_alone(place, Why::of(forward)),
+        Fetched::NotInParts => transaction.fetch_alone(place, ForwardReason::of(forward)),
         Fetched::Passed {
             response,
-            why,
+            reason,
             peer,
         } => {
-            note.upstream(Some(peer));
-            status.detail = Some(why.as_str());
+            log_entry.set_upstream(Some(peer));
+            status.detail = Some(reason.as_str());
             let (mut head, body) = response.into_parts();
             add_own(connection, &mut head.headers, status);
             let metrics = Arc::clone(&connection.worker.metrics);
-            let body = Body::passed(body, note.tally(), metrics);
+            let body = Body::passed(body, log_entry.byte_count(), metrics);
             Next::Answer(Response::from_parts(head, body))
         }
-        Fetched::Confirmed { known, peer } => {
-            note.upstream(Some(peer));
-            note.outcome(Outcome::Revalidated);
-            let Known {
+        Fetched::Confirmed { selected, peer } => {
+            log_entry.set_upstream(Some(peer));
+            log_entry.set_outcome(Outcome::Revalidated);
+            let SelectedResponse {
                 hit, stored, place, ..
-            } = *known;
+            } = *selected;
             let status = Some(StatusCode::NOT_MODIFIED);
             Next::Serve(found(connection, (hit, stored, place), forward, status))
         }

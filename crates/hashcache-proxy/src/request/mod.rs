@@ -36,22 +36,22 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use self::body::Body;
-use self::look_up::{LookedUp, look_up};
+use self::look_up::{StoreLookup, look_up};
 use self::target::{max_forwards, not_admin, parse, strip};
-use self::transaction::{Answer, Found, Next, Order, Served, Transaction, Why};
+use self::transaction::{Answer, ClientRequest, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
 use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::Known;
-use crate::fetch::counters::Tally;
+use crate::fetch::SelectedResponse;
+use crate::fetch::counters::ByteCount;
 use crate::fetch::variant::with_objects;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
-use crate::page::{self, PageContext, Reader};
-use crate::page_groups::Asked;
+use crate::page::{self, PageContext, PageReader};
+use crate::page_groups::PageRequest;
 use crate::upstream::address::check_port;
-use crate::wire::{ClientBody, Head, HeadInfo};
+use crate::wire::{ClientBody, HeadInfo, RequestHead};
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -59,14 +59,14 @@ pub(crate) async fn handle(
     request: Request<ClientBody>,
 ) -> Result<Response<Body>, Infallible> {
     let head = connection.cell.next_head();
-    let mut note = Note::new(&connection, &request, &head);
-    let reader = Reader::of(request.headers());
+    let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
+    let reader = PageReader::of(request.headers());
     let answer = match head {
-        Head::Refused(failure) => Err(failure),
-        Head::Accepted(info) => serve(&connection, request, &info, &mut note).await,
+        RequestHead::Refused(failure) => Err(failure),
+        RequestHead::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
     };
     let response =
-        answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut note));
+        answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
     // Until the client has taken it, a head is in a buffer of hyper's, which is up to twice as
     // large, and in the map before that; buffers that grow leave holes in the heap behind.
     let head = head_bytes(response.headers());
@@ -74,15 +74,15 @@ pub(crate) async fn handle(
         response
     } else {
         connection.worker.metrics.limit(Limit::Memory);
-        failed(&connection, &NO_MEMORY, reader, &mut note)
+        failed(&connection, &NO_MEMORY, reader, &mut log_entry)
     };
-    let counted = Tally::default();
+    let counted = ByteCount::default();
     let share = connection.allowance.share();
     let response = response.map(|body| {
         body.counted(&connection.worker.metrics, &counted)
             .paid_by(share)
     });
-    note.finish(&connection, &response, counted);
+    log_entry.finish(&connection, &response, counted);
     Ok(response)
 }
 
@@ -98,14 +98,14 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 fn failed(
     connection: &Connection,
     failure: &Failure,
-    reader: Reader,
-    note: &mut Note,
+    reader: PageReader,
+    log_entry: &mut LogEntryBuilder,
 ) -> Response<Body> {
-    note.fail(failure);
+    log_entry.set_failure(failure);
     let context = PageContext {
         name: connection.worker.common.name.as_str(),
-        host: Some(note.authority()).filter(|host| !host.is_empty()),
-        request_id: note.id(),
+        host: Some(log_entry.authority()).filter(|host| !host.is_empty()),
+        request_id: log_entry.id(),
         reader,
     };
     page::failure(failure, &context).map(Body::full)
@@ -115,30 +115,30 @@ async fn serve(
     connection: &Rc<Connection>,
     mut request: Request<ClientBody>,
     info: &HeadInfo,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Answer {
     if let Some(failure) = &connection.denied {
         return Err(failure.clone());
     }
     strip(&mut request)?;
     let common = &connection.worker.common;
-    if let Some(within) = &connection.within {
-        within.asked(&connection.worker);
-        note.set_authority(within.host_field());
+    if let Some(intercepted) = &connection.intercepted {
+        intercepted.note_request(&connection.worker);
+        log_entry.set_authority(intercepted.host_field());
     }
     if common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
     }
     let target = match parse(connection, &request, info)? {
         RequestTarget::Tunnel(authority) => {
-            note.set_authority(authority.to_string());
+            log_entry.set_authority(authority.to_string());
             not_admin(connection, &authority)?;
-            connect::tunnel(connection, authority, note).await?;
+            connect::tunnel(connection, authority, log_entry).await?;
             return Ok(Response::new(Body::empty()));
         }
         RequestTarget::Server(authority) => {
-            note.set_authority(authority.display(Scheme::Http).to_string());
-            return Ok(own::options(note));
+            log_entry.set_authority(authority.display(Scheme::Http).to_string());
+            return Ok(own::options(log_entry));
         }
         RequestTarget::Resource(target) => target,
     };
@@ -146,82 +146,86 @@ async fn serve(
         Some(_) => connection.scheme,
         None => target.scheme,
     };
-    note.set_target(&target, scheme);
+    log_entry.set_target(&target, scheme);
     if connection
-        .within
+        .intercepted
         .as_ref()
         .is_some_and(|it| it.is_self_test())
     {
-        return Ok(own::self_test(note));
+        return Ok(own::self_test(log_entry));
     }
-    if connection.within.is_none() && own::is_self_test(connection, &target.authority) {
-        return Ok(own::self_test(note));
+    if connection.intercepted.is_none() && own::is_self_test(connection, &target.authority) {
+        return Ok(own::self_test(log_entry));
     }
     if request.method().as_str() == "PURGE" {
-        let (space, target) = mirrored::purged(connection, &target);
-        return purge::answer(connection, &request, (space, &target), note).await;
+        let (space, target) = mirrored::purge_target(connection, &target);
+        return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
-    let names_host = common.accelerated().is_none() && connection.within.is_none();
+    let names_host = common.accelerated().is_none() && connection.intercepted.is_none();
     if names_host {
         not_admin(connection, &target.authority)?;
     }
     if names_host && common.is_us(&target.authority) {
         if target.path() == "*" {
-            return Ok(own::options(note));
+            return Ok(own::options(log_entry));
         }
-        let Some(led) = mirrored::lead(connection, &target) else {
-            return own::page(connection, &request, &target, note);
+        let Some(found) = mirrored::resolve(connection, &target) else {
+            return own::page(connection, &request, &target, log_entry);
         };
-        let entered = mirrored::enter(connection, request, info, (&target, led))?;
-        let Some((order, dress)) = entered else {
+        let entered = mirrored::translate_request(connection, request, info, (&target, found))?;
+        let Some((request, rewrite)) = entered else {
             return Ok(own::not_allowed());
         };
         let mirrored = async {
-            let response = answer(connection, order, note).await?;
-            mirrored::dress(connection, dress, response).await
+            let response = answer(connection, request, log_entry).await?;
+            mirrored::rewrite_response(connection, rewrite, response).await
         };
         return Box::pin(mirrored).await;
     }
-    if names_host && info.form == crate::wire::Form::Origin {
+    if names_host && info.form == crate::wire::RequestForm::Origin {
         // Who looks for a proxy asks `wpad` in its own domain, a name we cannot know.
         if own::is_pac(&target) {
-            return own::page(connection, &request, &target, note);
+            return own::page(connection, &request, &target, log_entry);
         }
-        let reason = "this is a proxy: name the whole URL, as clients do that know of it";
+        let reason = "a client of a proxy must send the whole URL, not only the path";
         return Err(Failure::Refused {
             status: StatusCode::BAD_REQUEST,
             reason,
         });
     }
-    if let Some(answer) = max_forwards(&mut request, note) {
+    if let Some(answer) = max_forwards(&mut request, log_entry) {
         return answer;
     }
-    let order = Order::new(common.space(), target, request, info);
-    let asked = Asked {
+    let request = ClientRequest::new(common.space(), target, request, info);
+    let asked = PageRequest {
         client: connection.client.ip(),
-        target: &order.target,
-        fields: &order.fields,
+        target: &request.target,
+        fields: &request.fields,
     };
-    common.related.asked(&asked, Instant::now());
-    answer(connection, order, note).await
+    common.page_groups.note_request(&asked, Instant::now());
+    answer(connection, request, log_entry).await
 }
 
 /// Answers from the store if it may, else from upstream: carries out one step after another until
 /// there is an answer.
-async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> Answer {
-    let mut transaction = Transaction::new(connection, order, note);
+async fn answer(
+    connection: &Rc<Connection>,
+    request: ClientRequest,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
         next = match next {
             Next::LookUp(key) => {
-                let looked_up = look_up(connection, &key, &transaction.order.fields).await;
+                let looked_up = look_up(connection, &key, &transaction.request.fields).await;
                 decide(&mut transaction, looked_up)?
             }
             Next::Serve(found) => hit::answer(&mut transaction, found).await?,
-            Next::Validate(known, forward, on_error) => {
-                validate::validate(&mut transaction, known, (forward, on_error)).await?
+            Next::Validate(selected, forward, on_error) => {
+                validate::validate(&mut transaction, selected, (forward, on_error)).await?
             }
-            Next::Miss(place, why) => miss::miss(&mut transaction, place, why).await?,
+            Next::Miss(place, reason) => miss::miss(&mut transaction, place, reason).await?,
             Next::Fetch(fetch) => miss::fetch(&mut transaction, fetch).await?,
             Next::Pass(forward) => return pass::pass(transaction, forward).await,
             Next::Answer(response) => return Ok(response),
@@ -231,49 +235,51 @@ async fn answer(connection: &Rc<Connection>, order: Order, note: &mut Note) -> A
 
 /// A request that the store may not answer is passed on; all others begin with a look-up.
 fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
-    let (connection, order) = (transaction.connection, &transaction.order);
+    let (connection, request) = (transaction.connection, &transaction.request);
     // Inside an intercepted connection it was the port of CONNECT, which has a list of its own.
-    if order.space == Space::Own && connection.within.is_none() {
+    if request.space == Space::Own && connection.intercepted.is_none() {
         let ports = &connection.worker.common.live().ports;
-        check_port(ports, order.target.authority.port)?;
+        check_port(ports, request.target.authority.port)?;
     }
     if let Err(forward) = transaction.facts.lookup() {
         return Ok(Next::Pass(forward));
     }
-    if asks_for_upgrade(&order.method, &order.fields) {
+    if asks_for_upgrade(&request.method, &request.fields) {
         return Ok(Next::Pass(Forward::Bypass));
     }
-    Ok(match cache_key(order.space, &order.target) {
+    Ok(match cache_key(request.space, &request.target) {
         Some(key) => Next::LookUp(key),
         None => Next::Pass(Forward::Bypass),
     })
 }
 
 /// What to do with the result of a look-up.
-fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next, Failure> {
+fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<Next, Failure> {
     let (hit, stored, place, from) = match looked_up {
-        LookedUp::Found {
+        StoreLookup::Found {
             hit,
             stored,
             place,
             from,
         } => (hit, stored, place, from),
-        LookedUp::VaryMiss { place, table } => {
+        StoreLookup::VaryMiss { place, table } => {
             let worker = &transaction.connection.worker;
             let choices = table.filter(|_| transaction.may_share());
             let choices = choices.map(|table| with_objects(worker, &place, table));
-            let why = Why {
+            let reason = ForwardReason {
                 choices,
-                ..Why::of(Forward::VaryMiss)
+                ..ForwardReason::of(Forward::VaryMiss)
             };
-            return Ok(Next::Miss(place, why));
+            return Ok(Next::Miss(place, reason));
         }
-        LookedUp::Nothing(place) => return Ok(Next::Miss(place, Why::of(Forward::UriMiss))),
+        StoreLookup::Nothing(place) => {
+            return Ok(Next::Miss(place, ForwardReason::of(Forward::UriMiss)));
+        }
     };
     let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
             let outcome = hit::outcome(stored.facts.status, from);
-            transaction.note.outcome(outcome);
+            transaction.log_entry.set_outcome(outcome);
             Served::fresh(age, ttl)
         }
         Reuse::Stale {
@@ -284,24 +290,24 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: LookedUp) -> Result<Next
             if allowed_by == StaleAllowance::WhileRevalidating {
                 validate::revalidate(transaction, &place, &hit, &stored);
             }
-            transaction.note.outcome(Outcome::StaleHit);
+            transaction.log_entry.set_outcome(Outcome::StaleHit);
             Served::fresh(age, ttl)
         }
         Reuse::Validate { forward, on_error } => {
-            let known = Known {
+            let selected = SelectedResponse {
                 hit,
                 stored,
                 place,
                 alias: None,
             };
-            return Ok(Next::Validate(known, forward, on_error));
+            return Ok(Next::Validate(selected, forward, on_error));
         }
         Reuse::Miss { forward } => {
-            let why = Why {
+            let reason = ForwardReason {
                 replaces: Some(hit),
-                ..Why::of(forward)
+                ..ForwardReason::of(forward)
             };
-            return Ok(transaction.fetch_alone(place, why));
+            return Ok(transaction.fetch_alone(place, reason));
         }
         Reuse::Unsatisfiable => return Err(Failure::NotCached),
     };

@@ -13,9 +13,9 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::intercept::SELF_TEST_HOST;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
-use crate::page::{self, CaPage, Landing, Reader};
+use crate::page::{self, CaPage, Landing, PageReader};
 use crate::wire::ClientBody;
 
 /// The page at a path of this proxy itself.
@@ -23,9 +23,9 @@ pub(super) fn page(
     connection: &Connection,
     request: &Request<ClientBody>,
     target: &Target,
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Answer {
-    note.outcome(Outcome::Own);
+    log_entry.set_outcome(Outcome::Own);
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(not_allowed());
     }
@@ -41,7 +41,7 @@ pub(super) fn page(
     if is_pac(target) {
         return Ok(page::pac(&url, live.fail).map(Body::full));
     }
-    let reader = Reader::of(request.headers());
+    let reader = PageReader::of(request.headers());
     let interceptor = live.intercept.as_deref();
     if let Some(interceptor) = interceptor {
         let wanted = CaPage {
@@ -81,8 +81,8 @@ pub(super) fn is_self_test(connection: &Connection, authority: &Authority) -> bo
 }
 
 /// Whatever is asked of the host that only who trusts our authority gets an answer from.
-pub(super) fn self_test(note: &mut Note) -> Response<Body> {
-    note.outcome(Outcome::Own);
+pub(super) fn self_test(log_entry: &mut LogEntryBuilder) -> Response<Body> {
+    log_entry.set_outcome(Outcome::Own);
     let mut response = text(StatusCode::OK, Bytes::from_static(b"trusted\n"));
     let fields = response.headers_mut();
     for (name, value) in [
@@ -112,8 +112,8 @@ fn local(connection: &Connection) -> Authority {
 }
 
 /// `OPTIONS` that ends here.
-pub(super) fn options(note: &mut Note) -> Response<Body> {
-    note.outcome(Outcome::Own);
+pub(super) fn options(log_entry: &mut LogEntryBuilder) -> Response<Body> {
+    log_entry.set_outcome(Outcome::Own);
     let mut response = text(StatusCode::OK, Bytes::new());
     response.headers_mut().insert(
         ALLOW,

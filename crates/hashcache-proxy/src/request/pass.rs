@@ -14,15 +14,15 @@ use hashcache_http::{
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
-use super::look_up::{LookedUp, look_up};
+use super::look_up::{StoreLookup, look_up};
 use super::own_fields::{add_own, outcome_of};
-use super::transaction::{Answer, Order, Transaction};
+use super::transaction::{Answer, ClientRequest, Transaction};
 use crate::connect;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::fetch::confirm::{self, Times};
-use crate::fetch::{self, Known};
-use crate::log_entry::Note;
+use crate::fetch::{self, SelectedResponse};
+use crate::log_entry::LogEntryBuilder;
 use crate::upstream::{RequestBody, SendFailure, SendOptions};
 
 /// Sends a request upstream and its answer back; nothing is stored.
@@ -30,14 +30,14 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     let informational = transaction.informational();
     let Transaction {
         connection,
-        order,
-        note,
+        request,
+        log_entry,
         ..
     } = transaction;
     let worker = &connection.worker;
-    note.outcome(outcome_of(forward));
-    let to = order.endpoint();
-    let Order {
+    log_entry.set_outcome(outcome_of(forward));
+    let to = request.endpoint();
+    let ClientRequest {
         space,
         target,
         method,
@@ -45,7 +45,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         version,
         body,
         has_content,
-    } = order;
+    } = request;
     let upgrading = match asks_for_upgrade(&method, &fields) {
         true => Upgrading::Yes,
         false => Upgrading::No,
@@ -73,9 +73,9 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         connection
             .cell
             .body_failure()
-            .unwrap_or_else(|| send_failed(connection, note, failed))
+            .unwrap_or_else(|| send_failed(connection, log_entry, failed))
     })?;
-    note.upstream(Some(exchange.peer));
+    log_entry.set_upstream(Some(exchange.peer));
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
         return Err(Failure::ResponseMalformed(
             "switch to a protocol that was not offered",
@@ -83,7 +83,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     }
     let response = fetch::passed_on(exchange.response, worker.common.now(), upgrading);
     if let Some(upgrade) = exchange.upgrade {
-        connect::upgrade(connection, upgrade, note);
+        connect::upgrade(connection, upgrade, log_entry);
     }
     if is_unsafe(&method) {
         let (status, fields) = (response.status(), response.headers());
@@ -103,7 +103,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         &mut head.headers,
         CacheStatus::of(Handling::Forwarded(forward)),
     );
-    let body = Body::passed(body, note.tally(), Arc::clone(&worker.metrics));
+    let body = Body::passed(body, log_entry.byte_count(), Arc::clone(&worker.metrics));
     Ok(Response::from_parts(head, body))
 }
 
@@ -119,22 +119,26 @@ async fn head_came(
         return;
     };
     let found = look_up(connection, &key, asked.1).await;
-    if let LookedUp::Found {
+    if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
     {
-        let known = Known {
+        let selected = SelectedResponse {
             hit,
             stored,
             place,
             alias: None,
         };
-        confirm::head_came(&connection.worker, asked, &known, head, times).await;
+        confirm::head_came(&connection.worker, asked, &selected, head, times).await;
     }
 }
 
-fn send_failed(connection: &Connection, note: &mut Note, failed: SendFailure) -> Failure {
-    note.upstream(failed.peer);
+fn send_failed(
+    connection: &Connection,
+    log_entry: &mut LogEntryBuilder,
+    failed: SendFailure,
+) -> Failure {
+    log_entry.set_upstream(failed.peer);
     connection.worker.metrics.fetched(failed.origin_bytes, 0);
     failed.failure
 }

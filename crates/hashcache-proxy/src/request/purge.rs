@@ -26,8 +26,8 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::log_entry::Note;
-use crate::purge::{Effect, PurgeError, Room, What, report};
+use crate::log_entry::LogEntryBuilder;
+use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, report};
 use crate::wire::ClientBody;
 
 const PURGE_METHOD: HeaderName = HeaderName::from_static("x-purge-method");
@@ -44,25 +44,25 @@ pub(super) async fn answer(
     connection: &Connection,
     request: &Request<ClientBody>,
     (space, target): (Space, &Target),
-    note: &mut Note,
+    log_entry: &mut LogEntryBuilder,
 ) -> Answer {
     let common = &connection.worker.common;
     if is_of_a_page(request.headers()) {
-        note.outcome(Outcome::Denied);
+        log_entry.set_outcome(Outcome::Denied);
         let reason = "a page in a browser may not purge: this request has Origin or Sec-Fetch-*";
         return Err(refused(StatusCode::FORBIDDEN, reason));
     }
     if !common.may_purge(connection.client.ip(), space) {
-        note.outcome(Outcome::Denied);
+        log_entry.set_outcome(Outcome::Denied);
         return Err(refused(
             StatusCode::FORBIDDEN,
             "this client may not purge: name its network with --allow-purge",
         ));
     }
     let (what, effect) = asked(request.headers(), target)?;
-    note.outcome(Outcome::Purge);
+    log_entry.set_outcome(Outcome::Purge);
     let purger = common.purger.within(space);
-    match purger.purge(&what, effect, Room::Client).await {
+    match purger.purge(&what, effect, BanQuota::Client).await {
         Ok(()) => Ok(done(report(&what, effect))),
         Err(PurgeError::TooManyRules) => Err(refused(
             StatusCode::TOO_MANY_REQUESTS,
@@ -99,9 +99,9 @@ fn done(report: bytes::Bytes) -> Response<Body> {
 }
 
 /// What a request asks for.
-fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<What>, Effect), Failure> {
+fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<PurgeTarget>, PurgeEffect), Failure> {
     let bad = |reason| refused(StatusCode::BAD_REQUEST, reason);
-    let mut what: Vec<What> = Vec::new();
+    let mut what: Vec<PurgeTarget> = Vec::new();
     let named = LABEL_FIELDS
         .into_iter()
         .chain([XKEY_PURGE, XKEY_SOFT_PURGE]);
@@ -109,7 +109,7 @@ fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<What>, Effect), Fai
         what.extend(
             words(fields, &name)
                 .take(MOST + 1)
-                .map(|label| What::Label(target.clone(), label)),
+                .map(|label| PurgeTarget::Label(target.clone(), label)),
         );
     }
     if fields.contains_key(CACHE_GROUPS) {
@@ -120,7 +120,7 @@ fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<What>, Effect), Fai
         what.extend(
             groups
                 .into_iter()
-                .map(|group| What::Group(target.clone(), group)),
+                .map(|group| PurgeTarget::Group(target.clone(), group)),
         );
     }
     if what.len() > MOST {
@@ -134,10 +134,17 @@ fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<What>, Effect), Fai
         value.is_some_and(|value| !matches!(value, b"0" | b"false" | b""))
     };
     let soft = SOFT.iter().any(says_soft) || fields.contains_key(XKEY_SOFT_PURGE);
-    Ok((what, if soft { Effect::Soft } else { Effect::Hard }))
+    Ok((
+        what,
+        if soft {
+            PurgeEffect::Soft
+        } else {
+            PurgeEffect::Hard
+        },
+    ))
 }
 
-fn of_target(fields: &HeaderMap, target: &Target) -> Result<What, Failure> {
+fn of_target(fields: &HeaderMap, target: &Target) -> Result<PurgeTarget, Failure> {
     let exact = match fields.get(PURGE_METHOD).map(HeaderValue::as_bytes) {
         None | Some(b"default") => false,
         Some(b"exact") => true,
@@ -148,11 +155,11 @@ fn of_target(fields: &HeaderMap, target: &Target) -> Result<What, Failure> {
     };
     let prefix = target.path_and_query.strip_suffix('*');
     Ok(match prefix.filter(|_| !exact) {
-        Some(prefix) => What::Prefix(Target {
+        Some(prefix) => PurgeTarget::Prefix(Target {
             path_and_query: prefix.into(),
             ..target.clone()
         }),
-        None => What::Url(target.clone()),
+        None => PurgeTarget::Url(target.clone()),
     })
 }
 
@@ -160,7 +167,10 @@ fn of_target(fields: &HeaderMap, target: &Target) -> Result<What, Failure> {
 mod tests {
     use super::*;
 
-    fn asked_for(url: &str, fields: &[(&'static str, &'static str)]) -> (Vec<What>, Effect) {
+    fn asked_for(
+        url: &str,
+        fields: &[(&'static str, &'static str)],
+    ) -> (Vec<PurgeTarget>, PurgeEffect) {
         let mut all = HeaderMap::new();
         for (name, value) in fields {
             all.append(*name, HeaderValue::from_static(value));
@@ -175,28 +185,28 @@ mod tests {
     #[test]
     fn a_star_at_the_end_is_a_prefix_unless_it_is_said_to_be_a_star() {
         let (what, effect) = asked_for("http://h/a/*", &[]);
-        assert_eq!(what, [What::Prefix(target("http://h/a/"))]);
-        assert_eq!(effect, Effect::Hard);
+        assert_eq!(what, [PurgeTarget::Prefix(target("http://h/a/"))]);
+        assert_eq!(effect, PurgeEffect::Hard);
         let exact = [("x-purge-method", "exact")];
         assert_eq!(
             asked_for("http://h/a/*", &exact).0,
-            [What::Url(target("http://h/a/*"))]
+            [PurgeTarget::Url(target("http://h/a/*"))]
         );
         assert_eq!(
             asked_for("http://h/*a", &[]).0,
-            [What::Url(target("http://h/*a"))]
+            [PurgeTarget::Url(target("http://h/*a"))]
         );
     }
 
     #[test]
     fn labels_and_groups_are_purged_instead_of_the_url() {
-        let label = |label: &str| What::Label(target("http://h/"), label.into());
+        let label = |label: &str| PurgeTarget::Label(target("http://h/"), label.into());
         let (what, effect) = asked_for("http://h/", &[("surrogate-key", "a b"), ("xkey", "c")]);
         assert_eq!(what, ["a", "b", "c"].map(label));
-        assert_eq!(effect, Effect::Hard);
+        assert_eq!(effect, PurgeEffect::Hard);
         let (what, effect) = asked_for("http://h/", &[("xkey-softpurge", "a")]);
-        assert_eq!((what, effect), (vec![label("a")], Effect::Soft));
-        let group = What::Group(target("http://h/"), b"g".to_vec());
+        assert_eq!((what, effect), (vec![label("a")], PurgeEffect::Soft));
+        let group = PurgeTarget::Group(target("http://h/"), b"g".to_vec());
         assert_eq!(
             asked_for("http://h/", &[("cache-groups", "\"g\"")]).0,
             [group]
@@ -223,7 +233,7 @@ mod tests {
 
     #[test]
     fn soft_is_said_by_a_field() {
-        for (value, effect) in [("1", Effect::Soft), ("0", Effect::Hard)] {
+        for (value, effect) in [("1", PurgeEffect::Soft), ("0", PurgeEffect::Hard)] {
             for name in ["soft-purge", "fastly-soft-purge"] {
                 assert_eq!(asked_for("http://h/", &[(name, value)]).1, effect);
             }

@@ -15,30 +15,30 @@ use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
 use super::follow::follow;
-use super::transaction::{Fetch, Next, Order, Transaction, Why};
-use crate::collapse::{Part, Told, listen};
-use crate::store::Place;
+use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
+use crate::collapse::{CollapseMsg, Role, wait_for_message};
+use crate::store::ObjectPlace;
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
 /// The range to ask for, if this request may begin an object with it.
 pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
-    let (order, facts) = (&transaction.order, &transaction.facts);
-    let plain = order.body.is_none()
+    let (request, facts) = (&transaction.request, &transaction.facts);
+    let plain = request.body.is_none()
         && transaction.tries < 2
         && !facts.has_condition
         && !facts.has_origin_condition
         && !facts.directives.no_store
-        && !order.fields.contains_key(AUTHORIZATION);
-    around(order, facts).filter(|_| plain)
+        && !request.fields.contains_key(AUTHORIZATION);
+    around(request, facts).filter(|_| plain)
 }
 
 /// Whole pages around the first range that a request asks for.
-pub(super) fn around(order: &Order, facts: &RequestFacts) -> Option<HeaderValue> {
+pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<HeaderValue> {
     if facts.method != MethodKind::Get || !facts.has_range {
         return None;
     }
-    let first = parse_range(&order.fields)?.into_iter().next()?;
+    let first = parse_range(&request.fields)?.into_iter().next()?;
     let range = match first {
         RangeSpec::Between(range) => {
             let last = (range.last / PAGE).saturating_add(1).saturating_mul(PAGE) - 1;
@@ -55,37 +55,37 @@ pub(super) fn around(order: &Order, facts: &RequestFacts) -> Option<HeaderValue>
 /// Joins the fetch of another request for the range, or says which one to begin.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
-    place: Place,
-    why: Why,
+    place: ObjectPlace,
+    reason: ForwardReason,
     range: HeaderValue,
 ) -> Next {
     let collapse = &transaction.connection.worker.common.collapse;
     // A fetch of the whole brings this range too; an object of our own would take its place.
-    let told = match collapse.under_way(&place.name) {
-        Some(told) => told,
+    let receiver = match collapse.under_way(&place.name) {
+        Some(receiver) => receiver,
         None => {
             let mut ranges_key = place.name.clone();
             // No URL holds this byte.
             ranges_key.push(0);
             match collapse.join(&ranges_key, Instant::now()) {
-                Part::Leader(flight) => {
+                Role::Leader(leader) => {
                     return Next::Fetch(Fetch {
-                        flight: Some(flight),
+                        leader: Some(leader),
                         range: Some(range),
-                        ..Fetch::alone(place, why)
+                        ..Fetch::alone(place, reason)
                     });
                 }
-                Part::Follower(told) => told,
-                Part::Alone => return transaction.fetch_alone(place, why),
+                Role::Follower(receiver) => receiver,
+                Role::Alone => return transaction.fetch_alone(place, reason),
             }
         }
     };
-    match listen(told, transaction.patience()).await {
-        Told::Again => Next::LookUp(place.key),
-        Told::Shared(shared) => match follow(transaction, &shared) {
+    match wait_for_message(receiver, transaction.wait_time()).await {
+        CollapseMsg::Validated => Next::LookUp(place.key),
+        CollapseMsg::Shared(shared) => match follow(transaction, &shared) {
             Some(answer) => Next::Answer(answer),
-            None => transaction.fetch_alone(place, why),
+            None => transaction.fetch_alone(place, reason),
         },
-        Told::Alone | Told::Wait => transaction.fetch_alone(place, why),
+        CollapseMsg::NotShared | CollapseMsg::Wait => transaction.fetch_alone(place, reason),
     }
 }

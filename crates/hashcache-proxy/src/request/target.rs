@@ -15,7 +15,7 @@ use super::transaction::Answer;
 use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::log_entry::Note;
+use crate::log_entry::LogEntryBuilder;
 use crate::wire::{ClientBody, HeadInfo};
 
 /// What the request is about. Errors are the client's.
@@ -56,16 +56,16 @@ pub(super) fn parse(
             other => other,
         });
     }
-    let Some(within) = &connection.within else {
+    let Some(intercepted) = &connection.intercepted else {
         return parse_target(request.method(), text, host, connection.scheme)
             .map_err(target_failure);
     };
     // HTTP/1.0 need not say what the CONNECT has said.
-    let named = within.host_field();
+    let named = intercepted.host_field();
     let host = host.or(Some(&*named));
     let named = parse_target(request.method(), text, host, Scheme::Https);
     let named = named.map_err(target_failure)?;
-    match refusal(within, &named) {
+    match refusal(intercepted, &named) {
         Some(failure) => Err(failure),
         None => Ok(named),
     }
@@ -116,7 +116,10 @@ pub(super) fn strip(request: &mut Request<ClientBody>) -> Result<(), Failure> {
 }
 
 /// OPTIONS and TRACE count the proxies they may pass (RFC 9110 7.6.2).
-pub(super) fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -> Option<Answer> {
+pub(super) fn max_forwards(
+    request: &mut Request<ClientBody>,
+    log_entry: &mut LogEntryBuilder,
+) -> Option<Answer> {
     if !matches!(*request.method(), Method::OPTIONS | Method::TRACE) {
         return None;
     }
@@ -127,7 +130,7 @@ pub(super) fn max_forwards(request: &mut Request<ClientBody>, note: &mut Note) -
         .and_then(|left| left.parse::<u32>().ok())?;
     if left == 0 {
         return Some(match *request.method() {
-            Method::OPTIONS => Ok(own::options(note)),
+            Method::OPTIONS => Ok(own::options(log_entry)),
             _ => Err(Failure::NotImplemented("TRACE to this proxy")),
         });
     }

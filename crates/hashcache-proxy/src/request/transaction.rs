@@ -19,17 +19,17 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
 use super::body::Body;
-use crate::collapse::Flight;
+use crate::collapse::Leader;
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::fetch::Known;
-use crate::in_flight_ranges::Awaited;
-use crate::log_entry::Note;
-use crate::store::{Place, StoredResponse};
+use crate::fetch::SelectedResponse;
+use crate::in_flight_ranges::AwaitedRange;
+use crate::log_entry::LogEntryBuilder;
+use crate::store::{ObjectPlace, StoredResponse};
 use crate::upstream::Informational;
 use crate::upstream::address::Purpose;
 use crate::upstream::endpoint::Endpoint;
-use crate::wire::{ClientBody, Content, HeadInfo};
+use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
 /// An answer on its way, or why there is none.
 pub(super) type Answer = Result<Response<Body>, Failure>;
@@ -37,14 +37,14 @@ pub(super) type Answer = Result<Response<Body>, Failure>;
 /// A request that is being answered.
 pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Rc<Connection>,
-    pub(super) order: Order,
+    pub(super) request: ClientRequest,
     /// What the caching rules need to know of the request.
     pub(super) facts: RequestFacts,
     /// How many stored responses could not be completed for this request.
     pub(super) tries: u8,
     /// Keeps the fetch of a range going until the answer has a follower of its own.
-    pub(super) awaited: Option<Awaited>,
-    pub(super) note: &'a mut Note,
+    pub(super) awaited: Option<AwaitedRange>,
+    pub(super) log_entry: &'a mut LogEntryBuilder,
 }
 
 /// The next step towards an answer.
@@ -54,9 +54,9 @@ pub(super) enum Next {
     /// Answer from a stored response that satisfies the request.
     Serve(Found),
     /// Ask upstream whether a stored response is still good.
-    Validate(Known, Forward, OnError),
+    Validate(SelectedResponse, Forward, OnError),
     /// Join the fetch of another request, or begin one.
-    Miss(Place, Why),
+    Miss(ObjectPlace, ForwardReason),
     /// Fetch; the response is stored if it may be.
     Fetch(Fetch),
     /// Send the request on; nothing is stored.
@@ -69,7 +69,7 @@ pub(super) enum Next {
 pub(super) struct Found {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
-    pub(super) place: Place,
+    pub(super) place: ObjectPlace,
     pub(super) served: Served,
 }
 
@@ -112,36 +112,40 @@ impl Served {
 
 /// A fetch to begin.
 pub(super) struct Fetch {
-    pub(super) place: Place,
-    pub(super) why: Why,
+    pub(super) place: ObjectPlace,
+    pub(super) reason: ForwardReason,
     /// The requests that wait for this fetch; `None`: it is this request's alone.
-    pub(super) flight: Option<Flight>,
+    pub(super) leader: Option<Leader>,
     /// Asked for instead of the client's own range.
     pub(super) range: Option<HeaderValue>,
 }
 
 impl Fetch {
     /// A fetch that no other request waits for.
-    pub(super) fn alone(place: Place, why: Why) -> Self {
+    pub(super) fn alone(place: ObjectPlace, reason: ForwardReason) -> Self {
         Self {
             place,
-            why,
-            flight: None,
+            reason,
+            leader: None,
             range: None,
         }
     }
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(connection: &'a Rc<Connection>, order: Order, note: &'a mut Note) -> Self {
-        let facts = order.facts();
+    pub(super) fn new(
+        connection: &'a Rc<Connection>,
+        request: ClientRequest,
+        log_entry: &'a mut LogEntryBuilder,
+    ) -> Self {
+        let facts = request.facts();
         Self {
             connection,
-            order,
+            request,
             facts,
             tries: 0,
             awaited: None,
-            note,
+            log_entry,
         }
     }
 
@@ -149,11 +153,11 @@ impl<'a> Transaction<'a> {
     pub(super) fn without_body(&mut self) -> Transaction<'_> {
         Transaction {
             connection: self.connection,
-            order: self.order.without_body(),
+            request: self.request.without_body(),
             facts: self.facts,
             tries: self.tries,
             awaited: None,
-            note: &mut *self.note,
+            log_entry: &mut *self.log_entry,
         }
     }
 
@@ -166,9 +170,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// How long to wait for the same request that is under way.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn wait_time(&self) -> Duration {
         let worker = &self.connection.worker;
-        worker.patience(&self.order.target.authority)
+        worker.wait_time(&self.request.target.authority)
     }
 
     /// Whether the request may share the fetch of another, or share its own.
@@ -179,21 +183,21 @@ impl<'a> Transaction<'a> {
             && !facts.has_condition
             && !facts.has_origin_condition
             && !facts.directives.no_store
-            && !self.order.fields.contains_key(AUTHORIZATION)
+            && !self.request.fields.contains_key(AUTHORIZATION)
     }
 
     /// Fetches for this request alone. The response is stored if it may be, which a response to
     /// anything but a plain GET may not.
-    pub(super) fn fetch_alone(&self, place: Place, why: Why) -> Next {
-        if self.order.method != Method::GET || self.order.body.is_some() {
-            return Next::Pass(why.forward);
+    pub(super) fn fetch_alone(&self, place: ObjectPlace, reason: ForwardReason) -> Next {
+        if self.request.method != Method::GET || self.request.body.is_some() {
+            return Next::Pass(reason.forward);
         }
-        Next::Fetch(Fetch::alone(place, why))
+        Next::Fetch(Fetch::alone(place, reason))
     }
 }
 
 /// What a client asked for.
-pub(super) struct Order {
+pub(super) struct ClientRequest {
     /// Whose resource it is.
     pub(super) space: Space,
     pub(super) target: Target,
@@ -206,7 +210,7 @@ pub(super) struct Order {
     pub(super) has_content: bool,
 }
 
-impl Order {
+impl ClientRequest {
     pub(super) fn new(
         space: Space,
         target: Target,
@@ -220,8 +224,11 @@ impl Order {
             method: head.method,
             fields: head.headers,
             version: info.version,
-            body: (info.content != Content::None).then_some(body),
-            has_content: !matches!(info.content, Content::None | Content::Length(0)),
+            body: (info.content != ContentFraming::None).then_some(body),
+            has_content: !matches!(
+                info.content,
+                ContentFraming::None | ContentFraming::Length(0)
+            ),
         }
     }
 
@@ -259,7 +266,7 @@ impl Order {
 }
 
 /// Why a request goes upstream, and what is known of what is stored.
-pub(super) struct Why {
+pub(super) struct ForwardReason {
     pub(super) forward: Forward,
     /// What lies where the answer would.
     pub(super) replaces: Option<Hit>,
@@ -267,7 +274,7 @@ pub(super) struct Why {
     pub(super) choices: Option<VariantTable>,
 }
 
-impl Why {
+impl ForwardReason {
     pub(super) fn of(forward: Forward) -> Self {
         Self {
             forward,

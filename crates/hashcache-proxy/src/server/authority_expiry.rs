@@ -11,7 +11,7 @@ use tracing::{error, warn};
 use crate::worker::Common;
 
 /// Looks once a day.
-pub(crate) async fn mind(common: Arc<Common>) {
+pub(crate) async fn warn_before_expiry(common: Arc<Common>) {
     loop {
         // One that a reload has put in place is looked at within a day, too.
         let interceptor = common.live().intercept.clone();

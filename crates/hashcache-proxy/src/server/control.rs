@@ -15,9 +15,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::cores::Counts;
+use super::cores::ConnectionCounts;
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::intercept::Interceptor;
@@ -26,25 +26,25 @@ use crate::settings::Settings;
 use crate::tls::identity::{Identity, IdentityError};
 use crate::upstream;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreachable::Unreached;
-use crate::worker::{Common, Live};
+use crate::upstream::unreachable::UnreachableCache;
+use crate::worker::{Common, LiveSettings};
 
 /// The thread that minds the others.
 pub(super) struct Control {
     pub(super) common: Arc<Common>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) log: Arc<AccessLog>,
+    pub(super) log: Arc<AccessLogger>,
     pub(super) settings: Settings,
     pub(super) stop: watch::Sender<Stage>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ConnectionCounts>,
     pub(super) admin: Arc<Admin>,
     pub(super) cache: Cache,
 }
 
 impl Control {
-    pub(super) async fn mind<E: std::fmt::Display>(
+    pub(super) async fn run<E: std::fmt::Display>(
         mut self,
-        mut signals: Signals,
+        mut signals: UnixSignals,
         reload: impl Fn() -> Result<Settings, E>,
         threads: Vec<JoinHandle<()>>,
     ) {
@@ -93,10 +93,15 @@ impl Control {
         };
         let clock = &self.common.clock;
         let read = || {
-            let identity = Identity::load(&settings.tls, clock).map_err(|error| told(&error))?;
-            let interceptor = interceptor(&settings, clock).map_err(|error| told(&error))?;
+            let identity =
+                Identity::load(&settings.tls, clock).map_err(|error| one_line(&error))?;
+            let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
             let trust = Trust::load(&settings.upstream_ca, Arc::clone(clock));
-            Ok((identity, interceptor, trust.map_err(|error| told(&error))?))
+            Ok((
+                identity,
+                interceptor,
+                trust.map_err(|error| one_line(&error))?,
+            ))
         };
         let (mut identity, interceptor, trust) = match read() {
             Ok(read) => read,
@@ -113,16 +118,16 @@ impl Control {
         if !settled {
             identity.clone_from(&old.identity);
         }
-        let upstream = upstream::Shared {
+        let upstream = upstream::UpstreamShared {
             trust,
             // Who reloads may just have mended the line.
-            unreached: Unreached::new(settings.unreachable_lifetime),
+            unreachable: UnreachableCache::new(settings.unreachable_lifetime),
             ..old.upstream.clone()
         };
         let own = &self.common.own;
         account(interceptor.as_deref(), &self.cache, &self.metrics);
         let shown = (identity, interceptor);
-        let live = Live::new(&settings, old.generation + 1, own, upstream, shown);
+        let live = LiveSettings::new(&settings, old.generation + 1, own, upstream, shown);
         self.common.live.store(Arc::new(live));
         let restart = needs_restart(&self.settings, &settings);
         if !restart.is_empty() {
@@ -165,7 +170,7 @@ impl Control {
 }
 
 /// An error with its cause, in one line.
-fn told(error: &dyn std::error::Error) -> String {
+fn one_line(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
@@ -222,14 +227,14 @@ fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
 }
 
 /// The signals we answer to.
-pub(super) struct Signals {
+pub(super) struct UnixSignals {
     term: Signal,
     int: Signal,
     hup: Signal,
     usr1: Signal,
 }
 
-impl Signals {
+impl UnixSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -268,13 +273,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_core_that_does_not_end_does_not_keep_the_process() {
         let (hold, held) = mpsc::channel::<()>();
-        let (ended, told) = mpsc::channel::<()>();
+        let (ended, ended_signal) = mpsc::channel::<()>();
         let stuck = std::thread::spawn(move || {
             let _ = held.recv();
             drop(ended);
         });
         join(vec![stuck, std::thread::spawn(|| ())]).await;
         drop(hold);
-        assert!(told.recv().is_err());
+        assert!(ended_signal.recv().is_err());
     }
 }

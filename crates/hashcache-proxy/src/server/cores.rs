@@ -23,17 +23,17 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tracing::{debug, error, warn};
 
-use super::protocol::{NotServed, settle};
+use super::protocol::{NotServed, detect_protocol};
 use super::stage::{DRAIN_STEP, RunError, Stage};
 use crate::access_log::{RequestId, WorkerLog};
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::metrics::{Limit, WorkerMetrics};
-use crate::page::{self, PageContext, Reader};
+use crate::page::{self, PageContext, PageReader};
 use crate::request;
 use crate::settings::{Settings, Speaks};
-use crate::share::{Allowance, Held, Network};
+use crate::share::{Allowance, Network, ShareReservation};
 use crate::wire::{self, ClientBody, Ending, HTTP_2_BYTES, Protocol, Socket, TLS_BYTES};
 use crate::worker::{Common, Worker};
 
@@ -48,12 +48,16 @@ pub(super) struct Core {
     pub(super) log: WorkerLog,
     pub(super) metrics: Arc<WorkerMetrics>,
     pub(super) settings: Settings,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ConnectionCounts>,
     pub(super) stopping: watch::Receiver<Stage>,
 }
 
 impl Core {
-    pub(super) fn start(self, number: usize, doors: Vec<Door>) -> Result<JoinHandle<()>, RunError> {
+    pub(super) fn start(
+        self,
+        number: usize,
+        sockets: Vec<ListeningSocket>,
+    ) -> Result<JoinHandle<()>, RunError> {
         std::thread::Builder::new()
             .name(format!("hc-core-{number}"))
             .spawn(move || {
@@ -61,7 +65,7 @@ impl Core {
                     .enable_all()
                     .build_local(LocalOptions::default());
                 match runtime {
-                    Ok(runtime) => runtime.block_on(self.serve(doors)),
+                    Ok(runtime) => runtime.block_on(self.serve(sockets)),
                     Err(error) => error!(%error, "worker not started"),
                 }
             })
@@ -71,7 +75,7 @@ impl Core {
             })
     }
 
-    async fn serve(self, doors: Vec<Door>) {
+    async fn serve(self, sockets: Vec<ListeningSocket>) {
         let worker = Worker::new(
             Arc::clone(&self.common),
             self.cache.clone(),
@@ -82,7 +86,7 @@ impl Core {
         let core = Rc::new(self);
         // Connections and listeners hold a sender each; when all are gone, the core is done.
         let (alive, mut done) = tokio::sync::mpsc::channel::<()>(1);
-        for Door { listener, speaks } in doors {
+        for ListeningSocket { listener, speaks } in sockets {
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
                     let (core, worker, alive) =
@@ -120,9 +124,9 @@ impl Core {
                 Ok((socket, client)) => {
                     // No block around it: that would take its size once more.
                     let core = Rc::clone(&self);
-                    let place = Place { client, speaks };
+                    let addr = ClientAddr { client, speaks };
                     let connection =
-                        core.connection(socket, place, Rc::clone(&worker), alive.clone());
+                        core.connection(socket, addr, Rc::clone(&worker), alive.clone());
                     tokio::task::spawn_local(connection);
                 }
                 // Out of files, or a client that left at once: neither is a reason to spin.
@@ -137,7 +141,7 @@ impl Core {
     async fn connection(
         self: Rc<Self>,
         socket: TcpStream,
-        Place { client, speaks }: Place,
+        ClientAddr { client, speaks }: ClientAddr,
         worker: Rc<Worker>,
         _alive: tokio::sync::mpsc::Sender<()>,
     ) {
@@ -171,7 +175,7 @@ impl Core {
             Speaks::H2c | Speaks::Tls => {
                 // On the heap, for it is large and soon over.
                 let limit = worker.limits.head_time;
-                let settling = Box::pin(settle(socket, speaks, identity, limit));
+                let settling = Box::pin(detect_protocol(socket, speaks, identity, limit));
                 tokio::select! {
                     settled = settling => settled,
                     () = allowance.given_up() => return worker.metrics.limit(Limit::HeadTime),
@@ -199,7 +203,7 @@ impl Core {
             },
             client,
             local,
-            within: None,
+            intercepted: None,
             stopping: stopping.clone(),
             drained,
             serve_inside,
@@ -315,40 +319,40 @@ fn serve_inside(
 }
 
 /// A listening socket, and what is spoken there.
-pub(super) struct Door {
+pub(super) struct ListeningSocket {
     pub(super) listener: StdListener,
     pub(super) speaks: Speaks,
 }
 
 /// Who came, and where.
-struct Place {
+struct ClientAddr {
     client: SocketAddr,
     speaks: Speaks,
 }
 
 /// Connections there are, in all and by client.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct ConnectionCounts {
     pub(super) all: AtomicUsize,
     by_client: Mutex<HashMap<Network, usize>>,
 }
 
 /// One connection in the counts, until dropped.
-struct Counted {
-    counts: Arc<Counts>,
+struct CountedConnection {
+    counts: Arc<ConnectionCounts>,
     client: Network,
     bytes: u64,
-    _memory: Held,
+    _memory: ShareReservation,
 }
 
-impl Counts {
+impl ConnectionCounts {
     /// Counts a connection, unless a limit forbids it.
     fn admit(
         self: &Arc<Self>,
         allowance: &Allowance,
         speaks: Speaks,
         limits: &Limits,
-    ) -> Result<Counted, Limit> {
+    ) -> Result<CountedConnection, Limit> {
         let bytes = match speaks {
             Speaks::Http => CONNECTION_BYTES,
             Speaks::H2c => CONNECTION_BYTES + HTTP_2_BYTES,
@@ -377,7 +381,7 @@ impl Counts {
         }
         *count += 1;
         self.all.fetch_add(1, Ordering::Relaxed);
-        Ok(Counted {
+        Ok(CountedConnection {
             counts: Arc::clone(self),
             client,
             bytes,
@@ -386,7 +390,7 @@ impl Counts {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         let counts = &self.counts;
         counts.all.fetch_sub(1, Ordering::Relaxed);
@@ -409,7 +413,7 @@ fn refusal(common: &Common, client: SocketAddr, limit: Limit) -> Vec<u8> {
         name: common.name.as_str(),
         host: None,
         request_id: RequestId::fresh(),
-        reader: Reader::Program,
+        reader: PageReader::Program,
     };
     let failure = match limit {
         Limit::Memory => Failure::Refused {

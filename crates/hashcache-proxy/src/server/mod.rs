@@ -35,27 +35,27 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::control::{Control, Signals, account, interceptor};
-use self::cores::{Core, Counts, Door};
+use self::control::{Control, UnixSignals, account, interceptor};
+use self::cores::{ConnectionCounts, Core, ListeningSocket};
 use self::stage::Stage;
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::collapse::Collapse;
-use crate::intercept::Known;
+use crate::intercept::InterceptState;
 use crate::metrics::{DeviceFigures, EngineFigures, Exposition, Metrics, StoreState};
-use crate::page_groups::Related;
+use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::settings::{Mode, Settings, StateFiles};
 use crate::share::Shares;
 use crate::tls::identity::Identity;
-use crate::upstream::dns::{NameServers, Names};
+use crate::upstream::dns::{DnsCache, NameServers};
 use crate::upstream::interfaces::OwnAddresses;
 use crate::upstream::tls::Trust;
-use crate::upstream::unreachable::Unreached;
-use crate::upstream::verified_hosts::Verified;
+use crate::upstream::unreachable::UnreachableCache;
+use crate::upstream::verified_hosts::VerifiedHosts;
 use crate::upstream::{self, Destinations};
-use crate::worker::{Common, Live};
+use crate::worker::{Common, LiveSettings};
 
 /// Serves until told to stop. `listening` is called once with the addresses really bound (and that
 /// of the admin listener); `reload` gives the settings anew on SIGHUP.
@@ -82,7 +82,7 @@ pub fn run<E: std::fmt::Display>(
         .iter()
         .filter_map(|it| it.local_addr().ok())
         .collect::<Vec<_>>();
-    let log = AccessLog::start(&settings).map_err(|source| RunError::AccessLog {
+    let log = AccessLogger::start(&settings).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
     })?;
@@ -92,30 +92,30 @@ pub fn run<E: std::fmt::Display>(
     let identity = Identity::load(&settings.tls, &clock)?;
     let interceptor = interceptor(&settings, &clock)?;
     account(interceptor.as_deref(), &cache, &metrics);
-    let verified = Arc::new(Verified::load(state.verified));
-    let known = Arc::new(Known {
+    let verified = Arc::new(VerifiedHosts::load(state.verified));
+    let intercept_state = Arc::new(InterceptState {
         verified: Arc::clone(&verified),
-        ..Known::default()
+        ..InterceptState::default()
     });
     let trust = Trust::load(&settings.upstream_ca, Arc::clone(&clock))?;
     let own = OwnAddresses::new();
     let limits = Arc::new(settings.limits.clone());
-    let names = Names::new(NameServers::System, settings.limits.dns_time);
-    let shared = upstream::Shared::new(
+    let names = DnsCache::new(NameServers::System, settings.limits.dns_time);
+    let shared = upstream::UpstreamShared::new(
         names,
         Destinations::new(&[], &[], own.clone()),
         own.clone(),
         trust,
         limits,
     );
-    let shared = upstream::Shared {
+    let shared = upstream::UpstreamShared {
         verified: Arc::clone(&verified),
-        unreached: Unreached::new(settings.unreachable_lifetime),
+        unreachable: UnreachableCache::new(settings.unreachable_lifetime),
         ..shared
     };
     let exposition = exposition(&metrics, &clock, &log, &cache, &shared);
-    let exposition = exposition.with_known(Arc::clone(&known));
-    let live = Live::new(&settings, 0, &own, shared, (identity, interceptor));
+    let exposition = exposition.with_intercept_state(Arc::clone(&intercept_state));
+    let live = LiveSettings::new(&settings, 0, &own, shared, (identity, interceptor));
     let site = match &settings.mode {
         Mode::Forward => None,
         Mode::Accelerate { origin, .. } => Some(origin.clone()),
@@ -125,13 +125,13 @@ pub fn run<E: std::fmt::Display>(
     let purger = Purger::new(&cache, &collapse, space, metrics.purges());
     let common = Arc::new(Common {
         mode: settings.mode.clone(),
-        related: Related::new(settings.group_by, site),
+        page_groups: PageGroups::new(settings.group_by, site),
         name,
         via,
         listen: listen.clone(),
         admin: admin_address,
         clock: Arc::clone(&clock),
-        intercept: known,
+        intercept: intercept_state,
         shares: Shares::new(
             cache.stats().memory_limit_bytes,
             settings.limits.client_share,
@@ -147,9 +147,9 @@ pub fn run<E: std::fmt::Display>(
         .build()
         .map_err(system("a runtime"))?;
     let _context = runtime.enter();
-    let signals = Signals::new().map_err(system("signals"))?;
+    let signals = UnixSignals::new().map_err(system("signals"))?;
     let (stop, stopping) = watch::channel(Stage::Serving);
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(ConnectionCounts::default());
     let threads = (0..settings.workers.max(1))
         .map(|number| {
             let core = Core {
@@ -161,16 +161,16 @@ pub fn run<E: std::fmt::Display>(
                 counts: Arc::clone(&counts),
                 stopping: stopping.clone(),
             };
-            let doors = listeners
+            let sockets = listeners
                 .iter()
                 .zip(&settings.listen)
                 .map(|(listener, listen)| {
                     let listener = listener.try_clone()?;
                     let speaks = settings.speaks(listen);
-                    Ok(Door { listener, speaks })
+                    Ok(ListeningSocket { listener, speaks })
                 });
-            let doors = doors.collect::<Result<_, _>>();
-            core.start(number, doors.map_err(system("a listener's copy"))?)
+            let sockets = sockets.collect::<Result<_, _>>();
+            core.start(number, sockets.map_err(system("a listener's copy"))?)
         })
         .collect::<Result<Vec<_>, RunError>>()?;
     // The cores have copies, which they close when a drain begins: from then on clients are refused
@@ -188,7 +188,7 @@ pub fn run<E: std::fmt::Display>(
     }
     runtime.spawn(Arc::clone(&clock).keep());
     runtime.spawn(Arc::clone(&verified).keep());
-    runtime.spawn(authority_expiry::mind(Arc::clone(&common)));
+    runtime.spawn(authority_expiry::warn_before_expiry(Arc::clone(&common)));
     listening(&listen, admin_address);
     let control = Control {
         common,
@@ -200,7 +200,7 @@ pub fn run<E: std::fmt::Display>(
         admin,
         cache,
     };
-    runtime.block_on(control.mind(signals, reload, threads));
+    runtime.block_on(control.run(signals, reload, threads));
     if let Err(error) = clock.persist() {
         warn!(%error, "time not saved");
     }
@@ -261,11 +261,11 @@ fn socket(address: SocketAddr) -> io::Result<socket2::Socket> {
 fn exposition(
     metrics: &Arc<Metrics>,
     clock: &Arc<Clock>,
-    log: &Arc<AccessLog>,
+    log: &Arc<AccessLogger>,
     cache: &Cache,
-    upstream: &upstream::Shared,
+    upstream: &upstream::UpstreamShared,
 ) -> Exposition {
-    let (cache, places) = (cache.clone(), upstream.places.clone());
+    let (cache, permits) = (cache.clone(), upstream.permits.clone());
     let figures = move || {
         let stats = cache.stats();
         EngineFigures {
@@ -302,6 +302,6 @@ fn exposition(
         Arc::clone(clock),
         Arc::clone(log),
         figures,
-        move || places.figures(),
+        move || permits.figures(),
     )
 }

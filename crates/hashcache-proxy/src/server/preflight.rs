@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::control::interceptor;
 use super::stage::RunError;
 use super::{pseudonyms, socket};
-use crate::access_log::AccessLog;
+use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::clock::Clock;
 use crate::settings::Settings;
@@ -27,7 +27,7 @@ use crate::upstream::tls::read_authorities;
 pub fn preflight(settings: &Settings) -> Vec<RunError> {
     let listen = settings.listen.iter().map(|listen| listen.address);
     let listeners = listen.chain(settings.admin).map(can_bind);
-    let log = AccessLog::check(settings).map_err(|source| RunError::AccessLog {
+    let log = AccessLogger::check(settings).map_err(|source| RunError::AccessLog {
         place: settings.access_log.to_string(),
         source,
     });

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::settings::Speaks;
 use crate::tls::identity::Identity;
-use crate::wire::{PREFACE, Protocol, Socket, shake};
+use crate::wire::{PREFACE, Protocol, Socket, handshake};
 
 /// Why a connection is not served.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) enum NotServed {
 }
 
 /// Finds out what a client speaks on a listener for `speaks`, within `limit`.
-pub(super) async fn settle(
+pub(super) async fn detect_protocol(
     socket: TcpStream,
     speaks: Speaks,
     identity: Option<Identity>,
@@ -37,7 +37,7 @@ pub(super) async fn settle(
         (Speaks::Http, _) => return Ok((socket.into(), Protocol::Http1)),
         (Speaks::H2c, _) => timeout(limit, preface(socket)).await,
         (Speaks::Tls, Some(identity)) => {
-            timeout(limit, shake(socket.into(), identity.acceptor())).await
+            timeout(limit, handshake(socket.into(), identity.acceptor())).await
         }
         (Speaks::Tls, None) => Ok(Err(io::ErrorKind::NotFound.into())),
     };
@@ -82,7 +82,7 @@ mod tests {
         let (mut client, server) = (client.unwrap(), accepted.unwrap().0);
         client.set_nodelay(true).unwrap();
         let limit = Duration::from_secs(10);
-        let settling = settle(server, Speaks::H2c, None, limit);
+        let settling = detect_protocol(server, Speaks::H2c, None, limit);
         let sending = async {
             for piece in pieces {
                 client.write_all(piece).await.unwrap();
@@ -122,7 +122,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap());
         let (_client, accepted) = tokio::join!(client, listener.accept());
         let server = accepted.unwrap().0;
-        let settled = settle(server, Speaks::H2c, None, Duration::from_secs(10)).await;
+        let settled = detect_protocol(server, Speaks::H2c, None, Duration::from_secs(10)).await;
         assert!(matches!(settled, Err(NotServed::Late)));
     }
 }

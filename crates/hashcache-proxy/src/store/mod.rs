@@ -11,7 +11,7 @@
 //! The numbers are lengths in bytes; the byte of the layout holds [`LAYOUT`].
 //!
 //! The first response of a URL that varies lies under the cache key and holds the variant table;
-//! the others lie under names derived of it ([`Place`]).
+//! the others lie under names derived of it ([`ObjectPlace`]).
 //!
 //! Called by `request` and `fetch`.
 //!
@@ -26,7 +26,7 @@ use hashcache_http::{FACTS_BYTES, StoredFacts, VariantTable, VaryRow};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub(crate) use self::place::Place;
+pub(crate) use self::place::ObjectPlace;
 
 /// The form of the metadata that this build writes, the only one that it reads.
 const LAYOUT: u8 = 2;

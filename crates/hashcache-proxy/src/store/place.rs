@@ -10,7 +10,7 @@ use hashcache_http::{VariantPlace, VariantTable};
 
 /// Where the answer to a request is stored, or would be.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ObjectPlace {
     /// The cache key: what lies there holds the variant table.
     pub(crate) key: Vec<u8>,
     /// The name of the object: the key, or one derived of it.
@@ -19,7 +19,7 @@ pub(crate) struct Place {
     pub(crate) nonce: Option<u64>,
 }
 
-impl Place {
+impl ObjectPlace {
     /// Under the key itself; no table was seen there.
     pub(crate) fn of(key: Vec<u8>) -> Self {
         Self {

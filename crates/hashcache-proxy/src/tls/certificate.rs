@@ -31,12 +31,12 @@ pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
 impl Certificate {
     /// Reads a certificate in DER; `None` for what is none.
     pub(crate) fn read(der: &[u8]) -> Option<Self> {
-        let mut signed = Der(Der(der).take(SEQUENCE)?);
-        let mut body = Der(signed.take(SEQUENCE)?);
+        let mut signed = DerReader(DerReader(der).take(SEQUENCE)?);
+        let mut body = DerReader(signed.take(SEQUENCE)?);
         body.take_if(VERSION);
         body.take(INTEGER)?;
         let (_algorithm, _issuer) = (body.take(SEQUENCE)?, body.take(SEQUENCE)?);
-        let mut validity = Der(body.take(SEQUENCE)?);
+        let mut validity = DerReader(body.take(SEQUENCE)?);
         let (not_before, not_after) = (validity.time()?, validity.time()?);
         let common_name = common_name(body.take(SEQUENCE)?);
         let _key = body.take(SEQUENCE)?;
@@ -60,9 +60,9 @@ impl Certificate {
 
 /// The common name, if the name is made of nothing else.
 fn common_name(name: &[u8]) -> Option<String> {
-    let mut name = Der(name);
-    let mut set = Der(name.take(SET)?);
-    let mut pair = Der(set.take(SEQUENCE)?);
+    let mut name = DerReader(name);
+    let mut set = DerReader(name.take(SET)?);
+    let mut pair = DerReader(set.take(SEQUENCE)?);
     let is_common_name = pair.take(OBJECT_IDENTIFIER)? == COMMON_NAME;
     let text = pair.take(UTF8_STRING)?;
     let is_all = name.0.is_empty() && set.0.is_empty();
@@ -74,18 +74,18 @@ fn common_name(name: &[u8]) -> Option<String> {
 /// outer one where something is damaged.
 #[expect(clippy::option_option, reason = "damaged, without constraints, with")]
 fn permitted(extensions: &[u8]) -> Option<Option<Vec<String>>> {
-    let mut all = Der(Der(extensions).take(SEQUENCE)?);
+    let mut all = DerReader(DerReader(extensions).take(SEQUENCE)?);
     while !all.0.is_empty() {
-        let mut extension = Der(all.take(SEQUENCE)?);
+        let mut extension = DerReader(all.take(SEQUENCE)?);
         let is_wanted = extension.take(OBJECT_IDENTIFIER)? == NAME_CONSTRAINTS;
         extension.take_if(BOOLEAN);
         let value = extension.take(OCTET_STRING)?;
         if is_wanted {
-            let mut constraints = Der(Der(value).take(SEQUENCE)?);
-            let mut trees = Der(constraints.take_if(PERMITTED).unwrap_or_default());
+            let mut constraints = DerReader(DerReader(value).take(SEQUENCE)?);
+            let mut trees = DerReader(constraints.take_if(PERMITTED).unwrap_or_default());
             let mut domains = Vec::new();
             while !trees.0.is_empty() {
-                if let Some(domain) = Der(trees.take(SEQUENCE)?).take_if(DNS_NAME) {
+                if let Some(domain) = DerReader(trees.take(SEQUENCE)?).take_if(DNS_NAME) {
                     domains.push(String::from_utf8(domain.to_vec()).ok()?);
                 }
             }
@@ -96,12 +96,12 @@ fn permitted(extensions: &[u8]) -> Option<Option<Vec<String>>> {
 }
 
 /// What is left of a DER encoding (ITU-T X.690, section 8.1).
-struct Der<'a>(&'a [u8]);
+struct DerReader<'a>(&'a [u8]);
 
-impl<'a> Der<'a> {
+impl<'a> DerReader<'a> {
     /// Tag and content of the next value, which stays.
     fn peek(&self) -> Option<(u8, &'a [u8])> {
-        Der(self.0).next()
+        DerReader(self.0).next()
     }
 
     /// Tag and content of the next value.

@@ -77,7 +77,7 @@ impl Identity {
             .with_safe_default_protocol_versions()
             .expect("the provider has suites of both versions")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Pairs(pairs)));
+            .with_cert_resolver(Arc::new(KeyPairs(pairs)));
         config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
         config.ticketer = Ticketer::new().map_err(IdentityError::Tickets)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -116,9 +116,9 @@ pub(crate) fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, Identi
 
 /// Certificates in the order of the settings.
 #[derive(Debug)]
-struct Pairs(Vec<Arc<CertifiedKey>>);
+struct KeyPairs(Vec<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Pairs {
+impl ResolvesServerCert for KeyPairs {
     /// The first that bears the name asked for; else the first of all, which the client will refuse
     /// with a reason that its user can read.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {

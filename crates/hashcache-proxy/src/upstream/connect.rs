@@ -24,7 +24,7 @@ use super::address::{Destinations, Purpose};
 use super::dns::Resolver;
 use super::endpoint::Endpoint;
 use super::interfaces::OwnAddresses;
-use super::unreachable::Unreached;
+use super::unreachable::UnreachableCache;
 use crate::failure::Failure;
 
 /// Opens connections on one core.
@@ -33,7 +33,7 @@ pub(crate) struct Connector {
     pub(super) resolver: Resolver,
     pub(super) destinations: Destinations,
     pub(super) own: OwnAddresses,
-    pub(super) unreached: Unreached,
+    pub(super) unreachable: UnreachableCache,
     pub(super) connect_time: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Connector {
     /// of a name has its own time before that. What could not be reached lately fails at once.
     pub(crate) async fn connect(&self, to: &Endpoint) -> Result<(TcpStream, SocketAddr), Failure> {
         let limit = self.connect_time;
-        let trial = self.unreached.may_try(to, limit * 2)?;
+        let try_permit = self.unreachable.may_try(to, limit * 2)?;
         let addresses = match &to.authority.host {
             Host::Name(name) => self.resolver.resolve(name, self.own.has_ipv6()).await?,
             Host::V4(v4) => [IpAddr::V4(*v4)].into(),
@@ -51,7 +51,7 @@ impl Connector {
         let race = self.race(&addresses, to.authority.port, to.purpose);
         let outcome = timeout(limit, race).await;
         let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(limit)));
-        trial.end(&outcome);
+        try_permit.end(&outcome);
         outcome
     }
 
@@ -63,7 +63,7 @@ impl Connector {
     ) -> Result<(TcpStream, SocketAddr), Failure> {
         let mut waiting = addresses.iter().take(ADDRESSES_TRIED).peekable();
         let mut under_way: Vec<Attempt> = Vec::new();
-        let mut losses = Losses::default();
+        let mut errors = AttemptErrors::default();
         let mut next_at = Instant::now();
         loop {
             if under_way.is_empty() || Instant::now() >= next_at {
@@ -73,19 +73,19 @@ impl Connector {
                             under_way.push(Box::pin(attempt(SocketAddr::new(address, port))));
                             next_at = Instant::now() + STAGGER;
                         }
-                        Err(denied) => losses.denied = losses.denied.or(Some(denied)),
+                        Err(denied) => errors.denied = errors.denied.or(Some(denied)),
                     }
                     continue;
                 }
                 if under_way.is_empty() {
-                    return Err(losses.failure());
+                    return Err(errors.failure());
                 }
             }
             tokio::select! {
                 outcome = first_of(&mut under_way) => match outcome {
                     Ok(connected) => return Ok(connected),
                     Err(error) => {
-                        losses.note(&error);
+                        errors.note(&error);
                         next_at = Instant::now();
                     }
                 },
@@ -128,7 +128,7 @@ async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketA
 
 /// Why the addresses tried so far did not do.
 #[derive(Default)]
-struct Losses {
+struct AttemptErrors {
     denied: Option<Failure>,
     refused: bool,
     /// It was we who had no socket or memory left.
@@ -136,7 +136,7 @@ struct Losses {
     tried: bool,
 }
 
-impl Losses {
+impl AttemptErrors {
     fn note(&mut self, error: &io::Error) {
         self.tried = true;
         self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
@@ -173,7 +173,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::task::LocalSet;
 
-    use super::super::dns::{NameServers, Names};
+    use super::super::dns::{DnsCache, NameServers};
     use super::*;
 
     fn connector(allow: &[&str]) -> Connector {
@@ -181,10 +181,10 @@ mod tests {
         let allow: Vec<_> = allow.iter().map(|text| text.parse().unwrap()).collect();
         let servers = NameServers::Fixed(Arc::new([SocketAddr::from(([127, 0, 0, 1], 9))]));
         Connector {
-            resolver: Resolver::new(Names::new(servers, Duration::from_secs(5))),
+            resolver: Resolver::new(DnsCache::new(servers, Duration::from_secs(5))),
             destinations: Destinations::new(&allow, &[], own.clone()),
             own,
-            unreached: Unreached::new(Duration::from_secs(10)),
+            unreachable: UnreachableCache::new(Duration::from_secs(10)),
             connect_time: Duration::from_secs(10),
         }
     }
@@ -254,12 +254,12 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let (connector, to) = (connector(&["127.0.0.1"]), endpoint(loopback(), port));
         let silence = Failure::ConnectTimeout(Duration::from_secs(10));
-        let trial = connector
-            .unreached
+        let try_permit = connector
+            .unreachable
             .may_try(&to, Duration::from_secs(20))
             .unwrap();
         tokio::time::advance(Duration::from_secs(10)).await;
-        trial.end(&Err::<(), _>(silence.clone()));
+        try_permit.end(&Err::<(), _>(silence.clone()));
         assert_eq!(connector.connect(&to).await.unwrap_err(), silence);
         tokio::time::advance(Duration::from_secs(10)).await;
         connector.connect(&to).await.unwrap();
@@ -298,7 +298,7 @@ mod tests {
             hosts: hosts.clone(),
         };
         let mut connector = connector(&["127.0.0.1"]);
-        connector.resolver = Resolver::new(Names::new(servers, Duration::from_secs(5)));
+        connector.resolver = Resolver::new(DnsCache::new(servers, Duration::from_secs(5)));
         let to = endpoint(Host::Name("rebind.test".into()), port);
         let rebinding = async {
             std::fs::write(&hosts, "127.0.0.1 rebind.test\n").unwrap();
@@ -326,13 +326,13 @@ mod tests {
         let denied = Failure::DestinationDenied {
             address: [10, 0, 0, 1].into(),
         };
-        let told = |denied: Option<&Failure>, errors: &[&io::Error]| {
-            let mut losses = Losses {
+        let told = |denied: Option<&Failure>, met: &[&io::Error]| {
+            let mut errors = AttemptErrors {
                 denied: denied.cloned(),
-                ..Losses::default()
+                ..AttemptErrors::default()
             };
-            errors.iter().for_each(|error| losses.note(error));
-            losses.failure()
+            met.iter().for_each(|error| errors.note(error));
+            errors.failure()
         };
         assert_eq!(told(Some(&denied), &[]), denied);
         assert_eq!(told(Some(&denied), &[&unreachable]), Failure::Unreachable);

@@ -26,59 +26,59 @@ use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
 use super::framing::{self, Framing};
 use super::http2::{self, Refused};
-use super::permits::Place;
-use super::pool::{Line, Sender};
-use super::request_body::{RequestBody, Watch};
-use super::response_body::{Lease, ResponseBody};
-use super::{Exchange, SendFailure, SendOptions, Upgrade, Upstream};
+use super::permits::Permit;
+use super::pool::{RequestSender, UpstreamConn};
+use super::request_body::{BodyProgress, RequestBody};
+use super::response_body::{BusyConn, ResponseBody};
+use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange};
 use crate::failure::Failure;
 use crate::limits::Limits;
 
 /// An exchange that gave no response, with what is needed to try again.
-pub(super) struct Stumble {
+pub(super) struct FailedExchange {
     pub(super) failed: SendFailure,
     /// The request, if nothing of it was sent.
     pub(super) unsent: Option<Box<Request<RequestBody>>>,
     /// What the origin did with it.
     pub(super) refused: Refused,
-    pub(super) place: Place,
+    pub(super) permit: Permit,
 }
 
 impl Upstream {
-    /// Sends `request` on `line` and waits for the head of its response.
+    /// Sends `request` on `conn` and waits for the head of its response.
     pub(super) async fn exchange(
         &self,
-        mut line: Line,
+        mut conn: UpstreamConn,
         to: &Endpoint,
         mut request: Request<RequestBody>,
-        place: Place,
+        permit: Permit,
         options: &SendOptions,
-    ) -> Result<Exchange, Stumble> {
+    ) -> Result<UpstreamExchange, FailedExchange> {
         let method = request.method().clone();
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
-        let watch = request.body().watch();
+        let progress = request.body().progress();
         if request.headers().contains_key(header::EXPECT) {
-            watch.hold();
+            progress.hold();
         }
         let interim = Interim::listen(&mut request);
-        let (received_before, begun) = (line.meter.received(), Instant::now());
-        line.meter.head_begins();
-        let response = match &mut line.sender {
-            Sender::Http1(sender) => {
+        let (received_before, begun) = (conn.meter.received(), Instant::now());
+        conn.meter.head_begins();
+        let response = match &mut conn.sender {
+            RequestSender::Http1(sender) => {
                 let sending = sender.try_send_request(request);
-                let patience = Patience::new(&self.limits, &line, &watch, begun);
-                head(sending, &interim, patience, options).await
+                let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
+                head(sending, &interim, timeout, options).await
             }
-            Sender::Http2(stream) => {
+            RequestSender::Http2(stream) => {
                 // Nobody can say 100 to us.
-                watch.let_go();
+                progress.let_go();
                 http2::convert(&mut request, to);
                 let sending = stream.sender.try_send_request(request);
-                let patience = Patience::new(&self.limits, &line, &watch, begun);
-                head(sending, &interim, patience, options).await
+                let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
+                head(sending, &interim, timeout, options).await
             }
         };
-        line.meter.head_ends();
+        conn.meter.head_ends();
         let judged = response.and_then(|response| {
             let (mut head, incoming) = response.into_parts();
             let stream = head.extensions.remove::<OnUpgrade>();
@@ -93,7 +93,7 @@ impl Upstream {
             }
             Ok((head, incoming, stream, judged))
         });
-        let peer = line.peer;
+        let peer = conn.peer;
         let (head, incoming, stream, judged) = match judged {
             Ok(judged) => judged,
             Err(NoHead {
@@ -101,56 +101,56 @@ impl Upstream {
                 unsent,
                 refused,
             }) => {
-                let origin_bytes = line.meter.received() - received_before;
+                let origin_bytes = conn.meter.received() - received_before;
                 let failed = SendFailure {
                     failure,
                     peer: Some(peer),
                     origin_bytes,
                 };
-                return Err(Stumble {
+                return Err(FailedExchange {
                     failed,
                     unsent,
                     refused,
-                    place,
+                    permit,
                 });
             }
         };
-        let reused = match line.stream() {
+        let reused = match conn.stream() {
             Some(stream) => stream.answered(),
             None => received_before > 0,
         };
-        line.note_content(head_size(&head.headers));
+        conn.note_content(head_size(&head.headers));
         let head_time = begun.elapsed();
-        if head.status.as_u16() >= 400 && !watch.is_ended() {
+        if head.status.as_u16() >= 400 && !progress.is_ended() {
             // A client stops sending content once it sees an error (RFC 9112 9.3): the origin may
             // close with content unread, and the RST that follows drops the rest of its response.
-            watch.hold();
+            progress.hold();
         }
         let (body, upgrade) = if let Some(stream) = stream {
-            line.detach();
+            conn.detach();
             (
                 ResponseBody::none(incoming),
-                Some(Upgrade { stream, place }),
+                Some(Upgrade { stream, permit }),
             )
         } else {
             let trusted = judged.trusted;
             let (to, pool) = (to.clone(), Rc::clone(&self.pool));
-            let lease = Lease {
-                line,
+            let busy = BusyConn {
+                conn,
                 to,
                 pool,
-                place,
+                permit,
                 received_before,
-                watch,
+                progress,
                 trusted,
             };
             let limit = self.limits.between_bytes_time;
             (
-                ResponseBody::new(incoming, judged.framing, lease, limit),
+                ResponseBody::new(incoming, judged.framing, busy, limit),
                 None,
             )
         };
-        Ok(Exchange {
+        Ok(UpstreamExchange {
             response: Response::from_parts(head, body),
             peer,
             reused,
@@ -160,7 +160,7 @@ impl Upstream {
     }
 }
 
-type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+type SendResult = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
 /// No head came.
 struct NoHead {
@@ -188,19 +188,19 @@ fn head_size(fields: &HeaderMap) -> usize {
 }
 
 async fn head(
-    sending: impl Future<Output = Sent>,
+    sending: impl Future<Output = SendResult>,
     interim: &Interim,
-    mut patience: Patience<'_>,
+    mut timeout: HeadTimeout<'_>,
     options: &SendOptions,
 ) -> Result<Response<Incoming>, NoHead> {
     let mut sending = pin!(sending);
-    let let_go_at = patience.since + CONTINUE_WAIT;
+    let let_go_at = timeout.since + CONTINUE_WAIT;
     loop {
         tokio::select! {
             biased;
             sent = &mut sending => {
                 // Those that came in one piece with the final head are still to be passed on.
-                interim.pass_on(&mut patience, options)?;
+                interim.pass_on(&mut timeout, options)?;
                 return sent.map_err(|mut error| NoHead {
                     failure: failure_of(error.error()),
                     refused: Refused::of(error.error()),
@@ -208,12 +208,12 @@ async fn head(
                 });
             }
             () = interim.arrived.notified() => {
-                interim.pass_on(&mut patience, options)?;
+                interim.pass_on(&mut timeout, options)?;
             }
-            () = sleep_until(let_go_at), if patience.watch.is_held() => patience.watch.let_go(),
-            () = sleep_until(patience.ends_at()) => {
-                if patience.is_over() {
-                    let failure = Failure::FirstByteTimeout(patience.limits.first_byte_time);
+            () = sleep_until(let_go_at), if timeout.progress.is_held() => timeout.progress.let_go(),
+            () = sleep_until(timeout.ends_at()) => {
+                if timeout.is_over() {
+                    let failure = Failure::FirstByteTimeout(timeout.limits.first_byte_time);
                     return Err(failure.into());
                 }
             }
@@ -222,10 +222,10 @@ async fn head(
 }
 
 /// How long the head of a response is waited for.
-struct Patience<'a> {
+struct HeadTimeout<'a> {
     limits: &'a Limits,
-    line: &'a Line,
-    watch: &'a Watch,
+    conn: &'a UpstreamConn,
+    progress: &'a BodyProgress,
     /// The last sign of life: the beginning, or an interim response.
     since: Instant,
     /// Bytes received up to then.
@@ -234,21 +234,26 @@ struct Patience<'a> {
     extended: bool,
 }
 
-impl<'a> Patience<'a> {
-    fn new(limits: &'a Limits, line: &'a Line, watch: &'a Watch, since: Instant) -> Self {
+impl<'a> HeadTimeout<'a> {
+    fn new(
+        limits: &'a Limits,
+        conn: &'a UpstreamConn,
+        progress: &'a BodyProgress,
+        since: Instant,
+    ) -> Self {
         Self {
             limits,
-            line,
-            watch,
+            conn,
+            progress,
             since,
-            received: line.meter.received(),
+            received: conn.meter.received(),
             extended: false,
         }
     }
 
     fn ends_at(&self) -> Instant {
-        let mut ends_at = self.since.max(self.line.last_sent()) + self.limits.first_byte_time;
-        if self.watch.is_starved() {
+        let mut ends_at = self.since.max(self.conn.last_sent()) + self.limits.first_byte_time;
+        if self.progress.is_starved() {
             // Not the origin is silent but the client; it has its own limit, which comes first.
             ends_at += self.limits.progress_time;
         }
@@ -263,7 +268,7 @@ impl<'a> Patience<'a> {
         if Instant::now() < self.ends_at() {
             return false; // something was sent meanwhile
         }
-        let begun = self.line.meter.received() > self.received;
+        let begun = self.conn.meter.received() > self.received;
         if begun && !self.extended {
             self.extended = true;
             return false;
@@ -274,12 +279,12 @@ impl<'a> Patience<'a> {
 
 /// Interim responses on their way from hyper's callback, which must be `Send`, to this task.
 struct Interim {
-    queue: Arc<Mutex<Queue>>,
+    queue: Arc<Mutex<InterimQueue>>,
     arrived: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct InterimQueue {
     waiting: VecDeque<(StatusCode, HeaderMap)>,
     seen: usize,
 }
@@ -304,7 +309,7 @@ impl Interim {
         interim
     }
 
-    fn pass_on(&self, patience: &mut Patience<'_>, options: &SendOptions) -> Result<(), Failure> {
+    fn pass_on(&self, timeout: &mut HeadTimeout<'_>, options: &SendOptions) -> Result<(), Failure> {
         loop {
             let next = {
                 let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,11 +321,11 @@ impl Interim {
             let Some((status, mut headers)) = next else {
                 return Ok(());
             };
-            patience.since = Instant::now();
-            patience.received = patience.line.meter.received();
-            patience.extended = false;
+            timeout.since = Instant::now();
+            timeout.received = timeout.conn.meter.received();
+            timeout.extended = false;
             if status == StatusCode::CONTINUE {
-                patience.watch.let_go();
+                timeout.progress.let_go();
             } else if let Some(informational) = &options.informational {
                 strip_interim(&mut headers);
                 informational(status, headers);

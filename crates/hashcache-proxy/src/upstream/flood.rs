@@ -16,21 +16,21 @@ use crate::wire::frames::{Budget, CONTINUATION, DATA, FrameHead, Frames, HEADERS
 
 /// Watches the frames of one connection.
 #[derive(Debug)]
-pub(super) struct Flood {
+pub(super) struct FloodGuard {
     frames: Frames,
     budget: Budget,
-    heads: HashMap<u32, Heads>,
+    heads: HashMap<u32, StreamHeads>,
     head_bytes: usize,
 }
 
 /// The field blocks of one stream so far.
 #[derive(Clone, Copy, Debug, Default)]
-struct Heads {
+struct StreamHeads {
     count: usize,
     bytes: usize,
 }
 
-impl Flood {
+impl FloodGuard {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             frames: Frames::of_server(),
@@ -72,7 +72,7 @@ impl Flood {
 }
 
 /// Counts a block of fields; false if there were too many, or too large ones.
-fn count(heads: &mut HashMap<u32, Heads>, frame: FrameHead, head_bytes: usize) -> bool {
+fn count(heads: &mut HashMap<u32, StreamHeads>, frame: FrameHead, head_bytes: usize) -> bool {
     if heads.len() >= STREAMS_MAX && !heads.contains_key(&frame.stream) {
         // Streams that we took back are never ended by the origin.
         heads.clear();
@@ -105,8 +105,8 @@ mod tests {
         frame
     }
 
-    fn flood() -> Flood {
-        Flood::new(&Limits::default())
+    fn flood() -> FloodGuard {
+        FloodGuard::new(&Limits::default())
     }
 
     #[tokio::test]

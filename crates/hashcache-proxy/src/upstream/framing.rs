@@ -27,14 +27,14 @@ pub(crate) enum Framing {
 
 /// What a head tells about its connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct JudgedHead {
     pub(super) framing: Framing,
     /// Whether the bytes after this response can be trusted to begin the next.
     pub(super) trusted: bool,
 }
 
 /// Judges `head`, the final answer to a `method` request, and takes ambiguity out of its fields.
-pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judged, Failure> {
+pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<JudgedHead, Failure> {
     let empty = *method == Method::HEAD
         || matches!(
             head.status,
@@ -67,7 +67,7 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
         (_, _, Some(length)) => Framing::Length(length),
         _ => Framing::UntilClose,
     };
-    Ok(Judged { framing, trusted })
+    Ok(JudgedHead { framing, trusted })
 }
 
 fn is_chunked_alone(headers: &HeaderMap) -> bool {
@@ -92,7 +92,7 @@ fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
                 .ok()
                 .filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
                 .and_then(|text| text.parse::<u64>().ok())
-                .ok_or("content-length is no number")?;
+                .ok_or("content-length is not a number")?;
             if found.is_some_and(|other| other != number) {
                 return Err("content-lengths differ");
             }
@@ -169,7 +169,7 @@ mod tests {
             response = response.header(*name, *value);
         }
         let mut head = response.body(()).unwrap().into_parts().0;
-        let Judged { framing, trusted } = judge(&mut head, method)?;
+        let JudgedHead { framing, trusted } = judge(&mut head, method)?;
         assert!(!head.headers.contains_key("transfer-encoding"));
         assert!(head.headers.get_all("content-length").iter().count() <= 1);
         let length = head.headers.get("content-length");

@@ -1,6 +1,6 @@
 //! Connections to origins in HTTP/2: one for each endpoint and core, shared by all requests there.
 //!
-//! `Upstream` asks for a [`Stream`] on one, or puts a new one here. hyper holds back requests
+//! `Upstream` asks for a [`Http2Stream`] on one, or puts a new one here. hyper holds back requests
 //! beyond what the origin allows at once, in the order in which they came.
 //!
 //! Invariants: a connection serves one authority, even where its certificate names others. One that
@@ -28,15 +28,15 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
-use super::channel::Channel;
 use super::endpoint::Endpoint;
-use super::meter::{Meter, Metered};
+use super::meter::{Meter, MeteredIo};
 use super::request_body::RequestBody;
+use super::transport::Transport;
 use crate::failure::Failure;
 use crate::limits::Limits;
 
 /// One connection.
-pub(super) struct Trunk {
+pub(super) struct Http2Conn {
     sender: SendRequest<RequestBody>,
     meter: Meter,
     peer: SocketAddr,
@@ -48,33 +48,33 @@ pub(super) struct Trunk {
 }
 
 /// A request's share of a connection.
-pub(super) struct Stream {
+pub(super) struct Http2Stream {
     pub(super) sender: SendRequest<RequestBody>,
-    trunk: Rc<Trunk>,
+    conn: Rc<Http2Conn>,
 }
 
 /// Those of one core.
 #[derive(Default)]
-pub(super) struct Trunks {
-    open: RefCell<HashMap<Endpoint, Rc<Trunk>>>,
+pub(super) struct Http2Conns {
+    open: RefCell<HashMap<Endpoint, Rc<Http2Conn>>>,
     /// Held by who connects, so that those who come meanwhile share what comes of it.
     opening: RefCell<HashMap<Endpoint, Rc<Mutex<()>>>>,
     /// Endpoints that speak HTTP/1.1 alone.
     plain: RefCell<HashSet<Endpoint>>,
 }
 
-impl Trunks {
+impl Http2Conns {
     /// A stream on the connection to `to`, if there is one that takes requests and has not lain
     /// idle for `max_idle`.
-    pub(super) fn stream(&self, to: &Endpoint, max_idle: Duration) -> Option<Stream> {
+    pub(super) fn stream(&self, to: &Endpoint, max_idle: Duration) -> Option<Http2Stream> {
         let mut open = self.open.borrow_mut();
-        let trunk = open.get(to)?;
-        let idle = trunk.streams.get() == 0 && trunk.rests_since.get().elapsed() >= max_idle;
-        if idle || trunk.sender.is_closed() {
+        let conn = open.get(to)?;
+        let idle = conn.streams.get() == 0 && conn.rests_since.get().elapsed() >= max_idle;
+        if idle || conn.sender.is_closed() {
             open.remove(to);
             return None;
         }
-        Some(Stream::new(Rc::clone(trunk)))
+        Some(Http2Stream::new(Rc::clone(conn)))
     }
 
     /// Takes no more requests for `to` on the connection there is.
@@ -83,11 +83,11 @@ impl Trunks {
     }
 
     /// Takes no more requests for `to` on the connection of `stream`.
-    fn retire(&self, to: &Endpoint, stream: &Stream) {
+    fn retire(&self, to: &Endpoint, stream: &Http2Stream) {
         let mut open = self.open.borrow_mut();
         if open
             .get(to)
-            .is_some_and(|trunk| Rc::ptr_eq(trunk, &stream.trunk))
+            .is_some_and(|conn| Rc::ptr_eq(conn, &stream.conn))
         {
             open.remove(to);
         }
@@ -117,18 +117,18 @@ impl Trunks {
     pub(super) fn keep(
         self: &Rc<Self>,
         to: &Endpoint,
-        trunk: Trunk,
+        conn: Http2Conn,
         idle_time: Duration,
-    ) -> Stream {
-        let trunk = Rc::new(trunk);
-        let stream = Stream::new(Rc::clone(&trunk));
+    ) -> Http2Stream {
+        let conn = Rc::new(conn);
+        let stream = Http2Stream::new(Rc::clone(&conn));
         spawn_local(sweep(
             Rc::downgrade(self),
             to.clone(),
-            Rc::downgrade(&trunk),
+            Rc::downgrade(&conn),
             idle_time,
         ));
-        self.open.borrow_mut().insert(to.clone(), trunk);
+        self.open.borrow_mut().insert(to.clone(), conn);
         stream
     }
 
@@ -140,34 +140,39 @@ impl Trunks {
 }
 
 /// Lets a connection go that has had no stream for `idle_time`.
-async fn sweep(trunks: Weak<Trunks>, to: Endpoint, trunk: Weak<Trunk>, idle_time: Duration) {
+async fn sweep(
+    http2_conns: Weak<Http2Conns>,
+    to: Endpoint,
+    conn: Weak<Http2Conn>,
+    idle_time: Duration,
+) {
     loop {
-        let Some(until) = trunk.upgrade().map(|it| it.rests_since.get() + idle_time) else {
+        let Some(until) = conn.upgrade().map(|it| it.rests_since.get() + idle_time) else {
             return;
         };
         sleep_until(until.max(Instant::now() + SWEEP_STEP)).await;
-        let (Some(trunks), Some(trunk)) = (trunks.upgrade(), trunk.upgrade()) else {
+        let (Some(http2_conns), Some(conn)) = (http2_conns.upgrade(), conn.upgrade()) else {
             return;
         };
-        let idle = trunk.streams.get() == 0 && trunk.rests_since.get().elapsed() >= idle_time;
-        if idle || trunk.sender.is_closed() {
-            trunks.retire(&to, &Stream::new(trunk));
+        let idle = conn.streams.get() == 0 && conn.rests_since.get().elapsed() >= idle_time;
+        if idle || conn.sender.is_closed() {
+            http2_conns.retire(&to, &Http2Stream::new(conn));
             return;
         }
     }
 }
 
-impl Trunk {
+impl Http2Conn {
     /// Makes a connection of a channel that agreed on HTTP/2. hyper ends it when nothing sends on
     /// it any more and its streams are done.
     pub(super) async fn new(
-        channel: Channel,
+        channel: Transport,
         peer: SocketAddr,
         limits: &Limits,
         memory: Option<Reservation>,
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
-        let io = TokioIo::new(Metered::new(channel, meter.clone(), None).watched(limits));
+        let io = TokioIo::new(MeteredIo::new(channel, meter.clone(), None).watched(limits));
         let mut builder = Builder::new(LocalTasks);
         builder
             .initial_stream_window_size(STREAM_WINDOW)
@@ -199,39 +204,39 @@ impl Trunk {
     }
 }
 
-impl Stream {
-    fn new(trunk: Rc<Trunk>) -> Self {
-        trunk.streams.set(trunk.streams.get() + 1);
-        let sender = trunk.sender.clone();
-        Self { sender, trunk }
+impl Http2Stream {
+    fn new(conn: Rc<Http2Conn>) -> Self {
+        conn.streams.set(conn.streams.get() + 1);
+        let sender = conn.sender.clone();
+        Self { sender, conn }
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
-        self.trunk.peer
+        self.conn.peer
     }
 
     /// When bytes of any request on this connection were last sent.
     pub(super) fn last_sent(&self) -> Instant {
-        self.trunk.meter.last_sent()
+        self.conn.meter.last_sent()
     }
 
     /// Whether the connection had answered before; from now on it has.
     pub(super) fn answered(&self) -> bool {
-        self.trunk.proven.replace(true)
+        self.conn.proven.replace(true)
     }
 }
 
-impl Drop for Stream {
+impl Drop for Http2Stream {
     fn drop(&mut self) {
-        self.trunk.streams.set(self.trunk.streams.get() - 1);
-        self.trunk.rests_since.set(Instant::now());
+        self.conn.streams.set(self.conn.streams.get() - 1);
+        self.conn.rests_since.set(Instant::now());
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for Http2Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("peer", &self.trunk.peer)
+            .field("peer", &self.conn.peer)
             .finish_non_exhaustive()
     }
 }

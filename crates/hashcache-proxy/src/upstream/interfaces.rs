@@ -16,14 +16,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use super::address::Prefix;
+use super::prefix::Prefix;
 
 /// The addresses of this host, shared by all cores and kept up to date.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnAddresses(Arc<Inner>);
+pub(crate) struct OwnAddresses(Arc<OwnState>);
 
 #[derive(Debug)]
-struct Inner {
+struct OwnState {
     known: ArcSwap<Snapshot>,
     /// Milliseconds since `BEGINNING` at which `known` grows old; never for a fixed list.
     refresh_at_ms: AtomicU64,
@@ -40,7 +40,7 @@ struct Snapshot {
 impl OwnAddresses {
     /// The addresses of this host, read now and again every 10 s when asked for.
     pub(crate) fn new() -> Self {
-        let own = Self(Arc::new(Inner {
+        let own = Self(Arc::new(OwnState {
             known: ArcSwap::from_pointee(Snapshot::default()),
             refresh_at_ms: AtomicU64::new(0),
         }));
@@ -51,7 +51,7 @@ impl OwnAddresses {
     /// A list that does not change; for tests.
     #[cfg(test)]
     pub(crate) fn fixed(addresses: &[IpAddr], networks: &[Prefix]) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(OwnState {
             known: ArcSwap::from_pointee(Snapshot {
                 addresses: addresses.to_vec(),
                 networks: networks.to_vec(),
@@ -175,7 +175,7 @@ fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Prefix)>> {
     for _ in 0..4096 {
         let (_, length) = recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
         let datagram = buffer.get(..length).unwrap_or_default();
-        if parse_answer(datagram, &mut found)? == Answer::Complete {
+        if parse_answer(datagram, &mut found)? == DumpState::Complete {
             return Ok(found);
         }
     }
@@ -196,26 +196,26 @@ fn dump_request() -> [u8; 24] {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum DumpState {
     Complete,
     MoreToCome,
 }
 
 /// Reads one datagram of the dump; what does not parse is an error, never a panic.
-fn parse_answer(mut rest: &[u8], found: &mut Vec<(IpAddr, Prefix)>) -> std::io::Result<Answer> {
+fn parse_answer(mut rest: &[u8], found: &mut Vec<(IpAddr, Prefix)>) -> std::io::Result<DumpState> {
     while !rest.is_empty() {
         let (length, kind) = (u32_at(rest, 0)?, u16_at(rest, 4)?);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let message = rest.get(16..length).ok_or_else(malformed)?;
         match kind {
-            NLMSG_DONE => return Ok(Answer::Complete),
+            NLMSG_DONE => return Ok(DumpState::Complete),
             NLMSG_ERROR => return Err(std::io::Error::other("netlink refused the request")),
             RTM_NEWADDR => found.extend(parse_address(message)?),
             _ => {}
         }
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(Answer::MoreToCome)
+    Ok(DumpState::MoreToCome)
 }
 
 /// `struct ifaddrmsg` and its attributes.

@@ -1,6 +1,6 @@
 //! The socket below hyper on the upstream side: counts bytes and notes when they last moved.
 //!
-//! `pool` wraps each connection in a `Metered`; `Upstream` and `ResponseBody` read the `Meter`.
+//! `pool` wraps each connection in a `MeteredIo`; `Upstream` and `ResponseBody` read the `Meter`.
 //! hyper tells its caller of a response only when the head is complete, so "has anything come at
 //! all?", on which retries and time-outs hang, can be asked nowhere else.
 //!
@@ -23,18 +23,18 @@ use hashcache_http::Scheme;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::channel::Channel;
-use super::flood::Flood;
+use super::flood::FloodGuard;
+use super::transport::Transport;
 use crate::limits::Limits;
 use crate::share::{self, Share};
 
 /// What one connection has carried so far. `Send` because a connection may be handed over to the
 /// tunnel of an upgrade; it never leaves its core in fact.
 #[derive(Clone, Debug)]
-pub(super) struct Meter(Arc<Counts>);
+pub(super) struct Meter(Arc<MeterState>);
 
 #[derive(Debug)]
-struct Counts {
+struct MeterState {
     opened: Instant,
     received: AtomicU64,
     last_sent_ms: AtomicU64,
@@ -48,7 +48,7 @@ struct Counts {
 
 impl Meter {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Counts {
+        Self(Arc::new(MeterState {
             opened: Instant::now(),
             received: AtomicU64::new(0),
             last_sent_ms: AtomicU64::new(0),
@@ -97,7 +97,7 @@ impl Meter {
 }
 
 /// Memory for what is read and not passed on yet.
-pub(super) struct Memory {
+pub(super) struct ReadMemory {
     cache: Cache,
     held: Reservation,
     /// What the last head took beyond what every connection has for one.
@@ -107,7 +107,7 @@ pub(super) struct Memory {
     head_number: u64,
 }
 
-impl Memory {
+impl ReadMemory {
     /// For a connection that reads as little at once as can be, opened for `client`; `None` when
     /// there is none.
     pub(super) fn narrow(cache: &Cache, scheme: Scheme, client: Option<&Share>) -> Option<Self> {
@@ -171,21 +171,21 @@ fn buffered(read: usize) -> u64 {
 }
 
 /// A socket with its meter.
-pub(super) struct Metered {
-    stream: Channel,
+pub(super) struct MeteredIo {
+    stream: Transport,
     meter: Meter,
     /// Most that is read at once, bytes.
     read_max: usize,
     /// None where nobody counts.
-    memory: Option<Memory>,
+    memory: Option<ReadMemory>,
     /// In HTTP/2.
-    flood: Option<Flood>,
+    flood: Option<FloodGuard>,
     /// A write failed; what is written from now on goes nowhere.
     broken: bool,
 }
 
-impl Metered {
-    pub(super) fn new(stream: Channel, meter: Meter, memory: Option<Memory>) -> Self {
+impl MeteredIo {
+    pub(super) fn new(stream: Transport, meter: Meter, memory: Option<ReadMemory>) -> Self {
         Self {
             stream,
             meter,
@@ -198,7 +198,7 @@ impl Metered {
 
     /// The same for HTTP/2, where an origin can send much that nobody asked for.
     pub(super) fn watched(mut self, limits: &Limits) -> Self {
-        self.flood = Some(Flood::new(limits));
+        self.flood = Some(FloodGuard::new(limits));
         self
     }
 
@@ -273,7 +273,7 @@ fn hung_up(error: &io::Error) -> bool {
     )
 }
 
-impl AsyncRead for Metered {
+impl AsyncRead for MeteredIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -291,7 +291,7 @@ impl AsyncRead for Metered {
     }
 }
 
-impl AsyncWrite for Metered {
+impl AsyncWrite for MeteredIo {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -363,11 +363,11 @@ mod tests {
     }
 
     /// The largest of the reads in which content comes that is there already.
-    async fn largest_read(memory: Option<Memory>) -> usize {
+    async fn largest_read(memory: Option<ReadMemory>) -> usize {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());
-        let mut metered = Metered::new(Channel::Plain(stream.unwrap()), Meter::new(), memory);
+        let mut metered = MeteredIo::new(Transport::Plain(stream.unwrap()), Meter::new(), memory);
         let mut origin = accepted.unwrap().0;
         let sending = tokio::spawn(async move { origin.write_all(&[1; 4 << 20]).await });
         let (mut all, mut largest) = (0, 0);
@@ -387,12 +387,12 @@ mod tests {
     async fn reads_grow_only_with_memory_that_is_set_aside_and_comes_back() {
         let cache = cache();
         let before = cache.stats().memory_used_bytes;
-        let roomy = largest_read(Memory::narrow(&cache, Scheme::Http, None)).await;
+        let roomy = largest_read(ReadMemory::narrow(&cache, Scheme::Http, None)).await;
         assert!(roomy > READ_MIN && roomy <= READ_MAX, "{roomy}");
         assert_eq!(cache.stats().memory_used_bytes, before);
         let limit = cache.stats().memory_limit_bytes;
         let _held = cache.reserve(limit / 8 * 5).unwrap();
-        assert!(largest_read(Memory::narrow(&cache, Scheme::Http, None)).await <= READ_MIN);
+        assert!(largest_read(ReadMemory::narrow(&cache, Scheme::Http, None)).await <= READ_MIN);
         assert!(largest_read(None).await <= READ_MIN);
     }
 
@@ -403,19 +403,22 @@ mod tests {
         while let Some(reservation) = cache.reserve(16 << 10) {
             held.push(reservation);
         }
-        assert!(Memory::narrow(&cache, Scheme::Http, None).is_none());
+        assert!(ReadMemory::narrow(&cache, Scheme::Http, None).is_none());
         drop(held);
-        assert!(Memory::narrow(&cache, Scheme::Http, None).is_some());
+        assert!(ReadMemory::narrow(&cache, Scheme::Http, None).is_some());
     }
 
     /// What is set aside after so many bytes of a head have been read, and how the reads ended.
-    async fn reading_a_head(cache: &Cache, bytes: usize) -> (u64, io::Result<()>, Metered, Meter) {
+    async fn reading_a_head(
+        cache: &Cache,
+        bytes: usize,
+    ) -> (u64, io::Result<()>, MeteredIo, Meter) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());
         let before = cache.stats().memory_used_bytes;
-        let (meter, memory) = (Meter::new(), Memory::narrow(cache, Scheme::Http, None));
-        let mut metered = Metered::new(Channel::Plain(stream.unwrap()), meter.clone(), memory);
+        let (meter, memory) = (Meter::new(), ReadMemory::narrow(cache, Scheme::Http, None));
+        let mut metered = MeteredIo::new(Transport::Plain(stream.unwrap()), meter.clone(), memory);
         let narrow = cache.stats().memory_used_bytes - before;
         meter.head_begins();
         let mut origin = accepted.unwrap().0;

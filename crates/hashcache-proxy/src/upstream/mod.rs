@@ -8,14 +8,14 @@
 //! offered, `http2` keeps the connection.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. Names, places
-//! and the verdict on destinations are shared through [`Shared`].
+//! and the verdict on destinations are shared through [`UpstreamShared`].
 //!
 //! Invariant: a request is sent twice only if it has no content, is idempotent, went out on a
 //! connection used before, and not a byte came back; or if the origin said that it did not look at
 //! it. Cost: no allocation that grows with content.
 
 pub(crate) mod address;
-mod channel;
+
 pub(crate) mod connect;
 pub(crate) mod dns;
 pub(crate) mod endpoint;
@@ -28,9 +28,11 @@ mod meter;
 pub(crate) mod nat64;
 pub(crate) mod permits;
 mod pool;
+pub(crate) mod prefix;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod tls;
+mod transport;
 pub(crate) mod unreachable;
 pub(crate) mod verified_hosts;
 
@@ -49,17 +51,17 @@ use hyper::client::conn::http1::Builder;
 use hyper::upgrade::OnUpgrade;
 use tokio::time::timeout;
 
-use self::channel::Channel;
 use self::connect::Connector;
-use self::dns::{Names, Resolver};
-use self::http2::{Refused, Trunk, Trunks};
+use self::dns::{DnsCache, Resolver};
+use self::http2::{Http2Conn, Http2Conns, Refused};
 use self::interfaces::OwnAddresses;
-use self::meter::Memory;
-use self::permits::{Place, Places};
-use self::pool::{Line, Pool};
-use self::tls::{Offer, Trust};
-use self::unreachable::Unreached;
-use self::verified_hosts::Verified;
+use self::meter::ReadMemory;
+use self::permits::{Permit, Permits};
+use self::pool::{Pool, UpstreamConn};
+use self::tls::{AlpnOffer, Trust};
+use self::transport::Transport;
+use self::unreachable::UnreachableCache;
+use self::verified_hosts::VerifiedHosts;
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::share::Share;
@@ -73,21 +75,21 @@ pub(crate) use self::tls::Unverified;
 
 /// What the cores have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct UpstreamShared {
     /// What is known about names.
-    pub(crate) names: Names,
+    pub(crate) names: DnsCache,
     /// Which addresses may be reached.
     pub(crate) destinations: Destinations,
     /// The addresses of this host.
     pub(crate) own: OwnAddresses,
     /// What could not be reached lately.
-    pub(crate) unreached: Unreached,
+    pub(crate) unreachable: UnreachableCache,
     /// Whose certificates are good.
     pub(crate) trust: Trust,
     /// Whose certificates were found good.
-    pub(crate) verified: Arc<Verified>,
+    pub(crate) verified: Arc<VerifiedHosts>,
     /// Places for busy connections.
-    pub(crate) places: Places,
+    pub(crate) permits: Permits,
     /// Bounds on time and memory.
     pub(crate) limits: Arc<Limits>,
 }
@@ -96,10 +98,10 @@ pub(crate) struct Shared {
 pub(crate) struct Upstream {
     connector: Connector,
     trust: Trust,
-    verified: Arc<Verified>,
-    places: Places,
+    verified: Arc<VerifiedHosts>,
+    permits: Permits,
     pool: Rc<Pool>,
-    trunks: Rc<Trunks>,
+    http2_conns: Rc<Http2Conns>,
     limits: Arc<Limits>,
     http: Builder,
     /// Out of whose budget buffers are set aside; none in tests of this module.
@@ -108,7 +110,7 @@ pub(crate) struct Upstream {
 
 /// A response whose head has come.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct UpstreamExchange {
     /// The head, freed of Transfer-Encoding and of all but one Content-Length, and the content.
     pub(crate) response: Response<ResponseBody>,
     /// The address that answered.
@@ -127,7 +129,7 @@ pub(crate) struct Upgrade {
     /// Resolves to the connection.
     pub(crate) stream: OnUpgrade,
     /// Its place among the busy ones.
-    pub(crate) place: Place,
+    pub(crate) permit: Permit,
 }
 
 /// Why there is no response.
@@ -153,16 +155,16 @@ pub(crate) struct SendOptions {
     pub(crate) client: Option<Share>,
 }
 
-impl Shared {
+impl UpstreamShared {
     /// What the cores of one process share.
     pub(crate) fn new(
-        names: Names,
+        names: DnsCache,
         destinations: Destinations,
         own: OwnAddresses,
         trust: Trust,
         limits: Arc<Limits>,
     ) -> Self {
-        let places = Places::new(
+        let permits = Permits::new(
             limits.upstream_per_origin,
             limits.upstream,
             limits.client_share,
@@ -171,10 +173,10 @@ impl Shared {
             names,
             destinations,
             own,
-            unreached: Unreached::new(Duration::ZERO),
+            unreachable: UnreachableCache::new(Duration::ZERO),
             trust,
             verified: Arc::default(),
-            places,
+            permits,
             limits,
         }
     }
@@ -183,22 +185,22 @@ impl Shared {
 impl Upstream {
     /// An `Upstream` for the core that calls this. Its tasks are local ones: the core runs a
     /// `LocalRuntime` or a `LocalSet`.
-    pub(crate) fn new(shared: &Shared) -> Self {
-        let Shared {
+    pub(crate) fn new(shared: &UpstreamShared) -> Self {
+        let UpstreamShared {
             names,
             destinations,
             own,
-            unreached,
+            unreachable,
             trust,
             verified,
-            places,
+            permits,
             limits,
         } = shared.clone();
         let connector = Connector {
             resolver: Resolver::new(names),
             destinations,
             own,
-            unreached,
+            unreachable,
             connect_time: limits.connect_time,
         };
         let mut http = Builder::new();
@@ -209,14 +211,14 @@ impl Upstream {
             .max_header_size(limits.head_bytes)
             // Reads grow up to this where content comes fast and memory is not short; see `meter`.
             .max_buf_size(limits.head_bytes.max(BUFFER_MIN));
-        let pool = Pool::new(limits.upstream_idle_time, places.clone());
+        let pool = Pool::new(limits.upstream_idle_time, permits.clone());
         Self {
             connector,
             trust,
             verified,
-            places,
+            permits,
             pool,
-            trunks: Rc::default(),
+            http2_conns: Rc::default(),
             limits,
             http,
             memory: None,
@@ -254,10 +256,10 @@ impl Upstream {
         to: &Endpoint,
         request: Request<RequestBody>,
         options: SendOptions,
-    ) -> Result<Exchange, SendFailure> {
+    ) -> Result<UpstreamExchange, SendFailure> {
         let mut request = prepare(request, to);
         let client = options.client.as_ref();
-        let mut place = self.place(to, client).await?;
+        let mut permit = self.permit(to, client).await?;
         let repeatable = request.body().is_empty() && request.method().is_idempotent();
         // What cannot be repeated takes a connection used a moment ago or a new one: the longer one
         // lies idle, the likelier its other end is about to close it.
@@ -267,7 +269,7 @@ impl Upstream {
             SURELY_OPEN
         };
         let mut used = match self.version(to, &request) {
-            Version::HTTP_2 => self.trunks.stream(to, max_idle).map(Line::on),
+            Version::HTTP_2 => self.http2_conns.stream(to, max_idle).map(UpstreamConn::on),
             _ => None,
         };
         used = used.or_else(|| self.pool.take(to, max_idle));
@@ -275,52 +277,52 @@ impl Upstream {
         loop {
             tries += 1;
             let is_used = used.is_some();
-            let line = match used.take() {
-                Some(line) => line,
+            let conn = match used.take() {
+                Some(conn) => conn,
                 None => self.open(to, self.version(to, &request), client).await?,
             };
             let copy = repeatable.then(|| copy_of(&request));
-            let sent = self.exchange(line, to, request, place, &options).await;
+            let sent = self.exchange(conn, to, request, permit, &options).await;
             if tries > 1 {
-                return sent.map_err(|stumble| stumble.failed);
+                return sent.map_err(|failed_exchange| failed_exchange.failed);
             }
-            (request, place) = match sent {
+            (request, permit) = match sent {
                 Ok(exchange) => match copy.filter(|_| is_used && exchange.is_misdirected()) {
                     // By a connection of its own it may find the right server (RFC 9110, 15.5.20).
                     Some(copy) => {
-                        self.trunks.forget(to);
+                        self.http2_conns.forget(to);
                         drop(exchange);
-                        (copy, self.place(to, client).await?)
+                        (copy, self.permit(to, client).await?)
                     }
                     None => return Ok(exchange),
                 },
-                Err(stumble) => {
-                    let unseen = stumble.refused != Refused::No;
-                    let stale = is_used && stumble.failed.is_stale_connection();
+                Err(failed_exchange) => {
+                    let unseen = failed_exchange.refused != Refused::No;
+                    let stale = is_used && failed_exchange.failed.is_stale_connection();
                     if unseen || stale {
-                        self.trunks.forget(to);
+                        self.http2_conns.forget(to);
                     }
-                    if stumble.refused == Refused::NeedsHttp1 {
-                        self.trunks.note_plain(to);
+                    if failed_exchange.refused == Refused::NeedsHttp1 {
+                        self.http2_conns.note_plain(to);
                     }
-                    let again = match stumble.unsent {
+                    let again = match failed_exchange.unsent {
                         Some(unsent) if is_used || unseen => Some(*unsent),
                         _ => copy.filter(|_| stale || unseen),
                     };
                     match again {
                         // What was made for the one version fits the other after this.
-                        Some(again) => (prepare(again, to), stumble.place),
-                        None => return Err(stumble.failed),
+                        Some(again) => (prepare(again, to), failed_exchange.permit),
+                        None => return Err(failed_exchange.failed),
                     }
                 }
             };
         }
     }
 
-    async fn place(&self, to: &Endpoint, client: Option<&Share>) -> Result<Place, Failure> {
+    async fn permit(&self, to: &Endpoint, client: Option<&Share>) -> Result<Permit, Failure> {
         timeout(
             self.limits.connect_time,
-            self.places.take(&to.authority, client),
+            self.permits.take(&to.authority, client),
         )
         .await
         .unwrap_or(Err(Failure::UpstreamLimit))
@@ -331,7 +333,7 @@ impl Upstream {
         // Another protocol can be changed to from HTTP/1.1 only.
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
         match to.scheme {
-            Scheme::Https if !may_upgrade && !self.trunks.is_plain(to) => Version::HTTP_2,
+            Scheme::Https if !may_upgrade && !self.http2_conns.is_plain(to) => Version::HTTP_2,
             _ => Version::HTTP_11,
         }
     }
@@ -342,21 +344,21 @@ impl Upstream {
         to: &Endpoint,
         version: Version,
         client: Option<&Share>,
-    ) -> Result<Line, SendFailure> {
+    ) -> Result<UpstreamConn, SendFailure> {
         if version != Version::HTTP_2 {
             return self.open_own(to, client).await;
         }
-        let gate = self.trunks.opening(to);
+        let gate = self.http2_conns.opening(to);
         let turn = timeout(self.limits.connect_time, gate.lock()).await;
         let _turn = turn.map_err(|_| Failure::ConnectTimeout(self.limits.connect_time))?;
-        if let Some(stream) = self.trunks.stream(to, Duration::MAX) {
-            return Ok(Line::on(stream));
+        if let Some(stream) = self.http2_conns.stream(to, Duration::MAX) {
+            return Ok(UpstreamConn::on(stream));
         }
-        if self.trunks.is_plain(to) {
+        if self.http2_conns.is_plain(to) {
             return self.open_own(to, client).await;
         }
         let memory = match &self.memory {
-            Some(cache) => match Trunk::reserve(cache) {
+            Some(cache) => match Http2Conn::reserve(cache) {
                 Some(memory) => Some(memory),
                 None => return self.open_own(to, client).await,
             },
@@ -367,37 +369,44 @@ impl Upstream {
             peer: Some(peer),
             ..failure.into()
         };
-        let secured = self.secure(socket, to, Offer::Both).await.map_err(told)?;
+        let secured = self
+            .secure(socket, to, AlpnOffer::Both)
+            .await
+            .map_err(told)?;
         if !secured.is_http_2() {
-            self.trunks.note_plain(to);
+            self.http2_conns.note_plain(to);
             drop(memory);
             let memory = self.narrow(to, client)?;
-            return Ok(Line::new(&self.http, secured, peer, memory).await?);
+            return Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?);
         }
-        let trunk = Trunk::new(secured, peer, &self.limits, memory).await;
+        let conn = Http2Conn::new(secured, peer, &self.limits, memory).await;
         let idle_time = self.limits.upstream_idle_time;
-        let stream = self.trunks.keep(to, trunk.map_err(told)?, idle_time);
-        Ok(Line::on(stream))
+        let stream = self.http2_conns.keep(to, conn.map_err(told)?, idle_time);
+        Ok(UpstreamConn::on(stream))
     }
 
     /// A new connection in HTTP/1.1.
-    async fn open_own(&self, to: &Endpoint, client: Option<&Share>) -> Result<Line, SendFailure> {
+    async fn open_own(
+        &self,
+        to: &Endpoint,
+        client: Option<&Share>,
+    ) -> Result<UpstreamConn, SendFailure> {
         let memory = self.narrow(to, client)?;
         let (socket, peer) = self.connector.connect(to).await?;
-        let secured = self.secure(socket, to, Offer::Http1).await;
+        let secured = self.secure(socket, to, AlpnOffer::Http1).await;
         let secured = secured.map_err(|failure| SendFailure {
             peer: Some(peer),
             ..failure.into()
         })?;
-        Ok(Line::new(&self.http, secured, peer, memory).await?)
+        Ok(UpstreamConn::new(&self.http, secured, peer, memory).await?)
     }
 
     /// Memory for a connection in HTTP/1.1 that has read nothing yet.
-    fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<Option<Memory>, Failure> {
+    fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<Option<ReadMemory>, Failure> {
         let Some(cache) = &self.memory else {
             return Ok(None);
         };
-        let memory = Memory::narrow(cache, to.scheme, client);
+        let memory = ReadMemory::narrow(cache, to.scheme, client);
         memory.map(Some).ok_or(Failure::UpstreamLimit)
     }
 
@@ -406,10 +415,10 @@ impl Upstream {
         &self,
         socket: tokio::net::TcpStream,
         to: &Endpoint,
-        offer: Offer,
-    ) -> Result<Channel, Failure> {
+        offer: AlpnOffer,
+    ) -> Result<Transport, Failure> {
         if to.scheme == Scheme::Http {
-            return Ok(Channel::Plain(socket));
+            return Ok(Transport::Plain(socket));
         }
         let limit = self.limits.connect_time;
         let handshake = self
@@ -428,7 +437,7 @@ impl Upstream {
             Err(Failure::TlsAlert(_)) => self.verified.forget(&to.authority),
             Err(_) => {}
         }
-        Ok(Channel::Tls(Box::new(shaken?)))
+        Ok(Transport::Tls(Box::new(shaken?)))
     }
 
     /// Finds out whether `to` has a certificate that is good, and when it ends, by a handshake on
@@ -447,7 +456,7 @@ impl Upstream {
     }
 }
 
-impl Exchange {
+impl UpstreamExchange {
     /// Whether the origin says that this connection is not for that authority.
     fn is_misdirected(&self) -> bool {
         self.response.status() == StatusCode::MISDIRECTED_REQUEST

@@ -16,14 +16,14 @@ use hashcache_http::Authority;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::Failure;
-use crate::share::{Network, Share, Taken};
+use crate::share::{Network, Share, ShareGuard};
 
 /// The caps; one for the process.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Arc<Shared>);
+pub(crate) struct Permits(Arc<PermitCounts>);
 
 #[derive(Debug)]
-struct Shared {
+struct PermitCounts {
     all: Arc<Semaphore>,
     in_all: usize,
     idle: AtomicU64,
@@ -35,10 +35,10 @@ struct Shared {
 
 /// The right to keep one connection busy; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Permit {
     _all: OwnedSemaphorePermit,
-    _turns: Vec<Turn>,
-    _memory: Option<Taken>,
+    _turns: Vec<BoundPermit>,
+    _memory: Option<ShareGuard>,
 }
 
 /// What is bounded beside all places together.
@@ -51,18 +51,18 @@ enum Bound {
 
 /// One place of those that a bound allows.
 #[derive(Debug)]
-struct Turn {
+struct BoundPermit {
     // Fields drop in this order: the permit is back before the interest looks who is left.
     _permit: OwnedSemaphorePermit,
-    _interest: Interest,
+    _interest: BoundRef,
 }
 
-impl Places {
+impl Permits {
     /// `per_origin` places for each authority, `in_all` for all of them together, of which one
     /// client may have so many percent.
     pub(crate) fn new(per_origin: usize, in_all: usize, client_percent: u8) -> Self {
         let in_all = in_all.min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Shared {
+        Self(Arc::new(PermitCounts {
             all: Arc::new(Semaphore::new(in_all)),
             in_all,
             idle: AtomicU64::new(0),
@@ -77,7 +77,7 @@ impl Places {
         &self,
         authority: &Authority,
         client: Option<&Share>,
-    ) -> Result<Place, Failure> {
+    ) -> Result<Permit, Failure> {
         let memory = match client.map(|client| client.take(BUSY_BYTES)) {
             Some(None) => return Err(Failure::UpstreamLimit),
             taken => taken.flatten(),
@@ -90,24 +90,24 @@ impl Places {
             bounds.push(Bound::Client(network));
         }
         bounds.push(Bound::Origin(authority.clone()));
-        let mut turns = Vec::with_capacity(bounds.len());
+        let mut bound_permits = Vec::with_capacity(bounds.len());
         let closed = |_| Failure::Internal("places are closed");
         for bound in bounds {
-            let interest = Interest::new(&self.0, bound);
-            let semaphore = Arc::clone(&interest.semaphore);
+            let bound_ref = BoundRef::new(&self.0, bound);
+            let semaphore = Arc::clone(&bound_ref.semaphore);
             let permit = semaphore.acquire_owned().await.map_err(closed)?;
-            turns.push(Turn {
+            bound_permits.push(BoundPermit {
                 _permit: permit,
-                _interest: interest,
+                _interest: bound_ref,
             });
         }
         let all = Arc::clone(&self.0.all)
             .acquire_owned()
             .await
             .map_err(closed)?;
-        Ok(Place {
+        Ok(Permit {
             _all: all,
-            _turns: turns,
+            _turns: bound_permits,
             _memory: memory,
         })
     }
@@ -134,7 +134,7 @@ impl Places {
 
 /// One idle connection in the count.
 #[derive(Debug)]
-pub(super) struct CountedIdle(Arc<Shared>);
+pub(super) struct CountedIdle(Arc<PermitCounts>);
 
 impl Drop for CountedIdle {
     fn drop(&mut self) {
@@ -144,19 +144,19 @@ impl Drop for CountedIdle {
 
 /// Interest in a bound's semaphore; the last one to lose it removes the bound from the map.
 #[derive(Debug)]
-struct Interest {
-    shared: Arc<Shared>,
+struct BoundRef {
+    shared: Arc<PermitCounts>,
     bound: Bound,
     semaphore: Arc<Semaphore>,
 }
 
-impl Interest {
-    fn new(shared: &Arc<Shared>, bound: Bound) -> Self {
+impl BoundRef {
+    fn new(shared: &Arc<PermitCounts>, bound: Bound) -> Self {
         let semaphore = {
             let mut bounds = shared.bounds();
             let known = bounds
                 .entry(bound.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(shared.places(&bound))));
+                .or_insert_with(|| Arc::new(Semaphore::new(shared.permits(&bound))));
             Arc::clone(known)
         };
         Self {
@@ -167,7 +167,7 @@ impl Interest {
     }
 }
 
-impl Drop for Interest {
+impl Drop for BoundRef {
     fn drop(&mut self) {
         let mut bounds = self.shared.bounds();
         // Copies are made under this lock only, from the map's or from an interest's own: two left
@@ -178,16 +178,16 @@ impl Drop for Interest {
     }
 }
 
-impl Shared {
+impl PermitCounts {
     fn bounds(&self) -> MutexGuard<'_, HashMap<Bound, Arc<Semaphore>>> {
         self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many places a bound allows.
-    fn places(&self, bound: &Bound) -> usize {
-        let share = |places: usize| {
-            let places = u128::try_from(places).unwrap_or(u128::MAX);
-            let share = places.saturating_mul(self.client_percent.into()) / 100;
+    fn permits(&self, bound: &Bound) -> usize {
+        let share = |permits: usize| {
+            let permits = u128::try_from(permits).unwrap_or(u128::MAX);
+            let share = permits.saturating_mul(self.client_percent.into()) / 100;
             usize::try_from(share).unwrap_or(usize::MAX).max(1)
         };
         match bound {
@@ -227,62 +227,62 @@ mod tests {
         }
     }
 
-    async fn full(places: &Places, name: &str) -> bool {
-        timeout(Duration::from_secs(1), places.take(&authority(name), None))
+    async fn full(permits: &Permits, name: &str) -> bool {
+        timeout(Duration::from_secs(1), permits.take(&authority(name), None))
             .await
             .is_err()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_origin_has_its_own_cap_below_the_common_one() {
-        let places = Places::new(2, 3, 100);
-        let first = places.take(&authority("a.test"), None).await.unwrap();
-        let _second = places.take(&authority("a.test"), None).await.unwrap();
-        assert!(full(&places, "a.test").await);
-        let _third = places.take(&authority("b.test"), None).await.unwrap();
-        assert_eq!(places.busy(), 3);
-        assert!(full(&places, "c.test").await);
+        let permits = Permits::new(2, 3, 100);
+        let first = permits.take(&authority("a.test"), None).await.unwrap();
+        let _second = permits.take(&authority("a.test"), None).await.unwrap();
+        assert!(full(&permits, "a.test").await);
+        let _third = permits.take(&authority("b.test"), None).await.unwrap();
+        assert_eq!(permits.busy(), 3);
+        assert!(full(&permits, "c.test").await);
         drop(first);
-        assert!(!full(&places, "c.test").await);
-        assert!(!full(&places, "a.test").await);
+        assert!(!full(&permits, "c.test").await);
+        assert!(!full(&permits, "a.test").await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn origins_are_forgotten_with_their_last_place() {
-        let places = Places::new(1, 1, 100);
-        let held = places.take(&authority("a.test"), None).await.unwrap();
-        assert!(full(&places, "a.test").await);
-        assert!(full(&places, "b.test").await); // gave up while it held its origin's place
-        assert_eq!(places.0.bounds().len(), 1);
+        let permits = Permits::new(1, 1, 100);
+        let held = permits.take(&authority("a.test"), None).await.unwrap();
+        assert!(full(&permits, "a.test").await);
+        assert!(full(&permits, "b.test").await); // gave up while it held its origin's place
+        assert_eq!(permits.0.bounds().len(), 1);
         drop(held);
-        assert!(places.0.bounds().is_empty());
-        assert_eq!(places.busy(), 0);
+        assert!(permits.0.bounds().is_empty());
+        assert_eq!(permits.busy(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_client_leaves_places_to_others_at_each_origin_and_in_all() {
-        let places = Places::new(4, 8, 50);
+        let permits = Permits::new(4, 8, 50);
         let shares = Shares::new(1 << 30, 100);
         let client = |address: &str| shares.of(address.parse().unwrap());
         let (greedy, other) = (client("2001:db8::1"), client("192.0.2.2"));
         let same = client("2001:db8::2");
         let is_refused = async |name: &str, client: &Share| {
             let authority = authority(name);
-            let taking = places.take(&authority, Some(client));
+            let taking = permits.take(&authority, Some(client));
             timeout(Duration::from_secs(1), taking).await.is_err()
         };
         let mut held = Vec::new();
         for name in ["a.test", "a.test", "b.test", "b.test"] {
-            held.push(places.take(&authority(name), Some(&greedy)).await.unwrap());
+            held.push(permits.take(&authority(name), Some(&greedy)).await.unwrap());
         }
         assert!(is_refused("a.test", &greedy).await, "half of an origin's");
         assert!(is_refused("c.test", &greedy).await, "half of all");
         assert!(is_refused("c.test", &same).await, "the same network");
         for name in ["a.test", "a.test", "c.test", "c.test"] {
-            held.push(places.take(&authority(name), Some(&other)).await.unwrap());
+            held.push(permits.take(&authority(name), Some(&other)).await.unwrap());
         }
         drop(held);
-        assert!(places.0.bounds().is_empty());
+        assert!(permits.0.bounds().is_empty());
         assert!(!is_refused("a.test", &same).await);
     }
 }

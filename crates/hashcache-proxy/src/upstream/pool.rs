@@ -20,17 +20,17 @@ use hyper_util::rt::TokioIo;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::channel::Channel;
 use super::endpoint::Endpoint;
-use super::http2::Stream;
-use super::meter::{Memory, Meter, Metered};
-use super::permits::{CountedIdle, Places};
+use super::http2::Http2Stream;
+use super::meter::{Meter, MeteredIo, ReadMemory};
+use super::permits::{CountedIdle, Permits};
 use super::request_body::RequestBody;
+use super::transport::Transport;
 use crate::failure::Failure;
 
 /// One connection, driven by a task of its own on this core, or a share of one in HTTP/2.
-pub(super) struct Line {
-    pub(super) sender: Sender,
+pub(super) struct UpstreamConn {
+    pub(super) sender: RequestSender,
     /// Of a share: what came for its request alone.
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
@@ -38,21 +38,21 @@ pub(super) struct Line {
 }
 
 /// Where requests go in.
-pub(super) enum Sender {
+pub(super) enum RequestSender {
     Http1(SendRequest<RequestBody>),
-    Http2(Stream),
+    Http2(Http2Stream),
 }
 
-impl Line {
+impl UpstreamConn {
     /// Makes a line of a connected socket.
     pub(super) async fn new(
         http: &Builder,
-        stream: Channel,
+        stream: Transport,
         peer: SocketAddr,
-        memory: Option<Memory>,
+        memory: Option<ReadMemory>,
     ) -> Result<Self, Failure> {
         let meter = Meter::new();
-        let io = TokioIo::new(Metered::new(stream, meter.clone(), memory));
+        let io = TokioIo::new(MeteredIo::new(stream, meter.clone(), memory));
         let (sender, connection) = http
             .handshake(io)
             .await
@@ -62,7 +62,7 @@ impl Line {
             let _ = connection.with_upgrades().await;
         });
         Ok(Self {
-            sender: Sender::Http1(sender),
+            sender: RequestSender::Http1(sender),
             meter,
             peer,
             task: Some(task.abort_handle()),
@@ -70,10 +70,10 @@ impl Line {
     }
 
     /// A line for one request in HTTP/2.
-    pub(super) fn on(stream: Stream) -> Self {
+    pub(super) fn on(stream: Http2Stream) -> Self {
         let peer = stream.peer();
         Self {
-            sender: Sender::Http2(stream),
+            sender: RequestSender::Http2(stream),
             meter: Meter::new(),
             peer,
             task: None,
@@ -81,10 +81,10 @@ impl Line {
     }
 
     /// The share of a connection this is.
-    pub(super) fn stream(&self) -> Option<&Stream> {
+    pub(super) fn stream(&self) -> Option<&Http2Stream> {
         match &self.sender {
-            Sender::Http1(_) => None,
-            Sender::Http2(stream) => Some(stream),
+            RequestSender::Http1(_) => None,
+            RequestSender::Http2(stream) => Some(stream),
         }
     }
 
@@ -104,8 +104,8 @@ impl Line {
 
     fn is_ready(&self) -> bool {
         match &self.sender {
-            Sender::Http1(sender) => sender.is_ready(),
-            Sender::Http2(_) => false,
+            RequestSender::Http1(sender) => sender.is_ready(),
+            RequestSender::Http2(_) => false,
         }
     }
 
@@ -115,7 +115,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for UpstreamConn {
     fn drop(&mut self) {
         // Without this, a request whose content was never asked for would keep hyper waiting for it
         // until the origin closes.
@@ -125,7 +125,7 @@ impl Drop for Line {
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for UpstreamConn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line")
             .field("peer", &self.peer)
@@ -136,82 +136,82 @@ impl fmt::Debug for Line {
 /// The idle lines of one core.
 #[derive(Debug)]
 pub(super) struct Pool {
-    idle: RefCell<HashMap<Endpoint, Vec<Idle>>>,
+    idle: RefCell<HashMap<Endpoint, Vec<IdleConn>>>,
     idle_time: Duration,
-    places: Places,
+    permits: Permits,
     sweeping: Cell<bool>,
 }
 
 #[derive(Debug)]
-struct Idle {
-    line: Line,
+struct IdleConn {
+    conn: UpstreamConn,
     since: Instant,
     _counted: CountedIdle,
 }
 
 impl Pool {
-    /// Lines may lie idle so long, and are counted in `places` meanwhile.
-    pub(super) fn new(idle_time: Duration, places: Places) -> Rc<Self> {
+    /// Lines may lie idle so long, and are counted in `permits` meanwhile.
+    pub(super) fn new(idle_time: Duration, permits: Permits) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
             idle_time,
-            places,
+            permits,
             sweeping: Cell::new(false),
         })
     }
 
     /// The line to `to` used last, if one lay idle no longer than `max_idle`. The one used last is
     /// the least likely to be closed by the other end just now.
-    pub(super) fn take(&self, to: &Endpoint, max_idle: Duration) -> Option<Line> {
+    pub(super) fn take(&self, to: &Endpoint, max_idle: Duration) -> Option<UpstreamConn> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
-        let lines = idle.get_mut(to)?;
-        lines.retain(|idle| idle.is_usable(now, self.idle_time));
-        let last = lines.pop_if(|idle| idle.is_usable(now, max_idle));
-        if lines.is_empty() {
+        let conns = idle.get_mut(to)?;
+        conns.retain(|idle| idle.is_usable(now, self.idle_time));
+        let last = conns.pop_if(|idle| idle.is_usable(now, max_idle));
+        if conns.is_empty() {
             idle.remove(to);
         }
-        last.map(|idle| idle.line)
+        last.map(|idle| idle.conn)
     }
 
     /// Puts a line back whose last exchange is complete.
-    pub(super) fn put(self: &Rc<Self>, to: Endpoint, line: Line) {
-        let Sender::Http1(sender) = &line.sender else {
+    pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
+        let RequestSender::Http1(sender) = &conn.sender else {
             // Its connection is shared, and kept elsewhere.
             return;
         };
         if sender.is_ready() {
-            self.keep(to, line);
+            self.keep(to, conn);
         } else if !sender.is_closed() {
             // hyper has yet to see that both sides are done, or to write out the end of the
             // request.
             let pool = Rc::downgrade(self);
             spawn_local(async move {
-                let mut line = line;
-                let Sender::Http1(sender) = &mut line.sender else {
+                let mut conn = conn;
+                let RequestSender::Http1(sender) = &mut conn.sender else {
                     return;
                 };
                 let ready = timeout(SETTLE, sender.ready()).await;
                 if let (Ok(Ok(())), Some(pool)) = (ready, pool.upgrade()) {
-                    pool.keep(to, line);
+                    pool.keep(to, conn);
                 }
             });
         }
     }
 
-    fn keep(self: &Rc<Self>, to: Endpoint, line: Line) {
+    fn keep(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn) {
         let mut idle = self.idle.borrow_mut();
         if idle.values().map(Vec::len).sum::<usize>() >= IDLE_MAX {
             drop_oldest(&mut idle);
         }
-        let wide = |idle: &&Idle| idle.line.meter.is_wide();
-        if line.meter.is_wide() && idle.values().flatten().filter(wide).count() >= IDLE_WIDE_MAX {
+        let wide = |idle: &&IdleConn| idle.conn.meter.is_wide();
+        if conn.meter.is_wide() && idle.values().flatten().filter(wide).count() >= IDLE_WIDE_MAX {
             return;
         }
-        idle.entry(to).or_default().push(Idle {
-            line,
+        idle.entry(to).or_default().push(IdleConn {
+            conn,
             since: Instant::now(),
-            _counted: self.places.idle(),
+            _counted: self.permits.idle(),
         });
         if !self.sweeping.replace(true) {
             spawn_local(sweep(Rc::downgrade(self), self.idle_time));
@@ -230,22 +230,22 @@ impl Pool {
     }
 }
 
-impl Idle {
+impl IdleConn {
     fn is_usable(&self, now: Instant, max_idle: Duration) -> bool {
-        self.line.is_ready() && now.duration_since(self.since) < max_idle
+        self.conn.is_ready() && now.duration_since(self.since) < max_idle
     }
 }
 
-fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<Idle>>) {
+fn drop_oldest(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
     // Lines are pushed and popped at the end: the first of each list is its oldest.
     let oldest = idle
         .iter()
-        .filter_map(|(to, lines)| lines.first().map(|first| (first.since, to.clone())))
+        .filter_map(|(to, conns)| conns.first().map(|first| (first.since, to.clone())))
         .min_by_key(|(since, _)| *since);
     let Some((_, to)) = oldest else { return };
-    if let Some(lines) = idle.get_mut(&to) {
-        lines.remove(0);
-        if lines.is_empty() {
+    if let Some(conns) = idle.get_mut(&to) {
+        conns.remove(0);
+        if conns.is_empty() {
             idle.remove(&to);
         }
     }
@@ -257,9 +257,9 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
         sleep_until(oldest + idle_time).await;
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
-        pool.idle.borrow_mut().retain(|_, lines| {
-            lines.retain(|idle| idle.is_usable(now, idle_time));
-            !lines.is_empty()
+        pool.idle.borrow_mut().retain(|_, conns| {
+            conns.retain(|idle| idle.is_usable(now, idle_time));
+            !conns.is_empty()
         });
     }
     if let Some(pool) = pool.upgrade() {

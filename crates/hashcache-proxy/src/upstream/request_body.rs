@@ -23,18 +23,18 @@ pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;
 
 /// The content of a request.
 pub(crate) struct RequestBody {
-    content: Content,
-    watch: Rc<Watch>,
+    content: RequestContent,
+    progress: Rc<BodyProgress>,
 }
 
-enum Content {
+enum RequestContent {
     Empty,
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = ContentError>>>),
 }
 
 /// What `Upstream` keeps of a body that hyper owns.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct BodyProgress {
     held: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     /// The client was asked for more and has nothing yet.
@@ -46,13 +46,13 @@ pub(super) struct Watch {
 impl RequestBody {
     /// No content.
     pub(crate) fn empty() -> Self {
-        let watch = Watch {
+        let progress = BodyProgress {
             ended: Cell::new(true),
-            ..Watch::default()
+            ..BodyProgress::default()
         };
         Self {
-            content: Content::Empty,
-            watch: Rc::new(watch),
+            content: RequestContent::Empty,
+            progress: Rc::new(progress),
         }
     }
 
@@ -67,22 +67,22 @@ impl RequestBody {
         }
         let body = http_body_util::BodyExt::map_err(body, Into::into);
         Self {
-            content: Content::Stream(Box::pin(body)),
-            watch: Rc::default(),
+            content: RequestContent::Stream(Box::pin(body)),
+            progress: Rc::default(),
         }
     }
 
     /// Whether there is none, so that the request may be sent again.
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.content, Content::Empty)
+        matches!(self.content, RequestContent::Empty)
     }
 
-    pub(super) fn watch(&self) -> Rc<Watch> {
-        Rc::clone(&self.watch)
+    pub(super) fn progress(&self) -> Rc<BodyProgress> {
+        Rc::clone(&self.progress)
     }
 }
 
-impl Watch {
+impl BodyProgress {
     /// Holds the content back: before the request is sent until a 100 comes, and for good once the
     /// origin has answered with an error.
     pub(super) fn hold(&self) {
@@ -121,17 +121,17 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ContentError>>> {
         let this = self.get_mut();
-        if this.watch.is_held() {
-            this.watch.waker.replace(Some(cx.waker().clone()));
+        if this.progress.is_held() {
+            this.progress.waker.replace(Some(cx.waker().clone()));
             return Poll::Pending;
         }
-        let Content::Stream(stream) = &mut this.content else {
+        let RequestContent::Stream(stream) = &mut this.content else {
             return Poll::Ready(None);
         };
         let frame = stream.as_mut().poll_frame(cx);
-        this.watch.starved.set(frame.is_pending());
+        this.progress.starved.set(frame.is_pending());
         if frame.is_ready() && (matches!(frame, Poll::Ready(None)) || stream.is_end_stream()) {
-            this.watch.ended.set(true);
+            this.progress.ended.set(true);
         }
         frame.map_ok(|mut frame| {
             if let Some(trailers) = frame.trailers_mut() {
@@ -143,15 +143,15 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::Empty => true,
-            Content::Stream(stream) => !self.watch.is_held() && stream.is_end_stream(),
+            RequestContent::Empty => true,
+            RequestContent::Stream(stream) => !self.progress.is_held() && stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Empty => SizeHint::with_exact(0),
-            Content::Stream(stream) => stream.size_hint(),
+            RequestContent::Empty => SizeHint::with_exact(0),
+            RequestContent::Stream(stream) => stream.size_hint(),
         }
     }
 }
@@ -160,7 +160,7 @@ impl fmt::Debug for RequestBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestBody")
             .field("empty", &self.is_empty())
-            .field("watch", &self.watch)
+            .field("watch", &self.progress)
             .finish()
     }
 }

@@ -1,6 +1,6 @@
 //! The content of a response as it comes from an origin.
 //!
-//! Part of an `Exchange`; read by `fetch` or straight by a client's connection. Holds the
+//! Part of an `UpstreamExchange`; read by `fetch` or straight by a client's connection. Holds the
 //! connection and its place until the last byte, then gives both back.
 //!
 //! Invariant: content that did not come whole ends with a `Failure`, never with a clean end; a
@@ -18,9 +18,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::endpoint::Endpoint;
 use super::framing::{Framing, filter_trailers};
-use super::permits::Place;
-use super::pool::{Line, Pool};
-use super::request_body::Watch;
+use super::permits::Permit;
+use super::pool::{Pool, UpstreamConn};
+use super::request_body::BodyProgress;
 use crate::failure::Failure;
 
 /// The content of a response.
@@ -29,7 +29,7 @@ pub(crate) struct ResponseBody {
     incoming: Incoming,
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     framing: Framing,
-    lease: Option<Lease>,
+    busy: Option<BusyConn>,
     between_bytes_time: Duration,
     /// Runs while the origin is waited for; kept from one wait to the next.
     timer: Option<Pin<Box<Sleep>>>,
@@ -41,22 +41,22 @@ pub(crate) struct ResponseBody {
 
 /// A connection while it is busy.
 #[derive(Debug)]
-pub(super) struct Lease {
-    pub(super) line: Line,
+pub(super) struct BusyConn {
+    pub(super) conn: UpstreamConn,
     pub(super) to: Endpoint,
     pub(super) pool: Rc<Pool>,
-    pub(super) place: Place,
+    pub(super) permit: Permit,
     /// What the connection had received before this exchange.
     pub(super) received_before: u64,
     /// How far the content of the request has gone out.
-    pub(super) watch: Rc<Watch>,
+    pub(super) progress: Rc<BodyProgress>,
     /// Whether the bytes after this response can be trusted to begin the next.
     pub(super) trusted: bool,
 }
 
-impl Lease {
+impl BusyConn {
     pub(super) fn received(&self) -> u64 {
-        self.line.meter.received() - self.received_before
+        self.conn.meter.received() - self.received_before
     }
 }
 
@@ -64,13 +64,13 @@ impl ResponseBody {
     pub(super) fn new(
         incoming: Incoming,
         framing: Framing,
-        lease: Lease,
+        busy: BusyConn,
         between_bytes_time: Duration,
     ) -> Self {
         let mut body = Self {
             incoming,
             framing,
-            lease: Some(lease),
+            busy: Some(busy),
             between_bytes_time,
             timer: None,
             waiting: false,
@@ -88,7 +88,7 @@ impl ResponseBody {
         Self {
             incoming,
             framing: Framing::Empty,
-            lease: None,
+            busy: None,
             between_bytes_time: Duration::ZERO,
             timer: None,
             waiting: false,
@@ -105,13 +105,13 @@ impl ResponseBody {
 
     /// Bytes received from the origin for this response so far, head included.
     pub(crate) fn origin_bytes(&self) -> u64 {
-        self.lease.as_ref().map_or(self.received, Lease::received)
+        self.busy.as_ref().map_or(self.received, BusyConn::received)
     }
 
     /// Whether all of it has come. For content delimited by the close of the connection this means
     /// that the origin closed it cleanly.
     pub(crate) fn is_complete(&self) -> bool {
-        self.lease.is_none() && self.failure.is_none()
+        self.busy.is_none() && self.failure.is_none()
     }
 
     /// The next frame; `None` after the last one of content that came whole.
@@ -122,23 +122,23 @@ impl ResponseBody {
     /// The content has come whole: the place is free, the connection may serve the next request.
     fn complete(&mut self) {
         self.timer = None;
-        let Some(lease) = self.lease.take() else {
+        let Some(busy) = self.busy.take() else {
             return;
         };
-        self.received = lease.received();
-        drop(lease.place);
+        self.received = busy.received();
+        drop(busy.permit);
         // An origin that answers early does not want the rest of the request, and content that was
         // held for a 100 must not follow a final answer: such a connection is closed.
-        if lease.trusted && lease.watch.is_ended() {
-            lease.pool.put(lease.to, lease.line);
+        if busy.trusted && busy.progress.is_ended() {
+            busy.pool.put(busy.to, busy.conn);
         }
     }
 
     fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         self.timer = None;
         self.failure = Some(failure.clone());
-        if let Some(lease) = self.lease.take() {
-            self.received = lease.received();
+        if let Some(busy) = self.busy.take() {
+            self.received = busy.received();
         }
         Poll::Ready(Some(Err(failure)))
     }
@@ -164,7 +164,7 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = self.get_mut();
-        if this.lease.is_none() {
+        if this.busy.is_none() {
             // Asked again after its end; a failure stays one.
             return Poll::Ready(this.failure.clone().map(Err));
         }
@@ -176,8 +176,8 @@ impl Body for ResponseBody {
             }
             Poll::Ready(Some(Ok(mut frame))) => {
                 this.waiting = false;
-                if let Some((lease, data)) = this.lease.as_ref().zip(frame.data_ref()) {
-                    lease.line.note_content(data.len());
+                if let Some((busy, data)) = this.busy.as_ref().zip(frame.data_ref()) {
+                    busy.conn.note_content(data.len());
                 }
                 if let Some(trailers) = frame.trailers_mut() {
                     filter_trailers(trailers);

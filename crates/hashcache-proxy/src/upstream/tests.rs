@@ -138,9 +138,9 @@ fn upstream_with(limits: Limits) -> Upstream {
     let own = OwnAddresses::fixed(&[], &[]);
     let allow = ["127.0.0.0/8".parse().unwrap()];
     let destinations = Destinations::new(&allow, &[], own.clone());
-    let names = Names::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
+    let names = DnsCache::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
     let trust = Trust::of_test(&[]);
-    Upstream::new(&Shared::new(
+    Upstream::new(&UpstreamShared::new(
         names,
         destinations,
         own,
@@ -202,7 +202,11 @@ impl http_body::Body for Torn {
     }
 }
 
-async fn send(upstream: &Upstream, origin: &Origin, path: &str) -> Result<Exchange, SendFailure> {
+async fn send(
+    upstream: &Upstream,
+    origin: &Origin,
+    path: &str,
+) -> Result<UpstreamExchange, SendFailure> {
     upstream
         .send(&origin.to, get(path), SendOptions::default())
         .await
@@ -257,7 +261,7 @@ async fn a_connection_is_used_again_after_each_kind_of_framed_response() {
         let mut seen = Vec::new();
         for number in 0..5 {
             seen.push(fetched(&upstream, &origin, &format!("/{number}")).await);
-            assert_eq!(upstream.places.busy(), 0);
+            assert_eq!(upstream.permits.busy(), 0);
             assert_eq!(upstream.idle(), 1);
         }
         let expected = [
@@ -323,7 +327,7 @@ async fn a_stale_connection_costs_one_repetition_and_only_one() {
         let failed = send(&upstream, &origin, "/2").await.unwrap_err();
         assert_eq!(failed.failure, Failure::ConnectionTerminated);
         assert_eq!((failed.origin_bytes, origin.connections()), (0, 2));
-        assert_eq!(upstream.places.busy(), 0);
+        assert_eq!(upstream.permits.busy(), 0);
     })
     .await;
 }
@@ -499,7 +503,7 @@ async fn content_that_breaks_off_never_ends_cleanly() {
             // Asked again, it is still no clean end.
             assert_eq!(body.frame().await.map(|frame| frame.err()), Some(failure));
             assert!(!body.is_complete() && !http_body::Body::is_end_stream(body));
-            assert_eq!((upstream.places.busy(), upstream.idle()), (0, 0));
+            assert_eq!((upstream.permits.busy(), upstream.idle()), (0, 0));
         }
     })
     .await;
@@ -530,9 +534,9 @@ async fn a_dropped_response_closes_its_connection_and_frees_its_place() {
         let origin = Origin::start(&[&[Get, partial, Hang], &[Get, OK, Hang]]).await;
         let upstream = upstream();
         let exchange = send(&upstream, &origin, "/").await.unwrap();
-        assert_eq!(upstream.places.busy(), 1);
+        assert_eq!(upstream.permits.busy(), 1);
         drop(exchange);
-        assert_eq!((upstream.places.busy(), upstream.idle()), (0, 0));
+        assert_eq!((upstream.permits.busy(), upstream.idle()), (0, 0));
         assert_eq!(fetched(&upstream, &origin, "/").await, ("ok".into(), false));
     })
     .await;
@@ -722,7 +726,7 @@ async fn held_content_is_never_sent_after_a_final_response() {
             content(exchange.response.body_mut()).await,
             ("no".into(), None)
         );
-        assert_eq!((upstream.places.busy(), upstream.idle()), (0, 0));
+        assert_eq!((upstream.permits.busy(), upstream.idle()), (0, 0));
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert!(origin.heard(0).ends_with("\r\n\r\n"), "{}", origin.heard(0));
     })
@@ -794,7 +798,7 @@ async fn an_early_answer_is_heard_while_content_goes_out_or_can_no_longer() {
                 content(exchange.response.body_mut()).await,
                 ("no".into(), None)
             );
-            assert_eq!((upstream.places.busy(), upstream.idle()), (0, 0));
+            assert_eq!((upstream.permits.busy(), upstream.idle()), (0, 0));
             feeder.await.unwrap();
         }
     })
@@ -885,16 +889,16 @@ async fn a_change_of_protocol_keeps_its_place() {
         assert_eq!(exchange.response.status(), 101);
         let Upgrade {
             stream,
-            place: _place,
+            permit: _place,
         } = exchange.upgrade.take().unwrap();
         let mut stream = hyper_util::rt::TokioIo::new(stream.await.unwrap());
         let mut hello = [0; 5];
         stream.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello");
         stream.write_all(b"!").await.unwrap();
-        assert_eq!((upstream.places.busy(), upstream.idle()), (1, 0));
+        assert_eq!((upstream.permits.busy(), upstream.idle()), (1, 0));
         drop((stream, _place));
-        assert_eq!(upstream.places.busy(), 0);
+        assert_eq!(upstream.permits.busy(), 0);
     })
     .await;
 }
@@ -923,9 +927,9 @@ async fn connections_are_not_shared_between_purposes() {
 async fn a_destination_that_is_denied_is_told_as_such() {
     locally(async {
         let own = OwnAddresses::fixed(&[], &[]);
-        let names = Names::new(NameServers::Fixed(Arc::new([])), Duration::from_secs(5));
+        let names = DnsCache::new(NameServers::Fixed(Arc::new([])), Duration::from_secs(5));
         let destinations = Destinations::new(&[], &[], own.clone());
-        let shared = Shared::new(
+        let shared = UpstreamShared::new(
             names,
             destinations,
             own,
@@ -938,7 +942,7 @@ async fn a_destination_that_is_denied_is_told_as_such() {
             .unwrap_err();
         let address = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(failed, Failure::DestinationDenied { address }.into());
-        assert_eq!((origin.connections(), shared.places.busy()), (0, 0));
+        assert_eq!((origin.connections(), shared.permits.busy()), (0, 0));
     })
     .await;
 }

@@ -88,7 +88,7 @@ pub(crate) enum Unverified {
 
 /// Which versions are offered in ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Offer {
+pub(super) enum AlpnOffer {
     /// HTTP/2, or else HTTP/1.1.
     Both,
     /// HTTP/1.1 only.
@@ -142,13 +142,13 @@ impl Trust {
         &self,
         host: &Host,
         socket: TcpStream,
-        offer: Offer,
+        offer: AlpnOffer,
         limit: Duration,
     ) -> Result<TlsStream<TcpStream>, Failure> {
         let name = server_name(host)?;
         let connector = TlsConnector::from(Arc::clone(match offer {
-            Offer::Both => &self.both,
-            Offer::Http1 => &self.http_1,
+            AlpnOffer::Both => &self.both,
+            AlpnOffer::Http1 => &self.http_1,
         }));
         let peer = socket.peer_addr().ok();
         let shaken = tokio::time::timeout(limit, connector.connect(name, socket)).await;
@@ -190,7 +190,7 @@ impl Trust {
         socket: TcpStream,
         limit: Duration,
     ) -> Result<hashcache_http::UnixTime, Unverified> {
-        let wanted = Arc::new(Wanted::default());
+        let wanted = Arc::new(CertificateRequested::default());
         let mut config = ClientConfig::clone(&self.both);
         config.resumption = Resumption::disabled();
         config.client_auth_cert_resolver = Arc::clone(&wanted) as Arc<dyn ResolvesClientCert>;
@@ -225,9 +225,9 @@ pub(super) fn not_after(stream: &TlsStream<TcpStream>) -> Option<hashcache_http:
 
 /// Has no certificate, and notes that one was asked for.
 #[derive(Debug, Default)]
-struct Wanted(AtomicBool);
+struct CertificateRequested(AtomicBool);
 
-impl ResolvesClientCert for Wanted {
+impl ResolvesClientCert for CertificateRequested {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.0.store(true, Relaxed);
         None
@@ -287,7 +287,7 @@ fn failure_of(error: &io::Error) -> Failure {
         Some(TlsError::InvalidCertificate(why)) => Failure::TlsCertificate(why_refused(why)),
         Some(TlsError::NoCertificatesPresented) => Failure::TlsCertificate("missing"),
         Some(TlsError::AlertReceived(alert)) => {
-            Failure::TlsAlert(alert.as_str().unwrap_or("of no known kind"))
+            Failure::TlsAlert(alert.as_str().unwrap_or("an unknown alert"))
         }
         Some(TlsError::InvalidMessage(_)) => {
             Failure::TlsProtocol("the server does not answer with TLS, or with an old version")
@@ -307,15 +307,15 @@ fn why_refused(why: &CertificateError) -> &'static str {
         Why::Expired | Why::ExpiredContext { .. } => EXPIRED,
         Why::NotValidYet | Why::NotValidYetContext { .. } => NOT_YET,
         Why::Revoked => "revoked",
-        Why::UnknownIssuer => "of an unknown issuer",
+        Why::UnknownIssuer => "signed by an unknown issuer",
         Why::NotValidForName | Why::NotValidForNameContext { .. } => "for another name",
         Why::InvalidPurpose | Why::InvalidPurposeContext { .. } => "not for servers",
         Why::BadEncoding => "damaged",
-        Why::BadSignature => "with a wrong signature",
-        Why::UnhandledCriticalExtension => "with an extension nobody knows",
+        Why::BadSignature => "wrongly signed",
+        Why::UnhandledCriticalExtension => "marked with an unknown critical extension",
         // What `openssl req -x509` makes, unless told otherwise; there is no variant for it.
         Why::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            "of an authority, and not of a site"
+            "that of a CA, not of a site"
         }
         _ => "not acceptable",
     }

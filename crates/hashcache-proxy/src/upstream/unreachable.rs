@@ -25,17 +25,17 @@ use crate::failure::Failure;
 
 /// What could not be reached lately; one for the process.
 #[derive(Clone, Debug)]
-pub(crate) struct Unreached {
-    table: Arc<Mutex<HashMap<Origin, Verdict>>>,
+pub(crate) struct UnreachableCache {
+    table: Arc<Mutex<HashMap<OriginKey, UnreachableEntry>>>,
     /// How long a first verdict holds; nothing is remembered if this is zero.
     first: Duration,
 }
 
 /// Who was asked for, and by whose choice: that decides which of its addresses are tried.
-type Origin = (Authority, Purpose);
+type OriginKey = (Authority, Purpose);
 
 #[derive(Clone, Debug)]
-struct Verdict {
+struct UnreachableEntry {
     failure: Failure,
     until: Instant,
     /// How long it held; the next one holds twice as long.
@@ -44,16 +44,16 @@ struct Verdict {
 
 /// Leave to try an origin. Dropped before its end, it was none.
 #[must_use]
-pub(super) struct Trial {
-    unreached: Unreached,
-    origin: Origin,
+pub(super) struct TryPermit {
+    unreachable: UnreachableCache,
+    origin: OriginKey,
     begun: Instant,
     /// There is a verdict, which stands for all others meanwhile.
     again: bool,
     ended: bool,
 }
 
-impl Unreached {
+impl UnreachableCache {
     /// An empty table, whose first verdict on an origin holds for `first`.
     pub(crate) fn new(first: Duration) -> Self {
         Self {
@@ -67,19 +67,19 @@ impl Unreached {
     ///
     /// # Errors
     /// What was met the last time.
-    pub(super) fn may_try(&self, to: &Endpoint, time: Duration) -> Result<Trial, Failure> {
+    pub(super) fn may_try(&self, to: &Endpoint, time: Duration) -> Result<TryPermit, Failure> {
         let origin = (to.authority.clone(), to.purpose);
         let now = Instant::now();
         let again = match self.table().get_mut(&origin) {
-            Some(verdict) if now < verdict.until => return Err(verdict.failure.clone()),
-            Some(verdict) => {
-                verdict.until = now + time;
+            Some(entry) if now < entry.until => return Err(entry.failure.clone()),
+            Some(entry) => {
+                entry.until = now + time;
                 true
             }
             None => false,
         };
-        Ok(Trial {
-            unreached: self.clone(),
+        Ok(TryPermit {
+            unreachable: self.clone(),
             origin,
             begun: now,
             again,
@@ -87,17 +87,17 @@ impl Unreached {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<Origin, Verdict>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<OriginKey, UnreachableEntry>> {
         // A panic under the lock would leave at worst one odd verdict, which expires.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Trial {
+impl TryPermit {
     /// What came of it.
     pub(super) fn end<T>(mut self, outcome: &Result<T, Failure>) {
         self.ended = true;
-        let mut table = self.unreached.table();
+        let mut table = self.unreachable.table();
         let waited = self.begun.elapsed() >= WAITED_MIN;
         let failure = match outcome {
             Err(failure @ (Failure::Unreachable | Failure::ConnectTimeout(_))) if waited => failure,
@@ -106,7 +106,7 @@ impl Trial {
                 return;
             }
         };
-        let first = self.unreached.first;
+        let first = self.unreachable.first;
         if first.is_zero() {
             return;
         }
@@ -118,30 +118,30 @@ impl Trial {
             None => first,
         };
         if !table.contains_key(&self.origin) && table.len() >= ORIGINS {
-            table.retain(|_, verdict| now < verdict.until);
-            let soonest = table.iter().min_by_key(|(_, verdict)| verdict.until);
+            table.retain(|_, entry| now < entry.until);
+            let soonest = table.iter().min_by_key(|(_, entry)| entry.until);
             let soonest = soonest.map(|(origin, _)| origin.clone());
             if let Some(soonest) = soonest.filter(|_| table.len() >= ORIGINS) {
                 table.remove(&soonest);
             }
         }
-        let verdict = Verdict {
+        let entry = UnreachableEntry {
             failure: failure.clone(),
             until: now + lifetime,
             lifetime,
         };
-        table.insert(self.origin.clone(), verdict);
+        table.insert(self.origin.clone(), entry);
     }
 }
 
-impl Drop for Trial {
+impl Drop for TryPermit {
     fn drop(&mut self) {
         // Whoever tried has gone before he heard: the next one may.
         if self.again
             && !self.ended
-            && let Some(verdict) = self.unreached.table().get_mut(&self.origin)
+            && let Some(entry) = self.unreachable.table().get_mut(&self.origin)
         {
-            verdict.until = Instant::now();
+            entry.until = Instant::now();
         }
     }
 }
@@ -175,112 +175,112 @@ mod tests {
     }
 
     /// What is said to somebody who would try, and does not.
-    fn told(unreached: &Unreached, to: &Endpoint) -> Result<(), Failure> {
-        unreached.may_try(to, TRY).map(drop)
+    fn told(unreachable: &UnreachableCache, to: &Endpoint) -> Result<(), Failure> {
+        unreachable.may_try(to, TRY).map(drop)
     }
 
-    fn end(trial: Trial, failure: Failure) {
-        trial.end(&Err::<(), _>(failure));
+    fn end(try_permit: TryPermit, failure: Failure) {
+        try_permit.end(&Err::<(), _>(failure));
     }
 
-    async fn fails(unreached: &Unreached, to: &Endpoint) {
-        let trial = unreached.may_try(to, TRY).unwrap();
+    async fn fails(unreachable: &UnreachableCache, to: &Endpoint) {
+        let try_permit = unreachable.may_try(to, TRY).unwrap();
         advance(TRY / 2).await;
-        end(trial, Failure::Unreachable);
+        end(try_permit, Failure::Unreachable);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_origin_in_vain_is_tried_again_by_one_after_twice_as_long_each_time() {
-        let (unreached, to) = (Unreached::new(FIRST), origin(1));
+        let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
         let refusal = Err(Failure::Unreachable);
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
-            fails(&unreached, &to).await;
+            fails(&unreachable, &to).await;
             advance(Duration::from_secs(seconds) - TRY / 2).await;
-            assert_eq!(told(&unreached, &to), refusal, "{seconds}");
-            assert_eq!(told(&unreached, &origin(2)), Ok(()));
+            assert_eq!(told(&unreachable, &to), refusal, "{seconds}");
+            assert_eq!(told(&unreachable, &origin(2)), Ok(()));
             let other = Endpoint {
                 purpose: Purpose::Configured,
                 ..to.clone()
             };
-            assert_eq!(told(&unreached, &other), Ok(()));
+            assert_eq!(told(&unreachable, &other), Ok(()));
             advance(TRY / 2).await;
         }
         // One tries; if nothing is heard of that, another may.
-        let slow = unreached.may_try(&to, TRY).unwrap();
-        assert_eq!(told(&unreached, &to), refusal);
+        let slow = unreachable.may_try(&to, TRY).unwrap();
+        assert_eq!(told(&unreachable, &to), refusal);
         advance(TRY).await;
-        unreached.may_try(&to, TRY).unwrap().end(&Ok(()));
+        unreachable.may_try(&to, TRY).unwrap().end(&Ok(()));
         drop(slow);
-        fails(&unreached, &to).await;
+        fails(&unreachable, &to).await;
         advance(FIRST).await;
-        assert_eq!(told(&unreached, &to), Ok(()));
+        assert_eq!(told(&unreachable, &to), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_who_fail_at_the_same_time_are_one() {
-        let (unreached, to) = (Unreached::new(FIRST), origin(1));
-        let all: Vec<Trial> = (0..6)
-            .map(|_| unreached.may_try(&to, TRY).unwrap())
+        let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
+        let all: Vec<TryPermit> = (0..6)
+            .map(|_| unreachable.may_try(&to, TRY).unwrap())
             .collect();
         advance(TRY).await;
-        for trial in all {
-            end(trial, Failure::ConnectTimeout(TRY));
+        for try_permit in all {
+            end(try_permit, Failure::ConnectTimeout(TRY));
         }
         advance(FIRST - TRY).await;
-        assert_eq!(told(&unreached, &to), Err(Failure::ConnectTimeout(TRY)));
+        assert_eq!(told(&unreachable, &to), Err(Failure::ConnectTimeout(TRY)));
         advance(TRY).await;
-        assert_eq!(told(&unreached, &to), Ok(()));
+        assert_eq!(told(&unreachable, &to), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_tries_again_and_goes_leaves_it_to_the_next() {
-        let (unreached, to) = (Unreached::new(FIRST), origin(1));
-        fails(&unreached, &to).await;
+        let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
+        fails(&unreachable, &to).await;
         advance(FIRST).await;
-        let gone = unreached.may_try(&to, TRY).unwrap();
-        assert_eq!(told(&unreached, &to), Err(Failure::Unreachable));
+        let gone = unreachable.may_try(&to, TRY).unwrap();
+        assert_eq!(told(&unreachable, &to), Err(Failure::Unreachable));
         drop(gone);
-        fails(&unreached, &to).await;
+        fails(&unreachable, &to).await;
         // And that it failed again counts.
         advance(FIRST).await;
-        assert_eq!(told(&unreached, &to), Err(Failure::Unreachable));
+        assert_eq!(told(&unreachable, &to), Err(Failure::Unreachable));
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_silence_and_missing_routes_that_were_waited_for_are_remembered() {
-        let (unreached, to) = (Unreached::new(FIRST), origin(1));
+        let (unreachable, to) = (UnreachableCache::new(FIRST), origin(1));
         for failure in [Failure::ConnectionRefused, Failure::NameNotFound] {
-            let trial = unreached.may_try(&to, TRY).unwrap();
+            let try_permit = unreachable.may_try(&to, TRY).unwrap();
             advance(TRY).await;
-            end(trial, failure);
-            assert_eq!(told(&unreached, &to), Ok(()));
+            end(try_permit, failure);
+            assert_eq!(told(&unreachable, &to), Ok(()));
         }
-        end(unreached.may_try(&to, TRY).unwrap(), Failure::Unreachable);
-        assert_eq!(told(&unreached, &to), Ok(()));
-        let off = Unreached::new(Duration::ZERO);
+        end(unreachable.may_try(&to, TRY).unwrap(), Failure::Unreachable);
+        assert_eq!(told(&unreachable, &to), Ok(()));
+        let off = UnreachableCache::new(Duration::ZERO);
         fails(&off, &to).await;
         assert_eq!(told(&off, &to), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn beyond_so_many_the_first_to_end_makes_room() {
-        let unreached = Unreached::new(FIRST);
-        let trials: Vec<Trial> = (0..ORIGINS + 10)
-            .map(|n| unreached.may_try(&origin(n), TRY).unwrap())
+        let unreachable = UnreachableCache::new(FIRST);
+        let trials: Vec<TryPermit> = (0..ORIGINS + 10)
+            .map(|n| unreachable.may_try(&origin(n), TRY).unwrap())
             .collect();
         advance(TRY).await;
-        for trial in trials {
+        for try_permit in trials {
             advance(Duration::from_millis(1)).await;
-            end(trial, Failure::Unreachable);
+            end(try_permit, Failure::Unreachable);
         }
-        assert_eq!(unreached.table().len(), ORIGINS);
-        assert_eq!(told(&unreached, &origin(9)), Ok(()));
+        assert_eq!(unreachable.table().len(), ORIGINS);
+        assert_eq!(told(&unreachable, &origin(9)), Ok(()));
         let refusal = Err(Failure::Unreachable);
-        assert_eq!(told(&unreached, &origin(10)), refusal);
-        assert_eq!(told(&unreached, &origin(ORIGINS + 9)), refusal);
+        assert_eq!(told(&unreachable, &origin(10)), refusal);
+        assert_eq!(told(&unreachable, &origin(ORIGINS + 9)), refusal);
         // Those whose time is over go first of all.
         advance(FIRST).await;
-        fails(&unreached, &origin(ORIGINS + 10)).await;
-        assert_eq!(unreached.table().len(), 1);
+        fails(&unreachable, &origin(ORIGINS + 10)).await;
+        assert_eq!(unreachable.table().len(), 1);
     }
 }

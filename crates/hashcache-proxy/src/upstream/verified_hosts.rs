@@ -23,23 +23,23 @@ use crate::state_file::{Link, open_regular, replace};
 
 /// Hosts that were verified; one table for all cores.
 #[derive(Debug, Default)]
-pub(crate) struct Verified {
-    rows: Mutex<Rows>,
+pub(crate) struct VerifiedHosts {
+    rows: Mutex<HostRows>,
     /// Whether the file is not as the table.
     is_changed: AtomicBool,
     path: Option<PathBuf>,
 }
 
-type Rows = HashMap<Authority, Row>;
+type HostRows = HashMap<Authority, VerifiedHost>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Row {
+struct VerifiedHost {
     at: UnixTime,
     /// When the certificate ends.
     not_after: UnixTime,
 }
 
-impl Verified {
+impl VerifiedHosts {
     /// What is kept in the file at `path`; from then on it is kept there.
     pub(crate) fn load(path: Option<PathBuf>) -> Self {
         let rows = path.as_deref().map(read).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Verified {
                 rows.remove(&oldest);
             }
         }
-        rows.insert(authority.clone(), Row { at: now, not_after });
+        rows.insert(authority.clone(), VerifiedHost { at: now, not_after });
         self.is_changed.store(true, Relaxed);
     }
 
@@ -89,7 +89,7 @@ impl Verified {
         let is_new =
             row.not_after != not_after || now < row.at || now.0 - row.at.0 >= RENEWAL_SECONDS;
         if is_new {
-            *row = Row { at: now, not_after };
+            *row = VerifiedHost { at: now, not_after };
             self.is_changed.store(true, Relaxed);
         }
     }
@@ -142,31 +142,31 @@ impl Verified {
         }
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
+    fn rows(&self) -> MutexGuard<'_, HostRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The rows in the file at `path`; none if there is no such file.
-fn read(path: &Path) -> Rows {
+fn read(path: &Path) -> HostRows {
     let mut text = String::new();
     let read = open_regular(path, Link::Refused);
     let read = read.and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text));
     match read {
         Ok(_) => parse(&text).unwrap_or_else(|| {
             warn!(path = %path.display(), "verified hosts not loaded: the file is damaged");
-            Rows::new()
+            HostRows::new()
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Rows::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => HostRows::new(),
         Err(error) => {
             warn!(%error, path = %path.display(), "verified hosts not loaded");
-            Rows::new()
+            HostRows::new()
         }
     }
 }
 
 /// A head, a line a host with the seconds of both times, and the number of hosts.
-fn text(rows: &Rows) -> String {
+fn text(rows: &HostRows) -> String {
     let mut text = format!("{HEAD}\n");
     for (authority, row) in rows {
         // Writing to a String cannot fail.
@@ -176,22 +176,22 @@ fn text(rows: &Rows) -> String {
     text
 }
 
-fn parse(text: &str) -> Option<Rows> {
+fn parse(text: &str) -> Option<HostRows> {
     let (lines, end) = text.strip_suffix('\n')?.rsplit_once('\n')?;
     let mut lines = lines.lines();
     if lines.next() != Some(HEAD) {
         return None;
     }
-    let rows: Rows = lines.map(row).collect::<Option<_>>()?;
+    let rows: HostRows = lines.map(row).collect::<Option<_>>()?;
     let count: usize = end.strip_prefix(END)?.trim_start().parse().ok()?;
     (rows.len() == count && count <= HOSTS).then_some(rows)
 }
 
-fn row(line: &str) -> Option<(Authority, Row)> {
+fn row(line: &str) -> Option<(Authority, VerifiedHost)> {
     let mut words = line.split(' ');
     let authority = Authority::parse_with_port(words.next()?).ok()?;
     let mut time = || words.next()?.parse().ok().map(UnixTime);
-    let row = Row {
+    let row = VerifiedHost {
         at: time()?,
         not_after: time()?,
     };
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_host_is_verified_for_a_week_and_no_longer_than_its_certificate() {
-        let verified = Verified::default();
+        let verified = VerifiedHosts::default();
         let (long, short) = (authority("a.test:443"), authority("b.test:443"));
         verified.note(&long, later(90 * DAY), NOW);
         verified.note(&short, later(DAY), NOW);
@@ -250,14 +250,14 @@ mod tests {
     fn what_is_kept_is_there_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("verified");
-        let verified = Verified::load(Some(path.clone()));
+        let verified = VerifiedHosts::load(Some(path.clone()));
         verified.persist().unwrap();
         assert!(!path.exists(), "nothing is new");
         for host in ["a.test:443", "[2001:db8::1]:8443"] {
             verified.note(&authority(host), later(DAY), NOW);
         }
         verified.persist().unwrap();
-        let again = Verified::load(Some(path));
+        let again = VerifiedHosts::load(Some(path));
         assert_eq!(*again.rows(), *verified.rows());
         assert_eq!(
             again.not_after(&authority("a.test:443"), NOW),
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_or_changed_is_as_none() {
-        let verified = Verified::default();
+        let verified = VerifiedHosts::default();
         for host in ["a.test:443", "b.test:443"] {
             verified.note(&authority(host), later(DAY), NOW);
         }
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded_and_the_oldest_goes() {
-        let verified = Verified::default();
+        let verified = VerifiedHosts::default();
         for n in 0..=HOSTS as u64 {
             let host = authority(&format!("{n}.test:443"));
             verified.note(&host, later(DAY), later(n));

@@ -10,8 +10,8 @@
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
 //!
-//! Invariant: in `Asked`, every byte of the previous answer has been accepted by the socket; a 1xx
-//! written then stands between two messages.
+//! Invariant: in `RequestTraits`, every byte of the previous answer has been accepted by the
+//! socket; a 1xx written then stands between two messages.
 
 use std::cell;
 use std::rc::Rc;
@@ -22,14 +22,14 @@ use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::head::{Content, Form, Refusal};
+use super::head::{ContentFraming, Refusal, RequestForm};
 use super::socket::Socket;
 use crate::failure::Failure;
-use crate::share::{Allowance, Held, UnfinishedHead};
+use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// What the service is to answer next.
 #[derive(Clone, Debug)]
-pub(crate) enum Head {
+pub(crate) enum RequestHead {
     /// A request with exactly one meaning.
     Accepted(HeadInfo),
     /// One without: answer with this failure's page. The connection closes after it; the `Request`
@@ -43,18 +43,18 @@ pub(crate) struct HeadInfo {
     /// The request target as the client sent it, UTF-8; the `Request` has `/` in its place.
     pub(crate) target: Bytes,
     /// Its form.
-    pub(crate) form: Form,
+    pub(crate) form: RequestForm,
     /// HTTP/1.0, HTTP/1.1 or HTTP/2.
     pub(crate) version: Version,
     /// Whether content follows, and how it is framed.
-    pub(crate) content: Content,
+    pub(crate) content: ContentFraming,
     /// When the first byte of the head was read.
     pub(crate) received: Instant,
 }
 
 /// What one exchange took, told when its last byte was accepted by the socket or never will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct ExchangeEnd {
     /// Bytes from the client since the last exchange.
     pub(crate) bytes_read: u64,
     /// Bytes to the client: heads, 1xx and framing included.
@@ -75,9 +75,9 @@ pub(crate) struct Upgraded {
 /// State of the exchange between one client and the service.
 #[derive(Default)]
 pub(crate) struct Cell {
-    head: cell::RefCell<Option<Head>>,
-    exchange: cell::Cell<Exchange>,
-    asked: cell::Cell<Asked>,
+    head: cell::RefCell<Option<RequestHead>>,
+    exchange: cell::Cell<ExchangeState>,
+    asked: cell::Cell<RequestTraits>,
     interim: cell::RefCell<BytesMut>,
     tunnel: cell::RefCell<Option<oneshot::Sender<Upgraded>>>,
     on_sent: cell::RefCell<Option<OnSent>>,
@@ -90,16 +90,16 @@ pub(crate) struct Cell {
     /// While the head of a request has begun and is not complete.
     unfinished: cell::RefCell<Option<UnfinishedHead>>,
     /// Memory for what waits to be sent, until it is.
-    sending: cell::RefCell<Option<Held>>,
+    sending: cell::RefCell<Option<ShareReservation>>,
     /// Flags and deadlines that `stream` sets and `serve` acts on, or the other way round.
-    pub(super) signals: Signals,
+    pub(super) signals: CellSignals,
 }
 
-type OnSent = Box<dyn FnOnce(Sent)>;
+type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
 
 /// Where the exchange stands; drawn in the module's head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Exchange {
+enum ExchangeState {
     #[default]
     Resting,
     Asked,
@@ -109,15 +109,15 @@ enum Exchange {
 
 /// The head of a stream's request, and how it is to be answered.
 pub(super) struct StreamHead {
-    pub(super) head: Head,
-    pub(super) asked: Asked,
+    pub(super) head: RequestHead,
+    pub(super) asked: RequestTraits,
     /// About what it took on the wire, bytes.
     pub(super) size: u64,
 }
 
 /// What was asked, as far as it decides how an answer ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestTraits {
     pub(super) http_10: bool,
     pub(super) head_only: bool,
     pub(super) connect: bool,
@@ -135,7 +135,7 @@ struct Traffic {
 
 /// See [`Cell::signals`].
 #[derive(Default)]
-pub(super) struct Signals {
+pub(super) struct CellSignals {
     /// The connection shall end in a RST.
     pub(super) aborted: cell::Cell<bool>,
     /// An answer whose end is the end of the connection is under way.
@@ -223,8 +223,8 @@ impl Cell {
     }
 
     /// The head of the request the service was just called with; to be called once a request.
-    pub(crate) fn next_head(&self) -> Head {
-        let none = || Head::Refused(Failure::Internal("a request was called for twice"));
+    pub(crate) fn next_head(&self) -> RequestHead {
+        let none = || RequestHead::Refused(Failure::Internal("a request was called for twice"));
         self.head.take().unwrap_or_else(none)
     }
 
@@ -234,7 +234,8 @@ impl Cell {
     /// body is first polled, and would send it again. 101 is an answer, not an interim response.
     pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         let mut interim = self.interim.borrow_mut();
-        let in_time = self.exchange.get() == Exchange::Asked && !self.signals.write_partial.get();
+        let in_time =
+            self.exchange.get() == ExchangeState::Asked && !self.signals.write_partial.get();
         if !in_time
             || self.asked.get().http_10
             || self.asked.get().http_2
@@ -278,7 +279,7 @@ impl Cell {
     }
 
     /// Has `told` called once, when the answer to the current request is out or can never be.
-    pub(crate) fn on_sent(&self, told: impl FnOnce(Sent) + 'static) {
+    pub(crate) fn on_sent(&self, told: impl FnOnce(ExchangeEnd) + 'static) {
         *self.on_sent.borrow_mut() = Some(Box::new(told));
     }
 }
@@ -286,24 +287,24 @@ impl Cell {
 /// For `stream` and `serve`.
 impl Cell {
     /// Sets memory aside for something a client may hold for long; an error when there is none.
-    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_bulk(wide(bytes)))
     }
 
     /// The same while half of the budget is free.
-    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+    pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_spare(wide(bytes)))
     }
 
     /// The same as long as anything is free.
-    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<Held>, NoMemory> {
+    pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve(wide(bytes)))
     }
 
     fn reserve_by(
         &self,
-        reserve: impl FnOnce(&Allowance) -> Option<Held>,
-    ) -> Result<Option<Held>, NoMemory> {
+        reserve: impl FnOnce(&Allowance) -> Option<ShareReservation>,
+    ) -> Result<Option<ShareReservation>, NoMemory> {
         match &self.allowance {
             Some(allowance) => reserve(allowance).map(Some).ok_or(NoMemory),
             None => Ok(None),
@@ -330,12 +331,12 @@ impl Cell {
     }
 
     /// hyper gets a head.
-    pub(super) fn ask(&self, head: Head, asked: Asked) {
-        debug_assert_eq!(self.exchange.get(), Exchange::Resting);
+    pub(super) fn ask(&self, head: RequestHead, asked: RequestTraits) {
+        debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
         *self.head.borrow_mut() = Some(head);
         *self.body_failure.borrow_mut() = None;
         self.asked.set(asked);
-        self.exchange.set(Exchange::Asked);
+        self.exchange.set(ExchangeState::Asked);
         *self.unfinished.borrow_mut() = None;
         self.signals.reading.set(None);
         self.signals.at_rest.set(false);
@@ -343,8 +344,8 @@ impl Cell {
     }
 
     /// The service answered.
-    pub(super) fn answer(&self) -> Asked {
-        self.exchange.set(Exchange::Answering);
+    pub(super) fn answer(&self) -> RequestTraits {
+        self.exchange.set(ExchangeState::Answering);
         self.asked.get()
     }
 
@@ -355,16 +356,16 @@ impl Cell {
 
     /// hyper has let go of the answer's body.
     pub(super) fn body_ended(&self) {
-        self.exchange.set(Exchange::Flushing);
+        self.exchange.set(ExchangeState::Flushing);
     }
 
     /// hyper has nothing more to write; true if this completes an answer.
     pub(super) fn flushed(&self) -> bool {
         self.signals.write_partial.set(false);
-        if self.exchange.get() != Exchange::Flushing {
+        if self.exchange.get() != ExchangeState::Flushing {
             return false;
         }
-        self.exchange.set(Exchange::Resting);
+        self.exchange.set(ExchangeState::Resting);
         *self.sending.borrow_mut() = None;
         self.signals.close_delimited.set(false);
         self.tell_sent(true);
@@ -373,12 +374,12 @@ impl Cell {
 
     /// Whether the answer to the last head is out.
     pub(super) fn is_resting(&self) -> bool {
-        self.exchange.get() == Exchange::Resting
+        self.exchange.get() == ExchangeState::Resting
     }
 
     /// Whether hyper was told the whole answer but has not written it all.
     pub(super) fn is_flushing(&self) -> bool {
-        self.exchange.get() == Exchange::Flushing
+        self.exchange.get() == ExchangeState::Flushing
     }
 
     /// The connection is over.
@@ -394,7 +395,7 @@ impl Cell {
             self.traffic_before.replace(self.traffic.get()),
         );
         if let Some(told) = self.on_sent.take() {
-            told(Sent {
+            told(ExchangeEnd {
                 bytes_read: now.read - before.read,
                 bytes_written: now.written - before.written,
                 complete,

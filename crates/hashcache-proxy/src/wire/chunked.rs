@@ -13,7 +13,7 @@ use super::head::{is_control, is_token};
 
 /// Where in the coding the next byte stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     Size {
         digits: u8,
     },
@@ -85,7 +85,7 @@ impl Extension {
 /// A body in chunks, read so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunked {
-    state: State,
+    state: ChunkState,
     /// Bytes of the current chunk still to come.
     left: u64,
     /// Bytes of extensions of the current chunk.
@@ -98,7 +98,7 @@ pub(super) struct Chunked {
 impl Chunked {
     pub(super) fn new(extension_max: usize) -> Self {
         Self {
-            state: State::Size { digits: 0 },
+            state: ChunkState::Size { digits: 0 },
             left: 0,
             extension: 0,
             extension_max,
@@ -109,7 +109,7 @@ impl Chunked {
 
     /// Whether the body is complete.
     pub(super) fn is_complete(&self) -> bool {
-        self.state == State::End
+        self.state == ChunkState::End
     }
 
     /// Goes through `input` up to its end or the body's, passing on what hyper shall read.
@@ -125,14 +125,14 @@ impl Chunked {
         let mut at = 0;
         // Bytes since here are checked and not yet passed on.
         let mut kept = 0;
-        while at < input.len() && self.state != State::End {
-            if self.state == State::Data {
+        while at < input.len() && self.state != ChunkState::End {
+            if self.state == ChunkState::Data {
                 let here = input.len() - at;
                 let step = usize::try_from(self.left).map_or(here, |left| left.min(here));
                 self.left -= u64::try_from(step).expect("usize is no wider than 64 bits");
                 at += step;
                 if self.left == 0 {
-                    self.state = State::DataCr;
+                    self.state = ChunkState::DataCr;
                 }
                 continue;
             }
@@ -140,80 +140,88 @@ impl Chunked {
             let was = self.state;
             self.state = self.next(byte)?;
             match (was, self.state) {
-                (State::Size { .. }, State::Extension(_)) => {
+                (ChunkState::Size { .. }, ChunkState::Extension(_)) => {
                     pass(&input[kept..at]);
                 }
-                (State::Extension(_), State::SizeLf) => kept = at,
+                (ChunkState::Extension(_), ChunkState::SizeLf) => kept = at,
                 _ => {}
             }
             at += 1;
         }
-        if !matches!(self.state, State::Extension(_)) {
+        if !matches!(self.state, ChunkState::Extension(_)) {
             pass(&input[kept..at]);
         }
         Ok(at)
     }
 
-    fn next(&mut self, byte: u8) -> Result<State, &'static str> {
+    fn next(&mut self, byte: u8) -> Result<ChunkState, &'static str> {
         Ok(match (self.state, byte) {
-            (State::Size { digits }, _) if byte.is_ascii_hexdigit() => {
+            (ChunkState::Size { digits }, _) if byte.is_ascii_hexdigit() => {
                 // Sixteen digits fill 64 bits; more, leading zeros or not, is no honest size.
                 if digits == 16 {
                     return Err("chunk size too large");
                 }
                 let digit = char::from(byte).to_digit(16).expect("is a hex digit");
                 self.left = self.left << 4 | u64::from(digit);
-                State::Size { digits: digits + 1 }
+                ChunkState::Size { digits: digits + 1 }
             }
-            (State::Size { digits: 1.. }, b'\r') => State::SizeLf,
-            (State::Size { digits: 1.. }, b';') => {
+            (ChunkState::Size { digits: 1.. }, b'\r') => ChunkState::SizeLf,
+            (ChunkState::Size { digits: 1.. }, b';') => {
                 self.extension = 0;
                 self.extend(Extension::NameStart)?
             }
-            (State::Size { digits: 1.. }, b' ' | b'\t') => {
+            (ChunkState::Size { digits: 1.. }, b' ' | b'\t') => {
                 self.extension = 0;
                 self.extend(Extension::Semicolon)?
             }
-            (State::Size { .. }, _) => return Err("malformed chunk size"),
-            (State::Extension(extension), b'\r') if extension.may_end() => State::SizeLf,
-            (State::Extension(extension), _) => match extension.next(byte) {
+            (ChunkState::Size { .. }, _) => return Err("malformed chunk size"),
+            (ChunkState::Extension(extension), b'\r') if extension.may_end() => ChunkState::SizeLf,
+            (ChunkState::Extension(extension), _) => match extension.next(byte) {
                 Some(next) => self.extend(next)?,
                 None => return Err("malformed chunk extension"),
             },
-            (State::SizeLf, b'\n') if self.left == 0 => State::Trailer,
-            (State::SizeLf, b'\n') => State::Data,
-            (State::Data, _) => State::Data,
-            (State::DataCr, b'\r') => State::DataLf,
-            (State::DataLf, b'\n') => State::Size { digits: 0 },
-            (State::DataCr | State::DataLf, _) => return Err("chunk longer than its size"),
-            (State::Trailer, b'\r') => State::EndLf,
-            (State::Trailer, _) if is_token(byte) => {
-                self.trailer_fields += 1;
-                self.trail(State::TrailerName)?
+            (ChunkState::SizeLf, b'\n') if self.left == 0 => ChunkState::Trailer,
+            (ChunkState::SizeLf, b'\n') => ChunkState::Data,
+            (ChunkState::Data, _) => ChunkState::Data,
+            (ChunkState::DataCr, b'\r') => ChunkState::DataLf,
+            (ChunkState::DataLf, b'\n') => ChunkState::Size { digits: 0 },
+            (ChunkState::DataCr | ChunkState::DataLf, _) => {
+                return Err("chunk longer than its size");
             }
-            (State::TrailerName, b':') => self.trail(State::TrailerValue)?,
-            (State::TrailerName, _) if is_token(byte) => self.trail(State::TrailerName)?,
-            (State::TrailerValue, b'\r') => self.trail(State::TrailerLf)?,
-            (State::TrailerValue, _) if !is_control(byte) => self.trail(State::TrailerValue)?,
-            (State::TrailerLf, b'\n') => State::Trailer,
-            (State::Trailer | State::TrailerName | State::TrailerValue, _) => {
+            (ChunkState::Trailer, b'\r') => ChunkState::EndLf,
+            (ChunkState::Trailer, _) if is_token(byte) => {
+                self.trailer_fields += 1;
+                self.trail(ChunkState::TrailerName)?
+            }
+            (ChunkState::TrailerName, b':') => self.trail(ChunkState::TrailerValue)?,
+            (ChunkState::TrailerName, _) if is_token(byte) => {
+                self.trail(ChunkState::TrailerName)?
+            }
+            (ChunkState::TrailerValue, b'\r') => self.trail(ChunkState::TrailerLf)?,
+            (ChunkState::TrailerValue, _) if !is_control(byte) => {
+                self.trail(ChunkState::TrailerValue)?
+            }
+            (ChunkState::TrailerLf, b'\n') => ChunkState::Trailer,
+            (ChunkState::Trailer | ChunkState::TrailerName | ChunkState::TrailerValue, _) => {
                 return Err("malformed trailer");
             }
-            (State::EndLf, b'\n') => State::End,
-            (State::SizeLf | State::TrailerLf | State::EndLf, _) => return Err("CR without LF"),
-            (State::End, _) => State::End,
+            (ChunkState::EndLf, b'\n') => ChunkState::End,
+            (ChunkState::SizeLf | ChunkState::TrailerLf | ChunkState::EndLf, _) => {
+                return Err("CR without LF");
+            }
+            (ChunkState::End, _) => ChunkState::End,
         })
     }
 
-    fn extend(&mut self, next: Extension) -> Result<State, &'static str> {
+    fn extend(&mut self, next: Extension) -> Result<ChunkState, &'static str> {
         self.extension += 1;
         if self.extension > self.extension_max {
             return Err("chunk extension too long");
         }
-        Ok(State::Extension(next))
+        Ok(ChunkState::Extension(next))
     }
 
-    fn trail(&mut self, next: State) -> Result<State, &'static str> {
+    fn trail(&mut self, next: ChunkState) -> Result<ChunkState, &'static str> {
         self.trailer_bytes += 1;
         if self.trailer_bytes > TRAILER_BYTES || self.trailer_fields > TRAILER_FIELDS {
             return Err("trailer section too large");

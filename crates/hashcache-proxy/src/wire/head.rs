@@ -16,7 +16,7 @@ use http::{StatusCode, Version};
 
 /// The form of a request target (RFC 9112, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum RequestForm {
     /// `/path?query`.
     Origin,
     /// A whole URL: http, https, ftp or gopher.
@@ -29,7 +29,7 @@ pub(crate) enum Form {
 
 /// How a request's content is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum ContentFraming {
     /// There is none.
     None,
     /// Content-Length.
@@ -126,23 +126,23 @@ impl Scan {
 
 /// A head that was accepted, as places in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Checked {
+pub(super) struct CheckedHead {
     pub(super) method: Range<usize>,
     pub(super) target: Range<usize>,
-    pub(super) form: Form,
+    pub(super) form: RequestForm,
     pub(super) version: Version,
-    pub(super) content: Content,
+    pub(super) content: ContentFraming,
     pub(super) fields: usize,
 }
 
 /// Reads a whole head, from its request line to its empty line.
-pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<Checked, Refusal> {
+pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<CheckedHead, Refusal> {
     let line = find(head, |byte| byte == b'\r').unwrap_or(head.len());
     let (method, target, version) = request_line(&head[..line], limits)?;
     let form = form(&head[method.clone()], &head[target.clone()])?;
 
     let mut rest = head.get(line + 2..).unwrap_or_default();
-    let mut fields = Fields::default();
+    let mut fields = FieldSummary::default();
     while !matches!(rest.first(), None | Some(b'\r')) {
         if fields.count == limits.fields {
             return Err(refuse(
@@ -156,7 +156,7 @@ pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<Checked, Refusal
     if version == Version::HTTP_11 && fields.hosts == 0 {
         return Err(malformed("request has no Host field"));
     }
-    Ok(Checked {
+    Ok(CheckedHead {
         method,
         target,
         form,
@@ -176,7 +176,7 @@ fn request_line(
         .position(|&byte| !is_token(byte))
         .unwrap_or(line.len());
     if method == 0 || line.get(method) != Some(&b' ') {
-        return Err(malformed("the method is no token"));
+        return Err(malformed("the method is not a token"));
     }
     let start = method + 1;
     let rest = &line[start..];
@@ -207,31 +207,31 @@ fn request_line(
 }
 
 /// The form of a target (RFC 9112, 3.2); which forms there are depends on the method.
-fn form(method: &[u8], target: &[u8]) -> Result<Form, Refusal> {
+fn form(method: &[u8], target: &[u8]) -> Result<RequestForm, Refusal> {
     if target.contains(&b'#') {
         return Err(malformed("fragment in the request target"));
     }
     // Beyond ASCII no URL is well-formed; UTF-8 is common enough to pass on as it is, and whatever
     // else there is cannot even be shown in a log.
     if std::str::from_utf8(target).is_err() {
-        return Err(malformed("request target is no UTF-8"));
+        return Err(malformed("request target is not UTF-8"));
     }
     if method == b"CONNECT" {
         return if is_authority(target, Port::Required) {
-            Ok(Form::Authority)
+            Ok(RequestForm::Authority)
         } else {
             Err(malformed("CONNECT to what is no host:port"))
         };
     }
     match target {
-        [b'/', ..] => Ok(Form::Origin),
-        b"*" if method == b"OPTIONS" => Ok(Form::Asterisk),
+        [b'/', ..] => Ok(RequestForm::Origin),
+        b"*" if method == b"OPTIONS" => Ok(RequestForm::Asterisk),
         _ => absolute(target),
     }
 }
 
-fn absolute(target: &[u8]) -> Result<Form, Refusal> {
-    const UNKNOWN: Refusal = malformed("request target of no known form");
+fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
+    const UNKNOWN: Refusal = malformed("unknown form of request target");
     let scheme = target
         .iter()
         .position(|&byte| byte == b':')
@@ -255,21 +255,21 @@ fn absolute(target: &[u8]) -> Result<Form, Refusal> {
     } else {
         return Err(UNKNOWN);
     }
-    Ok(Form::Absolute)
+    Ok(RequestForm::Absolute)
 }
 
 /// What the fields say about the message, gathered line by line.
 #[derive(Default)]
-struct Fields {
+struct FieldSummary {
     count: usize,
     hosts: usize,
     length: Option<u64>,
-    coding: Coding,
+    coding: TransferCoding,
 }
 
 /// The transfer codings seen so far, over all lines.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Coding {
+enum TransferCoding {
     #[default]
     None,
     Chunked,
@@ -277,7 +277,7 @@ enum Coding {
     Unknown,
 }
 
-impl Fields {
+impl FieldSummary {
     /// Reads one line and returns what follows it.
     fn take_line<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Refusal> {
         let name = rest
@@ -288,7 +288,7 @@ impl Fields {
             Some(b':') if name > 0 => {}
             Some(b' ' | b'\t') if name == 0 => return Err(malformed("folded field line")),
             Some(b' ' | b'\t') => return Err(malformed("whitespace before a field's colon")),
-            _ => return Err(malformed("field name is no token")),
+            _ => return Err(malformed("field name is not a token")),
         }
         // More than hyper's field names can hold; only reachable with a head limit above 64 KiB.
         if name > 0x7fff {
@@ -370,16 +370,18 @@ impl Fields {
                 _ if chunked && end < element.len() => {
                     return Err(malformed("chunked has no parameters"));
                 }
-                (Coding::Chunked, _) => return Err(malformed("chunked is not the last coding")),
-                (Coding::None, true) => Coding::Chunked,
-                (Coding::None | Coding::Unknown, _) => Coding::Unknown,
+                (TransferCoding::Chunked, _) => {
+                    return Err(malformed("chunked is not the last coding"));
+                }
+                (TransferCoding::None, true) => TransferCoding::Chunked,
+                (TransferCoding::None | TransferCoding::Unknown, _) => TransferCoding::Unknown,
             };
         }
         Ok(())
     }
 
-    fn content(&self, version: Version, form: Form) -> Result<Content, Refusal> {
-        if self.coding != Coding::None {
+    fn content(&self, version: Version, form: RequestForm) -> Result<ContentFraming, Refusal> {
+        if self.coding != TransferCoding::None {
             if version == Version::HTTP_10 {
                 return Err(malformed("Transfer-Encoding in HTTP/1.0"));
             }
@@ -388,17 +390,17 @@ impl Fields {
             }
         }
         let content = match (self.coding, self.length) {
-            (Coding::Unknown, _) => {
+            (TransferCoding::Unknown, _) => {
                 return Err(refuse(
                     StatusCode::NOT_IMPLEMENTED,
                     "unknown transfer coding",
                 ));
             }
-            (Coding::Chunked, _) => Content::Chunked,
-            (Coding::None, Some(length)) => Content::Length(length),
-            (Coding::None, None) => Content::None,
+            (TransferCoding::Chunked, _) => ContentFraming::Chunked,
+            (TransferCoding::None, Some(length)) => ContentFraming::Length(length),
+            (TransferCoding::None, None) => ContentFraming::None,
         };
-        if form == Form::Authority && content != Content::None {
+        if form == RequestForm::Authority && content != ContentFraming::None {
             return Err(malformed("CONNECT with content"));
         }
         Ok(content)

@@ -6,11 +6,11 @@
 //! [`Inbound::body`] before the next head is looked for; after a refusal nothing passes any more.
 
 use super::chunked::Chunked;
-use super::head::{Checked, Content, HeadLimits, Refusal, Scan, Scanned, check};
+use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, Scan, Scanned, check};
 
 /// The part of a message that comes next.
 #[derive(Clone, Debug)]
-enum Part {
+enum InboundState {
     Head(Scan),
     Length(u64),
     Chunked(Chunked),
@@ -20,7 +20,7 @@ enum Part {
 /// The reader of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Inbound {
-    part: Part,
+    state: InboundState,
     limits: HeadLimits,
     extension_max: usize,
 }
@@ -35,7 +35,7 @@ pub(super) enum HeadStep {
     Accepted {
         start: usize,
         taken: usize,
-        checked: Checked,
+        checked: CheckedHead,
     },
     Refused(Refusal),
 }
@@ -43,35 +43,35 @@ pub(super) enum HeadStep {
 impl Inbound {
     pub(super) fn new(limits: HeadLimits, extension_max: usize) -> Self {
         Self {
-            part: Part::Head(Scan::default()),
+            state: InboundState::Head(Scan::default()),
             limits,
             extension_max,
         }
     }
 
     pub(super) fn wants_head(&self) -> bool {
-        matches!(self.part, Part::Head(_))
+        matches!(self.state, InboundState::Head(_))
     }
 
     /// How much content of the request under way may still come; `None` where there is none, or the
     /// request was refused.
     pub(super) fn content_left(&self) -> Option<u64> {
-        match self.part {
-            Part::Length(left) => Some(left),
-            Part::Chunked(_) => Some(u64::MAX),
-            Part::Head(_) | Part::Nothing => None,
+        match self.state {
+            InboundState::Length(left) => Some(left),
+            InboundState::Chunked(_) => Some(u64::MAX),
+            InboundState::Head(_) | InboundState::Nothing => None,
         }
     }
 
     /// Whether nothing more is to be read from this client.
     pub(super) fn is_stopped(&self) -> bool {
-        matches!(self.part, Part::Nothing)
+        matches!(self.state, InboundState::Nothing)
     }
 
     /// Looks for a head in `input`, which must begin where the last message ended and grow from
     /// call to call until a head was accepted.
     pub(super) fn head(&mut self, input: &[u8]) -> HeadStep {
-        let Part::Head(scan) = &mut self.part else {
+        let InboundState::Head(scan) = &mut self.state else {
             return HeadStep::Partial;
         };
         let outcome = match scan.advance(input, &self.limits) {
@@ -83,10 +83,14 @@ impl Inbound {
         };
         match outcome {
             Ok((place, checked)) => {
-                self.part = match checked.content {
-                    Content::None | Content::Length(0) => Part::Head(Scan::default()),
-                    Content::Length(length) => Part::Length(length),
-                    Content::Chunked => Part::Chunked(Chunked::new(self.extension_max)),
+                self.state = match checked.content {
+                    ContentFraming::None | ContentFraming::Length(0) => {
+                        InboundState::Head(Scan::default())
+                    }
+                    ContentFraming::Length(length) => InboundState::Length(length),
+                    ContentFraming::Chunked => {
+                        InboundState::Chunked(Chunked::new(self.extension_max))
+                    }
                 };
                 HeadStep::Accepted {
                     start: place.start,
@@ -95,7 +99,7 @@ impl Inbound {
                 }
             }
             Err(refusal) => {
-                self.part = Part::Nothing;
+                self.state = InboundState::Nothing;
                 HeadStep::Refused(refusal)
             }
         }
@@ -110,31 +114,31 @@ impl Inbound {
         input: &[u8],
         mut pass: impl FnMut(&[u8]),
     ) -> Result<usize, &'static str> {
-        let (taken, complete) = match &mut self.part {
-            Part::Length(left) => {
+        let (taken, complete) = match &mut self.state {
+            InboundState::Length(left) => {
                 let taken =
                     usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
                 *left -= u64::try_from(taken).expect("usize is no wider than 64 bits");
                 pass(&input[..taken]);
                 (taken, *left == 0)
             }
-            Part::Chunked(chunked) => match chunked.advance(input, pass) {
+            InboundState::Chunked(chunked) => match chunked.advance(input, pass) {
                 Ok(taken) => (taken, chunked.is_complete()),
                 Err(reason) => {
-                    self.part = Part::Nothing;
+                    self.state = InboundState::Nothing;
                     return Err(reason);
                 }
             },
-            Part::Head(_) | Part::Nothing => (0, false),
+            InboundState::Head(_) | InboundState::Nothing => (0, false),
         };
         if complete {
-            self.part = Part::Head(Scan::default());
+            self.state = InboundState::Head(Scan::default());
         }
         Ok(taken)
     }
 
     /// Reads nothing more.
     pub(super) fn stop(&mut self) {
-        self.part = Part::Nothing;
+        self.state = InboundState::Nothing;
     }
 }

@@ -39,10 +39,10 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{Cell, Head, HeadInfo, Sent, Upgraded};
+pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, RequestHead, Upgraded};
 pub(crate) use ending::Ending;
-pub(crate) use head::{Content, Form};
+pub(crate) use head::{ContentFraming, RequestForm};
 pub(crate) use http2::{ClientBody, PREFACE, frames, serve_http2};
-pub(crate) use protocol::{HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, shake};
+pub(crate) use protocol::{HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake};
 pub(crate) use serve::serve_connection;
 pub(crate) use socket::Socket;

@@ -15,7 +15,10 @@ pub(crate) enum Protocol {
 }
 
 /// Shakes hands; who offers HTTP/2 gets it.
-pub(crate) async fn shake(socket: Socket, acceptor: TlsAcceptor) -> io::Result<(Socket, Protocol)> {
+pub(crate) async fn handshake(
+    socket: Socket,
+    acceptor: TlsAcceptor,
+) -> io::Result<(Socket, Protocol)> {
     let mut stream = acceptor.accept(socket).await?;
     // What a client has not taken waits above, where it is counted.
     stream.get_mut().1.set_buffer_limit(Some(RECORD_BYTES));

@@ -28,9 +28,9 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use super::cell::{Cell, WaitFor};
 use super::ending::Ending;
 use super::socket::Socket;
-use super::stream::{NARROW, Peer, Stream};
+use super::stream::{ClientSide, ClientStream, NARROW};
 use crate::limits::Limits;
-use crate::share::Held;
+use crate::share::ShareReservation;
 
 /// Serves `socket` until one side is done. `service` is called once a request and must take the
 /// request's head from `cell`. When `stopping` becomes true (or its sender goes), the current
@@ -49,8 +49,8 @@ where
     B::Data: Buf,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let _told = ToldOfEnd(cell);
-    let mut stream = Stream::new(socket.into(), limits.clone(), cell.clone());
+    let _told = EndNotifier(cell);
+    let mut stream = ClientStream::new(socket.into(), limits.clone(), cell.clone());
     let glance = stopping.clone();
     let stop = pin!(async move {
         // An error means that the sender has gone, and the server with it.
@@ -72,8 +72,8 @@ where
             }
             match stream.poll_needs_hyper(cx) {
                 Poll::Ready(()) => Poll::Ready(None),
-                Poll::Pending => driver.poll_deadlines(cx, Park::Parked).map(|late| {
-                    debug_assert_eq!(late, Late::Read(WaitFor::Request));
+                Poll::Pending => driver.poll_deadlines(cx, ParkState::Parked).map(|late| {
+                    debug_assert_eq!(late, PassedDeadline::Read(WaitFor::Request));
                     Some(Ending::Idle)
                 }),
             }
@@ -87,7 +87,7 @@ where
             let answer = Box::pin(service.call(request));
             async move { answer.await.map(|response| begin(response, cell)) }
         });
-        let Some(memory) = Active::reserve(cell) else {
+        let Some(memory) = HyperMemory::reserve(cell) else {
             break Ending::NoMemory;
         };
         let width = stream.widen();
@@ -108,18 +108,18 @@ where
         stream = parts.io;
         drop(memory);
         match stretch {
-            Stretch::Parked if !draining => debug_assert!(parts.read_buf.is_empty()),
-            Stretch::Parked => break Ending::Closed,
-            Stretch::Over(ending) => break ending,
+            RunEnd::Parked if !draining => debug_assert!(parts.read_buf.is_empty()),
+            RunEnd::Parked => break Ending::Closed,
+            RunEnd::Over(ending) => break ending,
         }
     };
     end(stream, cell, ending).await
 }
 
 /// Memory for hyper and what it calls, while there is a hyper.
-struct Active(#[expect(dead_code, reason = "held until dropped")] Option<Held>);
+struct HyperMemory(#[expect(dead_code, reason = "held until dropped")] Option<ShareReservation>);
 
-impl Active {
+impl HyperMemory {
     /// As soon as half of the budget is spent, a connection does not keep this between two
     /// requests: else those that rest would keep those that ask from being served.
     fn reserve(cell: &Cell) -> Option<Self> {
@@ -152,7 +152,7 @@ fn builder(limits: &Limits, width: usize) -> http1::Builder {
 }
 
 /// Notes what kind of answer this is, and follows its body.
-fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Response<Followed<B>> {
+fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Response<TrackedBody<B>> {
     let asked = cell.answer();
     let status = response.status();
     if asked.connect && status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
@@ -170,7 +170,7 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
         && !response.headers().contains_key(CONTENT_LENGTH)
         && response.body().size_hint().exact().is_none();
     cell.signals.close_delimited.set(close_delimited);
-    response.map(|body| Followed {
+    response.map(|body| TrackedBody {
         body,
         cell: cell.clone(),
         close_delimited,
@@ -179,14 +179,14 @@ fn begin<B: Body + Unpin>(mut response: Response<B>, cell: &Rc<Cell>) -> Respons
 }
 
 /// An answer's body, followed to its end.
-struct Followed<B: Body + Unpin> {
+struct TrackedBody<B: Body + Unpin> {
     body: B,
     cell: Rc<Cell>,
     close_delimited: bool,
     complete: bool,
 }
 
-impl<B: Body + Unpin> Body for Followed<B> {
+impl<B: Body + Unpin> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -209,7 +209,7 @@ impl<B: Body + Unpin> Body for Followed<B> {
     }
 }
 
-impl<B: Body + Unpin> Drop for Followed<B> {
+impl<B: Body + Unpin> Drop for TrackedBody<B> {
     fn drop(&mut self) {
         // hyper would end an answer to HTTP/1.0 that broke off as it ends a whole one.
         if self.close_delimited && !self.complete && !self.body.is_end_stream() {
@@ -233,7 +233,7 @@ struct Driver<'a, Stop> {
 }
 
 /// How one hyper came to its end.
-enum Stretch {
+enum RunEnd {
     /// Between two messages, to go on with another.
     Parked,
     Over(Ending),
@@ -241,7 +241,7 @@ enum Stretch {
 
 /// A deadline that has passed.
 #[derive(Debug, PartialEq, Eq)]
-enum Late {
+enum PassedDeadline {
     Read(WaitFor),
     Write,
     /// At rest for long enough to be parked.
@@ -250,7 +250,7 @@ enum Late {
 
 /// Whether a connection at rest is parked already.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Park {
+enum ParkState {
     Running,
     Parked,
 }
@@ -271,7 +271,7 @@ impl<Stop: Future> Driver<'_, Stop> {
         &mut self,
         cx: &mut Context<'_>,
         mut hyper: impl FnMut(&mut Context<'_>) -> Poll<bool>,
-    ) -> Poll<Stretch> {
+    ) -> Poll<RunEnd> {
         let signals = &self.cell.signals;
         let mut late = None;
         loop {
@@ -284,33 +284,33 @@ impl<Stop: Future> Driver<'_, Stop> {
             // Not taken up if hyper does not read: then it is of no consequence for a body.
             signals.read_expired.set(false);
             let ending = match (done, &late) {
-                (_, Some(Late::Write)) => Some(Ending::SlowWrite),
+                (_, Some(PassedDeadline::Write)) => Some(Ending::SlowWrite),
                 _ if signals.aborted.get() => Some(Ending::Aborted),
-                (_, Some(Late::Read(WaitFor::Request))) => Some(Ending::Idle),
-                (_, Some(Late::Read(WaitFor::Head))) => Some(Ending::SlowHead),
+                (_, Some(PassedDeadline::Read(WaitFor::Request))) => Some(Ending::Idle),
+                (_, Some(PassedDeadline::Read(WaitFor::Head))) => Some(Ending::SlowHead),
                 (Poll::Ready(true), _) if signals.tunnel.get() => Some(Ending::Upgraded),
                 (Poll::Ready(true), _) => Some(Ending::Closed),
                 (Poll::Ready(false), _) => Some(Ending::Broken),
                 (Poll::Pending, _) => None,
             };
             if let Some(ending) = ending {
-                return Poll::Ready(Stretch::Over(ending));
+                return Poll::Ready(RunEnd::Over(ending));
             }
             if signals.too_wide.get() {
-                return Poll::Ready(Stretch::Parked);
+                return Poll::Ready(RunEnd::Parked);
             }
-            if late == Some(Late::Park) {
+            if late == Some(PassedDeadline::Park) {
                 // hyper asks for a head when it is between two messages, and only then.
                 if signals.at_rest.get() {
-                    return Poll::Ready(Stretch::Parked);
+                    return Poll::Ready(RunEnd::Parked);
                 }
                 signals.unparkable.set(true);
             }
-            let passed = ready!(self.poll_deadlines(cx, Park::Running));
+            let passed = ready!(self.poll_deadlines(cx, ParkState::Running));
             match passed {
-                Late::Park => signals.at_rest.set(false),
-                Late::Write => signals.write_expired.set(true),
-                Late::Read(_) => {
+                PassedDeadline::Park => signals.at_rest.set(false),
+                PassedDeadline::Write => signals.write_expired.set(true),
+                PassedDeadline::Read(_) => {
                     signals.read_expired.set(true);
                     signals.reading.set(None);
                 }
@@ -320,7 +320,7 @@ impl<Stop: Future> Driver<'_, Stop> {
     }
 
     /// Ready with the first deadline that has passed.
-    fn poll_deadlines(&mut self, cx: &mut Context<'_>, park: Park) -> Poll<Late> {
+    fn poll_deadlines(&mut self, cx: &mut Context<'_>, park: ParkState) -> Poll<PassedDeadline> {
         loop {
             let Some((until, late)) = self.next_deadline(park) else {
                 return Poll::Pending;
@@ -339,7 +339,7 @@ impl<Stop: Future> Driver<'_, Stop> {
         }
     }
 
-    fn next_deadline(&self, park: Park) -> Option<(Instant, Late)> {
+    fn next_deadline(&self, park: ParkState) -> Option<(Instant, PassedDeadline)> {
         let signals = &self.cell.signals;
         let read = signals.reading.get().map(|wait| {
             let after = match signals.short.get() {
@@ -348,13 +348,16 @@ impl<Stop: Future> Driver<'_, Stop> {
             };
             let parks = wait.since + after;
             let resting = wait.why == WaitFor::Request && !signals.unparkable.get();
-            if resting && park == Park::Running && parks < wait.until {
-                (parks, Late::Park)
+            if resting && park == ParkState::Running && parks < wait.until {
+                (parks, PassedDeadline::Park)
             } else {
-                (wait.until, Late::Read(wait.why))
+                (wait.until, PassedDeadline::Read(wait.why))
             }
         });
-        let write = signals.writing.get().map(|until| (until, Late::Write));
+        let write = signals
+            .writing
+            .get()
+            .map(|until| (until, PassedDeadline::Write));
         match (read, write) {
             (Some(read), Some(write)) => Some(if write.0 < read.0 { write } else { read }),
             (read, write) => read.or(write),
@@ -363,7 +366,7 @@ impl<Stop: Future> Driver<'_, Stop> {
 }
 
 /// Gives the socket to the tunnel, or closes it.
-async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
+async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
     match ending {
         Ending::Upgraded => {
             if let Some(tunnel) = cell.take_tunnel() {
@@ -393,8 +396,8 @@ async fn end(stream: Stream, cell: &Cell, ending: Ending) -> Ending {
 
 /// Closes so that the client can read all that was sent: closing with input unread is answered with
 /// a RST, which makes many clients throw away what they have not read yet (RFC 9112, 9.6).
-pub(super) async fn linger(mut socket: Socket, peer: Peer, bounds: &Linger) {
-    if socket.shutdown().await.is_err() || peer == Peer::Finished {
+pub(super) async fn linger(mut socket: Socket, peer: ClientSide, bounds: &Linger) {
+    if socket.shutdown().await.is_err() || peer == ClientSide::Finished {
         return;
     }
     let drain = async {
@@ -435,9 +438,9 @@ pub(super) const LINGER: Linger = Linger {
 };
 
 /// Tells whoever waits for the end of an exchange when the connection ends before it.
-struct ToldOfEnd<'a>(&'a Cell);
+struct EndNotifier<'a>(&'a Cell);
 
-impl Drop for ToldOfEnd<'_> {
+impl Drop for EndNotifier<'_> {
     fn drop(&mut self) {
         self.0.ended();
     }

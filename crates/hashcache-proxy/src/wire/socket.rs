@@ -23,11 +23,11 @@ pub(crate) struct Socket {
     begun: Bytes,
     /// What was set aside for that.
     begun_memory: Option<Reservation>,
-    channel: Channel,
+    channel: SocketIo,
 }
 
 #[derive(Debug)]
-enum Channel {
+enum SocketIo {
     /// The real thing.
     Tcp(TcpStream),
     /// The same through TLS, which may itself lie on a socket that was read from.
@@ -59,29 +59,29 @@ impl Socket {
     pub(super) fn reset_on_drop(&self, reset: bool) {
         match &self.channel {
             // Fails only on a socket that is broken already, which the client notices as well.
-            Channel::Tcp(socket) => {
+            SocketIo::Tcp(socket) => {
                 let linger = reset.then_some(Duration::ZERO);
                 drop(socket2::SockRef::from(socket).set_linger(linger));
             }
-            Channel::Tls(stream) => stream.get_ref().0.reset_on_drop(reset),
+            SocketIo::Tls(stream) => stream.get_ref().0.reset_on_drop(reset),
             #[cfg(test)]
-            Channel::Memory(_) => {}
+            SocketIo::Memory(_) => {}
         }
     }
 
     /// Small writes go out at once: a proxy's pauses must not add up with Nagle's.
     pub(super) fn prepare(&self) {
         match &self.channel {
-            Channel::Tcp(socket) => drop(socket.set_nodelay(true)),
-            Channel::Tls(stream) => stream.get_ref().0.prepare(),
+            SocketIo::Tcp(socket) => drop(socket.set_nodelay(true)),
+            SocketIo::Tls(stream) => stream.get_ref().0.prepare(),
             #[cfg(test)]
-            Channel::Memory(_) => {}
+            SocketIo::Memory(_) => {}
         }
     }
 }
 
-impl From<Channel> for Socket {
-    fn from(channel: Channel) -> Self {
+impl From<SocketIo> for Socket {
+    fn from(channel: SocketIo) -> Self {
         Self {
             begun: Bytes::new(),
             begun_memory: None,
@@ -92,20 +92,20 @@ impl From<Channel> for Socket {
 
 impl From<TcpStream> for Socket {
     fn from(socket: TcpStream) -> Self {
-        Channel::Tcp(socket).into()
+        SocketIo::Tcp(socket).into()
     }
 }
 
 impl From<TlsStream<Socket>> for Socket {
     fn from(stream: TlsStream<Socket>) -> Self {
-        Channel::Tls(Box::new(stream)).into()
+        SocketIo::Tls(Box::new(stream)).into()
     }
 }
 
 #[cfg(test)]
 impl From<DuplexStream> for Socket {
     fn from(pipe: DuplexStream) -> Self {
-        Channel::Memory(pipe).into()
+        SocketIo::Memory(pipe).into()
     }
 }
 
@@ -127,10 +127,10 @@ impl AsyncRead for Socket {
             return Poll::Ready(Ok(()));
         }
         match &mut this.channel {
-            Channel::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
-            Channel::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            SocketIo::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
+            SocketIo::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
             #[cfg(test)]
-            Channel::Memory(pipe) => Pin::new(pipe).poll_read(cx, buf),
+            SocketIo::Memory(pipe) => Pin::new(pipe).poll_read(cx, buf),
         }
     }
 }
@@ -142,10 +142,10 @@ impl AsyncWrite for Socket {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().channel {
-            Channel::Tcp(socket) => Pin::new(socket).poll_write(cx, buf),
-            Channel::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            SocketIo::Tcp(socket) => Pin::new(socket).poll_write(cx, buf),
+            SocketIo::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             #[cfg(test)]
-            Channel::Memory(pipe) => Pin::new(pipe).poll_write(cx, buf),
+            SocketIo::Memory(pipe) => Pin::new(pipe).poll_write(cx, buf),
         }
     }
 
@@ -155,37 +155,37 @@ impl AsyncWrite for Socket {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().channel {
-            Channel::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
-            Channel::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            SocketIo::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+            SocketIo::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             #[cfg(test)]
-            Channel::Memory(pipe) => Pin::new(pipe).poll_write_vectored(cx, bufs),
+            SocketIo::Memory(pipe) => Pin::new(pipe).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.channel {
-            Channel::Tcp(socket) => socket.is_write_vectored(),
-            Channel::Tls(stream) => stream.is_write_vectored(),
+            SocketIo::Tcp(socket) => socket.is_write_vectored(),
+            SocketIo::Tls(stream) => stream.is_write_vectored(),
             #[cfg(test)]
-            Channel::Memory(pipe) => pipe.is_write_vectored(),
+            SocketIo::Memory(pipe) => pipe.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().channel {
-            Channel::Tcp(socket) => Pin::new(socket).poll_flush(cx),
-            Channel::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            SocketIo::Tcp(socket) => Pin::new(socket).poll_flush(cx),
+            SocketIo::Tls(stream) => Pin::new(stream).poll_flush(cx),
             #[cfg(test)]
-            Channel::Memory(pipe) => Pin::new(pipe).poll_flush(cx),
+            SocketIo::Memory(pipe) => Pin::new(pipe).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().channel {
-            Channel::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
-            Channel::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            SocketIo::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+            SocketIo::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             #[cfg(test)]
-            Channel::Memory(pipe) => Pin::new(pipe).poll_shutdown(cx),
+            SocketIo::Memory(pipe) => Pin::new(pipe).poll_shutdown(cx),
         }
     }
 }

@@ -20,15 +20,15 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::cell::{Asked, Cell, Head, HeadInfo, NoMemory, Upgraded, Wait, WaitFor};
-use super::head::{Checked, Form, HeadLimits, Refusal, refuse};
+use super::cell::{Cell, HeadInfo, NoMemory, RequestHead, RequestTraits, Upgraded, Wait, WaitFor};
+use super::head::{CheckedHead, HeadLimits, Refusal, RequestForm, refuse};
 use super::inbound::{HeadStep, Inbound};
 use super::socket::Socket;
 use crate::limits::Limits;
-use crate::share::Held;
+use crate::share::ShareReservation;
 
 /// One client's connection, as hyper sees it.
-pub(super) struct Stream {
+pub(super) struct ClientStream {
     socket: Socket,
     cell: Rc<Cell>,
     limits: Rc<Limits>,
@@ -36,9 +36,9 @@ pub(super) struct Stream {
     /// Read from the socket, not yet given on.
     held: BytesMut,
     /// What is set aside for `held`.
-    held_memory: Option<Held>,
+    held_memory: Option<ShareReservation>,
     /// What is set aside for the head of the request that is being answered.
-    head_memory: Option<Held>,
+    head_memory: Option<ShareReservation>,
     /// `held` is the beginning of a head and not the end of it.
     starved: bool,
     /// A head that did not fit into hyper's buffer.
@@ -55,7 +55,7 @@ pub(super) struct Stream {
     armed: bool,
 }
 
-impl Stream {
+impl ClientStream {
     pub(super) fn new(socket: Socket, limits: Rc<Limits>, cell: Rc<Cell>) -> Self {
         let head = HeadLimits {
             bytes: limits.head_bytes,
@@ -117,11 +117,11 @@ impl Stream {
     }
 
     /// The socket, to be closed; `None` if there is no use in closing it gently.
-    pub(super) fn into_closing(self) -> Option<(Socket, Peer)> {
+    pub(super) fn into_closing(self) -> Option<(Socket, ClientSide)> {
         let peer = if self.eof {
-            Peer::Finished
+            ClientSide::Finished
         } else {
-            Peer::MaySend
+            ClientSide::MaySend
         };
         (!self.write_failed).then_some((self.socket, peer))
     }
@@ -132,7 +132,7 @@ impl Stream {
     }
 
     /// Gives hyper what it may have of `input`: a head, or part of a body.
-    fn give(&mut self, input: &[u8], out: &mut ReadBufCursor<'_>) -> io::Result<Given> {
+    fn give(&mut self, input: &[u8], out: &mut ReadBufCursor<'_>) -> io::Result<FedBytes> {
         if !self.inbound.wants_head() {
             let before = out.remaining();
             // Taking no more than fits makes it impossible to pass more than fits.
@@ -141,7 +141,7 @@ impl Stream {
             self.cell.signals.reading.set(None);
             self.note_body();
             return match taken {
-                Ok(taken) => Ok(Given {
+                Ok(taken) => Ok(FedBytes {
                     taken,
                     any: out.remaining() < before,
                 }),
@@ -155,7 +155,7 @@ impl Stream {
         match self.inbound.head(input) {
             HeadStep::Partial => {
                 self.starved = true;
-                Ok(Given {
+                Ok(FedBytes {
                     taken: 0,
                     any: false,
                 })
@@ -164,7 +164,7 @@ impl Stream {
                 // This hyper would refuse it: `serve` builds one that does not.
                 self.inbound = before;
                 self.cell.signals.too_wide.set(true);
-                Ok(Given {
+                Ok(FedBytes {
                     taken: 0,
                     any: false,
                 })
@@ -179,14 +179,14 @@ impl Stream {
                     self.inbound.stop();
                     self.refuse(NO_MEMORY, input, out);
                     let taken = input.len();
-                    return Ok(Given { taken, any: true });
+                    return Ok(FedBytes { taken, any: true });
                 }
                 self.accept(head, &checked, out);
-                Ok(Given { taken, any: true })
+                Ok(FedBytes { taken, any: true })
             }
             HeadStep::Refused(refusal) => {
                 self.refuse(refusal, input, out);
-                Ok(Given {
+                Ok(FedBytes {
                     taken: input.len(),
                     any: true,
                 })
@@ -194,7 +194,7 @@ impl Stream {
         }
     }
 
-    fn accept(&mut self, head: &[u8], checked: &Checked, out: &mut ReadBufCursor<'_>) {
+    fn accept(&mut self, head: &[u8], checked: &CheckedHead, out: &mut ReadBufCursor<'_>) {
         let method = &head[checked.method.clone()];
         let info = HeadInfo {
             target: Bytes::copy_from_slice(&head[checked.target.clone()]),
@@ -203,14 +203,14 @@ impl Stream {
             content: checked.content,
             received: self.received.take().unwrap_or_else(Instant::now),
         };
-        let asked = Asked {
+        let asked = RequestTraits {
             http_10: checked.version == Version::HTTP_10,
             head_only: method == b"HEAD",
-            connect: checked.form == Form::Authority,
+            connect: checked.form == RequestForm::Authority,
             http_2: false,
             last: false,
         };
-        self.cell.ask(Head::Accepted(info), asked);
+        self.cell.ask(RequestHead::Accepted(info), asked);
         self.note_body();
         self.put(&[method, b" /", &head[checked.target.end..]], out);
     }
@@ -226,7 +226,7 @@ impl Stream {
             .unwrap_or_default();
         let head_only = line.starts_with(b"HEAD ");
         let http_10 = line.ends_with(b" HTTP/1.0");
-        let asked = Asked {
+        let asked = RequestTraits {
             http_10,
             head_only,
             connect: false,
@@ -234,7 +234,7 @@ impl Stream {
             last: true,
         };
         self.received = None;
-        self.cell.ask(Head::Refused(refusal.into()), asked);
+        self.cell.ask(RequestHead::Refused(refusal.into()), asked);
         self.cell.signals.request_read.set(true);
         let method: &[u8] = if head_only { b"HEAD" } else { b"GET" };
         let version: &[u8] = if http_10 { b"0" } else { b"1" };
@@ -474,7 +474,7 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for ClientStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -530,7 +530,7 @@ impl Read for Stream {
     }
 }
 
-impl Stream {
+impl ClientStream {
     /// Nothing to read: notes what is waited for.
     fn rest(&mut self) {
         if !self.inbound.wants_head() {
@@ -558,13 +558,13 @@ impl Stream {
         }
         self.cell.fail_body(refuse(
             StatusCode::BAD_REQUEST,
-            "request content stopped coming",
+            "request content stopped arriving",
         ));
         Err(io::ErrorKind::TimedOut.into())
     }
 }
 
-impl Write for Stream {
+impl Write for ClientStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -622,13 +622,13 @@ impl Write for Stream {
 
 /// Whether the client may still be sending when we close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(super) enum ClientSide {
     MaySend,
     Finished,
 }
 
 /// What became of some input.
-struct Given {
+struct FedBytes {
     taken: usize,
     /// Whether hyper got anything.
     any: bool,

@@ -89,7 +89,7 @@ async fn read_until(client: &mut (impl AsyncReadExt + Unpin), end: &str) -> Stri
 /// Answers with what was asked: target and content, or the failure's reason.
 async fn echo(request: Request<Incoming>, cell: Rc<Cell>) -> Response<Answer> {
     match cell.next_head() {
-        Head::Accepted(head) => {
+        RequestHead::Accepted(head) => {
             assert_eq!(request.uri(), "/");
             let method = request.method().clone();
             let target = head.target.escape_ascii().to_string();
@@ -100,7 +100,7 @@ async fn echo(request: Request<Incoming>, cell: Rc<Cell>) -> Response<Answer> {
             let content = content.to_bytes().escape_ascii().to_string();
             whole(format!("<{method} {target} {content} {trailers}>"))
         }
-        Head::Refused(failure) => refusal(failure),
+        RequestHead::Refused(failure) => refusal(failure),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::disk::table;
 use crate::object::MAX_NAME;
 use crate::policy::Located;
 
-/// Where a look-up will read first, if the disk is to be asked: device and offset.
+/// Where a lookup will read first, if the disk is to be asked: device and offset.
 type DeviceOffset = Option<(u16, u64)>;
 
 impl Cache {
@@ -40,7 +40,7 @@ impl Cache {
         answers
     }
 
-    /// Where a look-up of `name` would read. It may have moved by the time it is looked up: the
+    /// Where a lookup of `name` would read. It may have moved by the time it is looked up: the
     /// order is then not the best, the answer still right.
     fn device_offset(&self, name: &[u8]) -> DeviceOffset {
         if name.is_empty() || name.len() > MAX_NAME {

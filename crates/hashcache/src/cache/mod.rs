@@ -140,7 +140,7 @@ impl Cache {
         self.inner.close();
     }
 
-    /// A clone for what a look-up returns. Threads that look up at the same time count theirs
+    /// A clone for what a lookup returns. Threads that look up at the same time count theirs
     /// in different places.
     fn of_this_thread(&self) -> Self {
         Self {
@@ -527,7 +527,7 @@ impl Cache {
     }
 }
 
-/// What a look-up found without waiting.
+/// What a lookup found without waiting.
 pub enum Lookup {
     /// The object; its head is in memory.
     Hit(Hit),

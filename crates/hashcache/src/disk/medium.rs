@@ -1,6 +1,6 @@
 //! A device and how it is read and written: bytes at an offset, in memory that is accounted for.
 //!
-//! Called by everything that reads or writes a device: look-ups, the writing thread, recovery.
+//! Called by everything that reads or writes a device: lookups, the writing thread, recovery.
 //!
 //! Invariant: no read takes memory that the budget does not know of. A device that cannot read many
 //! places is taken out of service.

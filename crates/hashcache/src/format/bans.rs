@@ -1,10 +1,12 @@
-//! Blocks of rules: what a purge took away that was not one name.
+//! Blocks of bans: purges of more than one name.
+//!
+//! On disk they keep their first name: the magic is `HCru`, and the MAC covers `rules`.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK};
 use crate::key::Secret;
 
-/// Rules that fit into one block.
+/// Bans that fit into one block.
 pub(crate) const BANS_PER_BLOCK: usize = (IO_BLOCK - BANS_HEADER) / BAN_BYTES;
 
 const BANS_HEADER: usize = BansHeader::BYTES;
@@ -12,8 +14,8 @@ const BAN_BYTES: usize = BanFields::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCru");
 
 record! {
-    /// The head of a block of rules; the rules follow.
-    struct BansHeader = "RULES", 32;
+    /// The head of a block of bans; the bans follow.
+    struct BansHeader = "BANS", 32;
     0 mac: u64,
     8 magic: u32,
     12 count: u32,
@@ -24,8 +26,8 @@ record! {
 }
 
 record! {
-    /// One rule.
-    struct BanFields = "RULE", 32;
+    /// One ban.
+    struct BanFields = "BAN", 32;
     0 hash: u64,
     8 within_hash: u64,
     16 version: u64,
@@ -47,7 +49,7 @@ pub(crate) struct Prefix {
     pub(crate) hash: u64,
 }
 
-/// Which objects a rule is about.
+/// Which objects a ban matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Select {
     /// Those with this label.
@@ -60,13 +62,14 @@ pub(crate) enum Select {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BanLine {
     pub(crate) select: Select,
-    /// What the rule becomes a part of when there are too many; of length 0: everything.
+    /// The ban that this one becomes when there are too many: of this prefix; of length 0: of
+    /// everything.
     pub(crate) within: Prefix,
     pub(crate) soft: bool,
     pub(crate) version: u64,
 }
 
-/// A block of a set of rules, which counts only with all its other blocks.
+/// A block of a set of bans; the set is valid only with all its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BansBlock {
     pub(crate) device: u16,
@@ -79,7 +82,7 @@ pub(crate) struct BansBlock {
 }
 
 impl BansBlock {
-    /// Encodes at most [`BANS_PER_BLOCK`] rules.
+    /// Encodes at most [`BANS_PER_BLOCK`] bans.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         assert!(self.lines.len() <= BANS_PER_BLOCK && out.len() == IO_BLOCK);
         out.fill(0);

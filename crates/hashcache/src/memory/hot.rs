@@ -110,7 +110,7 @@ fn shard(key: KeyHash) -> usize {
 /// The hot objects.
 pub(crate) struct Hot {
     shards: ShardedLock<HotShard, SHARDS>,
-    /// Look-ups answered.
+    /// Lookups answered.
     hits: BusyCounter,
     arena: Arc<Arena>,
     budget: Budget,
@@ -213,7 +213,7 @@ impl Hot {
         Some(hot.pin())
     }
 
-    /// Look-ups that were hits.
+    /// Lookups that were hits.
     pub(crate) fn hits(&self) -> u64 {
         self.hits.value()
     }

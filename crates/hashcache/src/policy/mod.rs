@@ -20,7 +20,7 @@
 //! allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
-//! the one at the later log position is the newer one: look-ups go from new to old. All that could
+//! the one at the later log position is the newer one: lookups go from new to old. All that could
 //! be the same name lies in one row, and rows lose their oldest entry first (`log-lru`: of equal
 //! tags); so an older version is never found before, and never outlives, a newer one. What
 //! readmission copies is the newest of its name. In a set that memory knows, a put takes the slot
@@ -67,7 +67,7 @@ impl Epoch {
     pub(crate) const ANY: Self = Self(0);
 }
 
-/// Most places a look-up can name: two rows of eight.
+/// Most places a lookup can name: two rows of eight.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;
 
 /// Log positions to look at, newest first, and the length of the run of each.

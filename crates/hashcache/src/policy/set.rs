@@ -1,7 +1,7 @@
 //! HashCache-Set: the disk is an N-way set-associative hash table, memory holds nothing (paper,
 //! section 3.2).
 //!
-//! A look-up reads the whole set: neighbouring blocks cost little more than one. With no memory for
+//! A lookup reads the whole set: neighbouring blocks cost little more than one. With no memory for
 //! ranks, a set evicts its oldest version.
 
 use std::ops::Range;

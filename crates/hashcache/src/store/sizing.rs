@@ -13,7 +13,7 @@ use crate::writer::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
 
 /// What is left for content, at the least, beside index and batch.
 const CONTENT_BYTES_MIN: u64 = 4 << 20;
-/// And for so many sets of the Disk Table: one is read whole for a look-up, and stays in memory
+/// And for so many sets of the Disk Table: one is read whole for a lookup, and stays in memory
 /// while a client reads what was found in it. With 1 MiB blocks that is 8 MiB each.
 const CONTENT_SETS_MIN: u64 = 4;
 

@@ -9,26 +9,26 @@ use crate::clock::UnixMillis;
 
 const ALL: [LogFormat; 3] = [LogFormat::Squid, LogFormat::Combined, LogFormat::Json];
 
-fn style(format: LogFormat) -> Style {
-    Style {
+fn style(format: LogFormat) -> LineStyle {
+    LineStyle {
         format,
-        query: Query::Kept,
-        target: Target::Absolute,
-        client: Client::Address,
+        query: QueryForm::Kept,
+        target: TargetForm::Absolute,
+        client: ClientForm::Address,
     }
 }
 
-fn line_in(style: Style, entry: &Entry<'_>) -> String {
+fn line_in(style: LineStyle, entry: &LogEntry<'_>) -> String {
     let mut line = Vec::new();
     Formatter::new(style).push(&mut line, entry);
     String::from_utf8(line).unwrap()
 }
 
-fn line(format: LogFormat, entry: &Entry<'_>) -> String {
+fn line(format: LogFormat, entry: &LogEntry<'_>) -> String {
     line_in(style(format), entry)
 }
 
-fn json(entry: &Entry<'_>) -> Value {
+fn json(entry: &LogEntry<'_>) -> Value {
     serde_json::from_str(&line(LogFormat::Json, entry)).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn a_hit_in_squids_form() {
 
 #[test]
 fn a_failed_miss_in_squids_form_names_upstream_and_error() {
-    let entry = Entry {
+    let entry = LogEntry {
         outcome: Outcome::Miss,
         status: 502,
         upstream: Some("198.51.100.1:80".parse().unwrap()),
@@ -61,7 +61,7 @@ fn a_failed_miss_in_squids_form_names_upstream_and_error() {
 
 #[test]
 fn a_tunnel_in_squids_form() {
-    let entry = Entry {
+    let entry = LogEntry {
         outcome: Outcome::Tunnel,
         method: "CONNECT",
         authority: "a.test:443",
@@ -83,7 +83,7 @@ fn a_tunnel_in_squids_form() {
 
 #[test]
 fn a_head_that_could_not_be_read_in_squids_form() {
-    let entry = Entry {
+    let entry = LogEntry {
         outcome: Outcome::Own,
         status: 400,
         method: "",
@@ -110,8 +110,8 @@ fn a_hit_in_the_combined_form() {
 
 #[test]
 fn an_accelerator_logs_paths_in_the_combined_form() {
-    let style = Style {
-        target: Target::Path,
+    let style = LineStyle {
+        target: TargetForm::Path,
         ..style(LogFormat::Combined)
     };
     assert!(line_in(style, &entry()).contains("\"GET /x?y=1 HTTP/1.1\""));
@@ -119,7 +119,7 @@ fn an_accelerator_logs_paths_in_the_combined_form() {
 
 #[test]
 fn a_hit_in_json_has_the_keys_of_the_common_schema() {
-    let entry = Entry {
+    let entry = LogEntry {
         upstream: Some("[2001:db8::1]:80".parse().unwrap()),
         ..entry()
     };
@@ -150,7 +150,7 @@ fn a_hit_in_json_has_the_keys_of_the_common_schema() {
 
 #[test]
 fn json_tells_error_peer_and_a_client_that_left() {
-    let entry = Entry {
+    let entry = LogEntry {
         error: Some("read-timeout"),
         peer: Some("sibling.test"),
         aborted: true,
@@ -167,7 +167,7 @@ fn json_tells_error_peer_and_a_client_that_left() {
 #[test]
 fn no_client_can_write_a_line_of_its_own() {
     let evil = "/x\r\n\u{85}\u{2028}1.2.3.4 \"\\\" TCP_HIT/200";
-    let entry = Entry {
+    let entry = LogEntry {
         method: "GE\nT\"",
         authority: "a\n.test",
         path: evil,
@@ -199,12 +199,12 @@ fn no_client_can_write_a_line_of_its_own() {
 
 #[test]
 fn names_and_passwords_are_not_logged() {
-    let entry = Entry {
+    let entry = LogEntry {
         authority: "user:secret@a.test",
         referer: Some(b"http://user:secret@b.test/"),
         ..entry()
     };
-    let refused = Entry {
+    let refused = LogEntry {
         authority: "",
         path: "http://user:secret@a.test/",
         ..entry.clone()
@@ -223,14 +223,14 @@ fn names_and_passwords_are_not_logged() {
 
 #[test]
 fn query_strings_are_left_out_if_asked_even_those_of_the_referer() {
-    let entry = Entry {
+    let entry = LogEntry {
         path: "/x?token=secret",
         referer: Some(b"http://b.test/?q=secret"),
         ..entry()
     };
     for format in ALL {
-        let stripped = Style {
-            query: Query::Stripped,
+        let stripped = LineStyle {
+            query: QueryForm::Stripped,
             ..style(format)
         };
         let line = line_in(stripped, &entry);
@@ -248,11 +248,11 @@ fn of_a_client_the_network_alone_is_written_if_asked() {
     ] {
         let client = client.parse().unwrap();
         for format in ALL {
-            let anonymous = Style {
-                client: Client::Network,
+            let anonymous = LineStyle {
+                client: ClientForm::Network,
                 ..style(format)
             };
-            let line = line_in(anonymous, &Entry { client, ..entry() });
+            let line = line_in(anonymous, &LogEntry { client, ..entry() });
             let mut words = line.split([' ', '"']);
             assert!(words.any(|word| word == network), "{line}");
             assert!(
@@ -268,7 +268,7 @@ fn of_a_client_the_network_alone_is_written_if_asked() {
 fn no_line_is_long() {
     let long = "\u{1}".repeat(100_000);
     let bytes = Some(long.as_bytes());
-    let entry = Entry {
+    let entry = LogEntry {
         method: &long,
         authority: &long,
         path: &long,
@@ -301,7 +301,7 @@ fn the_date_follows_the_clock() {
         let mut line = Vec::new();
         formatter.push(
             &mut line,
-            &Entry {
+            &LogEntry {
                 start: UnixMillis(second * 1000),
                 ..entry()
             },
@@ -333,7 +333,7 @@ fn every_outcome_has_a_code_that_readers_of_squids_log_know() {
         (Outcome::Own, "NONE_NONE"),
     ];
     for (outcome, code) in codes {
-        let line = line(LogFormat::Squid, &Entry { outcome, ..entry() });
+        let line = line(LogFormat::Squid, &LogEntry { outcome, ..entry() });
         assert!(line.contains(&format!(" {code}/200 ")), "{line}");
     }
 }
@@ -341,7 +341,7 @@ fn every_outcome_has_a_code_that_readers_of_squids_log_know() {
 #[test]
 fn a_hit_on_the_clients_own_copy_is_an_ims_hit() {
     for outcome in [Outcome::Hit, Outcome::MemoryHit] {
-        let entry = Entry {
+        let entry = LogEntry {
             outcome,
             status: 304,
             ..entry()
@@ -352,7 +352,7 @@ fn a_hit_on_the_clients_own_copy_is_an_ims_hit() {
 
 #[test]
 fn an_ipv4_client_on_an_ipv6_socket_is_an_ipv4_client() {
-    let entry = Entry {
+    let entry = LogEntry {
         client: "[::ffff:192.0.2.9]:1".parse().unwrap(),
         ..entry()
     };
@@ -362,7 +362,7 @@ fn an_ipv4_client_on_an_ipv6_socket_is_an_ipv4_client() {
 #[test]
 fn request_ids_read_the_same_in_the_log_and_on_the_page() {
     let id = RequestId(0x0123_4567_89ab_cdef);
-    let entry = Entry {
+    let entry = LogEntry {
         request_id: id,
         ..entry()
     };

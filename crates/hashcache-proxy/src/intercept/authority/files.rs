@@ -25,13 +25,13 @@ use super::{AuthorityError, malformed};
 use crate::intercept::pem::pem;
 
 /// What the proxy needs of an authority.
-pub(super) struct Bundle {
+pub(super) struct AuthorityKeys {
     pub(super) key: PrivatePkcs8KeyDer<'static>,
     pub(super) intermediate: CertificateDer<'static>,
     pub(super) root: CertificateDer<'static>,
 }
 
-impl Clone for Bundle {
+impl Clone for AuthorityKeys {
     fn clone(&self) -> Self {
         Self {
             key: self.key.clone_key(),
@@ -61,7 +61,7 @@ pub(super) fn check_free(directory: &Path) -> Result<(), AuthorityError> {
 /// and ends it by an error: where the power may be cut.
 pub(super) fn write(
     directory: &Path,
-    bundle: &Bundle,
+    bundle: &AuthorityKeys,
     root_key: Option<&KeyPair>,
     step: impl FnMut() -> io::Result<()>,
 ) -> Result<(), AuthorityError> {
@@ -79,7 +79,7 @@ pub(super) fn write(
     fresh.push(name);
     fresh.push(format!(".{:016x}.new", fastrand::u64(..)));
     let fresh = parent.join(fresh);
-    let written = Write { step }.all(&fresh, parent, directory, bundle, root_key);
+    let written = AtomicWrite { step }.all(&fresh, parent, directory, bundle, root_key);
     written.map_err(|source| {
         // What is left of it is in nobody's way; a failure here tells nothing more.
         let _ = std::fs::remove_dir_all(&fresh);
@@ -93,17 +93,17 @@ pub(super) fn write(
 }
 
 /// A write that may be cut anywhere.
-struct Write<S> {
+struct AtomicWrite<S> {
     step: S,
 }
 
-impl<S: FnMut() -> io::Result<()>> Write<S> {
+impl<S: FnMut() -> io::Result<()>> AtomicWrite<S> {
     fn all(
         mut self,
         fresh: &Path,
         parent: &Path,
         directory: &Path,
-        bundle: &Bundle,
+        bundle: &AuthorityKeys,
         root_key: Option<&KeyPair>,
     ) -> io::Result<()> {
         (self.step)()?;
@@ -149,7 +149,7 @@ impl<S: FnMut() -> io::Result<()>> Write<S> {
 pub(super) fn read(
     directory: &Path,
     credentials: Option<&Path>,
-) -> Result<(PathBuf, Bundle), AuthorityError> {
+) -> Result<(PathBuf, AuthorityKeys), AuthorityError> {
     let credential = credentials.map(|credentials| credentials.join(CREDENTIAL));
     let (path, is_file) = match credential.filter(|path| path.exists()) {
         // systemd shows it to this service alone; its mode is no measure of that.
@@ -176,7 +176,7 @@ pub(super) fn read(
     }
 }
 
-fn parse(text: &[u8]) -> Result<Bundle, &'static str> {
+fn parse(text: &[u8]) -> Result<AuthorityKeys, &'static str> {
     if u64::try_from(text.len()).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
         return Err("it is too long");
     }
@@ -187,7 +187,7 @@ fn parse(text: &[u8]) -> Result<Bundle, &'static str> {
         .try_into()
         .map_err(|_| "it has not two certificates")?;
     let [intermediate, root] = certificates;
-    Ok(Bundle {
+    Ok(AuthorityKeys {
         key,
         intermediate,
         root,

@@ -25,13 +25,13 @@ fn options(only: &[&str]) -> MakeOptions {
     }
 }
 
-fn make(only: &[&str]) -> (TempDir, Authority) {
+fn make(only: &[&str]) -> (TempDir, CertificateAuthority) {
     let home = tempfile::tempdir().unwrap();
-    let authority = Authority::make(&home.path().join("ca"), &options(only)).unwrap();
+    let authority = CertificateAuthority::make(&home.path().join("ca"), &options(only)).unwrap();
     (home, authority)
 }
 
-impl Authority {
+impl CertificateAuthority {
     fn leaf_for_a_week(&self, host: &str) -> Arc<CertifiedKey> {
         self.leaf(host, at(NOW + 100 * DAY), at(NOW)).unwrap()
     }
@@ -39,7 +39,7 @@ impl Authority {
 
 /// What a client that trusts this root says of a chain.
 fn judge(
-    authority: &Authority,
+    authority: &CertificateAuthority,
     chain: &[CertificateDer<'_>],
     host: &str,
     time: u64,
@@ -165,7 +165,7 @@ fn an_authority_that_is_kept_to_domains_cannot_vouch_for_others() {
     }
     assert!(!home.path().join("ca/root.key").exists());
     for odd in ["", "*.a.test", ".a.test", "10.0.0.1", "bücher.test", "a b"] {
-        let made = Authority::make(&home.path().join("odd"), &options(&[odd]));
+        let made = CertificateAuthority::make(&home.path().join("odd"), &options(&[odd]));
         assert!(matches!(made, Err(AuthorityError::Domain(_))), "{odd}");
     }
 }
@@ -197,7 +197,7 @@ fn hosts_that_are_no_names_get_no_leaf() {
 fn what_was_made_is_loaded_and_trusted_by_the_same_devices() {
     for only in [&[][..], &["a.test"]] {
         let (home, made) = make(only);
-        let loaded = Authority::load_from(&home.path().join("ca"), None).unwrap();
+        let loaded = CertificateAuthority::load_from(&home.path().join("ca"), None).unwrap();
         assert_eq!(loaded.root_der(), made.root_der());
         assert_eq!(loaded.name(), "Cache of the tests");
         assert_eq!(loaded.not_after(), made.not_after());
@@ -229,7 +229,7 @@ fn keys_are_their_owners_alone_and_shown_to_nobody() {
     let shown = format!("{authority:?}");
     assert_eq!(
         shown,
-        "Authority { name: \"Cache of the tests\", only: None, .. }"
+        "CertificateAuthority { name: \"Cache of the tests\", only: None, .. }"
     );
 }
 
@@ -240,13 +240,13 @@ fn a_key_that_others_may_read_is_refused_with_what_to_do() {
     let path = directory.join("signer.pem");
     for mode in [0o640, 0o604, 0o660] {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        let error = Authority::load_from(&directory, None).unwrap_err();
+        let error = CertificateAuthority::load_from(&directory, None).unwrap_err();
         assert!(matches!(&error, AuthorityError::Exposed { mode: told, .. } if *told == mode));
         let advice = error.advice().unwrap();
         assert!(advice.contains(&format!("chmod 600 {}", path.display())));
     }
     fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
-    assert!(Authority::load_from(&directory, None).is_ok());
+    assert!(CertificateAuthority::load_from(&directory, None).is_ok());
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn a_credential_is_taken_in_place_of_the_file() {
     let credentials = home.path().join("credentials");
     fs::create_dir(&credentials).unwrap();
     let nowhere = home.path().join("nowhere");
-    let load = |directory: &Path| Authority::load_from(directory, Some(&credentials));
+    let load = |directory: &Path| CertificateAuthority::load_from(directory, Some(&credentials));
     let error = load(&nowhere).unwrap_err();
     assert!(matches!(&error, AuthorityError::Read { .. }));
     assert!(error.advice().unwrap().contains("hashcache ca init"));
@@ -272,10 +272,10 @@ fn nothing_is_overwritten() {
     let (home, made) = make(&[]);
     let directory = home.path().join("ca");
     for _ in 0..2 {
-        let again = Authority::make(&directory, &options(&[]));
+        let again = CertificateAuthority::make(&directory, &options(&[]));
         assert!(matches!(again, Err(AuthorityError::Exists { .. })));
     }
-    let loaded = Authority::load_from(&directory, None).unwrap();
+    let loaded = CertificateAuthority::load_from(&directory, None).unwrap();
     assert_eq!(loaded.root_der(), made.root_der());
     // Someone else made one since it was looked.
     let bundle = files::read(&directory, None).unwrap().1;
@@ -285,7 +285,7 @@ fn nothing_is_overwritten() {
     assert_eq!(names.len(), 1, "{names:?}");
     let empty = home.path().join("empty");
     fs::create_dir(&empty).unwrap();
-    assert!(Authority::make(&empty, &options(&[])).is_ok());
+    assert!(CertificateAuthority::make(&empty, &options(&[])).is_ok());
     assert_eq!(
         fs::metadata(&empty).unwrap().permissions().mode() & 0o777,
         0o700
@@ -315,7 +315,7 @@ fn a_cut_at_any_step_leaves_no_authority_or_a_whole_one() {
     }
     // The directory, three files in three steps each, its sync, its name.
     assert_eq!(steps, 12);
-    assert!(Authority::load_from(&directory, None).is_ok());
+    assert!(CertificateAuthority::load_from(&directory, None).is_ok());
 }
 
 #[test]
@@ -326,12 +326,12 @@ fn names_are_such_as_devices_can_list() {
             name: name.to_owned(),
             ..options(&[])
         };
-        Authority::make(
+        CertificateAuthority::make(
             &home.path().join(format!("{}", fastrand::u64(..))),
             &options,
         )
     };
-    let long = "é".repeat(Authority::NAME_CHARS);
+    let long = "é".repeat(CertificateAuthority::NAME_CHARS);
     assert_eq!(make(&long).unwrap().name(), long);
     assert_eq!(
         make(" Schule <1> & \"2\" ").unwrap().name(),
@@ -373,7 +373,7 @@ fn what_is_damaged_or_mixed_is_refused_and_named() {
         ("x".repeat(70_000), "it is too long"),
     ] {
         fs::write(&path, content).unwrap();
-        let error = Authority::load_from(&directory, None).unwrap_err();
+        let error = CertificateAuthority::load_from(&directory, None).unwrap_err();
         let AuthorityError::Malformed { what, .. } = error else {
             panic!("{expected}: {error:?}")
         };
@@ -384,14 +384,14 @@ fn what_is_damaged_or_mixed_is_refused_and_named() {
         bytes[at] ^= 4;
         fs::write(&path, bytes).unwrap();
         // Damage shows, unless it is in what is no part of the content.
-        let _ = Authority::load_from(&directory, None);
+        let _ = CertificateAuthority::load_from(&directory, None);
     }
 }
 
 #[test]
 fn leaves_stay_within_their_memory() {
     let (_home, authority) = make(&[]);
-    *authority.leaves() = Leaves::new(20_000);
+    *authority.leaves() = LeafCache::new(20_000);
     for host in 0..40 {
         authority.leaf_for_a_week(&format!("h{host}.test"));
         assert!(authority.leaves_bytes() <= 20_000);
@@ -424,7 +424,7 @@ fn leaves_count_in_the_budget_and_are_done_without_where_it_is_spent() {
     let counted = cache.stats().memory_used_bytes - before;
     assert_eq!(counted, authority.leaves_bytes());
     assert!(counted > 20 * 1000, "{counted}");
-    *authority.leaves() = Leaves::new(1);
+    *authority.leaves() = LeafCache::new(1);
     assert_eq!(cache.stats().memory_used_bytes, before);
     let limit = cache.stats().memory_limit_bytes;
     let _spent = cache.reserve(limit / 8 * 5).unwrap();

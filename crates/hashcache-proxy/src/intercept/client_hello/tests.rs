@@ -113,19 +113,19 @@ impl Made {
 }
 
 /// What is read of these records, if they are a hello.
-fn read(records: &[u8]) -> Option<Hello> {
+fn read(records: &[u8]) -> Option<ParsedHello> {
     let mut acceptor = Acceptor::default();
     let mut rest = records;
     while !rest.is_empty() {
         acceptor.read_tls(&mut rest).ok()?;
         if let Some(accepted) = acceptor.accept().ok()? {
-            return Hello::of(&accepted.client_hello(), records);
+            return ParsedHello::of(&accepted.client_hello(), records);
         }
     }
     None
 }
 
-fn of(made: &Made) -> Hello {
+fn of(made: &Made) -> ParsedHello {
     read(&made.records(1 << 14)).unwrap()
 }
 
@@ -149,12 +149,12 @@ fn of_rustls(name: &str, protocols: &[&[u8]]) -> Vec<u8> {
 fn what_a_real_client_says_is_read() {
     let hello = read(&of_rustls("A.test", &[b"h2"])).unwrap();
     assert_eq!(hello.name.as_deref(), Some("a.test"));
-    assert_eq!(hello.speaks, Inside::Http);
+    assert_eq!(hello.speaks, InnerProtocol::Http);
     assert!(hello.modern && hello.common);
     let unsaid = read(&of_rustls("a.test", &[])).unwrap();
-    assert_eq!(unsaid.speaks, Inside::Unsaid);
+    assert_eq!(unsaid.speaks, InnerProtocol::Unsaid);
     let other = read(&of_rustls("a.test", &[b"xmpp-client"])).unwrap();
-    assert_eq!(other.speaks, Inside::Other);
+    assert_eq!(other.speaks, InnerProtocol::Other);
     let nameless = read(&of_rustls("127.0.0.1", &[])).unwrap();
     assert_eq!(nameless.name, None);
 }

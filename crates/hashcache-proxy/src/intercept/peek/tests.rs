@@ -137,7 +137,7 @@ async fn a_long_hello_is_set_aside_for_or_not_read() {
 }
 
 /// Feeds pieces of these sizes; what was fed up to the verdict, and the verdict.
-fn fed(bytes: &[u8], sizes: &[usize]) -> (Peek, Option<Result<Hello, Reason>>) {
+fn fed(bytes: &[u8], sizes: &[usize]) -> (Peek, Option<Result<ParsedHello, Reason>>) {
     let mut peek = Peek::default();
     let mut rest = bytes;
     for size in sizes.iter().cycle() {

@@ -16,13 +16,13 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn rewriting(coding: Coding) -> Rewriting {
+fn rewriting(coding: ContentCoding) -> Rewriting {
     let links = links(&npm(), "http://registry.test/npm/a");
     Rewriting::new(links, coding, &HeaderMap::new())
 }
 
 /// What comes of content that arrives in pieces of this size.
-fn passed(coding: Coding, content: &[u8], piece: usize) -> Result<Vec<u8>, Failure> {
+fn passed(coding: ContentCoding, content: &[u8], piece: usize) -> Result<Vec<u8>, Failure> {
     let (mut rewriting, mut out) = (rewriting(coding), Vec::new());
     for piece in content.chunks(piece) {
         rewriting.take(Bytes::copy_from_slice(piece));
@@ -42,20 +42,20 @@ const OURS: &str = r#"{"dist":{"tarball":"http://box:3128/mirror/npm/a"}}"#;
 fn what_is_coded_is_decoded_and_rewritten() {
     for piece in [1, 7, 10_000] {
         assert_eq!(
-            passed(Coding::Identity, TEXT.as_bytes(), piece).unwrap(),
+            passed(ContentCoding::Identity, TEXT.as_bytes(), piece).unwrap(),
             OURS.as_bytes()
         );
         assert_eq!(
-            passed(Coding::Gzip, &gzip(TEXT.as_bytes()), piece).unwrap(),
+            passed(ContentCoding::Gzip, &gzip(TEXT.as_bytes()), piece).unwrap(),
             OURS.as_bytes()
         );
         let (one, two) = TEXT.as_bytes().split_at(20);
         let members = [gzip(one), gzip(two)].concat();
         assert_eq!(
-            passed(Coding::Gzip, &members, piece).unwrap(),
+            passed(ContentCoding::Gzip, &members, piece).unwrap(),
             OURS.as_bytes()
         );
-        assert_eq!(passed(Coding::Gzip, b"", piece).unwrap(), b"");
+        assert_eq!(passed(ContentCoding::Gzip, b"", piece).unwrap(), b"");
     }
 }
 
@@ -64,7 +64,7 @@ fn what_is_not_coded_as_it_says_is_an_error_and_never_an_end() {
     let whole = gzip(TEXT.as_bytes());
     for length in 1..whole.len() {
         assert_eq!(
-            passed(Coding::Gzip, &whole[..length], 10),
+            passed(ContentCoding::Gzip, &whole[..length], 10),
             Err(MISCODED),
             "{length}"
         );
@@ -72,18 +72,21 @@ fn what_is_not_coded_as_it_says_is_an_error_and_never_an_end() {
     for at in [0, 1, 2, whole.len() - 8, whole.len() - 1] {
         let mut bad = whole.clone();
         bad[at] ^= 0x55;
-        assert_eq!(passed(Coding::Gzip, &bad, 10), Err(MISCODED), "{at}");
+        assert_eq!(passed(ContentCoding::Gzip, &bad, 10), Err(MISCODED), "{at}");
     }
     let trailed = [&whole[..], b"more"].concat();
-    assert_eq!(passed(Coding::Gzip, &trailed, 10), Err(MISCODED));
-    assert_eq!(passed(Coding::Gzip, TEXT.as_bytes(), 10), Err(MISCODED));
+    assert_eq!(passed(ContentCoding::Gzip, &trailed, 10), Err(MISCODED));
+    assert_eq!(
+        passed(ContentCoding::Gzip, TEXT.as_bytes(), 10),
+        Err(MISCODED)
+    );
 }
 
 #[test]
 fn a_bomb_comes_out_in_small_pieces() {
     let bomb = gzip(&vec![b' '; 64 << 20]);
     assert!(bomb.len() < 128 << 10);
-    let mut rewriting = rewriting(Coding::Gzip);
+    let mut rewriting = rewriting(ContentCoding::Gzip);
     rewriting.take(bomb.into());
     let mut length = 0;
     while let Some(bytes) = rewriting.next().unwrap() {
@@ -98,7 +101,7 @@ fn a_bomb_comes_out_in_small_pieces() {
 fn links_that_grow_come_out_in_small_pieces() {
     let mut many = r#"{"dist":{"#.to_owned();
     many.push_str(&r#""tarball":"/npm/","#.repeat(50_000));
-    let mut rewriting = rewriting(Coding::Identity);
+    let mut rewriting = rewriting(ContentCoding::Identity);
     rewriting.take(many.into());
     while let Some(bytes) = rewriting.next().unwrap() {
         assert!(bytes.len() <= 3 * OUTPUT_BYTES, "{} bytes", bytes.len());
@@ -123,7 +126,7 @@ fn the_type_says_how_an_index_is_read() {
         }
         for (text, changes) in [page, json].into_iter().zip(changes) {
             let links = links(&pypi(), "https://index.test/simple/a/");
-            let mut rewriting = Rewriting::new(links, Coding::Identity, &fields);
+            let mut rewriting = Rewriting::new(links, ContentCoding::Identity, &fields);
             rewriting.take(Bytes::from_static(text.as_bytes()));
             let out = rewriting.next().unwrap().unwrap_or_default();
             assert_eq!(out != text.as_bytes(), changes, "{content_type:?}: {text}");
@@ -134,8 +137,8 @@ fn the_type_says_how_an_index_is_read() {
 proptest! {
     #[test]
     fn any_bytes_pass_or_are_an_error(content in prop::collection::vec(any::<u8>(), 0..2000)) {
-        prop_assert!(passed(Coding::Identity, &content, 100).is_ok());
-        let _ = passed(Coding::Gzip, &content, 100);
-        let _ = passed(Coding::Gzip, &[&[0x1f, 0x8b, 8, 0][..], &content].concat(), 100);
+        prop_assert!(passed(ContentCoding::Identity, &content, 100).is_ok());
+        let _ = passed(ContentCoding::Gzip, &content, 100);
+        let _ = passed(ContentCoding::Gzip, &[&[0x1f, 0x8b, 8, 0][..], &content].concat(), 100);
     }
 }

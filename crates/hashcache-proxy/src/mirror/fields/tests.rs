@@ -18,7 +18,7 @@ fn npm_links() -> Links {
 /// The tag that clients get for a response with this one.
 fn tag(etag: &str) -> Option<String> {
     let mut response = fields(&[("etag", etag)]);
-    dress(&npm_links(), Dressing::Renamed, &mut response);
+    rewrite_fields(&npm_links(), LinkRewriting::Renamed, &mut response);
     Some(response.get(ETAG)?.to_str().unwrap().to_owned())
 }
 
@@ -52,7 +52,7 @@ fn tags_of_anything_else_match_nothing() {
     let own = tag("\"abc\"").unwrap();
     let elsewhere = Links::new(&npm(), "http://other:1", npm_links_page());
     let mut response = fields(&[("etag", "\"abc\"")]);
-    dress(&elsewhere, Dressing::Renamed, &mut response);
+    rewrite_fields(&elsewhere, LinkRewriting::Renamed, &mut response);
     let other = response[ETAG].to_str().unwrap();
     assert_ne!(other, own);
     for value in [
@@ -107,9 +107,9 @@ fn clients_of_a_kind_ask_alike() {
 #[test]
 fn only_codings_that_were_asked_for_are_read() {
     for (value, expected) in [
-        ("gzip", Some(Coding::Gzip)),
-        ("X-GZip, identity", Some(Coding::Gzip)),
-        ("", Some(Coding::Identity)),
+        ("gzip", Some(ContentCoding::Gzip)),
+        ("X-GZip, identity", Some(ContentCoding::Gzip)),
+        ("", Some(ContentCoding::Identity)),
         ("br", None),
         ("gzip, gzip", None),
         ("gzip, br", None),
@@ -117,7 +117,7 @@ fn only_codings_that_were_asked_for_are_read() {
         let coding = coding(&fields(&[("content-encoding", value)]));
         assert_eq!(coding.ok(), expected, "{value}");
     }
-    assert_eq!(coding(&HeaderMap::new()), Ok(Coding::Identity));
+    assert_eq!(coding(&HeaderMap::new()), Ok(ContentCoding::Identity));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn what_described_their_bytes_or_their_host_goes() {
         ("location", "/npm/b"),
     ];
     let mut renamed = fields(&all);
-    dress(&npm_links(), Dressing::Renamed, &mut renamed);
+    rewrite_fields(&npm_links(), LinkRewriting::Renamed, &mut renamed);
     let mut left: Vec<&str> = renamed.keys().map(HeaderName::as_str).collect();
     left.sort_unstable();
     let expected = [
@@ -148,14 +148,14 @@ fn what_described_their_bytes_or_their_host_goes() {
     assert_eq!(renamed[ACCEPT_RANGES], "none");
     assert_eq!(renamed[LOCATION], "http://box:3128/mirror/npm/b");
     let mut plain = fields(&all);
-    dress(&npm_links(), Dressing::Plain, &mut plain);
+    rewrite_fields(&npm_links(), LinkRewriting::Plain, &mut plain);
     assert_eq!(plain[CONTENT_LENGTH], "10");
     assert!(plain.contains_key(LAST_MODIFIED) && !plain.contains_key(SET_COOKIE));
     let away = "https://elsewhere.test/x";
     let mut response = fields(&[("location", away)]);
-    dress(
+    rewrite_fields(
         &links(&pypi(), "https://index.test/simple/a"),
-        Dressing::Plain,
+        LinkRewriting::Plain,
         &mut response,
     );
     assert_eq!(response[LOCATION], away);

@@ -4,17 +4,22 @@ use super::super::tests::text;
 use super::*;
 use crate::intercept::authority::MakeOptions;
 
-fn authority(name: &str, only: &[&str]) -> Authority {
+fn authority(name: &str, only: &[&str]) -> CertificateAuthority {
     let home = tempfile::tempdir().unwrap();
     let options = MakeOptions {
         name: name.to_owned(),
         only: only.iter().map(|&domain| domain.to_owned()).collect(),
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_250_000),
     };
-    Authority::make(&home.path().join("ca"), &options).unwrap()
+    CertificateAuthority::make(&home.path().join("ca"), &options).unwrap()
 }
 
-fn get(authority: &Authority, url: &str, path: &str, reader: Reader) -> Option<Response<Bytes>> {
+fn get(
+    authority: &CertificateAuthority,
+    url: &str,
+    path: &str,
+    reader: PageReader,
+) -> Option<Response<Bytes>> {
     let url = url.parse().unwrap();
     let wanted = CaPage {
         authority,
@@ -29,7 +34,7 @@ const URL: &str = "http://box.lan:3128";
 #[test]
 fn everybody_sees_how_to_know_the_certificate_and_for_what_it_is() {
     let authority = authority("School", &["example.org"]);
-    for reader in [Reader::Browser, Reader::Program] {
+    for reader in [PageReader::Browser, PageReader::Program] {
         let page = get(&authority, URL, "/ca", reader).unwrap();
         for part in [
             "School",
@@ -53,7 +58,7 @@ fn everybody_sees_how_to_know_the_certificate_and_for_what_it_is() {
 #[test]
 fn the_page_is_not_large_and_asks_nobody_but_the_self_test() {
     let authority = authority("School", &[]);
-    let page = get(&authority, URL, "/ca", Reader::Browser).unwrap();
+    let page = get(&authority, URL, "/ca", PageReader::Browser).unwrap();
     let html = text(&page);
     assert!(html.len() < 24 << 10, "{} bytes", html.len());
     for part in ["src=", "<link", "url(", "@import"] {
@@ -73,7 +78,7 @@ fn the_page_is_not_large_and_asks_nobody_but_the_self_test() {
 #[test]
 fn the_one_script_is_the_one_that_may_run() {
     let authority = authority("School", &[]);
-    let page = get(&authority, URL, "/ca", Reader::Browser).unwrap();
+    let page = get(&authority, URL, "/ca", PageReader::Browser).unwrap();
     let html = text(&page);
     let scripts: Vec<&str> = html.split("<script>").skip(1).collect();
     let [script] = scripts[..] else {
@@ -97,16 +102,16 @@ fn the_one_script_is_the_one_that_may_run() {
 fn a_name_is_shown_and_not_obeyed() {
     let authority = authority("<script>'\"&</string>", &[]);
     let shown = "&lt;script&gt;&#39;&quot;&amp;&lt;/string&gt;";
-    let page = get(&authority, URL, "/ca", Reader::Browser).unwrap();
+    let page = get(&authority, URL, "/ca", PageReader::Browser).unwrap();
     assert!(text(&page).contains(shown));
-    let profile = get(&authority, URL, "/ca.mobileconfig", Reader::Browser).unwrap();
+    let profile = get(&authority, URL, "/ca.mobileconfig", PageReader::Browser).unwrap();
     assert_eq!(text(&profile).matches(shown).count(), 2);
 }
 
 #[test]
 fn devices_get_the_certificate_in_the_form_they_take() {
     let authority = authority("School", &[]);
-    let get = |path| get(&authority, URL, path, Reader::Browser).unwrap();
+    let get = |path| get(&authority, URL, path, PageReader::Browser).unwrap();
     let kind = |page: &Response<Bytes>| page.headers()[header::CONTENT_TYPE].clone();
     let der = get("/ca.crt");
     assert_eq!(kind(&der), "application/x-x509-ca-cert");
@@ -128,7 +133,7 @@ fn there_is_no_page_of_any_other_name() {
     let authority = authority("School", &[]);
     for path in ["/", "/ca/", "/CA", "/ca.key", "/signer.pem", "/ca.crt?x"] {
         assert!(
-            get(&authority, URL, path, Reader::Browser).is_none(),
+            get(&authority, URL, path, PageReader::Browser).is_none(),
             "{path}"
         );
     }
@@ -138,7 +143,7 @@ fn there_is_no_page_of_any_other_name() {
 fn a_code_is_for_those_who_would_find_us_by_it() {
     let authority = authority("School", &[]);
     let has_code = |url: &str| {
-        let page = get(&authority, url, "/ca", Reader::Browser).unwrap();
+        let page = get(&authority, url, "/ca", PageReader::Browser).unwrap();
         text(&page).contains("<svg")
     };
     for url in [URL, "http://192.168.1.5:3128", "http://[2001:db8::1]:3128"] {

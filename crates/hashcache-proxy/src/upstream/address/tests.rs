@@ -1,6 +1,7 @@
 //! The table of verdicts, and what prefixes and ports look like.
 
 use super::*;
+use crate::upstream::prefix::PrefixError;
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()

@@ -8,9 +8,9 @@
 //! none; a name that is known not to exist is never answered with an old address.
 //! Cost: one lock and one hash for a known name; at most `TABLE_NAMES` names are kept.
 
+mod outcome;
 mod source;
 mod table;
-mod verdict;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
@@ -20,32 +20,32 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(crate) use outcome::Addresses;
 pub(crate) use source::NameServers;
-pub(crate) use verdict::Addresses;
 
 use crate::failure::Failure;
-use source::Source;
-use table::{Finding, Table};
-use verdict::{Flight, LookedUp, Verdict};
+use outcome::{LookupOutcome, LookupResult, PendingLookup};
+use source::DnsSource;
+use table::{Table, TableAnswer};
 
 /// What is known about names; one for the process, shared by the `Resolver` of every core.
 #[derive(Clone, Debug)]
-pub(crate) struct Names(Arc<Shared>);
+pub(crate) struct DnsCache(Arc<DnsShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct DnsShared {
     table: Mutex<Table>,
     servers: NameServers,
     dns_time: Duration,
     system: Arc<Semaphore>,
 }
 
-impl Names {
+impl DnsCache {
     /// An empty table; a lookup takes at most `dns_time`.
     pub(crate) fn new(servers: NameServers, dns_time: Duration) -> Self {
         let table = Mutex::new(Table::new(TABLE_NAMES));
         let system = Arc::new(Semaphore::new(source::SYSTEM_LOOKUPS));
-        Self(Arc::new(Shared {
+        Self(Arc::new(DnsShared {
             table,
             servers,
             dns_time,
@@ -62,20 +62,20 @@ impl Names {
 /// Looks names up on one core.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
-    names: Names,
-    source: Rc<Source>,
+    names: DnsCache,
+    source: Rc<DnsSource>,
 }
 
 impl Resolver {
     /// A resolver for the core that calls this; its lookups run as local tasks.
-    pub(crate) fn new(names: Names) -> Self {
-        let Shared {
+    pub(crate) fn new(names: DnsCache) -> Self {
+        let DnsShared {
             servers,
             dns_time,
             system,
             ..
         } = &*names.0;
-        let source = Source::new(servers.clone(), *dns_time, Arc::clone(system));
+        let source = DnsSource::new(servers.clone(), *dns_time, Arc::clone(system));
         Self {
             names,
             source: Rc::new(source),
@@ -96,15 +96,15 @@ impl Resolver {
         let deadline = Instant::now() + dns_time;
         loop {
             // A statement of its own: the lock must be gone before anything is waited for.
-            let finding = self.names.table().find(&name, Instant::now());
-            match finding {
-                Finding::Known(verdict) => return verdict.into_result(dns_time),
-                Finding::UnderWay { flight, stale } => {
-                    if let Some(result) = self.wait(flight, stale, deadline).await {
+            let answer = self.names.table().find(&name, Instant::now());
+            match answer {
+                TableAnswer::Known(outcome) => return outcome.into_result(dns_time),
+                TableAnswer::UnderWay { pending, stale } => {
+                    if let Some(result) = self.wait(pending, stale, deadline).await {
                         return result;
                     }
                 }
-                Finding::Unknown => self.start(name.clone(), ipv6),
+                TableAnswer::Unknown => self.start(name.clone(), ipv6),
             }
         }
     }
@@ -112,52 +112,57 @@ impl Resolver {
     /// Waits for a flight; `None` when it was given up and someone has to begin anew.
     async fn wait(
         &self,
-        mut flight: Flight,
+        mut pending: PendingLookup,
         stale: Option<Addresses>,
         deadline: Instant,
     ) -> Option<Result<Addresses, Failure>> {
-        let landed = flight.wait_for(Option::is_some);
+        let landed = pending.wait_for(Option::is_some);
         if let Some(stale) = stale {
             // An old answer now is worth more to a client than a fresh one in five seconds (RFC
             // 8767, section 5); the lookup goes on and serves the next who asks.
             return match timeout(STALE_AFTER, landed).await {
-                Ok(verdict) => Self::verdict(verdict.ok()?.as_ref(), self.names.0.dns_time),
+                Ok(outcome) => Self::outcome(outcome.ok()?.as_ref(), self.names.0.dns_time),
                 Err(_) => Some(Ok(stale)),
             };
         }
         match timeout_at(deadline, landed).await {
-            Ok(verdict) => Self::verdict(verdict.ok()?.as_ref(), self.names.0.dns_time),
+            Ok(outcome) => Self::outcome(outcome.ok()?.as_ref(), self.names.0.dns_time),
             Err(_) => Some(Err(Failure::NameTimeout(self.names.0.dns_time))),
         }
     }
 
-    fn verdict(verdict: Option<&Verdict>, limit: Duration) -> Option<Result<Addresses, Failure>> {
-        verdict.map(|verdict| verdict.clone().into_result(limit))
+    fn outcome(
+        outcome: Option<&LookupOutcome>,
+        limit: Duration,
+    ) -> Option<Result<Addresses, Failure>> {
+        outcome.map(|outcome| outcome.clone().into_result(limit))
     }
 
     /// Begins a lookup as a task of its own: it serves others too, so it must not end with the
     /// client that asked first.
     fn start(&self, name: String, ipv6: bool) {
-        let (landed, flight) = watch::channel(None);
-        if !self.names.table().take_off(&name, flight, Instant::now()) {
+        let (landed, pending) = watch::channel(None);
+        if !self.names.table().begin(&name, pending, Instant::now()) {
             return; // another core was faster
         }
         let (names, source) = (self.names.clone(), Rc::clone(&self.source));
-        let mut landing = Landing {
+        let mut guard = LookupGuard {
             names,
             name,
             landed: Some(landed),
         };
         tokio::task::spawn_local(async move {
-            let limit = landing.names.0.dns_time;
-            let looked_up = timeout(limit, source.look_up(&landing.name, ipv6));
-            let verdict = looked_up.await.unwrap_or_else(|_| LookedUp::timed_out());
-            let verdict = landing
+            let limit = guard.names.0.dns_time;
+            let looked_up = timeout(limit, source.look_up(&guard.name, ipv6));
+            let outcome = looked_up
+                .await
+                .unwrap_or_else(|_| LookupResult::timed_out());
+            let outcome = guard
                 .names
                 .table()
-                .land(&landing.name, verdict, Instant::now());
-            if let Some(landed) = landing.landed.take() {
-                landed.send_replace(Some(verdict));
+                .finish(&guard.name, outcome, Instant::now());
+            if let Some(landed) = guard.landed.take() {
+                landed.send_replace(Some(outcome));
             }
         });
     }
@@ -165,17 +170,17 @@ impl Resolver {
 
 /// Clears the flight of a lookup whose task ends in any way, so that no name stays "under way" when
 /// its core is torn down.
-struct Landing {
-    names: Names,
+struct LookupGuard {
+    names: DnsCache,
     name: String,
-    landed: Option<watch::Sender<Option<Verdict>>>,
+    landed: Option<watch::Sender<Option<LookupOutcome>>>,
 }
 
-impl Drop for Landing {
+impl Drop for LookupGuard {
     fn drop(&mut self) {
         if let Some(given_up) = self.landed.take() {
             drop(given_up);
-            self.names.table().clear_flight(&self.name);
+            self.names.table().clear_pending(&self.name);
         }
     }
 }

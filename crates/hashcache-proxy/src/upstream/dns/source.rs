@@ -29,7 +29,7 @@ use hickory_resolver::{Resolver as Hickory, TokioResolver, system_conf};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::verdict::{LookedUp, Verdict};
+use super::outcome::{LookupOutcome, LookupResult};
 
 /// Which resolvers are asked.
 #[derive(Clone, Debug)]
@@ -48,16 +48,16 @@ pub(crate) enum NameServers {
 }
 
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct DnsSource {
     servers: NameServers,
     dns_time: Duration,
-    state: RefCell<State>,
+    state: RefCell<SourceState>,
     /// Places for lookups by the system, which hold a thread each; shared by all cores.
     system: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SourceState {
     look_again: Option<Instant>,
     resolver: Option<Rc<TokioResolver>>,
     resolv_conf_changed: Option<SystemTime>,
@@ -65,7 +65,7 @@ struct State {
     hosts_changed: Option<SystemTime>,
 }
 
-impl Source {
+impl DnsSource {
     pub(super) fn new(servers: NameServers, dns_time: Duration, system: Arc<Semaphore>) -> Self {
         Self {
             servers,
@@ -76,25 +76,25 @@ impl Source {
     }
 
     /// Looks `name` up; the caller bounds the time.
-    pub(super) async fn look_up(&self, name: &str, ipv6: bool) -> LookedUp {
+    pub(super) async fn look_up(&self, name: &str, ipv6: bool) -> LookupResult {
         let resolver = match self.refreshed(name) {
             Ok(resolver) => resolver,
-            Err(addresses) => return LookedUp::found(addresses, Some(Duration::ZERO)),
+            Err(addresses) => return LookupResult::found(addresses, Some(Duration::ZERO)),
         };
         if name.ends_with(".local") {
             return self.ask_system(name).await;
         }
         let Some(resolver) = resolver else {
-            return LookedUp {
-                verdict: Verdict::Broken,
+            return LookupResult {
+                outcome: LookupOutcome::Broken,
                 ttl: None,
             };
         };
         // Fully qualified: the dot at the end keeps search domains away.
         match Name::from_ascii(format!("{name}.")) {
             Ok(name) => ask_resolvers(&resolver, name, ipv6).await,
-            Err(_) => LookedUp {
-                verdict: Verdict::NoSuchName,
+            Err(_) => LookupResult {
+                outcome: LookupOutcome::NoSuchName,
                 ttl: None,
             },
         }
@@ -114,7 +114,7 @@ impl Source {
         }
     }
 
-    fn look_again(&self, state: &mut State) {
+    fn look_again(&self, state: &mut SourceState) {
         let (resolv_conf, hosts) = match &self.servers {
             NameServers::System => (Path::new("/etc/resolv.conf"), Path::new("/etc/hosts")),
             NameServers::Files { resolv_conf, hosts } => (resolv_conf.as_path(), hosts.as_path()),
@@ -146,31 +146,31 @@ impl Source {
     }
 
     /// The system's own lookup knows multicast DNS, if the host does; it holds a thread meanwhile.
-    async fn ask_system(&self, name: &str) -> LookedUp {
-        let Ok(place) = Arc::clone(&self.system).acquire_owned().await else {
-            return LookedUp {
-                verdict: Verdict::Broken,
+    async fn ask_system(&self, name: &str) -> LookupResult {
+        let Ok(permit) = Arc::clone(&self.system).acquire_owned().await else {
+            return LookupResult {
+                outcome: LookupOutcome::Broken,
                 ttl: None,
             };
         };
         let asked = name.to_owned();
         let answer = tokio::task::spawn_blocking(move || {
             // The place goes with the thread: who gives up waiting does not free it.
-            let _place = place;
+            let _permit = permit;
             (asked.as_str(), 0)
                 .to_socket_addrs()
                 .map(|found| found.map(|a| a.ip()).collect())
         });
         match answer.await {
-            Ok(Ok(addresses)) => LookedUp::found(addresses, Some(SYSTEM_TTL)),
+            Ok(Ok(addresses)) => LookupResult::found(addresses, Some(SYSTEM_TTL)),
             // getaddrinfo does not tell "no such name" from "nobody answered" through std; the
             // milder verdict is kept for seconds only.
-            Ok(Err(_)) => LookedUp {
-                verdict: Verdict::NoSuchName,
+            Ok(Err(_)) => LookupResult {
+                outcome: LookupOutcome::NoSuchName,
                 ttl: None,
             },
-            Err(_) => LookedUp {
-                verdict: Verdict::Broken,
+            Err(_) => LookupResult {
+                outcome: LookupOutcome::Broken,
                 ttl: None,
             },
         }
@@ -178,13 +178,15 @@ impl Source {
 }
 
 /// Asks for both kinds of addresses at once where IPv6 can be reached, else for IPv4 first.
-async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> LookedUp {
+async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> LookupResult {
     let v4 = ask(resolver, name.clone(), RecordType::A);
     if !ipv6 {
         let v4 = v4.await;
-        return match v4.verdict {
+        return match v4.outcome {
             // A name with IPv6 addresses alone exists, and the error should say "unreachable".
-            Verdict::NoSuchName => merge(v4, Some(ask(resolver, name, RecordType::AAAA).await)),
+            LookupOutcome::NoSuchName => {
+                merge(v4, Some(ask(resolver, name, RecordType::AAAA).await))
+            }
             _ => v4,
         };
     }
@@ -193,8 +195,8 @@ async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> Look
     tokio::select! {
         v4 = &mut v4 => {
             // Some resolvers drop questions for AAAA. With IPv4 at hand the wait for IPv6 is short.
-            let patience = match v4.verdict {
-                Verdict::Found(_) => RESOLUTION_DELAY,
+            let patience = match v4.outcome {
+                LookupOutcome::Found(_) => RESOLUTION_DELAY,
                 _ => Duration::MAX,
             };
             let v6 = timeout(patience, v6).await.ok();
@@ -205,37 +207,37 @@ async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> Look
 }
 
 /// One answer from two; IPv6 and IPv4 alternate, the first family first.
-fn merge(v4: LookedUp, v6: Option<LookedUp>) -> LookedUp {
+fn merge(v4: LookupResult, v6: Option<LookupResult>) -> LookupResult {
     let Some(v6) = v6 else { return v4 };
-    match (v4.verdict, v6.verdict) {
-        (Verdict::Found(v4_found), Verdict::Found(v6_found)) => {
+    match (v4.outcome, v6.outcome) {
+        (LookupOutcome::Found(v4_found), LookupOutcome::Found(v6_found)) => {
             let mut addresses = Vec::with_capacity(v4_found.len() + v6_found.len());
             for at in 0..v4_found.len().max(v6_found.len()) {
                 addresses.extend(v6_found.get(at));
                 addresses.extend(v4_found.get(at));
             }
             let ttl = v4.ttl.zip(v6.ttl).map(|(a, b)| a.min(b));
-            LookedUp::found(addresses, ttl)
+            LookupResult::found(addresses, ttl)
         }
-        (verdict @ Verdict::Found(_), _) => LookedUp {
-            verdict,
+        (outcome @ LookupOutcome::Found(_), _) => LookupResult {
+            outcome,
             ttl: v4.ttl,
         },
-        (_, verdict @ Verdict::Found(_)) => LookedUp {
-            verdict,
+        (_, outcome @ LookupOutcome::Found(_)) => LookupResult {
+            outcome,
             ttl: v6.ttl,
         },
         // "No such name" is believed only if both say so: one broken answer may hide an address.
-        (Verdict::NoSuchName, Verdict::NoSuchName) => LookedUp {
-            verdict: Verdict::NoSuchName,
+        (LookupOutcome::NoSuchName, LookupOutcome::NoSuchName) => LookupResult {
+            outcome: LookupOutcome::NoSuchName,
             ttl: v4.ttl.zip(v6.ttl).map(|(a, b)| a.min(b)),
         },
-        (Verdict::NoSuchName, verdict) | (verdict, _) => LookedUp { verdict, ttl: None },
+        (LookupOutcome::NoSuchName, outcome) | (outcome, _) => LookupResult { outcome, ttl: None },
     }
 }
 
-async fn ask(resolver: &TokioResolver, name: Name, kind: RecordType) -> LookedUp {
-    let none = |verdict| LookedUp { verdict, ttl: None };
+async fn ask(resolver: &TokioResolver, name: Name, kind: RecordType) -> LookupResult {
+    let none = |outcome| LookupResult { outcome, ttl: None };
     match resolver.lookup(name, kind).await {
         Ok(answer) => {
             let mut addresses: Vec<IpAddr> = Vec::new();
@@ -250,17 +252,17 @@ async fn ask(resolver: &TokioResolver, name: Name, kind: RecordType) -> LookedUp
                     addresses.push(address);
                 }
             }
-            LookedUp::found(addresses, Some(Duration::from_secs(u64::from(ttl_s))))
+            LookupResult::found(addresses, Some(Duration::from_secs(u64::from(ttl_s))))
         }
         Err(NetError::Dns(DnsError::NoRecordsFound(no))) => match no.response_code {
-            ResponseCode::NXDomain | ResponseCode::NoError => LookedUp {
-                verdict: Verdict::NoSuchName,
+            ResponseCode::NXDomain | ResponseCode::NoError => LookupResult {
+                outcome: LookupOutcome::NoSuchName,
                 ttl: no.negative_ttl.map(|s| Duration::from_secs(u64::from(s))),
             },
-            _ => none(Verdict::Broken),
+            _ => none(LookupOutcome::Broken),
         },
-        Err(NetError::Timeout) => none(Verdict::TimedOut),
-        Err(_) => none(Verdict::Broken),
+        Err(NetError::Timeout) => none(LookupOutcome::TimedOut),
+        Err(_) => none(LookupOutcome::Broken),
     }
 }
 
@@ -357,31 +359,31 @@ mod tests {
     fn families_alternate_and_the_shorter_lifetime_holds() {
         let answer = |texts: &[&str], ttl_s| {
             let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
-            LookedUp::found(addresses, Some(Duration::from_secs(ttl_s)))
+            LookupResult::found(addresses, Some(Duration::from_secs(ttl_s)))
         };
         let v4 = answer(&["192.0.2.1", "192.0.2.2", "192.0.2.3"], 60);
         let both = merge(v4, Some(answer(&["2001:db8::1"], 30)));
         let order = ["2001:db8::1", "192.0.2.1", "192.0.2.2", "192.0.2.3"];
         let expected: Vec<IpAddr> = order.iter().map(|text| text.parse().unwrap()).collect();
-        assert_eq!(both.verdict, Verdict::Found(expected.into()));
+        assert_eq!(both.outcome, LookupOutcome::Found(expected.into()));
         assert_eq!(both.ttl, Some(Duration::from_secs(30)));
     }
 
     #[test]
     fn a_name_is_denied_only_if_both_families_deny_it() {
-        let ended = |verdict| LookedUp { verdict, ttl: None };
-        let merged = |a, b| merge(ended(a), Some(ended(b))).verdict;
+        let ended = |outcome| LookupResult { outcome, ttl: None };
+        let merged = |a, b| merge(ended(a), Some(ended(b))).outcome;
         assert_eq!(
-            merged(Verdict::NoSuchName, Verdict::NoSuchName),
-            Verdict::NoSuchName
+            merged(LookupOutcome::NoSuchName, LookupOutcome::NoSuchName),
+            LookupOutcome::NoSuchName
         );
         assert_eq!(
-            merged(Verdict::NoSuchName, Verdict::TimedOut),
-            Verdict::TimedOut
+            merged(LookupOutcome::NoSuchName, LookupOutcome::TimedOut),
+            LookupOutcome::TimedOut
         );
         assert_eq!(
-            merged(Verdict::Broken, Verdict::NoSuchName),
-            Verdict::Broken
+            merged(LookupOutcome::Broken, LookupOutcome::NoSuchName),
+            LookupOutcome::Broken
         );
     }
 }

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::verdict::{Addresses, Flight, LookedUp, Verdict};
+use super::outcome::{Addresses, LookupOutcome, LookupResult, PendingLookup};
 
 /// What the table says when asked.
 #[derive(Debug)]
-pub(super) enum Finding {
+pub(super) enum TableAnswer {
     /// Answer with this.
-    Known(Verdict),
+    Known(LookupOutcome),
     /// Wait for this lookup; `stale` may be served if it takes long.
     UnderWay {
-        flight: Flight,
+        pending: PendingLookup,
         stale: Option<Addresses>,
     },
     /// Look it up.
@@ -27,19 +27,19 @@ pub(super) enum Finding {
 
 #[derive(Debug)]
 pub(super) struct Table {
-    names: HashMap<Box<str>, Entry>,
+    names: HashMap<Box<str>, NameEntry>,
     capacity: usize,
     /// Counts questions; the entries' own copies order them by last use.
     asked: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct NameEntry {
     /// The last verdict, and until when it is given without a lookup.
-    verdict: Option<(Verdict, Instant)>,
+    outcome: Option<(LookupOutcome, Instant)>,
     /// The last addresses, and until when they may stand in for silent resolvers.
     last_found: Option<(Addresses, Instant)>,
-    flight: Option<Flight>,
+    pending: Option<PendingLookup>,
     asked: u64,
 }
 
@@ -52,79 +52,87 @@ impl Table {
         }
     }
 
-    pub(super) fn find(&mut self, name: &str, now: Instant) -> Finding {
+    pub(super) fn find(&mut self, name: &str, now: Instant) -> TableAnswer {
         self.asked += 1;
         let Some(entry) = self.names.get_mut(name) else {
-            return Finding::Unknown;
+            return TableAnswer::Unknown;
         };
         entry.asked = self.asked;
-        match (&entry.verdict, &entry.flight) {
-            (Some((verdict, until)), _) if now < *until => Finding::Known(verdict.clone()),
-            (_, Some(flight)) => Finding::UnderWay {
-                flight: flight.clone(),
+        match (&entry.outcome, &entry.pending) {
+            (Some((outcome, until)), _) if now < *until => TableAnswer::Known(outcome.clone()),
+            (_, Some(pending)) => TableAnswer::UnderWay {
+                pending: pending.clone(),
                 stale: entry.stale(now),
             },
-            _ => Finding::Unknown,
+            _ => TableAnswer::Unknown,
         }
     }
 
     /// Notes that a lookup begins; false when one is under way or has just landed.
-    pub(super) fn take_off(&mut self, name: &str, flight: Flight, now: Instant) -> bool {
+    pub(super) fn begin(&mut self, name: &str, pending: PendingLookup, now: Instant) -> bool {
         self.make_room();
         let asked = self.asked;
-        let entry = self.names.entry(name.into()).or_insert_with(|| Entry {
-            verdict: None,
+        let entry = self.names.entry(name.into()).or_insert_with(|| NameEntry {
+            outcome: None,
             last_found: None,
-            flight: None,
+            pending: None,
             asked,
         });
         let fresh = entry
-            .verdict
+            .outcome
             .as_ref()
             .is_some_and(|(_, until)| now < *until);
-        if entry.flight.is_some() || fresh {
+        if entry.pending.is_some() || fresh {
             return false;
         }
-        entry.flight = Some(flight);
+        entry.pending = Some(pending);
         true
     }
 
     /// Notes how a lookup ended; gives the verdict to tell those who wait, which is an old answer
     /// where resolvers were silent and there is one.
-    pub(super) fn land(&mut self, name: &str, looked_up: LookedUp, now: Instant) -> Verdict {
-        let LookedUp { verdict, ttl } = looked_up;
+    pub(super) fn finish(
+        &mut self,
+        name: &str,
+        looked_up: LookupResult,
+        now: Instant,
+    ) -> LookupOutcome {
+        let LookupResult { outcome, ttl } = looked_up;
         let Some(entry) = self.names.get_mut(name) else {
-            return verdict;
+            return outcome;
         };
-        entry.flight = None;
-        let (verdict, keep) = match verdict {
-            Verdict::Found(addresses) => {
+        entry.pending = None;
+        let (outcome, keep) = match outcome {
+            LookupOutcome::Found(addresses) => {
                 let keep = ttl.unwrap_or(TTL_MIN).clamp(TTL_MIN, TTL_MAX);
                 entry.last_found = Some((addresses.clone(), now + keep + STALE_MAX));
-                (Verdict::Found(addresses), keep)
+                (LookupOutcome::Found(addresses), keep)
             }
-            Verdict::NoSuchName => {
+            LookupOutcome::NoSuchName => {
                 // The name is known to be gone: an old address would be a lie from here on.
                 entry.last_found = None;
                 let keep = ttl
                     .unwrap_or(NEGATIVE_DEFAULT)
                     .clamp(FAILURE_MAX, NEGATIVE_MAX);
-                (Verdict::NoSuchName, keep)
+                (LookupOutcome::NoSuchName, keep)
             }
-            silent @ (Verdict::Broken | Verdict::TimedOut) => {
-                (entry.stale(now).map_or(silent, Verdict::Found), FAILURE_MAX)
-            }
+            silent @ (LookupOutcome::Broken | LookupOutcome::TimedOut) => (
+                entry.stale(now).map_or(silent, LookupOutcome::Found),
+                FAILURE_MAX,
+            ),
         };
-        entry.verdict = Some((verdict.clone(), now + keep));
-        verdict
+        entry.outcome = Some((outcome.clone(), now + keep));
+        outcome
     }
 
     /// Forgets a lookup that will not land.
-    pub(super) fn clear_flight(&mut self, name: &str) {
+    pub(super) fn clear_pending(&mut self, name: &str) {
         if let Some(entry) = self.names.get_mut(name) {
             // A lookup that landed has cleared its own flight, and a new one may be under way
             // already: only a flight whose sender is gone is given up.
-            entry.flight.take_if(|flight| flight.has_changed().is_err());
+            entry
+                .pending
+                .take_if(|pending| pending.has_changed().is_err());
         }
     }
 
@@ -145,7 +153,7 @@ impl Table {
     }
 }
 
-impl Entry {
+impl NameEntry {
     fn stale(&self, now: Instant) -> Option<Addresses> {
         let (addresses, until) = self.last_found.as_ref()?;
         (now < *until).then(|| addresses.clone())
@@ -168,33 +176,33 @@ mod tests {
     use super::*;
     use tokio::sync::watch;
 
-    fn found(last: u8, ttl_s: u64) -> LookedUp {
+    fn found(last: u8, ttl_s: u64) -> LookupResult {
         let address = std::net::IpAddr::from([192, 0, 2, last]);
-        LookedUp {
-            verdict: Verdict::Found([address].into()),
+        LookupResult {
+            outcome: LookupOutcome::Found([address].into()),
             ttl: Some(Duration::from_secs(ttl_s)),
         }
     }
 
-    fn ended(verdict: Verdict, ttl_s: Option<u64>) -> LookedUp {
-        LookedUp {
-            verdict,
+    fn ended(outcome: LookupOutcome, ttl_s: Option<u64>) -> LookupResult {
+        LookupResult {
+            outcome,
             ttl: ttl_s.map(Duration::from_secs),
         }
     }
 
     /// Lands a lookup at `now` and gives the table.
-    fn landed(table: &mut Table, looked_up: LookedUp, now: Instant) -> Verdict {
-        let (_sender, flight) = watch::channel(None);
-        assert!(table.take_off("a.test", flight, now));
-        table.land("a.test", looked_up, now)
+    fn landed(table: &mut Table, looked_up: LookupResult, now: Instant) -> LookupOutcome {
+        let (_sender, pending) = watch::channel(None);
+        assert!(table.begin("a.test", pending, now));
+        table.finish("a.test", looked_up, now)
     }
 
     fn known_for(table: &mut Table, now: Instant) -> Duration {
         let mut last = Duration::ZERO;
         for seconds in 0..=2 * 24 * 3600 {
             let after = Duration::from_secs(seconds);
-            if !matches!(table.find("a.test", now + after), Finding::Known(_)) {
+            if !matches!(table.find("a.test", now + after), TableAnswer::Known(_)) {
                 return after;
             }
             last = after;
@@ -209,11 +217,11 @@ mod tests {
             (found(1, 0), 10),
             (found(1, 60), 60),
             (found(1, 7 * 24 * 3600), 24 * 3600),
-            (ended(Verdict::NoSuchName, Some(60)), 60),
-            (ended(Verdict::NoSuchName, Some(3600)), 300),
-            (ended(Verdict::NoSuchName, None), 5),
-            (ended(Verdict::Broken, None), 5),
-            (ended(Verdict::TimedOut, None), 5),
+            (ended(LookupOutcome::NoSuchName, Some(60)), 60),
+            (ended(LookupOutcome::NoSuchName, Some(3600)), 300),
+            (ended(LookupOutcome::NoSuchName, None), 5),
+            (ended(LookupOutcome::Broken, None), 5),
+            (ended(LookupOutcome::TimedOut, None), 5),
         ] {
             let mut table = Table::new(8);
             let text = format!("{looked_up:?}");
@@ -231,23 +239,29 @@ mod tests {
         let mut table = Table::new(8);
         let start = Instant::now();
         landed(&mut table, found(1, 60), start);
-        let old = Verdict::Found([std::net::IpAddr::from([192, 0, 2, 1])].into());
+        let old = LookupOutcome::Found([std::net::IpAddr::from([192, 0, 2, 1])].into());
 
         let at = start + Duration::from_hours(70);
-        assert!(matches!(table.find("a.test", at), Finding::Unknown));
-        assert_eq!(landed(&mut table, ended(Verdict::TimedOut, None), at), old);
+        assert!(matches!(table.find("a.test", at), TableAnswer::Unknown));
+        assert_eq!(
+            landed(&mut table, ended(LookupOutcome::TimedOut, None), at),
+            old
+        );
         // Asked again five seconds later, not three days.
         assert!(matches!(
             table.find("a.test", at + Duration::from_secs(4)),
-            Finding::Known(_)
+            TableAnswer::Known(_)
         ));
         let at = at + Duration::from_secs(5);
-        assert_eq!(landed(&mut table, ended(Verdict::Broken, None), at), old);
+        assert_eq!(
+            landed(&mut table, ended(LookupOutcome::Broken, None), at),
+            old
+        );
 
         let at = start + Duration::from_hours(73);
         assert_eq!(
-            landed(&mut table, ended(Verdict::Broken, None), at),
-            Verdict::Broken
+            landed(&mut table, ended(LookupOutcome::Broken, None), at),
+            LookupOutcome::Broken
         );
     }
 
@@ -257,11 +271,11 @@ mod tests {
         let start = Instant::now();
         landed(&mut table, found(1, 60), start);
         let at = start + Duration::from_secs(61);
-        landed(&mut table, ended(Verdict::NoSuchName, None), at);
+        landed(&mut table, ended(LookupOutcome::NoSuchName, None), at);
         let at = at + Duration::from_secs(6);
         assert_eq!(
-            landed(&mut table, ended(Verdict::TimedOut, None), at),
-            Verdict::TimedOut
+            landed(&mut table, ended(LookupOutcome::TimedOut, None), at),
+            LookupOutcome::TimedOut
         );
     }
 
@@ -269,19 +283,19 @@ mod tests {
     fn a_second_lookup_of_a_name_does_not_take_off() {
         let mut table = Table::new(8);
         let now = Instant::now();
-        let (sender, flight) = watch::channel(None);
-        assert!(table.take_off("a.test", flight.clone(), now));
-        assert!(!table.take_off("a.test", flight.clone(), now));
+        let (sender, pending) = watch::channel(None);
+        assert!(table.begin("a.test", pending.clone(), now));
+        assert!(!table.begin("a.test", pending.clone(), now));
         assert!(matches!(
             table.find("a.test", now),
-            Finding::UnderWay { stale: None, .. }
+            TableAnswer::UnderWay { stale: None, .. }
         ));
         // Its task is alive: clearing must not touch it.
-        table.clear_flight("a.test");
-        assert!(!table.take_off("a.test", flight, now));
+        table.clear_pending("a.test");
+        assert!(!table.begin("a.test", pending, now));
         drop(sender);
-        table.clear_flight("a.test");
-        assert!(matches!(table.find("a.test", now), Finding::Unknown));
+        table.clear_pending("a.test");
+        assert!(matches!(table.find("a.test", now), TableAnswer::Unknown));
     }
 
     #[test]
@@ -289,7 +303,7 @@ mod tests {
         let mut table = Table::new(64);
         let now = Instant::now();
         for number in 0..1000 {
-            let (_sender, flight) = watch::channel(None);
+            let (_sender, pending) = watch::channel(None);
             table.find("keep.test", now);
             let name = if number == 0 {
                 "keep.test".to_owned()
@@ -297,11 +311,14 @@ mod tests {
                 format!("n{number}.test")
             };
             table.find(&name, now);
-            assert!(table.take_off(&name, flight, now));
-            table.land(&name, found(1, 60), now);
+            assert!(table.begin(&name, pending, now));
+            table.finish(&name, found(1, 60), now);
             assert!(table.len() <= 64);
         }
-        assert!(matches!(table.find("keep.test", now), Finding::Known(_)));
-        assert!(matches!(table.find("n1.test", now), Finding::Unknown));
+        assert!(matches!(
+            table.find("keep.test", now),
+            TableAnswer::Known(_)
+        ));
+        assert!(matches!(table.find("n1.test", now), TableAnswer::Unknown));
     }
 }

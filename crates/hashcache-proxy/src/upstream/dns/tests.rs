@@ -119,8 +119,8 @@ fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn names(fake: &FakeDns) -> Names {
-    Names::new(
+fn names(fake: &FakeDns) -> DnsCache {
+    DnsCache::new(
         NameServers::Fixed([fake.address].into()),
         Duration::from_secs(5),
     )
@@ -331,7 +331,7 @@ async fn both_files_are_read_again_when_they_change() {
             resolv_conf,
             hosts: hosts.clone(),
         };
-        let resolver = Resolver::new(Names::new(servers, Duration::from_secs(5)));
+        let resolver = Resolver::new(DnsCache::new(servers, Duration::from_secs(5)));
         assert_eq!(
             *resolver.resolve("box.test", false).await.unwrap(),
             *ips(&["192.0.2.1"])
@@ -357,7 +357,7 @@ async fn both_files_are_read_again_when_they_change() {
 #[tokio::test]
 async fn a_core_that_goes_away_leaves_no_name_under_way() {
     let fake_address = "127.0.0.1:9".parse().unwrap();
-    let names = Names::new(
+    let names = DnsCache::new(
         NameServers::Fixed([fake_address].into()),
         Duration::from_secs(5),
     );
@@ -367,10 +367,10 @@ async fn a_core_that_goes_away_leaves_no_name_under_way() {
         let asking = core.run_until(timeout(Duration::ZERO, resolver.resolve("a.test", false)));
         assert!(asking.await.is_err());
         let found = names.table().find("a.test", Instant::now());
-        assert!(matches!(found, Finding::UnderWay { .. }));
+        assert!(matches!(found, TableAnswer::UnderWay { .. }));
     }
     assert!(matches!(
         names.table().find("a.test", Instant::now()),
-        Finding::Unknown
+        TableAnswer::Unknown
     ));
 }

@@ -159,7 +159,7 @@ async fn one_connection_carries_all_requests_to_an_origin_that_offers_http_2() {
             *origin.heard.borrow(),
             [vec![url.clone(), url.clone(), url]]
         );
-        assert_eq!(origin.upstream.trunks.len(), 1);
+        assert_eq!(origin.upstream.http2_conns.len(), 1);
     })
     .await;
 }
@@ -173,9 +173,9 @@ async fn an_origin_without_http_2_is_asked_in_http_1() {
             assert_eq!(version, Version::HTTP_11);
             assert_eq!(content.unwrap(), "hello");
         }
-        let line = vec!["GET /page HTTP/1.1".to_owned()];
-        assert_eq!(*origin.heard.borrow(), [line.clone(), line]);
-        assert_eq!(origin.upstream.trunks.len(), 0);
+        let conn = vec!["GET /page HTTP/1.1".to_owned()];
+        assert_eq!(*origin.heard.borrow(), [conn.clone(), conn]);
+        assert_eq!(origin.upstream.http2_conns.len(), 0);
     })
     .await;
 }

@@ -14,10 +14,11 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
 use super::super::address::Purpose;
-use super::super::dns::{NameServers, Names};
+use super::super::dns::{DnsCache, NameServers};
 use super::super::interfaces::OwnAddresses;
 use super::super::{
-    Destinations, Endpoint, Exchange, RequestBody, SendFailure, SendOptions, Shared, Upstream,
+    Destinations, Endpoint, RequestBody, SendFailure, SendOptions, Upstream, UpstreamExchange,
+    UpstreamShared,
 };
 use super::*;
 use crate::limits::Limits;
@@ -152,8 +153,8 @@ pub(super) fn upstream(trust: Trust) -> Upstream {
     let own = OwnAddresses::fixed(&[], &[]);
     let destinations = Destinations::new(&[], &[], own.clone());
     let limits = Limits::default();
-    let names = Names::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
-    Upstream::new(&Shared::new(
+    let names = DnsCache::new(NameServers::Fixed(Arc::new([])), limits.dns_time);
+    Upstream::new(&UpstreamShared::new(
         names,
         destinations,
         own,
@@ -162,7 +163,10 @@ pub(super) fn upstream(trust: Trust) -> Upstream {
     ))
 }
 
-pub(super) async fn send(upstream: &Upstream, to: &Endpoint) -> Result<Exchange, SendFailure> {
+pub(super) async fn send(
+    upstream: &Upstream,
+    to: &Endpoint,
+) -> Result<UpstreamExchange, SendFailure> {
     let request = http::Request::get("/page")
         .body(RequestBody::empty())
         .unwrap();
@@ -218,13 +222,16 @@ async fn a_certificate_that_does_not_prove_the_name_is_told_and_nothing_is_sent(
         for (leaf, why) in [
             (
                 authorities.leaf("127.0.0.1", authority),
-                "of an authority, and not of a site",
+                "that of a CA, not of a site",
             ),
             (authorities.leaf("127.0.0.1", long_ago), "expired"),
             (authorities.leaf("127.0.0.1", not_yet), "not valid yet"),
             (authorities.leaf("127.0.0.2", |_| ()), "for another name"),
-            (strangers.leaf("127.0.0.1", |_| ()), "of an unknown issuer"),
-            (strangers_and_old, "of an unknown issuer"),
+            (
+                strangers.leaf("127.0.0.1", |_| ()),
+                "signed by an unknown issuer",
+            ),
+            (strangers_and_old, "signed by an unknown issuer"),
         ] {
             let origin = origin(leaf, WHOLE, Close::Notified).await;
             let upstream = upstream(Trust::of_test(std::slice::from_ref(

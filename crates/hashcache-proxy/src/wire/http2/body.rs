@@ -21,9 +21,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::cell::Cell;
 use super::super::head::{Refusal, refuse};
-use super::flow::{Entry, Flow, Turn, Wanted};
+use super::flow::{ContentReader, Flow, StreamEntry, StreamProgress};
 use super::head::fields_size;
-use crate::share::{Held, PIECE_BYTES, Share, Taken};
+use crate::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
 
 /// The content of a client's request.
 pub(crate) struct ClientBody {
@@ -33,11 +33,11 @@ pub(crate) struct ClientBody {
     /// Nothing follows on that.
     ended: bool,
     /// None in HTTP/1.1.
-    watched: Option<Watched>,
+    watched: Option<WatchedContent>,
 }
 
-struct Watched {
-    wanted: Option<Wanted>,
+struct WatchedContent {
+    reader: Option<ContentReader>,
     flow: Rc<Flow>,
     cell: Option<Rc<Cell>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -57,9 +57,9 @@ impl ClientBody {
 
     /// Content of a stream.
     pub(super) fn counted(incoming: Incoming, flow: Rc<Flow>) -> Self {
-        let wanted = (!incoming.is_end_stream()).then(|| flow.want_content());
-        let watched = Some(Watched {
-            wanted,
+        let reader = (!incoming.is_end_stream()).then(|| flow.want_content());
+        let watched = Some(WatchedContent {
+            reader,
             flow,
             cell: None,
             timer: None,
@@ -126,7 +126,7 @@ impl ClientBody {
     }
 }
 
-impl Watched {
+impl WatchedContent {
     fn read(&mut self, frame: Option<&Frame<Bytes>>) {
         self.waiting = false;
         match frame.and_then(Frame::data_ref) {
@@ -134,11 +134,11 @@ impl Watched {
                 if let Some(cell) = &self.cell {
                     cell.count_read(data.len());
                 }
-                if let Some(wanted) = &self.wanted {
-                    wanted.read(data.len());
+                if let Some(reader) = &self.reader {
+                    reader.read(data.len());
                 }
             }
-            None => self.wanted = None,
+            None => self.reader = None,
         }
     }
 
@@ -192,25 +192,25 @@ impl Body for ClientBody {
 type Polled = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
 
 /// The content of an answer on its way to hyper.
-pub(super) struct Sending<B: Body> {
+pub(super) struct OutgoingBody<B: Body> {
     body: B,
     cell: Rc<Cell>,
-    turn: Rc<Turn>,
+    progress: Rc<StreamProgress>,
     /// The answer has no content, whatever the service made.
     bodiless: bool,
     complete: bool,
     broken: bool,
-    _memory: Option<Held>,
-    pages: Pages,
+    _memory: Option<ShareReservation>,
+    pages: NextPiece,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
+impl<B: Body<Data = Bytes> + Unpin> OutgoingBody<B> {
     /// Notes that the answer begins.
     pub(super) fn begin(
         mut response: Response<B>,
         cell: Rc<Cell>,
-        turn: Rc<Turn>,
-        memory: Option<Held>,
+        progress: Rc<StreamProgress>,
+        memory: Option<ShareReservation>,
         share: Option<Share>,
     ) -> Response<Self> {
         let asked = cell.answer();
@@ -229,17 +229,17 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         response.map(|body| Self {
             body,
             cell,
-            turn,
+            progress,
             bodiless,
             complete: bodiless,
             broken: false,
             _memory: memory,
-            pages: Pages::new(share, length),
+            pages: NextPiece::new(share, length),
         })
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for OutgoingBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -253,8 +253,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
         }
         if this.pages.poll_take(cx).is_pending() {
             // The client has pages of other streams that it does not take.
-            let since = this.turn.waits_since.get();
-            this.turn.waits_since.set(since.or(Some(Instant::now())));
+            let since = this.progress.waits_since.get();
+            this.progress
+                .waits_since
+                .set(since.or(Some(Instant::now())));
             return Poll::Pending;
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
@@ -264,7 +266,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
         // hyper comes again when the client has room for more.
         let waits = matches!(&polled, Poll::Ready(Some(Ok(_))));
         let since = waits.then(Instant::now);
-        this.turn.waits_since.set(since);
+        this.progress.waits_since.set(since);
         match &polled {
             Poll::Ready(None) => this.complete = true,
             Poll::Ready(Some(Ok(frame))) => {
@@ -276,10 +278,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
         }
         polled.map_ok(|frame| {
             frame.map_data(|bytes| {
-                Bytes::from_owner(Piece {
+                Bytes::from_owner(QueuedData {
                     bytes,
                     _taken: this.pages.taken.take(),
-                    _entry: Arc::clone(&this.turn.entry),
+                    _entry: Arc::clone(&this.progress.entry),
                 })
             })
         })
@@ -297,9 +299,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sending<B> {
     }
 }
 
-impl<B: Body> Drop for Sending<B> {
+impl<B: Body> Drop for OutgoingBody<B> {
     fn drop(&mut self) {
-        self.turn.waits_since.set(None);
+        self.progress.waits_since.set(None);
         if !self.broken && (self.complete || self.body.is_end_stream()) {
             self.cell.body_ended();
             self.cell.flushed();
@@ -311,13 +313,13 @@ impl<B: Body> Drop for Sending<B> {
 
 /// A piece of an answer, in the client's share for as long as h2 holds it: also when the answer is
 /// complete for hyper and the stream's task has ended.
-struct Piece {
+struct QueuedData {
     bytes: Bytes,
-    _taken: Option<Taken>,
-    _entry: Arc<Entry>,
+    _taken: Option<ShareGuard>,
+    _entry: Arc<StreamEntry>,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for QueuedData {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -325,15 +327,15 @@ impl AsRef<[u8]> for Piece {
 
 /// The next piece of an answer in the client's share. What it takes of the budget the store has set
 /// aside already.
-struct Pages {
+struct NextPiece {
     share: Option<Share>,
     /// How large it may be.
     bytes: u64,
-    taken: Option<Taken>,
+    taken: Option<ShareGuard>,
     retry: Option<Pin<Box<Sleep>>>,
 }
 
-impl Pages {
+impl NextPiece {
     fn new(share: Option<Share>, length: Option<u64>) -> Self {
         let bytes = length.unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         Self {
@@ -370,7 +372,7 @@ impl Pages {
 
 /// What the client is told whose content stopped.
 pub(super) const STOPPED: Refusal =
-    refuse(StatusCode::BAD_REQUEST, "request content stopped coming");
+    refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
 
 /// Content that is read ahead of its turn, bytes; a piece of a frame's size may come on top.
 const GATHERED_MAX: usize = 8 << 10;

@@ -21,10 +21,10 @@ use tokio::time::Instant;
 
 use super::super::ending::Ending;
 use super::super::socket::Socket;
-use super::super::stream::Peer;
+use super::super::stream::ClientSide;
 use super::frames::{Budget, Frames, Seen};
 use crate::limits::Limits;
-use crate::share::{Allowance, Held, UnfinishedHead};
+use crate::share::{Allowance, ShareReservation, UnfinishedHead};
 
 /// What is known about one connection.
 pub(super) struct Flow {
@@ -33,7 +33,7 @@ pub(super) struct Flow {
     waker: RefCell<Option<Waker>>,
     /// Streams whose answer is not out.
     open: Cell<usize>,
-    tables: Tables,
+    tables: H2Tables,
     /// The stream that hyper is about to run is refused.
     refused: Cell<bool>,
     rests_since: Cell<Instant>,
@@ -45,25 +45,25 @@ pub(super) struct Flow {
     eof: Cell<bool>,
     frames: RefCell<Frames>,
     budget: RefCell<Budget>,
-    unread: RefCell<Unread>,
-    turn: RefCell<Option<Rc<Turn>>>,
+    unread: RefCell<UnreadContent>,
+    progress: RefCell<Option<Rc<StreamProgress>>>,
     /// While the preface or a head is not complete.
     unfinished: RefCell<Option<UnfinishedHead>>,
 }
 
 /// What the task of a stream and the body it sends tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct StreamProgress {
     /// hyper has a piece of the answer and has not come for the next.
     pub(super) waits_since: Cell<Option<Instant>>,
     /// The stream's entry in the tables of h2.
-    pub(super) entry: Arc<Entry>,
+    pub(super) entry: Arc<StreamEntry>,
 }
 
 /// The tables in which h2 keeps streams, received heads and frames to be sent. They grow to the
 /// largest number of streams that were there at once, and shrink only with the connection.
 #[derive(Default)]
-struct Tables {
+struct H2Tables {
     /// Heads of requests that have come since h2 and hyper were last done with all of them.
     coming: Cell<usize>,
     /// Streams that hyper has taken over, with those of `ended`.
@@ -72,14 +72,14 @@ struct Tables {
     ended: Arc<AtomicUsize>,
     /// Entries beyond [`ENTRIES_FREE`] for which memory was set aside.
     paid: Cell<usize>,
-    memory: RefCell<Option<Held>>,
+    memory: RefCell<Option<ShareReservation>>,
 }
 
 /// A stream that h2 has an entry for: held by its task and by its content that h2 has not sent.
 #[derive(Debug, Default)]
-pub(super) struct Entry(Arc<AtomicUsize>);
+pub(super) struct StreamEntry(Arc<AtomicUsize>);
 
-impl Drop for Entry {
+impl Drop for StreamEntry {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -87,11 +87,11 @@ impl Drop for Entry {
 
 /// Content of requests that has come and was not read.
 #[derive(Default)]
-struct Unread {
+struct UnreadContent {
     /// Requests whose content is wanted.
-    wanted: usize,
+    readers: usize,
     bytes: u64,
-    memory: Option<Held>,
+    memory: Option<ShareReservation>,
     reserved: u64,
 }
 
@@ -105,7 +105,7 @@ impl Flow {
             allowance,
             waker: RefCell::default(),
             open: Cell::new(0),
-            tables: Tables::default(),
+            tables: H2Tables::default(),
             refused: Cell::new(false),
             rests_since: Cell::new(now),
             head_since: Cell::new(Some(now)),
@@ -115,7 +115,7 @@ impl Flow {
             frames: RefCell::new(Frames::of_client()),
             budget: RefCell::new(Budget::new(most, now)),
             unread: RefCell::default(),
-            turn: RefCell::default(),
+            progress: RefCell::default(),
             unfinished: RefCell::new(unfinished),
         })
     }
@@ -130,7 +130,7 @@ impl Flow {
 
     /// Memory for a stream that holds `bytes`; `None` when there is none. A client that asks again
     /// and again pays for it as for other frames that cost nothing.
-    pub(super) fn pay(&self, bytes: u64) -> Option<Option<Held>> {
+    pub(super) fn pay(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
         };
@@ -155,11 +155,11 @@ impl Flow {
 
     /// hyper has taken over a stream, which has an entry in the tables of h2 as long as what this
     /// returns.
-    pub(super) fn enter(&self) -> Arc<Entry> {
+    pub(super) fn enter(&self) -> Arc<StreamEntry> {
         let tables = &self.tables;
         tables.coming.set(tables.coming.get().saturating_sub(1));
         tables.used.set(tables.used.get() + 1);
-        Arc::new(Entry(Arc::clone(&tables.ended)))
+        Arc::new(StreamEntry(Arc::clone(&tables.ended)))
     }
 
     /// hyper has taken over all streams that it could; h2 has refused the others.
@@ -196,7 +196,7 @@ impl Flow {
     }
 
     /// Memory in the client's share; nothing where memory is not counted.
-    fn set_aside(&self, bytes: u64) -> Option<Option<Held>> {
+    fn set_aside(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
         };
@@ -220,9 +220,9 @@ impl Flow {
     }
 
     /// Counts a stream as open until the guard goes.
-    pub(super) fn open(self: &Rc<Self>) -> Open {
+    pub(super) fn open(self: &Rc<Self>) -> OpenStream {
         self.open.set(self.open.get() + 1);
-        Open(Rc::clone(self))
+        OpenStream(Rc::clone(self))
     }
 
     pub(super) fn is_resting(&self) -> bool {
@@ -238,10 +238,10 @@ impl Flow {
         self.failed.get()
     }
 
-    pub(super) fn peer(&self) -> Peer {
+    pub(super) fn peer(&self) -> ClientSide {
         match self.eof.get() {
-            true => Peer::Finished,
-            false => Peer::MaySend,
+            true => ClientSide::Finished,
+            false => ClientSide::MaySend,
         }
     }
 
@@ -261,23 +261,27 @@ impl Flow {
             .min_by_key(|(until, _)| *until)
     }
 
-    /// Polls a stream with `turn` to be found by [`Flow::turn`].
-    pub(super) fn with_turn<T>(&self, turn: &Rc<Turn>, poll: impl FnOnce() -> T) -> T {
-        *self.turn.borrow_mut() = Some(Rc::clone(turn));
+    /// Polls a stream with `progress` to be found by [`Flow::progress`].
+    pub(super) fn with_progress<T>(
+        &self,
+        progress: &Rc<StreamProgress>,
+        poll: impl FnOnce() -> T,
+    ) -> T {
+        *self.progress.borrow_mut() = Some(Rc::clone(progress));
         let polled = poll();
-        *self.turn.borrow_mut() = None;
+        *self.progress.borrow_mut() = None;
         polled
     }
 
     /// That of the stream being polled.
-    pub(super) fn turn(&self) -> Rc<Turn> {
-        self.turn.borrow().clone().unwrap_or_default()
+    pub(super) fn progress(&self) -> Rc<StreamProgress> {
+        self.progress.borrow().clone().unwrap_or_default()
     }
 
     /// The content of a request is wanted, until the guard goes.
-    pub(super) fn want_content(self: &Rc<Self>) -> Wanted {
-        self.unread.borrow_mut().wanted += 1;
-        Wanted(Rc::clone(self))
+    pub(super) fn want_content(self: &Rc<Self>) -> ContentReader {
+        self.unread.borrow_mut().readers += 1;
+        ContentReader(Rc::clone(self))
     }
 
     fn came(&self, bytes: &[u8]) {
@@ -308,7 +312,7 @@ impl Flow {
     /// Sets memory aside for content that has come.
     fn hold(&self, bytes: u64) -> bool {
         let mut unread = self.unread.borrow_mut();
-        if unread.wanted == 0 {
+        if unread.readers == 0 {
             // Nobody reads it, so hyper keeps none of it.
             unread.bytes = 0;
         }
@@ -327,7 +331,7 @@ impl Flow {
 }
 
 /// Adds `more` to what is held.
-fn join(held: &mut Option<Held>, more: Option<Held>) {
+fn join(held: &mut Option<ShareReservation>, more: Option<ShareReservation>) {
     match (held, more) {
         (Some(held), Some(more)) => held.join(more),
         (held @ None, more) => *held = more,
@@ -336,9 +340,9 @@ fn join(held: &mut Option<Held>, more: Option<Held>) {
 }
 
 /// A stream in the count.
-pub(super) struct Open(Rc<Flow>);
+pub(super) struct OpenStream(Rc<Flow>);
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         let flow = &self.0;
         flow.open.set(flow.open.get() - 1);
@@ -348,9 +352,9 @@ impl Drop for Open {
 }
 
 /// A request whose content is read as it comes.
-pub(super) struct Wanted(Rc<Flow>);
+pub(super) struct ContentReader(Rc<Flow>);
 
-impl Wanted {
+impl ContentReader {
     /// So much was read.
     pub(super) fn read(&self, bytes: usize) {
         let mut unread = self.0.unread.borrow_mut();
@@ -359,18 +363,18 @@ impl Wanted {
     }
 }
 
-impl Drop for Wanted {
+impl Drop for ContentReader {
     fn drop(&mut self) {
         let mut unread = self.0.unread.borrow_mut();
-        unread.wanted -= 1;
-        if unread.wanted == 0 {
+        unread.readers -= 1;
+        if unread.readers == 0 {
             unread.bytes = 0;
         }
         unread.give_back();
     }
 }
 
-impl Unread {
+impl UnreadContent {
     fn give_back(&mut self) {
         if self.bytes == 0 {
             self.memory = None;

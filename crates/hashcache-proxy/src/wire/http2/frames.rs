@@ -16,12 +16,12 @@ pub(crate) struct Frames {
     have: usize,
     /// Bytes of the frame's payload that are to come.
     payload: usize,
-    block: Block,
+    block: FieldBlock,
 }
 
 /// How far a block of fields has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Block {
+enum FieldBlock {
     None,
     /// More frames of it follow.
     Open,
@@ -70,7 +70,7 @@ impl Frames {
             head: [0; FRAME_HEAD],
             have: 0,
             payload: 0,
-            block: Block::None,
+            block: FieldBlock::None,
         }
     }
 }
@@ -106,8 +106,8 @@ impl Frames {
             let payload = self.payload.min(bytes.len());
             self.payload -= payload;
             bytes = &bytes[payload..];
-            if self.payload == 0 && self.block == Block::Ends && self.have == 0 {
-                self.block = Block::None;
+            if self.payload == 0 && self.block == FieldBlock::Ends && self.have == 0 {
+                self.block = FieldBlock::None;
             }
             let head = (FRAME_HEAD - self.have).min(bytes.len());
             if self.payload > 0 || head == 0 {
@@ -130,9 +130,9 @@ impl Frames {
         let ends_head = flags & END_HEADERS != 0;
         if matches!(kind, HEADERS | CONTINUATION) {
             self.block = match (ends_head, self.payload) {
-                (true, 0) => Block::None,
-                (true, _) => Block::Ends,
-                (false, _) => Block::Open,
+                (true, 0) => FieldBlock::None,
+                (true, _) => FieldBlock::Ends,
+                (false, _) => FieldBlock::Open,
             };
         }
         FrameHead {
@@ -145,7 +145,8 @@ impl Frames {
 
     pub(super) fn is_in_head(&self) -> bool {
         self.preface > 0
-            || (self.block != Block::None && (self.payload > 0 || self.block == Block::Open))
+            || (self.block != FieldBlock::None
+                && (self.payload > 0 || self.block == FieldBlock::Open))
     }
 }
 

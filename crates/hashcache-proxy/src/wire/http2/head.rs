@@ -15,22 +15,22 @@ use http::{HeaderMap, Method, StatusCode, Version};
 use http_body::Body;
 use tokio::time::Instant;
 
-use super::super::cell::{Asked, Head, HeadInfo, StreamHead};
-use super::super::head::{Content, Form, Refusal, refuse};
+use super::super::cell::{HeadInfo, RequestHead, RequestTraits, StreamHead};
+use super::super::head::{ContentFraming, Refusal, RequestForm, refuse};
 use crate::limits::Limits;
 
 /// Judges a head; puts the authority into `Host` and one Cookie field in the place of many.
 pub(super) fn judge(parts: &mut Parts, content: &impl Body, limits: &Limits) -> StreamHead {
-    let asked = Asked {
+    let asked = RequestTraits {
         http_2: true,
         head_only: parts.method == Method::HEAD,
-        ..Asked::default()
+        ..RequestTraits::default()
     };
     let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
     let size = fields_size(&parts.headers) + target as u64;
     let head = match check(parts, content, limits) {
-        Ok(info) => Head::Accepted(info),
-        Err(refusal) => Head::Refused(refusal.into()),
+        Ok(info) => RequestHead::Accepted(info),
+        Err(refusal) => RequestHead::Refused(refusal.into()),
     };
     StreamHead { head, asked, size }
 }
@@ -62,13 +62,13 @@ fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<Head
     }
     let scheme = parts.uri.scheme_str().unwrap_or("http");
     let (target, form) = match path {
-        "*" if parts.method == Method::OPTIONS => (Bytes::from_static(b"*"), Form::Asterisk),
+        "*" if parts.method == Method::OPTIONS => (Bytes::from_static(b"*"), RequestForm::Asterisk),
         _ if !path.starts_with('/') => {
-            return Err(malformed("request target of no known form"));
+            return Err(malformed("unknown form of request target"));
         }
         _ => (
             Bytes::from(format!("{scheme}://{authority}{path}")),
-            Form::Absolute,
+            RequestForm::Absolute,
         ),
     };
     let length = content_length(&parts.headers).map_err(malformed)?;
@@ -77,9 +77,9 @@ fn check(parts: &mut Parts, content: &impl Body, limits: &Limits) -> Result<Head
     parts.headers.insert(HOST, host);
     join_cookies(&mut parts.headers);
     let content = match length {
-        _ if content.is_end_stream() => Content::None,
-        Some(length) => Content::Length(length),
-        None => Content::Chunked,
+        _ if content.is_end_stream() => ContentFraming::None,
+        Some(length) => ContentFraming::Length(length),
+        None => ContentFraming::Chunked,
     };
     Ok(HeadInfo {
         target,
@@ -171,8 +171,8 @@ mod tests {
         let mut parts = request.body(()).unwrap().into_parts().0;
         let judged = judge(&mut parts, &Empty::<Bytes>::new(), &Limits::default());
         let head = match judged.head {
-            Head::Accepted(info) => Ok(info),
-            Head::Refused(failure) => Err(failure.status().as_u16()),
+            RequestHead::Accepted(info) => Ok(info),
+            RequestHead::Refused(failure) => Err(failure.status().as_u16()),
         };
         (head, parts.headers)
     }
@@ -182,14 +182,17 @@ mod tests {
         let (info, fields) = judged(Request::get("https://a.test:8443/x?y"));
         let info = info.unwrap();
         assert_eq!(info.target, "https://a.test:8443/x?y");
-        assert_eq!((info.form, info.version), (Form::Absolute, Version::HTTP_2));
-        assert_eq!(info.content, Content::None);
+        assert_eq!(
+            (info.form, info.version),
+            (RequestForm::Absolute, Version::HTTP_2)
+        );
+        assert_eq!(info.content, ContentFraming::None);
         assert_eq!(fields[HOST], "a.test:8443");
         let (info, fields) = judged(Request::get("/x").header(HOST, "b.test"));
         assert_eq!(info.unwrap().target, "http://b.test/x");
         assert_eq!(fields[HOST], "b.test");
         let (info, _) = judged(Request::options("*").header(HOST, "b.test"));
-        assert_eq!(info.unwrap().form, Form::Asterisk);
+        assert_eq!(info.unwrap().form, RequestForm::Asterisk);
     }
 
     #[test]
@@ -233,10 +236,11 @@ mod tests {
             .into_parts()
             .0;
         let content = Full::new(Bytes::from_static(b"x"));
-        let Head::Accepted(info) = judge(&mut parts, &content, &Limits::default()).head else {
+        let RequestHead::Accepted(info) = judge(&mut parts, &content, &Limits::default()).head
+        else {
             panic!("refused")
         };
-        assert_eq!(info.content, Content::Chunked);
+        assert_eq!(info.content, ContentFraming::Chunked);
     }
 
     #[test]

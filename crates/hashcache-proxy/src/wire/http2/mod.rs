@@ -37,14 +37,14 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
-use self::body::Sending;
-use self::flow::{Flow, Framed, Open, Turn};
-use super::cell::{Cell, Head};
+use self::body::OutgoingBody;
+use self::flow::{Flow, Framed, OpenStream, StreamProgress};
+use super::cell::{Cell, RequestHead};
 use super::ending::Ending;
 use super::serve::{LINGER, LINGER_TIME, linger};
 use super::socket::Socket;
 use crate::limits::Limits;
-use crate::share::{Allowance, Held};
+use crate::share::{Allowance, ShareReservation};
 
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::frames::PREFACE;
@@ -86,7 +86,8 @@ where
     };
     let framed = Framed::new(Rc::clone(&socket), Rc::clone(&flow));
     let mut connection = Box::new(
-        builder(limits, Streams(Rc::clone(&flow))).serve_connection(framed, service_fn(answer)),
+        builder(limits, StreamExecutor(Rc::clone(&flow)))
+            .serve_connection(framed, service_fn(answer)),
     );
     let mut stop = pin!(async move {
         // An error means that the sender has gone, and the server with it.
@@ -146,7 +147,7 @@ where
     ending
 }
 
-fn builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
+fn builder(limits: &Limits, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
         .initial_stream_window_size(STREAM_WINDOW)
@@ -160,22 +161,22 @@ fn builder(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
 }
 
 /// An answer under way, or the reason of a reset.
-type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<Sending<B>>, h2::Error>>>>;
+type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<OutgoingBody<B>>, h2::Error>>>>;
 
 /// One request and its answer.
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
     request: Request<Incoming>,
-    memory: Option<Held>,
-) -> Result<Response<Sending<B>>, h2::Error>
+    memory: Option<ShareReservation>,
+) -> Result<Response<OutgoingBody<B>>, h2::Error>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data = Bytes> + Unpin,
 {
     let (mut parts, content) = request.into_parts();
-    let turn = flow.turn();
+    let progress = flow.progress();
     let mut content = ClientBody::counted(content, Rc::clone(&flow));
     // Content of a GET has no meaning, so its answer need not begin before it has ended; and what
     // is wrong with the stream comes to light while there is an answer that it can have.
@@ -183,30 +184,30 @@ where
     let stopped = waits && content.gather().await.is_err();
     let mut judged = head::judge(&mut parts, &content, flow.limits());
     if stopped {
-        judged.head = Head::Refused(body::STOPPED.into());
+        judged.head = RequestHead::Refused(body::STOPPED.into());
     }
     let allowance = flow.allowance();
     let share = allowance.as_ref().map(|it| it.share().clone());
     let cell = Cell::of_stream(allowance, judged);
     content.tell(&cell);
     let Ok(response) = service(Rc::clone(&cell), Request::from_parts(parts, content)).await;
-    Ok(Sending::begin(response, cell, turn, memory, share))
+    Ok(OutgoingBody::begin(response, cell, progress, memory, share))
 }
 
 /// Runs streams as tasks, each with its own deadline.
 #[derive(Clone)]
-struct Streams(Rc<Flow>);
+struct StreamExecutor(Rc<Flow>);
 
-impl<T> Executor<T> for Streams
+impl<T> Executor<T> for StreamExecutor
 where
     T: Future<Output = ()> + 'static,
 {
     fn execute(&self, stream: T) {
         let flow = &self.0;
         let open = flow.open();
-        let turn = Rc::new(Turn {
+        let progress = Rc::new(StreamProgress {
             entry: flow.enter(),
-            ..Turn::default()
+            ..StreamProgress::default()
         });
         if flow.take_refused() {
             // Its reset is ready. As a task of its own it would wait behind those of other
@@ -214,26 +215,31 @@ where
             let mut stream = Box::pin(stream);
             let mut cx = Context::from_waker(Waker::noop());
             if stream.as_mut().poll(&mut cx).is_pending() {
-                self.spawn(stream, open, turn);
+                self.spawn(stream, open, progress);
             }
         } else {
-            self.spawn(stream, open, turn);
+            self.spawn(stream, open, progress);
         }
     }
 }
 
-impl Streams {
-    fn spawn(&self, stream: impl Future<Output = ()> + 'static, open: Open, turn: Rc<Turn>) {
+impl StreamExecutor {
+    fn spawn(
+        &self,
+        stream: impl Future<Output = ()> + 'static,
+        open: OpenStream,
+        progress: Rc<StreamProgress>,
+    ) {
         let flow = Rc::clone(&self.0);
         spawn_local(async move {
             let mut stream = pin!(stream);
             let mut sleep = pin!(sleep_until(Instant::now()));
             poll_fn(|cx| {
-                let done = flow.with_turn(&turn, || stream.as_mut().poll(cx));
+                let done = flow.with_progress(&progress, || stream.as_mut().poll(cx));
                 if done.is_ready() {
                     return Poll::Ready(());
                 }
-                poll_stalled(cx, &turn, flow.limits().progress_time, sleep.as_mut())
+                poll_stalled(cx, &progress, flow.limits().progress_time, sleep.as_mut())
             })
             .await;
             drop(open);
@@ -244,11 +250,11 @@ impl Streams {
 /// Ready when the client of a stream has taken nothing for `time`; what ends then ends in a reset.
 fn poll_stalled(
     cx: &mut Context<'_>,
-    turn: &Turn,
+    progress: &StreamProgress,
     time: Duration,
     mut sleep: Pin<&mut tokio::time::Sleep>,
 ) -> Poll<()> {
-    let Some(since) = turn.waits_since.get() else {
+    let Some(since) = progress.waits_since.get() else {
         return Poll::Pending;
     };
     if sleep.deadline() != since + time {

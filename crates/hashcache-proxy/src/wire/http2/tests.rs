@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
 
-use super::super::cell::Sent;
+use super::super::cell::ExchangeEnd;
 use super::flow::ENTRY_BYTES;
 use super::*;
 use crate::share::{PIECE_BYTES, Shares};
@@ -57,13 +57,13 @@ static PAGE: [u8; 32 << 10] = [7; 32 << 10];
 async fn service(
     cell: Rc<Cell>,
     request: Request<ClientBody>,
-    told: Rc<RefCell<Vec<Sent>>>,
+    told: Rc<RefCell<Vec<ExchangeEnd>>>,
 ) -> Result<Response<Answer>, Infallible> {
     let mut answer = Answer::default();
     let mut response = Response::new(());
     let info = match cell.next_head() {
-        Head::Accepted(info) => info,
-        Head::Refused(failure) => {
+        RequestHead::Accepted(info) => info,
+        RequestHead::Refused(failure) => {
             *response.status_mut() = failure.status();
             return Ok(response.map(|()| answer));
         }
@@ -108,7 +108,7 @@ async fn service(
 struct Served {
     ending: JoinHandle<Ending>,
     stop: watch::Sender<bool>,
-    told: Rc<RefCell<Vec<Sent>>>,
+    told: Rc<RefCell<Vec<ExchangeEnd>>>,
 }
 
 fn serve(limits: Limits) -> (DuplexStream, Served) {

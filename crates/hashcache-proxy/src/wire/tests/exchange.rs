@@ -123,13 +123,13 @@ async fn the_service_learns_what_hyper_does_not_say() {
         rest_of(&mut client).await
     })
     .await;
-    let Some(Head::Accepted(info)) = seen.recv().await else {
+    let Some(RequestHead::Accepted(info)) = seen.recv().await else {
         panic!("refused");
     };
     assert_eq!(info.target, "http://b/%41");
-    assert_eq!(info.form, Form::Absolute);
+    assert_eq!(info.form, RequestForm::Absolute);
     assert_eq!(info.version, http::Version::HTTP_10);
-    assert_eq!(info.content, Content::Length(7));
+    assert_eq!(info.content, ContentFraming::Length(7));
     assert!(
         info.received < before + Duration::from_millis(500),
         "time of the first byte"
@@ -215,7 +215,7 @@ async fn connect_hands_over_the_socket_and_what_was_sent_ahead() {
     let (give, given) = oneshot::channel();
     let give = std::cell::RefCell::new(Some(give));
     let service = move |_, cell: Rc<Cell>| {
-        let Head::Accepted(head) = cell.next_head() else {
+        let RequestHead::Accepted(head) = cell.next_head() else {
             panic!("refused")
         };
         let refused = head.target == "b:1";
@@ -321,7 +321,7 @@ async fn bytes_are_counted_per_exchange() {
     })
     .await;
     for output in [output.0, output.1] {
-        let expected = Sent {
+        let expected = ExchangeEnd {
             bytes_read: GET.len() as u64,
             bytes_written: output.len() as u64,
             complete: true,

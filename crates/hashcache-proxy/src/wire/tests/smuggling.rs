@@ -132,13 +132,13 @@ fn requests_served(data: &[u8], step: usize) -> usize {
     let counted = count.clone();
     let service = move |request: Request<Incoming>, cell: Rc<Cell>| {
         let head = cell.next_head();
-        if matches!(head, Head::Accepted(_)) {
+        if matches!(head, RequestHead::Accepted(_)) {
             counted.set(counted.get() + 1);
         }
         async move {
             match head {
                 // Half read the body, half let it be.
-                Head::Accepted(_) if request.method() == "POST" => {
+                RequestHead::Accepted(_) if request.method() == "POST" => {
                     let _ = request.into_body().collect().await;
                 }
                 _ => {}

@@ -76,7 +76,7 @@ pub(in crate::cache) fn update_metadata(
     if name.is_empty() || name.len() > MAX_NAME {
         return Outcome::ready(Updated::Gone);
     }
-    // The update began before the look-up: a newer put that the look-up does not see supersedes
+    // The update began before the lookup: a newer put that the lookup does not see supersedes
     // this.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {

@@ -11,14 +11,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 /// What leads to an origin.
-pub(super) enum Channel {
+pub(super) enum Transport {
     /// In the clear.
     Plain(TcpStream),
     /// Through TLS. Its closing without close_notify is an error of the reader.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Channel {
+impl Transport {
     /// Whether ALPN chose HTTP/2.
     pub(super) fn is_http_2(&self) -> bool {
         match self {
@@ -28,7 +28,7 @@ impl Channel {
     }
 }
 
-impl AsyncRead for Channel {
+impl AsyncRead for Transport {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -41,7 +41,7 @@ impl AsyncRead for Channel {
     }
 }
 
-impl AsyncWrite for Channel {
+impl AsyncWrite for Transport {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -12,18 +12,18 @@ use crate::failure::Failure;
 pub(crate) type Addresses = Arc<[IpAddr]>;
 
 /// A lookup under way on some core: a verdict comes, or the core has gone.
-pub(super) type Flight = watch::Receiver<Option<Verdict>>;
+pub(super) type PendingLookup = watch::Receiver<Option<LookupOutcome>>;
 
 /// How a lookup ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum LookupOutcome {
     Found(Addresses),
     NoSuchName,
     Broken,
     TimedOut,
 }
 
-impl Verdict {
+impl LookupOutcome {
     /// The same as a result; `limit` is the time a lookup may take.
     pub(super) fn into_result(self, limit: Duration) -> Result<Addresses, Failure> {
         match self {
@@ -37,16 +37,16 @@ impl Verdict {
 
 /// How a lookup ended and how long that holds.
 #[derive(Clone, Debug)]
-pub(super) struct LookedUp {
-    pub(super) verdict: Verdict,
+pub(super) struct LookupResult {
+    pub(super) outcome: LookupOutcome,
     pub(super) ttl: Option<Duration>,
 }
 
-impl LookedUp {
+impl LookupResult {
     /// Nothing came within the time for a lookup.
     pub(super) fn timed_out() -> Self {
         Self {
-            verdict: Verdict::TimedOut,
+            outcome: LookupOutcome::TimedOut,
             ttl: None,
         }
     }
@@ -54,12 +54,12 @@ impl LookedUp {
     pub(super) fn found(addresses: Vec<IpAddr>, ttl: Option<Duration>) -> Self {
         if addresses.is_empty() {
             return Self {
-                verdict: Verdict::NoSuchName,
+                outcome: LookupOutcome::NoSuchName,
                 ttl,
             };
         }
         Self {
-            verdict: Verdict::Found(addresses.into()),
+            outcome: LookupOutcome::Found(addresses.into()),
             ttl,
         }
     }

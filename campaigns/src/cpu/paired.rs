@@ -1,0 +1,250 @@
+//! `cargo campaign cpu --before FILE`: processor time of this build and of an earlier one.
+//!
+//! Both builds run the same loads in turn: hits in memory, hits on disk, misses, and large
+//! downloads from disk over HTTP/1.1 and HTTP/2. A round runs both, and the order changes from
+//! round to round; the figure is the median of the rounds' ratios.
+//!
+//! The bar: no load takes more than [`PER_MILLE_MAX`] thousandths of what it took before.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use hashcache_testkit::ContentOrigin;
+use serde_json::json;
+
+use super::{Args, Load, TICKS_PER_SECOND, cpu_ticks, micros};
+use crate::proxy_process::{ProxyCommand, ProxyProcess};
+use crate::report::Report;
+
+/// Measures all loads with both builds.
+pub(super) fn run(
+    args: &Args,
+    [before, after]: [&Path; 2],
+    directory: &Path,
+    origin: &ContentOrigin,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let builds = [
+        Build::start(args, before, &directory.join("before"), origin)?,
+        Build::start(args, after, &directory.join("after"), origin)?,
+    ];
+    for load in Kind::ALL {
+        measure(args, &builds, load, directory, report)?;
+    }
+    Ok(())
+}
+
+fn measure(
+    args: &Args,
+    builds: &[Build; 2],
+    kind: Kind,
+    directory: &Path,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    for build in builds {
+        build.round(args, kind, directory, 0)?;
+    }
+    let mut rounds = vec![];
+    for round in 1..=args.rounds {
+        let mut cpu = [0; 2];
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for index in order {
+            cpu[index] = builds[index].round(args, kind, directory, round)?;
+        }
+        rounds.push(cpu);
+    }
+    let median = |figure: &dyn Fn(&[u64; 2]) -> u64| {
+        let mut figures: Vec<u64> = rounds.iter().map(figure).collect();
+        figures.sort_unstable();
+        (
+            figures[figures.len() / 2],
+            figures[0],
+            *figures.last().expect("a round"),
+        )
+    };
+    let [before, after] = [0, 1].map(|index| median(&|cpu| cpu[index]).0);
+    let (ratio, least, most) = median(&|cpu| cpu[1] * 1000 / cpu[0].max(1));
+    let verdict = (ratio <= PER_MILLE_MAX).into();
+    let shown = |per_mille: u64| format!("{}.{:03}", per_mille / 1000, per_mille % 1000);
+    report.figures(
+        kind.name(),
+        verdict,
+        format!(
+            "{} of before ({} to {}), bar {}; {} µs before, {} µs now",
+            shown(ratio),
+            shown(least),
+            shown(most),
+            shown(PER_MILLE_MAX),
+            micros(before),
+            micros(after),
+        ),
+        json!({ "per_mille": ratio, "rounds_cpu_ns": rounds }),
+    );
+    Ok(())
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    MemoryHit(u64),
+    DiskHit,
+    Miss,
+    Download(Http),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Http {
+    One,
+    Two,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::MemoryHit(1 << 10),
+        Self::MemoryHit(100 << 10),
+        Self::DiskHit,
+        Self::Miss,
+        Self::Download(Http::One),
+        Self::Download(Http::Two),
+    ];
+
+    fn name(self) -> String {
+        match self {
+            Self::MemoryHit(size) => format!("hit in memory, {size} B"),
+            Self::DiskHit => format!("hit on disk, {DISK_HIT_BYTES} B"),
+            Self::Miss => format!("miss, {MISS_BYTES} B"),
+            Self::Download(Http::One) => "1 MB of a download from disk, HTTP/1.1".into(),
+            Self::Download(Http::Two) => "1 MB of a download from disk, HTTP/2".into(),
+        }
+    }
+
+    /// A script for wrk that makes the requests of a round.
+    fn script(self, round: usize) -> String {
+        let path = match self {
+            Self::MemoryHit(size) => format!("'/hit?size={size}'"),
+            // Every object in turn: none of them is asked for again while it is in memory.
+            Self::DiskHit => {
+                format!("'/disk/' .. (n % {DISK_OBJECTS}) .. '?size={DISK_HIT_BYTES}'")
+            }
+            Self::Miss => format!("'/miss/{round}/' .. n .. '?size={MISS_BYTES}'"),
+            Self::Download(_) => "'/'".into(),
+        };
+        format!(
+            "n = 0\nrequest = function()\n  n = n + 1\n  return wrk.format('GET', {path})\nend\n"
+        )
+    }
+}
+
+/// The proxies of one build: one with memory for everything, one with little of it.
+#[derive(Debug)]
+struct Build {
+    roomy: ProxyProcess,
+    tight: ProxyProcess,
+}
+
+impl Build {
+    fn start(
+        args: &Args,
+        binary: &Path,
+        directory: &Path,
+        origin: &ContentOrigin,
+    ) -> anyhow::Result<Self> {
+        std::fs::create_dir(directory)?;
+        let start = |name: &str, memory: &str| {
+            let file = |ending: &str| -> PathBuf { directory.join(format!("{name}.{ending}")) };
+            ProxyCommand::new(binary, &file("img"))
+                .flag("cache-size", "2GiB")
+                .flag("memory", memory)
+                .flag("accelerate", format!("http://{}", origin.address()))
+                .flag("listen", "127.0.0.1:0")
+                .flag("listen", "h2c://127.0.0.1:0")
+                .flag("workers", 1)
+                .flag("access-log", file("log").display())
+                .processors(&args.server_processors)
+                .start()
+        };
+        Ok(Self {
+            roomy: start("roomy", "512MiB")?,
+            tight: start("tight", "64MiB")?,
+        })
+    }
+
+    /// Processor time of a request, or of 1 MB of a download, in nanoseconds.
+    fn round(
+        &self,
+        args: &Args,
+        kind: Kind,
+        directory: &Path,
+        round: usize,
+    ) -> anyhow::Result<u64> {
+        let proxy = match kind {
+            Kind::MemoryHit(_) | Kind::Miss => &self.roomy,
+            Kind::DiskHit | Kind::Download(_) => &self.tight,
+        };
+        let before = cpu_ticks(&[proxy.pid()])?;
+        let requests = match kind {
+            Kind::Download(http) => download(args, proxy, http)?,
+            _ => {
+                let script = directory.join("load.lua");
+                std::fs::write(&script, kind.script(round))?;
+                load(args, proxy.address(), &script)?
+            }
+        };
+        let ticks = cpu_ticks(&[proxy.pid()])? - before;
+        Ok(ticks * (1_000_000_000 / TICKS_PER_SECOND) / requests.max(1))
+    }
+}
+
+/// Requests that wrk made.
+fn load(args: &Args, address: SocketAddr, script: &Path) -> anyhow::Result<u64> {
+    let output = Command::new("taskset")
+        .args(["-c", &args.load_processors, "wrk", "-t1", "-c32", "-s"])
+        .arg(script)
+        .arg(format!("-d{}s", args.seconds))
+        .arg(format!("http://{address}/"))
+        .output()
+        .context("cannot run wrk")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    Ok(Load::read(&said)
+        .with_context(|| said.into_owned())?
+        .requests)
+}
+
+/// Megabytes that curl received.
+///
+/// Each download has a connection of its own: curl 7.88 fails when it uses one without TLS again
+/// for HTTP/2, with any server.
+fn download(args: &Args, proxy: &ProxyProcess, http: Http) -> anyhow::Result<u64> {
+    let (address, flag) = match http {
+        Http::One => (proxy.addresses()[0], "--http1.1"),
+        Http::Two => (proxy.addresses()[1], "--http2-prior-knowledge"),
+    };
+    for object in 0..DOWNLOADS {
+        let output = Command::new("taskset")
+            .args(["-c", &args.load_processors, "curl", "-sSf", flag])
+            .args(["-o", "/dev/null", "-w", "%{size_download}"])
+            .arg(format!(
+                "http://{address}/download/{object}?size={DOWNLOAD_BYTES}"
+            ))
+            .output()
+            .context("cannot run curl")?;
+        let received = String::from_utf8_lossy(&output.stdout);
+        ensure!(
+            output.status.success() && received.parse() == Ok(DOWNLOAD_BYTES),
+            "curl received {received} bytes: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(DOWNLOADS * DOWNLOAD_BYTES / 1_000_000)
+}
+
+/// Noise of paired rounds on an idle machine is half of it.
+const PER_MILLE_MAX: u64 = 1020;
+/// 300 MB: five times the memory of the proxy that serves them.
+const DISK_OBJECTS: u64 = 3000;
+const DISK_HIT_BYTES: u64 = 100_000;
+const MISS_BYTES: u64 = 8192;
+const DOWNLOADS: u64 = 10;
+const DOWNLOAD_BYTES: u64 = 50_000_000;
