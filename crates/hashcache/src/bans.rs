@@ -78,7 +78,7 @@ impl Ban {
         Self::new(Selected::Prefix(prefix.to_vec()))
     }
 
-    /// The object of this name, and those whose names go on behind it with a zero byte.
+    /// The object of this name, and objects whose names continue it with a zero byte.
     pub fn name(name: &[u8]) -> Self {
         let mut prefix = name[..name.len().min(crate::object::MAX_NAME)].to_vec();
         prefix.push(0);
@@ -329,8 +329,8 @@ impl Bans {
         }
     }
 
-    /// Whether what begins under `name` as of `version`, with labels that nobody knows yet, may
-    /// turn out to be barred.
+    /// Whether a ban may hide a put of `name` that begins as of `version`, with labels that are not
+    /// known yet.
     pub(crate) fn may_bar(&self, name: &[u8], version: Version) -> bool {
         if version.0 >= self.newest.load(Ordering::Acquire) {
             return false;

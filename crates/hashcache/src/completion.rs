@@ -1,6 +1,7 @@
 //! A value that one thread makes and any number of tasks or threads wait for.
 //!
-//! Runtime-free: a plain `Future` for tasks, [`Outcome::wait`] for threads.
+//! Needs no async runtime: a plain `Future` for tasks, [`Outcome::wait`] for threads. Used for
+//! reads from disk, removes and flushes.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What is asked for: the settings of a store ([`Config`]). What is built of them, `geometry` says.
+//! The settings of a store ([`Config`]). `geometry` turns them into places and sizes.
 
 use std::path::PathBuf;
 use std::sync::Arc;

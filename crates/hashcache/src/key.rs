@@ -1,4 +1,4 @@
-//! Names to hashes to places; the only module that hashes.
+//! Hashes of names, and the places that follow from them; the only module that hashes.
 //!
 //! Everything is keyed with the store's secret. Without a key, a client could choose names that
 //! fall into one row (and push others out), and a body could contain a forged record of another

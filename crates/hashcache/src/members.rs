@@ -155,8 +155,8 @@ impl Members {
 
     // -- leaving -------------------------------------------------------------------------------
 
-    /// The others go on without those whose device has failed. Blocks until they all have that on
-    /// disk; false when there is no other.
+    /// The other devices continue without those that have failed. Blocks until all of them have
+    /// that on disk; false when there is no other.
     ///
     /// Called by the writing thread of a device that has failed, when nothing of it can become hot
     /// or pending any more and its queue takes no more requests: two that fail at once would wait

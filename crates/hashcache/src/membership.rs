@@ -100,8 +100,8 @@ impl History {
         id
     }
 
-    /// From version `first` on, which nobody has drawn yet, `members` take part. Changes nothing if
-    /// they do already.
+    /// From version `first` on, which must not have been drawn yet, `members` take part. Changes
+    /// nothing if they do already.
     pub(crate) fn change(&mut self, first: u64, mut members: Vec<Member>) {
         members.sort_unstable();
         if members == self.members() {

@@ -1,4 +1,4 @@
-//! A record in memory: what pending, hot and freshly read objects have in common.
+//! A record in memory: the common form of pending, hot and freshly read objects.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,7 +3,7 @@
 //! Made when a store is opened; held by `cache` and by each stripe.
 //!
 //! Invariant: every device reserves from the one budget.
-//! Cost: nothing of its own.
+//! Cost: none of its own.
 
 use std::io;
 use std::sync::Arc;

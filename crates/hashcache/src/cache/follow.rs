@@ -167,7 +167,7 @@ impl Stream {
         self.hold(reservations);
     }
 
-    /// Keeps the memory of pieces on the books that only the window holds.
+    /// Keeps the reservations of pieces that only the window holds.
     pub(super) fn hold(&self, mut reservations: Vec<Reservation>) {
         let mut state = self.lock();
         state.held.append(&mut reservations);

@@ -38,17 +38,17 @@ impl Hit {
         Self { cache, head }
     }
 
-    /// What was stored beside the content.
+    /// The metadata that was put with the content.
     pub fn metadata(&self) -> &Bytes {
         &self.head.metadata
     }
 
-    /// Which put of the name this is.
+    /// The version: which put of the name this is.
     pub fn version(&self) -> Version {
         self.head.fields.version
     }
 
-    /// How often the metadata was updated since.
+    /// How often the metadata was updated since that put.
     pub fn revision(&self) -> u32 {
         self.head.fields.revision
     }
@@ -63,8 +63,8 @@ impl Hit {
         !self.head.fields.incomplete
     }
 
-    /// Whether a ban made it stale ([`crate::Ban::softly`]) and nobody has confirmed it since
-    /// ([`Cache::confirm_metadata`]). Asks anew each time.
+    /// Whether a ban made it stale ([`crate::Ban::softly`]) and it was not confirmed since
+    /// ([`Cache::confirm_metadata`]). Checked at each call.
     pub fn is_made_stale(&self) -> bool {
         let stripe = self.cache.stripe(self.head.fields.key);
         stripe.bans.judge(&self.head).stale
@@ -101,8 +101,8 @@ impl Hit {
     /// What of `range` is not stored, as far as memory knows: rounded out to spans, in order.
     /// What it calls stored can still turn out missing when it is read.
     ///
-    /// An upstream can announce a length of 2^60, and nobody may be kept busy by that. So behind
-    /// 4,096 missing spans the rest counts as missing, and behind 4,096 spans of which memory knows
+    /// An upstream can announce a length of 2^60, and that must not cost time. So behind 4,096
+    /// missing spans the rest counts as missing, and behind 4,096 spans of which memory knows
     /// nothing (policies without an index) the rest counts as stored. The first hole is exact, as
     /// long as memory knows all spans before it.
     pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
@@ -225,9 +225,9 @@ impl Reader {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// Has `payer` asked before content is read from disk. What it set aside is held as long as
-    /// any piece of what was read. Where it refuses, [`Reader::poll_next`] is pending and wakes
-    /// nobody: the caller polls again when there may be room.
+    /// Calls `payer` before content is read from disk. The memory that it sets aside is held as
+    /// long as any piece of that content. When it refuses, [`Reader::poll_next`] is pending and no
+    /// waker is called: the caller polls again when there may be room.
     #[must_use]
     pub fn paid_by(mut self, payer: Payer) -> Self {
         self.spans.payer = Some(payer);
@@ -254,7 +254,7 @@ impl Reader {
 
 /// Blocks while content is read from disk. A read ends at the end of a piece, 64 KiB or less.
 ///
-/// Not together with [`Reader::paid_by`]: a payer that refuses wakes nobody.
+/// Not together with [`Reader::paid_by`]: a read would wait for ever when the payer refuses.
 impl io::Read for Reader {
     /// # Errors
     /// With a [`ReadError`] inside when content has gone.

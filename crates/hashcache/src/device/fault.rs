@@ -28,7 +28,7 @@ pub enum Fault {
     },
     /// This write and all later operations fail with an error.
     Error,
-    /// This write and all later ones are refused for want of space; reads and syncs go on.
+    /// This write and all later ones are refused for want of space; reads and syncs still work.
     Full,
 }
 
@@ -77,7 +77,7 @@ impl FaultDevice {
         device
     }
 
-    /// Writes asked for so far.
+    /// Writes so far.
     pub fn writes(&self) -> u64 {
         self.lock().writes
     }

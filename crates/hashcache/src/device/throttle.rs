@@ -25,20 +25,20 @@ use crate::clock::Clock;
 pub enum Pace {
     /// They do not; the time is added up only.
     Modelled,
-    /// They do, by this clock, which must go on by itself.
+    /// They do, by this clock, which must advance by itself.
     Real(Clock),
 }
 
-/// What a [`ThrottleDevice`] was asked for.
+/// What a [`ThrottleDevice`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThrottleFigures {
     /// Read requests.
     pub reads: u64,
-    /// Bytes they asked for.
+    /// Bytes read.
     pub read_bytes: u64,
     /// Write requests.
     pub writes: u64,
-    /// Bytes they brought.
+    /// Bytes written.
     pub written_bytes: u64,
     /// Requests that did not begin where the last one had ended.
     pub seeks: u64,
@@ -51,7 +51,7 @@ struct Arm {
     at: Option<u64>,
     /// Part of a turn that the next access waits for, in 1/2^32.
     turn_part: u32,
-    /// When all that was asked for so far will be done.
+    /// When all requests so far will be done.
     free_at: Duration,
     figures: ThrottleFigures,
 }
@@ -88,7 +88,7 @@ impl ThrottleDevice {
         }
     }
 
-    /// What it was asked for so far.
+    /// What it has done so far.
     pub fn figures(&self) -> ThrottleFigures {
         self.lock().figures
     }
@@ -109,7 +109,7 @@ impl ThrottleDevice {
 
     /// Gives a request its turn at the arm, has `access` done meanwhile, and returns when the arm
     /// would be done with it. Places in the queue are given out at arrival, not at the lock of a
-    /// sleeper, so that nobody overtakes.
+    /// sleeper, so that no request overtakes another.
     fn serve(
         &self,
         offset: u64,

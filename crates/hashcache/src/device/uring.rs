@@ -328,9 +328,9 @@ impl Worker {
             .build()
             .user_data(number as u64);
         self.under_way[number] = Some(read);
-        // SAFETY: the buffer's memory stays where it is while `under_way` holds it, nobody touches
-        // it there, and it is taken out only after its completion or, if the ring has failed, never
-        // freed (`give_up`). The descriptor is open as long as the worker.
+        // SAFETY: the buffer's memory stays where it is while `under_way` holds it, no other code
+        // touches it there, and it is taken out only after its completion or, if the ring has
+        // failed, never freed (`give_up`). The descriptor is open as long as the worker.
         unsafe { self.push(&entry) };
     }
 
@@ -417,7 +417,7 @@ impl Worker {
         call(done, outcome.map(|()| buffer));
     }
 
-    /// The ring does not work any more: nobody is left waiting.
+    /// The ring has failed: every waiting request is returned.
     fn give_up(&mut self, error: &io::Error) {
         let mut inbox = self.shared.lock();
         inbox.closed = true;

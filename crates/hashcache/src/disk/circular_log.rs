@@ -9,7 +9,7 @@
 //! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `writer`.
 //!
 //! Invariant: the head moves before a batch is written, so a reader that finds `head - position <
-//! capacity` *after* its read has read bytes that nobody was overwriting.
+//! capacity` *after* its read has read bytes that were not being overwritten.
 //! Cost: one write a batch, one more a segment.
 
 use std::sync::RwLock;

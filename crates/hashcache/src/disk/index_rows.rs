@@ -1,9 +1,9 @@
-//! The index file: rows of the checkpoint that counts, for policies that leave a part of their
-//! index on disk.
+//! The index file: rows of the published checkpoint, for policies that keep a part of their index
+//! on disk.
 //!
-//! It is the checkpoint itself, so it is merged by the pass that writes one, in the order it lies
-//! in, and costs no write of its own. In such a checkpoint each row has a check behind it, so that
-//! one can be read without the others.
+//! It is the checkpoint itself. The pass that writes a checkpoint merges the rows of the one
+//! before, in their order, so the file costs no write of its own. Each row has a checksum behind
+//! it, so that it can be read without the others.
 //!
 //! Called by `stripe` when a position lies on disk, by `checkpoint` and `writer` when one is
 //! written.

@@ -37,7 +37,7 @@ pub(crate) enum Read {
     Damaged,
     /// The log's head has passed it.
     Passed,
-    /// The device refused: nobody knows what lies there.
+    /// The device reported an error: its content there is unknown.
     Refused,
     /// There was no memory for it.
     Failed,

@@ -54,7 +54,7 @@ pub(crate) struct Prefix {
 pub(crate) enum Select {
     /// Those with this label.
     Label(u64),
-    /// Those whose names begin so.
+    /// Those whose names begin with this prefix.
     Prefix(Prefix),
 }
 

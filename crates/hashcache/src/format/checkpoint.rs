@@ -1,4 +1,5 @@
-//! Parts of a checkpoint: the index and the state of the log, as of a log position.
+//! Parts of a checkpoint: the state of the log and the rows of the index, as of a log position.
+//! Called by `disk/checkpoint`.
 
 use super::layout::{covered, record, seal};
 use crate::key::Secret;

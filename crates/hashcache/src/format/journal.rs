@@ -1,4 +1,5 @@
-//! Blocks of the remove journal: what a returned `remove` took away stays away.
+//! Blocks of the remove journal: an object stays removed once its `remove` has returned. Called by
+//! `disk/journal`.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK};

@@ -89,7 +89,7 @@ impl IndexPolicy {
     }
 }
 
-/// Which index a store has, and since when nobody but its policy has written to the store.
+/// Which index a store has, and since which version only its policy has written to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexId {
     pub(crate) policy: IndexPolicy,

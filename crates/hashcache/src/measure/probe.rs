@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::memory::AlignedBuf;
 use crate::plan::{DiskRates, ReadCost, Tolerance, set_bytes};
 
-/// What was measured.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// Random reads of 16 KiB in a second, one after the other.
@@ -53,7 +53,7 @@ impl Probe {
     }
 }
 
-/// Why there is nothing to tell.
+/// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -105,7 +105,7 @@ const READ_LENS: [usize; 7] = [
 ];
 /// Looking for written extents ends after so many of them, whatever the clock says.
 const TRIES: usize = 4096;
-/// How much is looked at at either end of an extent, to see whether it is written.
+/// How many bytes at either end of an extent are read to see whether it is written.
 const LOOK_LEN: usize = 64 << 10;
 
 /// Measures a device that holds nothing but zeros. Takes about `budget`.
@@ -196,7 +196,7 @@ impl Writing<'_> {
                 break;
             }
             let offset = (first + step * (room - first) / count) * EXTENT;
-            // What the run has written, if it came so far, is not blank any more.
+            // Extents that the sequential writes have reached are not blank any more.
             if first > 0 {
                 self.must_be_blank(offset)?;
             }

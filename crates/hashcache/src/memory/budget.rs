@@ -116,7 +116,7 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Sets `bytes` aside if there is room, without asking anybody to make some.
+    /// Sets `bytes` aside if there is room, without evicting hot objects to make some.
     pub(crate) fn reserve_free(&self, bytes: u64) -> Option<Reservation> {
         take(&self.0.used, bytes, self.0.limit).then(|| Reservation {
             inner: Arc::clone(&self.0),

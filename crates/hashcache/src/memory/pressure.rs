@@ -21,8 +21,8 @@ use crate::clock::Clock;
 const FASTEST: u64 = 4 << 30;
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(500);
-/// What others take in this time, as fast as they took last, is given back ahead: it takes time to
-/// let go of memory, and nobody waits for it.
+/// The memory that other processes will take in this time, at their last pace, is given back ahead:
+/// it takes time to release memory, and the kernel does not wait for it.
 const AHEAD: Duration = Duration::from_millis(100);
 /// How long after memory was given back hot objects begin to grow again.
 const CALM: Duration = Duration::from_secs(2);
@@ -231,7 +231,7 @@ mod tests {
         // 10 MiB in 10 ms: 100 more until it would be too late, and 50 are left.
         share.look(room(50, 20), 90 * MIB, at(1010));
         assert_eq!(share.ceiling, 40 * MIB);
-        // What was given back is nobody's taking.
+        // Memory that was given back was not taken by other processes.
         let mut share = Share::all(100 * MIB);
         share.look(room(10, 5), 40 * MIB, at(1000));
         share.look(room(5, 0), 45 * MIB, at(1010));

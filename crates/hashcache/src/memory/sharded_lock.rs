@@ -153,7 +153,7 @@ impl<T> Deref for ReadLocked<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the value lives as long as `'a`, and nobody writes it while this lane's lock is
+        // SAFETY: the value lives as long as `'a`, and it is not written while this lane's lock is
         // held.
         unsafe { self.value.deref() }
     }
@@ -206,7 +206,7 @@ mod plain {
     }
 
     impl<T> ConstPtr<T> {
-        /// SAFETY: the caller sees to it that nobody writes the value meanwhile.
+        /// SAFETY: the caller ensures that the value is not written meanwhile.
         pub(super) unsafe fn deref(&self) -> &T {
             // SAFETY: as the caller says.
             unsafe { &*self.0 }

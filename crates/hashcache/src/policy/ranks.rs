@@ -1,11 +1,10 @@
-//! Sets as memory knows them: a tag and a rank for each of eight slots, 11 bits a slot (paper,
-//! section 3.3).
+//! Sets in memory: a tag and a rank for each of eight slots, 11 bits a slot (paper, section 3.3).
 //!
 //! Called by `set_mem` and `set_mem_lru`, which say which row a set has.
 //!
 //! Invariants: the ranks of a row that is known are a permutation, 0 the latest used; a row of
-//! zeros is not known. No tag stands twice in a row: a put takes the slot of an equal tag, which
-//! could be an older version of its name, and so two versions of a name never lie in one set.
+//! zeros is not known. No tag is in a row twice: a put takes the slot of an equal tag, which could
+//! be an older version of its name, and so two versions of a name never lie in one set.
 
 use super::{Occupant, Packed, Slot, WAYS};
 use crate::key::KeyHash;

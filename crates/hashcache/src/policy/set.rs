@@ -42,7 +42,7 @@ impl TablePolicy for Set {
         Slot(position.or_else(oldest).unwrap_or(0))
     }
 
-    // Memory holds nothing: the rest has nothing to do.
+    // Memory holds nothing, so the other methods have nothing to do.
 
     fn notes_look_ups(&self) -> bool {
         false

@@ -1,9 +1,9 @@
 //! HashCache-SetMem: a set-associative table on disk, of which memory knows tags and ranks (paper,
 //! section 3.3).
 //!
-//! A miss costs no read but the 3.1 % that meet an equal tag; a hit reads its own block only; a put
-//! writes its block and reads nothing. A set that memory does not know yet (after a crash) is read
-//! when it is first asked for.
+//! 3.1 % of misses meet an equal tag and cost a read, the others none; a hit reads only its own
+//! block; a put writes its block and reads nothing. A set that memory does not know yet (after a
+//! crash) is read when it is first asked for.
 
 use std::ops::Range;
 

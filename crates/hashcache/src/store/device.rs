@@ -273,7 +273,7 @@ fn refused(device_path: &DevicePath, error: SuperblockError) -> OpenError {
 
 /// What is at `device_path`, if a store or a part of one is; `None` where one can be made.
 pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<Opened>, OpenError> {
-    // A file that is someone else's must not grow, so it is looked at before it is.
+    // A file of another program must not grow, so it is checked first.
     if !device_path.exists() {
         return Ok(None);
     }
@@ -408,7 +408,7 @@ pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Ope
             device_bytes: geometry.device_bytes,
         });
     }
-    // For a moment nobody held it.
+    // For a moment the lock was free.
     match front(&*device).map_err(refused_by_device(device_path))? {
         FoundSuperblock::Superblock(now) if *now == superblock => Ok(Opened {
             path: path(),

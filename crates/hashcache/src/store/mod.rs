@@ -311,7 +311,7 @@ fn make(
         removes_held_below: 0,
         policy: IndexPolicy::of(config).code(),
         policy_since: 0,
-        // Nobody yet.
+        // No members yet.
         history: History::default(),
         heard: BTreeMap::new(),
     };

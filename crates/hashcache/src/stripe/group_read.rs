@@ -28,8 +28,9 @@ use crate::policy::Located;
 use crate::record::Record;
 use crate::shard::{LookupTarget, ReadRequest};
 
-/// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
-/// whether a member is the newest of its name; those beyond are looked for when they are asked for.
+/// Rows read for the members of a run whose positions are on disk. Without its row it is not known
+/// whether a member is the newest of its name; the members beyond are looked up when a caller asks
+/// for them.
 const ROWS_MAX: usize = 16;
 
 /// Runs that are being read, and the lookups that wait for them.
@@ -244,7 +245,7 @@ impl Stripe {
         {
             *rows -= 1;
             drop(shard);
-            // The run that is being read has memory: nobody may wait for more.
+            // The run that is being read has memory: this must not wait for more.
             let Some((locked, saved)) = self.saved_row(key, row, Medium::read_bytes_now) else {
                 return;
             };

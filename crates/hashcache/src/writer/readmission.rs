@@ -157,7 +157,8 @@ impl DeviceWriter {
             let in_use = used == Some(true) || log.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
         };
-        // An equal tag further on can be a newer version that nobody said what it replaces.
+        // An equal tag further on can be a newer version whose put did not name the version it
+        // replaces.
         let is_other = |at: &LogPos| stripe.key_at(*at).is_some_and(|other| other != key);
         if !newer.iter().all(is_other) {
             return None;
@@ -195,6 +196,7 @@ fn copied(record: RecordHandle, from: LogPos) -> Arc<Pending> {
         record.metadata.len(),
         record.content_bytes(),
     );
-    // What was read holds its own reservation; what is hot is on the books there.
+    // A record that was read holds its own reservation; a hot one is accounted for by the hot
+    // objects.
     Arc::new(Pending::copy(record, record_bytes, from))
 }

@@ -25,13 +25,13 @@ use crate::write_queue::{Removal, RemovalDone, Removing};
 
 /// After removes were written, others have the device for this many times as long as it took.
 const REST: u32 = 9;
-/// What takes less is not worth a rest: nobody else would notice.
+/// Work that takes less is not followed by a rest: it delays no other work noticeably.
 const SHORT: Duration = Duration::from_millis(2);
 /// Most rest: a second is the longest that an invalidation may take to become durable.
 const REST_MAX: Duration = Duration::from_millis(750);
 
-/// A soft ban is left alone for so long, where to forget it what it made stale must go: what
-/// nobody has asked for in a day is not worth confirming.
+/// A soft ban is kept for so long where it can be forgotten only when the objects that it made
+/// stale are removed: an object not requested for a day is not worth confirming.
 const SOFT_FOR: Duration = Duration::from_hours(24);
 /// Longest pause between two sets of a pass: closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);

@@ -1,11 +1,11 @@
-//! The two areas for bans: each holds the whole set, and one that is whole is enough.
+//! The two areas for bans: each holds the whole set, and one valid area is enough.
 //!
 //! Called by `journal` with the blocks of both.
 //!
-//! A set is written to one area, synced, and then written to the other. So whatever the moment, one
-//! area is whole; and once a set is acknowledged, both hold it.
+//! A set is written to one area, synced, and then written to the other. So at every moment one area
+//! is whole; and once a set is acknowledged, both hold it.
 //!
-//! Invariant: an area that was damaged is never taken for one that was never written.
+//! Invariant: a damaged area is never mistaken for one that was never written.
 
 use crate::format::{BanLine, BansBlock};
 
@@ -35,7 +35,7 @@ enum Area {
     Unreadable,
 }
 
-/// What both areas say together.
+/// The result of both areas together.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ChosenSet {
     /// The bans that count; `None` when there were some and they are lost.
@@ -48,7 +48,7 @@ pub(super) struct ChosenSet {
     pub(super) is_doubled: bool,
 }
 
-/// What to go by. After a crash (not `clean`) the first set of all may have been torn.
+/// Decides which set is valid. After a crash (not `clean`) the very first set may have been torn.
 pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
     let bears = |block: &AreaBlock| match block {
         AreaBlock::Bans(block) => block.serial,

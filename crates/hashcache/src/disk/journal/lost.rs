@@ -91,7 +91,8 @@ mod tests {
         ring
     }
 
-    /// For every ring and each of its places: what was lost there is below what is said.
+    /// For every ring and each of its places: what was lost there is below the bound that is
+    /// reported.
     #[test]
     fn no_block_that_is_lost_has_an_ordinal_that_is_said_to_be_there() {
         for copies in 1..5 {
