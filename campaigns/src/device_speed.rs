@@ -1,6 +1,6 @@
 //! `cargo campaign device-speed`: how near does the engine come to what fio gets out of a device?
 //!
-//! On one file system: fio reads 16 KiB at random places of a file that was written, with 1, 8 and
+//! On one file system (that of `--directory`): fio reads 16 KiB at random places of a file that was written, with 1, 8 and
 //! 32 of them under way, and writes it in order; the engine answers random look-ups of records of
 //! 16 KiB, none of which is hot, and takes puts as fast as it can (`benches/device.rs`, built for
 //! release). They take turns in short runs, so that what else the machine does falls on all alike;
@@ -15,15 +15,13 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::campaign::Campaign;
+use crate::cargo;
 use crate::report::{Report, Verdict};
-use crate::root;
 
 /// Arguments of `device-speed`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory on the device to measure [default: that of temporary files]
-    #[arg(long, value_name = "DIR")]
-    path: Option<std::path::PathBuf>,
     /// Size of fio's file and of the store, MiB
     #[arg(long, default_value_t = 2048)]
     size: u64,
@@ -33,9 +31,6 @@ pub struct Args {
     /// Runs of each kind
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// What the engine is to reach of fio.
@@ -67,21 +62,18 @@ enum Who {
 const ALL: [Who; 3] = [Who::Fio, Who::Engine("uring"), Who::Engine("threads")];
 
 /// Measures all.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0 && args.seconds > 0.0, "nothing to measure");
     let version = Command::new("fio").arg("--version").output();
     let version = version.context("fio is missing: install it (apt install fio)")?;
-    let mut report = Report::new("device-speed", args.json);
-    let directory = match &args.path {
-        Some(path) => tempfile::tempdir_in(path),
-        None => tempfile::tempdir(),
-    }?;
-    let places = Places::new(args, directory.path())?;
+    let places = Places::new(args, campaign.folder())?;
+    let at = campaign.folder().display().to_string();
+    let report = &mut campaign.report;
     report.tell(
         "measured against",
         String::from_utf8_lossy(&version.stdout).trim(),
     );
-    report.tell("at", directory.path().display().to_string());
+    report.tell("at", at);
     let is_refused = places.engine(&["read", &places.store, "uring", "1", "0.1"]);
     let ways = match is_refused {
         Ok(_) => &ALL[..],
@@ -92,14 +84,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     for depth in DEPTHS {
         let what = format!("random reads of 16 KiB, {depth} at once");
-        compare(&mut report, args, ways, &what, |who| {
-            places.read(who, depth)
-        })?;
+        compare(report, args, ways, &what, |who| places.read(who, depth))?;
     }
-    compare(&mut report, args, ways, "writes in order", |who| {
+    compare(report, args, ways, "writes in order", |who| {
         places.write(who)
     })?;
-    report.finish()
+    Ok(())
 }
 
 /// Runs of all kinds in turn, and a row for each kind.
@@ -275,8 +265,7 @@ impl Places {
 
     /// What the engine's bench says.
     fn engine(&self, arguments: &[&str]) -> anyhow::Result<Value> {
-        let output = Command::new("cargo")
-            .current_dir(root())
+        let output = cargo()
             .args(["bench", "-q", "-p", "hashcache", "--bench", "device", "--"])
             .args(arguments)
             .output()

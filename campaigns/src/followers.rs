@@ -12,15 +12,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hashcache_testkit::scenario::followers::{Part, Play};
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand};
-use crate::report::Report;
-use crate::verdicts;
+use crate::campaign::Campaign;
 
 /// Arguments of `followers`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Play against this forward proxy instead of starting ours
     #[arg(long, value_name = "ADDRESS")]
     proxy: Option<SocketAddr>,
@@ -33,28 +29,18 @@ pub struct Args {
     /// Play only the parts with this word in their name: Cut, Chunks, Leave, Slow, …
     #[arg(long, value_name = "WORD")]
     only: Option<String>,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Plays all parts.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
-    let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let process = match args.proxy {
         Some(_) => None,
         None => {
-            let binary = args.binary.binary()?;
-            let command = ProxyCommand::new(&binary, &home.path().join("cache"))
+            let command = campaign.proxy()?;
+            let command = command
                 .flag("cache-size", "8GiB")
                 .flag("memory", format!("{MEMORY_MIB}MiB"))
-                .flag("policy", "log")
-                .flag("allow-destination", "127.0.0.0/8")
-                .flag("access-log", "none");
+                .flag("policy", "log");
             Some(command.start()?)
         }
     };
@@ -72,23 +58,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cut_bytes: CUT_BYTES,
         first_answer: Duration::ZERO,
     };
-    let mut report = Report::new("followers", args.json);
     let wanted = |part: &&Part| match &args.only {
         Some(word) => format!("{part:?}").contains(word.as_str()),
         None => true,
     };
     for part in Part::all(&play).iter().filter(wanted) {
-        verdicts::tell(&mut report, "", &runtime.block_on(part.play(&play)));
+        campaign.report.verdict("", &part.play(&play).await);
     }
     if let Some(mut process) = process {
-        let ended = process.ended()?;
-        report.check(
-            "the proxy still runs",
-            ended.is_none() && !process.said().contains("panicked"),
-            ended.map_or_else(String::new, |status| status.to_string()),
-        );
+        campaign.check_running("", &mut process)?;
     }
-    report.finish()
+    Ok(())
 }
 
 const MEMORY_MIB: u64 = 64;

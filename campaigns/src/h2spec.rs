@@ -13,57 +13,44 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use hashcache_testkit::{Origin, Script};
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand};
-use crate::report::Report;
+use crate::campaign::Campaign;
 
 /// Arguments of `h2spec`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// The program h2spec (github.com/summerwind/h2spec)
     #[arg(long, value_name = "PATH")]
     h2spec: PathBuf,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Plays all cases on both kinds of connection.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
-    let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
-    let origin = runtime.block_on(Origin::start(|_| {
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    let origin = Origin::start(|_| {
         let fields = [
             ("Content-Type", "text/plain"),
             ("Cache-Control", "max-age=60"),
         ];
         Script::response(200, &fields, "a page of some bytes").read_body()
-    }));
-    let origin = origin.context("cannot start an origin")?;
-    let (certificate, key) = certificate(home.path())?;
-    let mut proxy = ProxyCommand::new(&args.binary.binary()?, &home.path().join("cache"))
+    });
+    let origin = origin.await.context("cannot start an origin")?;
+    let (certificate, key) = certificate(campaign.folder())?;
+    let command = campaign.proxy()?;
+    let mut proxy = command
         .flag("cache-size", "256MiB")
         .flag("memory", "32MiB")
-        .flag("access-log", "none")
         .flag("accelerate", format!("http://{}", origin.address()))
         .flag("listen", "https://127.0.0.1:0")
         .flag("listen", "h2c://127.0.0.1:0")
         .flag("tls-cert", certificate.display())
         .flag("tls-key", key.display())
         .start()?;
-    let mut report = Report::new("h2spec", args.json);
     let addresses = proxy.addresses().to_vec();
     for (way, address) in WAYS.iter().zip(addresses) {
-        report.outcome(way.name, play(&args.h2spec, address, way));
+        campaign
+            .report
+            .outcome(way.name, play(&args.h2spec, address, way));
     }
-    let ended = proxy.ended()?;
-    let well = ended.is_none() && !proxy.said().contains("panicked");
-    report.check("the proxy still runs", well, proxy.said());
-    report.finish()
+    campaign.check_running("", &mut proxy)
 }
 
 /// A certificate for this machine, signed by itself, and its key.

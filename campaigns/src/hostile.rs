@@ -8,24 +8,20 @@
 
 mod tls;
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use hashcache_testkit::scenario::hostile::{Attack, Needs, Play};
 use hashcache_testkit::{ContentOptions, ContentOrigin};
 
+use crate::campaign::Campaign;
 use crate::memory_limit::allow_many_files;
-use crate::proxy_process::{BinaryArgs, ProxyCommand, ProxyProcess};
-use crate::report::Report;
-use crate::verdicts;
+use crate::proxy_process::ProxyProcess;
 use tls::Certificates;
 
 /// Arguments of `hostile`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Play only the attacks with this word in their name: Windows, Unread, Heads, …
     #[arg(long, value_name = "WORD")]
     only: Option<String>,
@@ -35,53 +31,38 @@ pub struct Args {
     /// How long each attack lasts
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
     seconds: u64,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Plays all attacks.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     allow_many_files()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
-    let binary = args.binary.binary()?;
-    let mut report = Report::new("hostile", args.json);
     let wanted = |attack: &Attack| match &args.only {
         Some(word) => format!("{attack:?}").contains(word.as_str()),
         None => true,
     };
     for attack in Attack::ALL.into_iter().filter(wanted) {
         let origin = ContentOrigin::start_thread(ContentOptions::default())?;
-        let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
-        let certificates = Certificates::make(home.path())?;
-        let mut process = start(attack, &binary, home.path(), &origin, &certificates)?;
+        let certificates = Certificates::make(campaign.folder())?;
+        let mut process = start(attack, campaign, &origin, &certificates)?;
         let play = play(args, attack, &process, &certificates)?;
-        let verdict = runtime.block_on(attack.play(&play, &origin));
-        verdicts::tell(&mut report, "", &verdict);
-        let ended = process.ended()?;
-        if ended.is_some() || process.said().contains("panicked") {
-            report.check(format!("{attack:?}: it runs on"), false, process.said());
-        }
+        let verdict = attack.play(&play, &origin).await;
+        campaign.report.verdict("", &verdict);
+        campaign.check_running(&format!("{attack:?}"), &mut process)?;
     }
-    report.finish()
+    Ok(())
 }
 
 /// A proxy as an attack needs it, with a listener in the clear first and one for HTTP/2 second.
 fn start(
     attack: Attack,
-    binary: &Path,
-    home: &Path,
+    campaign: &Campaign,
     origin: &ContentOrigin,
     certificates: &Certificates,
 ) -> anyhow::Result<ProxyProcess> {
-    let command = ProxyCommand::new(binary, &home.join("cache"))
+    let command = campaign.proxy()?;
+    let command = command
         .flag("cache-size", "4GiB")
         .flag("memory", format!("{}MiB", attack.memory_mib()))
-        .flag("allow-destination", "127.0.0.0/8")
-        .flag("access-log", "none")
         .flag("listen", "http://127.0.0.1:0");
     let command = match attack.needs() {
         Needs::Forward => command.flag("listen", "h2c://127.0.0.1:0"),

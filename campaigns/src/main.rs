@@ -1,8 +1,10 @@
 //! `cargo campaign NAME`: long tests and measurements of the proxy and the engine.
 //!
-//! One file a campaign, each with its `Args` and a `run`. To add one: a `mod` line, a variant of
-//! `Command` whose doc comment is its help, and an arm in `main`.
+//! One file a campaign, each with its `Args` and a `run`; what all of them begin and end with is in
+//! `campaign`. To add one: a `mod` line, a variant of `Command` whose doc comment is its help, and
+//! an arm in `Command::run`.
 
+mod campaign;
 mod conformance;
 mod cpu;
 mod device_speed;
@@ -20,12 +22,15 @@ mod range_storm;
 mod real_clients;
 mod report;
 mod smuggling;
-mod verdicts;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use tokio::runtime::{Builder, Runtime};
+
+use campaign::{Campaign, Options};
 
 /// Long tests and measurements of the proxy and the engine.
 #[derive(Parser)]
@@ -33,6 +38,8 @@ use clap::{Parser, Subcommand};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    options: Options,
 }
 
 #[derive(Subcommand)]
@@ -69,32 +76,71 @@ enum Command {
     Cpu(cpu::Args),
     /// Compare reads and writes of a device with those of fio
     DeviceSpeed(device_speed::Args),
+    /// Take memory for `memory-pressure`, which starts this in a process of its own
+    #[command(hide = true)]
+    Compete(memory_pressure::Compete),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::RealClients(args) => real_clients::run(&args),
-        Command::MemoryLimit(args) => memory_limit::run(&args),
-        Command::MemoryPressure(args) => memory_pressure::run(&args),
-        Command::NeverWrong(args) => never_wrong::run(&args),
-        Command::Followers(args) => followers::run(&args),
-        Command::Purges(args) => purges::run(&args),
-        Command::RangeStorm(args) => range_storm::run(&args),
-        Command::H2spec(args) => h2spec::run(&args),
-        Command::Hostile(args) => hostile::run(&args),
-        Command::Smuggling(args) => smuggling::run(&args),
-        Command::Conformance(args) => conformance::run(&args),
-        Command::Models(args) => models::models(&args),
-        Command::Stress(args) => models::stress(&args),
-        Command::PaperFigure(args) => paper_figure::run(&args),
-        Command::Cpu(args) => cpu::run(&args),
-        Command::DeviceSpeed(args) => device_speed::run(&args),
-    };
-    match outcome {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("campaign: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let matches = Cli::command().get_matches();
+    let name = matches.subcommand_name().context("no campaign")?;
+    let Cli { command, options } = Cli::from_arg_matches(&matches)?;
+    if let Command::Compete(args) = &command {
+        args.take_memory();
+        return Ok(());
+    }
+    let mut campaign = Campaign::begin(name, &options)?;
+    command.runtime()?.block_on(command.run(&mut campaign))?;
+    campaign.finish()
+}
+
+impl Command {
+    /// Campaigns that measure the proxy under a steady load make that load on one thread, which
+    /// leaves it the other processors.
+    fn runtime(&self) -> anyhow::Result<Runtime> {
+        let mut builder = match self {
+            Self::RealClients(_)
+            | Self::MemoryLimit(_)
+            | Self::MemoryPressure(_)
+            | Self::NeverWrong(_)
+            | Self::Cpu(_) => Builder::new_current_thread(),
+            _ => Builder::new_multi_thread(),
+        };
+        builder
+            .enable_all()
+            .build()
+            .context("cannot start a runtime")
+    }
+
+    async fn run(&self, campaign: &mut Campaign) -> anyhow::Result<()> {
+        match self {
+            Self::RealClients(args) => real_clients::run(args, campaign).await,
+            Self::MemoryLimit(args) => memory_limit::run(args, campaign).await,
+            Self::MemoryPressure(args) => memory_pressure::run(args, campaign).await,
+            Self::NeverWrong(args) => never_wrong::run(args, campaign).await,
+            Self::Followers(args) => followers::run(args, campaign).await,
+            Self::Purges(args) => purges::run(args, campaign).await,
+            Self::RangeStorm(args) => range_storm::run(args, campaign).await,
+            Self::H2spec(args) => h2spec::run(args, campaign).await,
+            Self::Hostile(args) => hostile::run(args, campaign).await,
+            Self::Smuggling(args) => smuggling::run(args, campaign).await,
+            Self::Conformance(args) => conformance::run(args, campaign),
+            Self::Models(args) => models::models(args, campaign),
+            Self::Stress(args) => models::stress(args, campaign),
+            Self::PaperFigure(args) => paper_figure::run(args, campaign),
+            Self::Cpu(args) => cpu::run(args, campaign).await,
+            Self::DeviceSpeed(args) => device_speed::run(args, campaign),
+            Self::Compete(_) => unreachable!("it runs before a campaign begins"),
         }
     }
 }
@@ -105,4 +151,12 @@ fn root() -> PathBuf {
     own.parent()
         .expect("campaigns lies in the root of the workspace")
         .to_owned()
+}
+
+/// The cargo that runs us, in the root of the workspace.
+fn cargo() -> process::Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = process::Command::new(program);
+    command.current_dir(root());
+    command
 }

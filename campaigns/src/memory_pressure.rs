@@ -19,18 +19,13 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::campaign::Campaign;
 use crate::memory_limit::{fetch, mib};
-use crate::proxy_process::{BinaryArgs, MemoryCgroup, ProxyCommand, ProxyProcess};
-use crate::report::Report;
+use crate::proxy_process::{MemoryCgroup, ProxyProcess};
 
 /// Arguments of `memory-pressure`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     /// Limit of the group, MiB
     #[arg(long, default_value_t = 512)]
     limit: u64,
@@ -46,53 +41,46 @@ pub struct Args {
     /// How often at each rate
     #[arg(long, default_value_t = 20)]
     rounds: u64,
-    /// Be the competitor: take memory in this group at the one rate, then go
-    #[arg(long, hide = true)]
-    compete: bool,
+}
+
+/// Arguments of `compete`, the process that wants memory.
+#[derive(clap::Args)]
+pub struct Compete {
+    /// MiB to take
+    take: u64,
+    /// MB/s; 0 is as fast as it can
+    rate: u64,
+}
+
+impl Compete {
+    /// Takes memory, page by page, holds it, and lets go of it.
+    pub fn take_memory(&self) {
+        let mut taken: Vec<Vec<u8>> = Vec::new();
+        let begun = Instant::now();
+        for step in 1..=self.take {
+            taken.push(vec![1; 1 << 20]);
+            // A byte a microsecond is a megabyte a second.
+            if let Some(due) = (step << 20).checked_div(self.rate) {
+                std::thread::sleep(Duration::from_micros(due).saturating_sub(begun.elapsed()));
+            }
+        }
+        std::thread::sleep(HOLD_TIME);
+        std::hint::black_box(&taken);
+    }
 }
 
 /// Runs all rounds at all rates.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    if args.compete {
-        compete(args.take << 20, args.rates.first().copied().unwrap_or(0));
-        return Ok(());
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(run_rounds(args))
-}
-
-/// Takes memory, page by page, holds it, and lets go of it.
-fn compete(bytes: u64, rate: u64) {
-    let mut taken: Vec<Vec<u8>> = Vec::new();
-    let begun = Instant::now();
-    for step in 1..=bytes / STEP {
-        taken.push(vec![1; usize::try_from(STEP).unwrap_or(0)]);
-        // A byte a microsecond is a megabyte a second.
-        if let Some(due) = (step * STEP).checked_div(rate) {
-            std::thread::sleep(Duration::from_micros(due).saturating_sub(begun.elapsed()));
-        }
-    }
-    std::thread::sleep(HOLD_TIME);
-    std::hint::black_box(&taken);
-}
-
-async fn run_rounds(args: &Args) -> anyhow::Result<()> {
-    let binary = args.binary.binary()?;
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let origin = ContentOrigin::start_thread(ContentOptions {
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
-    let mut report = Report::new("memory-pressure", args.json);
     let group = MemoryCgroup::make()?;
     group.limit(args.limit << 20)?;
-    let directory = tempfile::tempdir()?;
-    let mut proxy = ProxyCommand::new(&binary, &directory.path().join("cache.img"))
+    let command = campaign.proxy()?;
+    let mut proxy = command
         .flag("cache-size", "2GiB")
         .flag("memory", format!("{}MiB", args.memory))
-        .flag("allow-destination", "127.0.0.1/32")
-        .flag("access-log", "none")
         .cgroup(group.directory())
         .start()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -108,6 +96,7 @@ async fn run_rounds(args: &Args) -> anyhow::Result<()> {
         };
         clients.spawn(async move { load.run(number).await });
     }
+    let report = &mut campaign.report;
     let full = steady(&proxy, Duration::from_mins(3)).await?;
     report.tell("hot before the first round", mib(full));
     let mut most = full;
@@ -140,7 +129,7 @@ async fn run_rounds(args: &Args) -> anyhow::Result<()> {
     );
     let status = proxy.terminate()?;
     report.check("a clean end", status.success(), status.to_string());
-    report.finish()
+    Ok(())
 }
 
 /// The rounds at one rate; tells what was hot in between.
@@ -215,9 +204,7 @@ fn competitor(args: &Args, rate: u64, group: &Path) -> anyhow::Result<std::proce
         .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
         .arg(group)
         .arg(std::env::current_exe()?)
-        .args(["memory-pressure", "--compete"])
-        .args(["--rates", &rate.to_string()])
-        .args(["--take", &args.take.to_string()])
+        .args(["compete", &args.take.to_string(), &rate.to_string()])
         .spawn()
         .context("cannot start a competitor")
 }
@@ -248,7 +235,6 @@ impl Load {
     }
 }
 
-const STEP: u64 = 1 << 20;
 const HOLD_TIME: Duration = Duration::from_millis(500);
 const LOOK_TIME: Duration = Duration::from_millis(20);
 const STEADY_TIME: Duration = Duration::from_secs(3);

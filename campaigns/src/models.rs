@@ -7,12 +7,10 @@
 //!
 //! Invariant: a failure says with which seed it comes again.
 
-use std::process::Command;
-
 use anyhow::{Context as _, bail};
 
-use crate::report::Report;
-use crate::root;
+use crate::campaign::Campaign;
+use crate::cargo;
 
 /// Arguments of `models`.
 #[derive(clap::Args)]
@@ -26,9 +24,6 @@ pub struct ModelArgs {
     /// Policies, all by default
     #[arg(long, value_delimiter = ',')]
     policy: Vec<String>,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `stress`.
@@ -49,9 +44,6 @@ pub struct StressArgs {
     /// Policies, all by default
     #[arg(long, value_delimiter = ',')]
     policy: Vec<String>,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Operations that the tests do by themselves, and those of them between kills.
@@ -59,8 +51,7 @@ const OPERATIONS: u64 = 100_000;
 const KILL_OPERATIONS: u64 = 4 * 3_000;
 
 /// Random operations against a map, then as many again with kills between them.
-pub fn models(args: &ModelArgs) -> anyhow::Result<()> {
-    let mut report = Report::new("models", args.json);
+pub fn models(args: &ModelArgs, campaign: &mut Campaign) -> anyhow::Result<()> {
     for (name, policy) in policies(&args.policy) {
         for (test, each) in [
             (
@@ -84,15 +75,16 @@ pub fn models(args: &ModelArgs) -> anyhow::Result<()> {
             } else {
                 "a map, kills"
             };
-            report.outcome(format!("{name}: {what}"), play(test, &variables));
+            campaign
+                .report
+                .outcome(format!("{name}: {what}"), play(test, &variables));
         }
     }
-    report.finish()
+    Ok(())
 }
 
 /// Many threads at once.
-pub fn stress(args: &StressArgs) -> anyhow::Result<()> {
-    let mut report = Report::new("stress", args.json);
+pub fn stress(args: &StressArgs, campaign: &mut Campaign) -> anyhow::Result<()> {
     let seconds = args.seconds.unwrap_or(args.minutes * 60);
     for (name, policy) in policies(&args.policy) {
         let mut variables = vec![
@@ -102,9 +94,9 @@ pub fn stress(args: &StressArgs) -> anyhow::Result<()> {
         ];
         variables.extend(policy);
         let test = "stress::never_a_wrong_byte_however_many_do_everything_at_once";
-        report.outcome(name, play(test, &variables));
+        campaign.report.outcome(name, play(test, &variables));
     }
-    report.finish()
+    Ok(())
 }
 
 /// Runs one test of the engine; what it took, or what it said.
@@ -146,10 +138,4 @@ fn policies(named: &[String]) -> Vec<(String, Option<(&'static str, String)>)> {
         return vec![("every policy".to_owned(), None)];
     }
     named.iter().map(one).collect()
-}
-
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
-    command
 }

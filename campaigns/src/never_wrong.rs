@@ -6,20 +6,15 @@
 //! Invariant: the bars are the testkit's; this file starts and kills the process and tells what
 //! came out.
 
-use std::net::SocketAddr;
-
 use anyhow::Context as _;
-use hashcache_testkit::scenario::never_wrong::{self, Fill, Options, Victim};
+use hashcache_testkit::scenario::never_wrong::{self, Fill, Options};
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand, ProxyProcess};
-use crate::report::Report;
-use crate::verdicts;
+use crate::campaign::Campaign;
+use crate::proxy_process::Killed;
 
 /// Arguments of `never-wrong`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// How often the proxy is killed
     #[arg(long, default_value_t = 30)]
     kills: u32,
@@ -41,45 +36,36 @@ pub struct Args {
     /// Three kills, two thousand objects, a fill of two seconds
     #[arg(long)]
     short: bool,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Plays the rounds and the fill.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
-    let binary = args.binary.binary()?;
-    let home = tempfile::tempdir().context("cannot make a directory for the caches")?;
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let (options, fill) = args.sizes();
-    let command = |cache: &str| {
-        ProxyCommand::new(&binary, &home.path().join(cache))
-            // A file with holes; far from full with all objects in it.
-            .flag("cache-size", "8GiB")
-            .flag("memory", "256MiB")
-            .flag("policy", &args.policy)
-            .flag("allow-destination", "127.0.0.0/8")
-            .flag("access-log", "none")
+    let killed = |campaign: &Campaign| {
+        let command = campaign.proxy()?;
+        anyhow::Ok(Killed::new(
+            command
+                // A file with holes; far from full with all objects in it.
+                .flag("cache-size", "8GiB")
+                .flag("memory", "256MiB")
+                .flag("policy", &args.policy),
+        ))
     };
-    let mut report = Report::new("never-wrong", args.json);
-    let mut killed = Killed::new(command("rounds"));
-    let rounds = never_wrong::play(&mut killed, &options, |line| eprintln!("xtask: {line}"));
-    for verdict in runtime.block_on(rounds).context("the play itself failed")? {
-        verdicts::tell(&mut report, "", &verdict);
+    let mut victim = killed(campaign)?;
+    let rounds = never_wrong::play(&mut victim, &options, |line| eprintln!("campaign: {line}"));
+    for verdict in rounds.await.context("the play itself failed")? {
+        campaign.report.verdict("", &verdict);
     }
+    // Its cache goes before the next one is made: disks are small.
+    drop(victim);
     if fill.seconds > 0 {
-        // Only now: two caches at once are nobody's case, and disks are small.
-        std::fs::remove_file(home.path().join("rounds")).context("cannot remove a cache")?;
-        let mut killed = Killed::new(command("fill"));
-        let filled = never_wrong::fill(&mut killed, &options, &fill);
-        for verdict in runtime.block_on(filled).context("the play itself failed")? {
-            verdicts::tell(&mut report, "", &verdict);
+        let mut victim = killed(campaign)?;
+        let filled = never_wrong::fill(&mut victim, &options, &fill).await;
+        for verdict in filled.context("the play itself failed")? {
+            campaign.report.verdict("", &verdict);
         }
     }
-    report.finish()
+    Ok(())
 }
 
 impl Args {
@@ -108,43 +94,5 @@ impl Args {
             seconds: self.fill_seconds,
         };
         (options, fill)
-    }
-}
-
-/// The proxy as something to kill.
-pub struct Killed {
-    command: ProxyCommand,
-    process: Option<ProxyProcess>,
-}
-
-impl Killed {
-    /// A proxy that is not started yet.
-    pub fn new(command: ProxyCommand) -> Self {
-        Self {
-            command,
-            process: None,
-        }
-    }
-}
-
-impl Victim for Killed {
-    fn start(&mut self) -> Result<SocketAddr, String> {
-        let process = self.command.start().map_err(|error| format!("{error:#}"))?;
-        let address = process.address();
-        self.process = Some(process);
-        // Clients know one address; the next one must come up there.
-        self.command = self.command.clone().at(address);
-        Ok(address)
-    }
-
-    fn kill(&mut self) {
-        if let Some(process) = self.process.take() {
-            let said = process.said();
-            if said.contains("panicked") {
-                eprintln!("xtask: the proxy said {said:?}");
-            }
-            // Fails only when it has ended by itself, which the next start tells.
-            let _ = process.kill();
-        }
     }
 }

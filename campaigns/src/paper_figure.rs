@@ -9,21 +9,19 @@
 mod plot;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::proxy_process::BinaryArgs;
+use crate::campaign::Campaign;
 use crate::report::Report;
 use crate::root;
 
 /// Arguments of `paper-figure`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Objects that each store has room for
     #[arg(long, default_value_t = 100_000)]
     objects: u64,
@@ -33,9 +31,6 @@ pub struct Args {
     /// Only hold the order of the policies against the paper's, and write nothing
     #[arg(long)]
     dry: bool,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// A policy as it was measured.
@@ -90,10 +85,10 @@ const PUBLISHED: [Published; 4] = [
 ];
 
 /// Measures, writes the table and the picture, and holds the order against the paper's.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let bench = bench(args)?;
+pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    let bench = bench(args, campaign.binary()?)?;
     let policies = measured(&bench).context("the bench told something else than it used to")?;
-    let mut report = Report::new("paper-figure", args.json);
+    let report = &mut campaign.report;
     for policy in &policies {
         report.tell(
             policy.name.clone(),
@@ -103,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ),
         );
     }
-    hold_against_paper(&mut report, &policies);
+    hold_against_paper(report, &policies);
     if !args.dry {
         let path = root().join("docs/policies.svg");
         fs::write(&path, plot::svg(&policies, &PUBLISHED))
@@ -113,11 +108,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let document = with_table(&document, &table(&policies, args))?;
         fs::write(&path, document).context("cannot write docs/PAPER.md")?;
     }
-    report.finish()
+    Ok(())
 }
 
-fn bench(args: &Args) -> anyhow::Result<Value> {
-    let binary: PathBuf = args.binary.binary()?;
+fn bench(args: &Args, binary: &Path) -> anyhow::Result<Value> {
     let output = Command::new(binary)
         .args([
             "bench",

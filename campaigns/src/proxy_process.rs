@@ -16,30 +16,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
+use hashcache_testkit::scenario::never_wrong::Victim;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
-use crate::root;
-
-/// Which binary to run; every command that needs one has these arguments.
-#[derive(clap::Args, Clone, Debug)]
-pub struct BinaryArgs {
-    /// Run this binary instead of building one
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
-}
-
-impl BinaryArgs {
-    /// The binary to run, built for release unless one was named.
-    pub fn binary(&self) -> anyhow::Result<PathBuf> {
-        match &self.binary {
-            Some(binary) => binary
-                .canonicalize()
-                .with_context(|| format!("cannot find {}", binary.display())),
-            None => build(),
-        }
-    }
-}
+use crate::cargo;
 
 /// How to start a proxy; may be started any number of times.
 ///
@@ -51,6 +33,7 @@ pub struct ProxyCommand {
     cgroup: Option<PathBuf>,
     processors: Option<String>,
     wait: Duration,
+    home: Option<Arc<TempDir>>,
 }
 
 impl ProxyCommand {
@@ -62,6 +45,7 @@ impl ProxyCommand {
             cgroup: None,
             processors: None,
             wait: START_TIME,
+            home: None,
         }
         .flag("cache", cache.display())
     }
@@ -72,10 +56,21 @@ impl ProxyCommand {
         self
     }
 
+    /// Takes back all flags of this name.
+    pub fn without(mut self, name: &str) -> Self {
+        self.flags.retain(|(flag, _)| flag != name);
+        self
+    }
+
     /// Lets it listen where one before it did.
-    pub fn at(mut self, address: SocketAddr) -> Self {
-        self.flags.retain(|(name, _)| name != "listen");
-        self.flag("listen", address)
+    pub fn at(self, address: SocketAddr) -> Self {
+        self.without("listen").flag("listen", address)
+    }
+
+    /// Removes `home`, with the cache in it, after the last of its commands and processes.
+    pub fn within(mut self, home: TempDir) -> Self {
+        self.home = Some(Arc::new(home));
+        self
     }
 
     /// Runs it in this cgroup from its first instruction on.
@@ -111,6 +106,7 @@ impl ProxyCommand {
             said,
             addresses: vec![],
             admin: None,
+            _home: self.home.clone(),
         };
         let greeting = greetings.recv_timeout(self.wait).map_err(|_| {
             let said = process.said();
@@ -163,6 +159,8 @@ pub struct ProxyProcess {
     said: Said,
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
+    /// Removed after `drop` has ended the process.
+    _home: Option<Arc<TempDir>>,
 }
 
 impl ProxyProcess {
@@ -258,6 +256,44 @@ impl Drop for ProxyProcess {
     }
 }
 
+/// The proxy as something to kill.
+pub struct Killed {
+    command: ProxyCommand,
+    process: Option<ProxyProcess>,
+}
+
+impl Killed {
+    /// A proxy that is not started yet.
+    pub fn new(command: ProxyCommand) -> Self {
+        Self {
+            command,
+            process: None,
+        }
+    }
+}
+
+impl Victim for Killed {
+    fn start(&mut self) -> Result<SocketAddr, String> {
+        let process = self.command.start().map_err(|error| format!("{error:#}"))?;
+        let address = process.address();
+        self.process = Some(process);
+        // Clients know one address; the next one must come up there.
+        self.command = self.command.clone().at(address);
+        Ok(address)
+    }
+
+    fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            let said = process.said();
+            if said.contains("panicked") {
+                eprintln!("campaign: the proxy said {said:?}");
+            }
+            // Fails only when it has ended by itself, which the next start tells.
+            let _ = process.kill();
+        }
+    }
+}
+
 /// The last of what a process wrote to standard error.
 #[derive(Clone, Debug, Default)]
 struct Said(Arc<Mutex<String>>);
@@ -329,9 +365,8 @@ fn read_greeting(greeting: &str) -> anyhow::Result<(Vec<SocketAddr>, Option<Sock
 }
 
 /// Builds the binary for release; its path is cargo's to say.
-fn build() -> anyhow::Result<PathBuf> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .current_dir(root())
+pub fn build() -> anyhow::Result<PathBuf> {
+    let output = cargo()
         .args(["build", "--release", "--locked", "-p", "hashcache-cli"])
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())

@@ -7,21 +7,16 @@
 //! Invariant: the bars are the testkit's and the test's; this file starts and kills, and tells what
 //! came out.
 
-use std::process::Command;
-
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use hashcache_testkit::scenario::purges::{self, Options};
 
-use crate::never_wrong::Killed;
-use crate::proxy_process::{BinaryArgs, ProxyCommand};
-use crate::report::Report;
-use crate::{root, verdicts};
+use crate::campaign::Campaign;
+use crate::cargo;
+use crate::proxy_process::Killed;
 
 /// Arguments of `purges`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Objects of each part
     #[arg(long, default_value_t = 60)]
     objects: usize,
@@ -34,22 +29,13 @@ pub struct Args {
     /// How long each run on the slow disk is, seconds; 0 leaves them out
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Those that find what was put into a store with room.
 const POLICIES: [&str; 4] = ["log", "log-lru", "set-mem", "set"];
 
 /// Plays all.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut report = Report::new("purges", args.json);
-    let binary = args.binary.binary()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let policies = match &args.policy[..] {
         [] => POLICIES.map(str::to_owned).to_vec(),
         some => some.to_vec(),
@@ -59,34 +45,30 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         kills: args.kills,
     };
     for policy in policies {
-        let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
-        let command = ProxyCommand::new(&binary, &home.path().join("cache"))
+        let command = campaign.proxy()?;
+        let command = command
             .flag("cache-size", "1GiB")
             .flag("memory", "64MiB")
-            .flag("policy", &policy)
-            .flag("allow-destination", "127.0.0.0/8")
-            .flag("access-log", "none");
-        let mut killed = Killed::new(command);
-        let played = runtime.block_on(purges::play(&mut killed, &options));
-        for verdict in played.map_err(anyhow::Error::msg)? {
-            verdicts::tell(&mut report, &policy, &verdict);
+            .flag("policy", &policy);
+        let played = purges::play(&mut Killed::new(command), &options).await;
+        for verdict in played.map_err(|error| anyhow!(error))? {
+            campaign.report.verdict(&policy, &verdict);
         }
     }
     if args.seconds > 0 {
-        report.outcome(
+        campaign.report.outcome(
             "10,000 purges a minute on 100 seeks a second",
             slow_disk(args.seconds),
         );
     }
-    report.finish()
+    Ok(())
 }
 
 /// Runs the test; what it measured.
 fn slow_disk(seconds: u64) -> anyhow::Result<String> {
     let test =
         "proxy_purges::ten_thousand_purges_a_minute_take_a_tenth_of_a_disk_of_a_hundred_seeks";
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .current_dir(root())
+    let output = cargo()
         .args([
             "test",
             "--release",

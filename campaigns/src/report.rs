@@ -8,12 +8,13 @@
 use std::fmt;
 
 use anyhow::bail;
-use serde_json::{Value, json};
+use hashcache_testkit::scenario;
+use serde_json::{Map, Value, json};
 
 /// A run.
 #[derive(Debug)]
 pub struct Report {
-    command: &'static str,
+    command: String,
     json: bool,
     rows: Vec<Row>,
 }
@@ -41,9 +42,9 @@ struct Row {
 
 impl Report {
     /// Begins the report of `command`.
-    pub fn new(command: &'static str, json: bool) -> Self {
+    pub fn new(command: &str, json: bool) -> Self {
         Self {
-            command,
+            command: command.to_owned(),
             json,
             rows: vec![],
         }
@@ -92,6 +93,22 @@ impl Report {
             println!("{row}");
         }
         self.rows.push(row);
+    }
+
+    /// A row for one part of a scenario, which failed if it has a fault. `which` says where it was
+    /// played, if that needs saying.
+    pub fn verdict(&mut self, which: &str, verdict: &scenario::Verdict) {
+        let name = match which {
+            "" => verdict.name.clone(),
+            which => format!("{which}: {}", verdict.name),
+        };
+        let seen = std::slice::from_ref(&verdict.seen);
+        let detail = [seen, &verdict.faults[..]].concat().join("\n        ");
+        let figures = verdict.figures.iter();
+        let figures: Map<String, Value> = figures
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect();
+        self.figures(name, verdict.is_well().into(), detail, figures.into());
     }
 
     /// Ends the run; an error tells what failed.

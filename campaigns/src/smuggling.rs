@@ -7,7 +7,6 @@
 //! Invariant: the bars are the testkit's; this file starts processes and tells what came out.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use anyhow::Context as _;
 use hashcache_testkit::Origin;
@@ -16,45 +15,24 @@ use hashcache_testkit::scenario::origin_faults::{self, FAULTS};
 use hashcache_testkit::scenario::shared_answers;
 use hashcache_testkit::scenario::smuggling::{self, Cut, Place, SHAPES};
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand};
-use crate::report::Report;
-use crate::verdicts;
+use crate::campaign::Campaign;
+use crate::proxy_process::ProxyCommand;
 
 /// Arguments of `smuggling`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Play against this forward proxy instead of starting ours
     #[arg(long, value_name = "ADDRESS")]
     proxy: Option<SocketAddr>,
     /// Tell about every shape, not only about those that failed
     #[arg(long)]
     all: bool,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Plays all tables in both modes.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start a runtime")?;
-    let mut report = Report::new("smuggling", args.json);
-    runtime.block_on(play(args, &mut report))?;
-    report.finish()
-}
-
-async fn play(args: &Args, report: &mut Report) -> anyhow::Result<()> {
-    let home = tempfile::tempdir().context("cannot make a directory for the caches")?;
-    let binary = match args.proxy {
-        Some(_) => None,
-        None => Some(args.binary.binary()?),
-    };
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     for accelerates in [false, true] {
-        if accelerates && binary.is_none() {
+        if accelerates && args.proxy.is_some() {
             continue;
         }
         let mode = if accelerates {
@@ -64,12 +42,10 @@ async fn play(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         };
         for table in [Table::Shapes, Table::Faults, Table::Specials] {
             let origin = table.origin().await.context("cannot start an origin")?;
-            let process = match &binary {
-                Some(binary) => {
-                    let cache = home.path().join(format!("{mode}-{table:?}"));
-                    Some(command(binary, &cache, accelerates.then(|| origin.address())).start()?)
-                }
-                None => None,
+            let accelerated = accelerates.then(|| origin.address());
+            let process = match args.proxy {
+                Some(_) => None,
+                None => Some(command(campaign, accelerated)?.start()?),
             };
             let proxy = process
                 .as_ref()
@@ -80,20 +56,10 @@ async fn play(args: &Args, report: &mut Report) -> anyhow::Result<()> {
                 accelerates,
                 origin: &origin,
             };
-            let verdicts = table.play(&place).await;
-            tell(
-                report,
-                &format!("{mode}, {}", table.name()),
-                &verdicts,
-                args.all,
-            );
+            let which = format!("{mode}, {}", table.name());
+            tell(campaign, &which, &table.play(&place).await, args.all);
             if let Some(mut process) = process {
-                let ended = process.ended()?;
-                report.check(
-                    format!("{mode}, {}: the proxy still runs", table.name()),
-                    ended.is_none() && !process.said().contains("panicked"),
-                    ended.map_or_else(String::new, |status| status.to_string()),
-                );
+                campaign.check_running(&which, &mut process)?;
             }
         }
     }
@@ -136,31 +102,27 @@ impl Table {
     }
 }
 
-fn command(binary: &Path, cache: &Path, accelerated: Option<SocketAddr>) -> ProxyCommand {
-    let command = ProxyCommand::new(binary, cache)
+fn command(campaign: &Campaign, accelerated: Option<SocketAddr>) -> anyhow::Result<ProxyCommand> {
+    let command = campaign.proxy()?;
+    let command = command
         .flag("cache-size", "256MiB")
         .flag("memory", "32MiB")
-        .flag("policy", "log")
-        .flag("allow-destination", "127.0.0.0/8")
-        .flag("access-log", "none");
-    match accelerated {
+        .flag("policy", "log");
+    Ok(match accelerated {
         Some(origin) => command.flag("accelerate", format!("http://{origin}")),
         None => command,
-    }
+    })
 }
 
 /// One row for all that went well, one for each that did not.
-fn tell(report: &mut Report, which: &str, played: &[Verdict], all: bool) {
+fn tell(campaign: &mut Campaign, which: &str, played: &[Verdict], all: bool) {
     let well = played.iter().filter(|verdict| verdict.is_well()).count();
     let total = played.len();
     for verdict in played {
         if all || !verdict.is_well() {
-            verdicts::tell(report, which, verdict);
+            campaign.report.verdict(which, verdict);
         }
     }
-    report.check(
-        which.to_owned(),
-        well == total,
-        format!("{well} of {total} as they must be"),
-    );
+    let detail = format!("{well} of {total} as they must be");
+    campaign.report.check(which, well == total, detail);
 }

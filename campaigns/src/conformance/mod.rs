@@ -21,7 +21,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand};
+use crate::campaign::Campaign;
 use crate::report::Report;
 
 /// Required tests that ask for what a clause forbids; docs/CONFORMANCE.md has the exchanges.
@@ -44,8 +44,6 @@ const OPTIMAL_PERCENT: usize = 91;
 /// Arguments of `conformance`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Checkout of the suite, with its dependencies installed
     #[arg(long, value_name = "DIR")]
     suite: PathBuf,
@@ -58,9 +56,6 @@ pub struct Args {
     /// What the proxy is told about responses that set cookies
     #[arg(long, value_enum, default_value_t = SetCookie::Protect)]
     set_cookie: SetCookie,
-    /// Write the report as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// The proxy's `set_cookie`.
@@ -100,7 +95,7 @@ enum Mode {
 }
 
 /// Runs the suite in both modes.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let suite = args.suite.canonicalize();
     let suite = suite.with_context(|| format!("cannot find {}", args.suite.display()))?;
     ensure!(
@@ -118,19 +113,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         found.with_context(|| format!("cannot find {}", only.display()))
     });
     let only = only.transpose()?;
-    let binary = args.binary.binary()?;
-    let mut report = Report::new("conformance", args.json);
     for mode in [Mode::Forward, Mode::Accelerate] {
-        let home = tempfile::tempdir().context("cannot make a directory for the cache")?;
-        let scripts = Scripts::write(home.path())?;
+        let scripts = Scripts::write(campaign.folder())?;
         let port = free_port()?;
         let _origin = Origin::start(&args.node, &scripts, &suite, port)?;
         let origin = format!("http://127.0.0.1:{port}");
-        let mut command = ProxyCommand::new(&binary, &home.path().join("cache"))
+        let command = campaign.proxy()?;
+        let mut command = command
             .flag("cache-size", "256MiB")
-            .flag("access-log", "none")
-            .flag("set-cookie", args.set_cookie.word())
-            .flag("allow-destination", "127.0.0.0/8");
+            .flag("set-cookie", args.set_cookie.word());
         if mode == Mode::Accelerate {
             command = command.flag("accelerate", &origin);
         }
@@ -149,15 +140,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         driver.args(only.as_ref());
         let mut outcome = outcome(&mut driver)?;
         outcome.set_cookie = args.set_cookie;
-        outcome.judge(&mut report, mode);
-        let ended = proxy.ended()?;
-        report.check(
-            format!("{}: the proxy still runs", mode.word()),
-            ended.is_none() && !proxy.said().contains("panicked"),
-            ended.map_or_else(String::new, |status| status.to_string()),
-        );
+        outcome.judge(&mut campaign.report, mode);
+        campaign.check_running(mode.word(), &mut proxy)?;
     }
-    report.finish()
+    Ok(())
 }
 
 impl Mode {

@@ -14,28 +14,27 @@ mod paired;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content};
 use serde_json::json;
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand, ProxyProcess};
+use crate::campaign::Campaign;
+use crate::proxy_process::ProxyProcess;
 use crate::report::{Report, Verdict};
 use nginx::{Nginx, VARIANTS};
 
 /// Arguments of `cpu`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
     /// Compare with this binary, an earlier build, instead of nginx
     #[arg(long, value_name = "FILE")]
     before: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    /// With --before: only the loads with this word in their name: hit, disk, miss, download
+    #[arg(long, value_name = "WORD", requires = "before")]
+    only: Option<String>,
     /// Rounds of each server and size
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -51,7 +50,7 @@ pub struct Args {
 }
 
 /// Measures all sizes; the first one has the bar.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "at least one round is needed");
     let rival = if args.before.is_some() {
         "curl"
@@ -62,27 +61,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let found = Command::new("which").arg(program).output()?;
         ensure!(found.status.success(), "{program} is not installed");
     }
-    let binary = args.binary.binary()?;
-    let directory = tempfile::tempdir()?;
     let origin = ContentOrigin::start_thread(ContentOptions {
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
     if let Some(before) = &args.before {
-        let mut report = Report::new("cpu", args.json);
-        let builds = [before.as_path(), &binary];
-        paired::run(args, builds, directory.path(), &origin, &mut report)?;
-        return report.finish();
+        return paired::run(args, before, campaign, &origin);
     }
     let ours = Contender {
         name: "hashcache",
-        server: Server::Ours(ours(args, &binary, directory.path(), &origin)?),
+        server: Server::Ours(ours(args, campaign, &origin)?),
     };
     let mut contenders = vec![ours];
     for variant in VARIANTS {
         let nginx = Nginx::start(
             &args.server_processors,
-            directory.path(),
+            campaign.folder(),
             origin.address(),
             &variant,
         )?;
@@ -91,15 +85,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             server: Server::Nginx(nginx),
         });
     }
-    let mut report = Report::new("cpu", args.json);
     for size in SIZES {
-        measure(args, &contenders, &origin, size, &mut report)?;
+        measure(args, &contenders, &origin, size, &mut campaign.report).await?;
     }
-    report.finish()
+    Ok(())
 }
 
 /// Rounds of all contenders with one size.
-fn measure(
+async fn measure(
     args: &Args,
     contenders: &[Contender],
     origin: &ContentOrigin,
@@ -108,7 +101,7 @@ fn measure(
 ) -> anyhow::Result<()> {
     let target = format!("/hit?size={size}");
     for contender in contenders.iter() {
-        contender.warm(&target, size)?;
+        contender.warm(&target, size).await?;
     }
     let mut rounds = vec![vec![]; contenders.len()];
     for _ in 0..args.rounds {
@@ -201,27 +194,22 @@ impl Contender {
     }
 
     /// Gets the object a few times: it must be right, and stored after that.
-    fn warm(&self, target: &str, size: u64) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+    async fn warm(&self, target: &str, size: u64) -> anyhow::Result<()> {
         let expected = content::body_for(ContentOptions::default().seed, target, 0, size);
-        runtime.block_on(async {
-            let mut client = Client::connect(self.address()).await?;
-            for _ in 0..20 {
-                let response = client.get(target, &[]).await?;
-                let right = content::verify(&expected, 0, &response.body).is_ok()
-                    && response.body.len() as u64 == size;
-                ensure!(
-                    response.status == 200 && response.end == BodyEnd::Complete && right,
-                    "{} answers {target} with {} and {} bytes",
-                    self.name,
-                    response.status,
-                    response.body.len()
-                );
-            }
-            Ok(())
-        })
+        let mut client = Client::connect(self.address()).await?;
+        for _ in 0..20 {
+            let response = client.get(target, &[]).await?;
+            let right = content::verify(&expected, 0, &response.body).is_ok()
+                && response.body.len() as u64 == size;
+            ensure!(
+                response.status == 200 && response.end == BodyEnd::Complete && right,
+                "{} answers {target} with {} and {} bytes",
+                self.name,
+                response.status,
+                response.body.len()
+            );
+        }
+        Ok(())
     }
 
     fn round(&self, args: &Args, target: &str) -> anyhow::Result<Round> {
@@ -229,17 +217,17 @@ impl Contender {
             Server::Ours(proxy) => vec![proxy.pid()],
             Server::Nginx(nginx) => nginx.pids()?,
         };
-        let before = cpu_ticks(&pids)?;
+        let before = cpu_ns(&pids)?;
         let output = Command::new("taskset")
             .args(["-c", &args.load_processors, "wrk", "-t1", "-c32"])
             .arg(format!("-d{}s", args.seconds))
             .arg(format!("http://{}{target}", self.address()))
             .output()
             .context("cannot run wrk")?;
-        let ticks = cpu_ticks(&pids)? - before;
+        let taken = cpu_ns(&pids)?.saturating_sub(before);
         let said = String::from_utf8_lossy(&output.stdout);
         let load = Load::read(&said).with_context(|| format!("{}: {said}", self.name))?;
-        let cpu_ns = ticks * (1_000_000_000 / TICKS_PER_SECOND) / load.requests.max(1);
+        let cpu_ns = taken / load.requests.max(1);
         Ok(Round {
             cpu_ns,
             per_second: load.per_second,
@@ -279,42 +267,41 @@ impl Load {
     }
 }
 
-fn ours(
-    args: &Args,
-    binary: &Path,
-    directory: &Path,
-    origin: &ContentOrigin,
-) -> anyhow::Result<ProxyProcess> {
-    ProxyCommand::new(binary, &directory.join("cache.img"))
+fn ours(args: &Args, campaign: &Campaign, origin: &ContentOrigin) -> anyhow::Result<ProxyProcess> {
+    let log = campaign.folder().join("hashcache.log");
+    let command = campaign.proxy()?;
+    command
         .flag("cache-size", "1GiB")
         .flag("accelerate", format!("http://{}", origin.address()))
         .flag("workers", 1)
-        .flag("access-log", directory.join("hashcache.log").display())
+        .without("access-log")
+        .flag("access-log", log.display())
         .flag("log-format", "combined")
         .processors(&args.server_processors)
         .start()
 }
 
-/// Processor time of these processes so far; those that have ended since count nothing.
-fn cpu_ticks(pids: &[u32]) -> anyhow::Result<u64> {
-    let mut ticks = 0;
+/// Processor time of these processes so far, in nanoseconds: the sum of their threads, as the
+/// scheduler counts it. A thread or process that has ended since counts nothing.
+fn cpu_ns(pids: &[u32]) -> anyhow::Result<u64> {
+    let mut ns = 0;
     for pid in pids {
         // nginx's cache loader ends after a minute.
-        if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-            ticks += read_stat(&stat).with_context(|| format!("process {pid}: {stat}"))?;
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for thread in threads.flatten() {
+            if let Ok(stat) = fs::read_to_string(thread.path().join("schedstat")) {
+                ns += on_processor(&stat).with_context(|| format!("process {pid}: {stat}"))?;
+            }
         }
     }
-    Ok(ticks)
+    Ok(ns)
 }
 
-/// User and system time in a `stat` of `/proc`.
-fn read_stat(stat: &str) -> Option<u64> {
-    // The name may hold blanks and brackets; what follows its last bracket does not.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    let system: u64 = times.next()?.parse().ok()?;
-    Some(user + system)
+/// Time on a processor in a `schedstat` of `/proc`.
+fn on_processor(stat: &str) -> Option<u64> {
+    stat.split_whitespace().next()?.parse().ok()
 }
 
 fn median(rounds: &[Round], figure: impl Fn(&Round) -> u64) -> u64 {
@@ -330,18 +317,15 @@ fn micros(ns: u64) -> String {
 /// The first has the bar.
 const SIZES: [u64; 3] = [1 << 10, 8 << 10, 100 << 10];
 const PERCENT_MAX: u64 = 150;
-/// What `USER_HZ` is on all Linux systems of today.
-const TICKS_PER_SECOND: u64 = 100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_are_found_behind_any_name() {
-        let stat = "12 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 40 2 0 0 20 0";
-        assert_eq!(read_stat(stat), Some(42));
-        assert_eq!(read_stat("12 (a"), None);
+    fn the_first_figure_is_the_time_on_a_processor() {
+        assert_eq!(on_processor("42 7 3\n"), Some(42));
+        assert_eq!(on_processor(""), None);
     }
 
     #[test]

@@ -14,24 +14,29 @@ use anyhow::{Context as _, ensure};
 use hashcache_testkit::ContentOrigin;
 use serde_json::json;
 
-use super::{Args, Load, TICKS_PER_SECOND, cpu_ticks, micros};
+use super::{Args, Load, cpu_ns, micros};
+use crate::campaign::Campaign;
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::Report;
 
 /// Measures all loads with both builds.
 pub(super) fn run(
     args: &Args,
-    [before, after]: [&Path; 2],
-    directory: &Path,
+    before: &Path,
+    campaign: &mut Campaign,
     origin: &ContentOrigin,
-    report: &mut Report,
 ) -> anyhow::Result<()> {
+    let directory = campaign.folder().to_owned();
     let builds = [
         Build::start(args, before, &directory.join("before"), origin)?,
-        Build::start(args, after, &directory.join("after"), origin)?,
+        Build::start(args, campaign.binary()?, &directory.join("after"), origin)?,
     ];
-    for load in Kind::ALL {
-        measure(args, &builds, load, directory, report)?;
+    let word = args.only.as_deref().unwrap_or_default();
+    for kind in Kind::ALL
+        .into_iter()
+        .filter(|kind| kind.name().contains(word))
+    {
+        measure(args, &builds, kind, &directory, &mut campaign.report)?;
     }
     Ok(())
 }
@@ -183,7 +188,7 @@ impl Build {
             Kind::MemoryHit(_) | Kind::Miss => &self.roomy,
             Kind::DiskHit | Kind::Download(_) => &self.tight,
         };
-        let before = cpu_ticks(&[proxy.pid()])?;
+        let before = cpu_ns(&[proxy.pid()])?;
         let requests = match kind {
             Kind::Download(http) => download(args, proxy, http)?,
             _ => {
@@ -192,8 +197,8 @@ impl Build {
                 load(args, proxy.address(), &script)?
             }
         };
-        let ticks = cpu_ticks(&[proxy.pid()])? - before;
-        Ok(ticks * (1_000_000_000 / TICKS_PER_SECOND) / requests.max(1))
+        let taken = cpu_ns(&[proxy.pid()])?.saturating_sub(before);
+        Ok(taken / requests.max(1))
     }
 }
 
@@ -240,7 +245,6 @@ fn download(args: &Args, proxy: &ProxyProcess, http: Http) -> anyhow::Result<u64
     Ok(DOWNLOADS * DOWNLOAD_BYTES / 1_000_000)
 }
 
-/// Noise of paired rounds on an idle machine is half of it.
 const PER_MILLE_MAX: u64 = 1020;
 /// 300 MB: five times the memory of the proxy that serves them.
 const DISK_OBJECTS: u64 = 3000;

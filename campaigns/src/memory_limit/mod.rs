@@ -11,7 +11,6 @@
 mod hostile;
 mod sampler;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -21,7 +20,8 @@ use hashcache_testkit::{BodyEnd, Client, ContentOptions, ContentOrigin, content}
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::proxy_process::{BinaryArgs, MemoryCgroup, ProxyCommand, ProxyProcess};
+use crate::campaign::Campaign;
+use crate::proxy_process::{MemoryCgroup, ProxyProcess};
 use crate::report::{Report, show_bytes};
 use hostile::Hostile;
 pub use hostile::allow_many_files;
@@ -30,11 +30,6 @@ use sampler::Sampler;
 /// Arguments of `memory-limit`.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     /// What the proxy is told, MiB
     #[arg(long, default_value_t = 64)]
     memory: u64,
@@ -56,47 +51,35 @@ pub struct Args {
     /// Only those clients: half a minute
     #[arg(long)]
     hostile: bool,
-    /// Directory for the cache file [default: that for temporary files]
-    #[arg(long, value_name = "DIRECTORY")]
-    directory: Option<std::path::PathBuf>,
 }
 
 /// Runs both and tells the peaks.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(run_both(args))
-}
-
-async fn run_both(args: &Args) -> anyhow::Result<()> {
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     allow_many_files()?;
-    let binary = args.binary.binary()?;
     let origin = ContentOrigin::start_thread(ContentOptions {
         // A stored object that went stale in between would be asked for anew.
         max_age: 86_400,
         ..ContentOptions::default()
     })?;
-    let mut report = Report::new("memory-limit", args.json);
     let allowed = args.memory << 20;
-    watched(args, &binary, &origin, allowed, &mut report).await?;
+    watched(args, campaign, &origin, allowed).await?;
     if !args.hostile {
-        limited(args, &binary, &origin, allowed, &mut report).await?;
+        limited(args, campaign, &origin, allowed).await?;
     }
-    report.finish()
+    Ok(())
 }
 
 /// Without a limit, its memory looked at all the time.
 async fn watched(
     args: &Args,
-    binary: &Path,
+    campaign: &mut Campaign,
     origin: &ContentOrigin,
     allowed: u64,
-    report: &mut Report,
 ) -> anyhow::Result<()> {
     // Dropped in the order that errors need too: sampler, proxy, then the empty group.
     let group = Arc::new(MemoryCgroup::make()?);
-    let (_directory, proxy) = start(args, binary, &group)?;
+    let proxy = start(args, campaign, &group)?;
+    let report = &mut campaign.report;
     let mut sampler = Sampler::start(group.clone())?;
     let idle = sampler.take_peak();
     report.tell("after the start", idle.show());
@@ -145,15 +128,15 @@ async fn watched(
 /// With a limit that the kernel holds it to.
 async fn limited(
     args: &Args,
-    binary: &Path,
+    campaign: &mut Campaign,
     origin: &ContentOrigin,
     allowed: u64,
-    report: &mut Report,
 ) -> anyhow::Result<()> {
     let group = MemoryCgroup::make()?;
     let limit = allowed + LIMIT_BESIDE;
     group.limit(limit)?;
-    let (_directory, mut proxy) = start(args, binary, &group)?;
+    let mut proxy = start(args, campaign, &group)?;
+    let report = &mut campaign.report;
     for load in Load::ALL {
         let outcome = load.run(args, &proxy, origin).await;
         let what = format!("within {}: {}", mib(limit), load.show(args));
@@ -180,25 +163,18 @@ async fn limited(
 }
 
 /// A proxy alone in `group`, with a cache that holds all that will be asked for.
-fn start(
-    args: &Args,
-    binary: &Path,
-    group: &MemoryCgroup,
-) -> anyhow::Result<(tempfile::TempDir, ProxyProcess)> {
-    let directory = match &args.directory {
-        Some(directory) => tempfile::tempdir_in(directory)?,
-        None => tempfile::tempdir()?,
-    };
+fn start(args: &Args, campaign: &Campaign, group: &MemoryCgroup) -> anyhow::Result<ProxyProcess> {
     let web = args.objects * WEB_MEAN_BYTES;
     let content = args.large + args.downloads * DOWNLOAD_BYTES + web;
-    let proxy = ProxyCommand::new(binary, &directory.path().join("cache.img"))
+    let command = campaign.proxy()?;
+    command
+        // The memory of the usual log counts too.
+        .without("access-log")
         .flag("cache-size", content + content / 4 + (1 << 30))
         .flag("max-object-size", args.large.max(1 << 30))
         .flag("memory", format!("{}MiB", args.memory))
-        .flag("allow-destination", "127.0.0.1/32")
         .cgroup(group.directory())
-        .start()?;
-    Ok((directory, proxy))
+        .start()
 }
 
 fn end(proxy: ProxyProcess, what: &str, report: &mut Report) -> anyhow::Result<()> {

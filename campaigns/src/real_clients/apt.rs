@@ -16,7 +16,7 @@ use super::tool::{Tool, is_installed};
 use crate::report::show_bytes;
 
 /// Updates lists and downloads packages twice; the second time nearly all is in the cache.
-pub async fn run(bench: &mut Bench) -> anyhow::Result<()> {
+pub async fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !is_installed("apt-get") {
         bench.report.skip("apt-get", "not installed");
         return Ok(());
@@ -63,7 +63,7 @@ pub async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn report_update(bench: &mut Bench, what: &str, pass: u32, lines: &[Line]) {
+fn report_update(bench: &mut Bench<'_>, what: &str, pass: u32, lines: &[Line]) {
     bench
         .report
         .check(what, true, format!("{}; {}", shares(lines), faults(lines)));
@@ -90,7 +90,12 @@ fn report_update(bench: &mut Bench, what: &str, pass: u32, lines: &[Line]) {
 }
 
 /// The share of bytes from the cache, with its bar in the second pass.
-fn report_share<'a>(bench: &mut Bench, pass: u32, of: &str, lines: impl Iterator<Item = &'a Line>) {
+fn report_share<'a>(
+    bench: &mut Bench<'_>,
+    pass: u32,
+    of: &str,
+    lines: impl Iterator<Item = &'a Line>,
+) {
     let sums = Sums::of(lines);
     let what = format!("bytes of {of} from the cache, pass {pass}");
     let share = sums.cached_per_mille();
@@ -163,7 +168,7 @@ struct Apt {
 }
 
 impl Apt {
-    async fn make(bench: &Bench) -> anyhow::Result<Self> {
+    async fn make(bench: &Bench<'_>) -> anyhow::Result<Self> {
         let directory = bench.empty("apt")?;
         let parts = directory.join("conf.d");
         for needed in [

@@ -11,7 +11,7 @@ use hashcache_testkit::{Origin, RawRequest, Script, content};
 use super::downloads::Trial;
 use crate::report::show_bytes;
 
-impl Trial<'_> {
+impl Trial<'_, '_> {
     /// Conditions by date and by entity tag, and uploads, with an origin that has a script.
     pub async fn conditional(&mut self) -> anyhow::Result<()> {
         let origin = Origin::start(dated).await?;

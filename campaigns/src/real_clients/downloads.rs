@@ -17,7 +17,7 @@ use super::tool::{Tool, is_installed};
 use crate::report::show_bytes;
 
 /// Tries both tools.
-pub async fn run(bench: &mut Bench, origin: &ContentOrigin) -> anyhow::Result<()> {
+pub async fn run(bench: &mut Bench<'_>, origin: &ContentOrigin) -> anyhow::Result<()> {
     let directory = bench.empty("downloads")?;
     for program in ["curl", "wget"] {
         if !is_installed(program) {
@@ -46,15 +46,15 @@ pub async fn run(bench: &mut Bench, origin: &ContentOrigin) -> anyhow::Result<()
 }
 
 /// One tool's rows.
-pub struct Trial<'a> {
-    bench: &'a mut Bench,
+pub struct Trial<'a, 'b> {
+    bench: &'a mut Bench<'b>,
     origin: &'a ContentOrigin,
     directory: &'a Path,
     /// `curl` or `wget`.
     pub program: &'static str,
 }
 
-impl Trial<'_> {
+impl Trial<'_, '_> {
     /// Reports what was tried.
     pub fn row(&mut self, what: &str, outcome: anyhow::Result<String>) {
         let what = format!("{}: {what}", self.program);

@@ -19,7 +19,7 @@ use super::tool::{Tool, is_installed};
 use crate::report::show_bytes;
 
 /// Lists, clones by the smart protocol, and clones by the dumb one twice.
-pub async fn run(bench: &mut Bench) -> anyhow::Result<()> {
+pub async fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !is_installed("git") {
         bench.report.skip("git over http", "not installed");
         return Ok(());
@@ -65,7 +65,7 @@ pub async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn list(bench: &Bench, url: &str, commit: &str) -> anyhow::Result<String> {
+async fn list(bench: &Bench<'_>, url: &str, commit: &str) -> anyhow::Result<String> {
     let listed = bench
         .tool("git")
         .arguments(&["ls-remote", url])
@@ -80,7 +80,7 @@ async fn list(bench: &Bench, url: &str, commit: &str) -> anyhow::Result<String> 
 }
 
 /// A clone whose commit is checked; `smart` is what git's variable for it takes.
-async fn clone(bench: &Bench, url: &str, commit: &str, smart: &str) -> anyhow::Result<()> {
+async fn clone(bench: &Bench<'_>, url: &str, commit: &str, smart: &str) -> anyhow::Result<()> {
     let directory = bench.empty("clone")?;
     let git = |words: &[&str]| {
         let tool = bench.tool("git").arguments(words).directory(&directory);

@@ -21,7 +21,7 @@ use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::show_bytes;
 
 /// Tries all of them.
-pub async fn run(bench: &mut Bench, binary: &Path) -> anyhow::Result<()> {
+pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     let directory = bench.empty("mirrors")?;
     let registries = Registries::start(&directory.join("registries"), None).await?;
     let proxy = ProxyCommand::new(binary, &directory.join("cache.img")).flag("cache-size", "1GiB");

@@ -18,13 +18,13 @@ mod mirrors;
 mod tool;
 mod tunnels;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use hashcache_testkit::{ContentOptions, ContentOrigin};
-use tempfile::TempDir;
 
-use crate::proxy_process::{BinaryArgs, ProxyCommand, ProxyProcess};
+use crate::campaign::Campaign;
+use crate::proxy_process::ProxyProcess;
 use crate::report::Report;
 use access_log::{AccessLog, Line};
 use tool::Tool;
@@ -32,11 +32,6 @@ use tool::Tool;
 /// Arguments of `real-clients`.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    binary: BinaryArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     /// Try these alone
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -46,9 +41,6 @@ pub struct Args {
     /// Destinations to allow: package sources with private addresses need it
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     allow_destination: Vec<String>,
-    /// Leave the access log and what tools wrote in this directory
-    #[arg(long, value_name = "DIRECTORY")]
-    keep: Option<PathBuf>,
 }
 
 /// What can be tried alone.
@@ -69,28 +61,17 @@ enum Part {
 }
 
 /// Tries all tools and tells what became of each.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(try_all(args))
-}
-
-async fn try_all(args: &Args) -> anyhow::Result<()> {
-    let binary = args.binary.binary()?;
+pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
+    let binary = campaign.binary()?.to_owned();
     let content = ContentOrigin::start_thread(ContentOptions::default())?;
-    let directory = match &args.keep {
-        Some(path) => Place::Kept(path.clone()),
-        None => Place::Temporary(tempfile::tempdir()?),
-    };
-    std::fs::create_dir_all(directory.path())?;
-    let directory_path = directory.path().canonicalize()?;
-    let log_path = directory_path.join("access.log");
-    let mut command = ProxyCommand::new(&binary, &directory_path.join("cache.img"))
+    let directory = campaign.folder().canonicalize()?;
+    let log_path = directory.join("access.log");
+    let command = campaign.proxy()?;
+    let mut command = command
         .flag("cache-size", "8GiB")
+        .without("access-log")
         .flag("access-log", log_path.display())
         .flag("log-format", "json")
-        .flag("allow-destination", "127.0.0.1/32")
         .flag("allow-connect-port", "443")
         .flag("allow-connect-port", content.address().port());
     for prefix in &args.allow_destination {
@@ -99,8 +80,8 @@ async fn try_all(args: &Args) -> anyhow::Result<()> {
     let mut bench = Bench {
         proxy: command.start()?,
         log: AccessLog::new(log_path),
-        directory: directory_path,
-        report: Report::new("real-clients", args.json),
+        directory,
+        report: &mut campaign.report,
     };
     let wanted = |part| match args.intercept {
         true => part == Part::Intercept,
@@ -134,35 +115,19 @@ async fn try_all(args: &Args) -> anyhow::Result<()> {
     bench
         .report
         .check("the proxy outlives its clients", ended.is_none(), alive);
-    bench.report.finish()
-}
-
-/// Where a run keeps its files.
-#[derive(Debug)]
-enum Place {
-    Temporary(TempDir),
-    Kept(PathBuf),
-}
-
-impl Place {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Temporary(directory) => directory.path(),
-            Self::Kept(path) => path,
-        }
-    }
+    Ok(())
 }
 
 /// What every part works with.
 #[derive(Debug)]
-struct Bench {
+struct Bench<'a> {
     proxy: ProxyProcess,
     log: AccessLog,
     directory: PathBuf,
-    report: Report,
+    report: &'a mut Report,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// A program that is told of the proxy by its environment alone.
     fn tool(&self, program: &str) -> Tool {
         let url = self.proxy.url();

@@ -14,7 +14,7 @@ use super::tool::{Tool, is_installed};
 use crate::report::show_bytes;
 
 /// Runs every tool that is installed, then a tunnel whose bytes are known.
-pub async fn run(bench: &mut Bench, origin: &ContentOrigin) -> anyhow::Result<()> {
+pub async fn run(bench: &mut Bench<'_>, origin: &ContentOrigin) -> anyhow::Result<()> {
     for (program, fetch) in TOOLS {
         let what = format!("{program} through CONNECT");
         if !is_installed(program) {
@@ -50,19 +50,19 @@ type Fetch = fn(&Bench, &Path) -> anyhow::Result<Tool>;
 
 const TOOLS: [(&str, Fetch); 4] = [("pip", pip), ("npm", npm), ("cargo", cargo), ("go", go)];
 
-fn pip(bench: &Bench, directory: &Path) -> anyhow::Result<Tool> {
+fn pip(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
     let words = ["download", "--no-cache-dir", "--no-deps", "--dest"];
     let tool = bench.tool("pip").arguments(&words).argument(directory);
     Ok(tool.argument("idna").directory(directory))
 }
 
-fn npm(bench: &Bench, directory: &Path) -> anyhow::Result<Tool> {
+fn npm(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
     let tool = bench.tool("npm").arguments(&["pack", "--cache"]);
     let tool = tool.argument(directory.join("cache"));
     Ok(tool.argument("is-number").directory(directory))
 }
 
-fn cargo(bench: &Bench, directory: &Path) -> anyhow::Result<Tool> {
+fn cargo(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
     let home = directory.join("home");
     std::fs::create_dir_all(&home)?;
     std::fs::create_dir_all(directory.join("src"))?;
@@ -86,7 +86,7 @@ fn cargo(bench: &Bench, directory: &Path) -> anyhow::Result<Tool> {
     Ok(tool.variable("CARGO_HOME", home).directory(directory))
 }
 
-fn go(bench: &Bench, directory: &Path) -> anyhow::Result<Tool> {
+fn go(bench: &Bench<'_>, directory: &Path) -> anyhow::Result<Tool> {
     let tool = bench.tool("go").arguments(&["mod", "download", "-json"]);
     Ok(tool
         .argument("rsc.io/quote@v1.5.2")
@@ -126,7 +126,7 @@ fn tunnels(lines: &[Line]) -> anyhow::Result<String> {
 }
 
 /// A tunnel to an origin of ours: what comes is right, and the log counts at least its content.
-async fn known_bytes(bench: &mut Bench, origin: &ContentOrigin) -> anyhow::Result<String> {
+async fn known_bytes(bench: &mut Bench<'_>, origin: &ContentOrigin) -> anyhow::Result<String> {
     const SIZE: u64 = 3_000_000;
     let target = format!("/tunnelled?size={SIZE}");
     let url = origin.url(&target);

@@ -30,7 +30,7 @@ use crate::proxy_process::{ProxyCommand, ProxyProcess};
 use crate::report::show_bytes;
 
 /// Tries all of them.
-pub async fn run(bench: &mut Bench, binary: &Path) -> anyhow::Result<()> {
+pub async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<()> {
     let directory = bench.empty("intercept")?;
     let front = Front::new()?;
     let origin = ContentOrigin::start_thread(ContentOptions::default())?;
@@ -274,7 +274,7 @@ impl Part {
     /// pip, npm and cargo, from registries behind TLS.
     async fn package_tools(
         &mut self,
-        bench: &mut Bench,
+        bench: &mut Bench<'_>,
         registries: &Registries,
     ) -> anyhow::Result<()> {
         let settings = settings(&registries.flags());
@@ -305,7 +305,7 @@ impl Part {
     }
 
     /// Two visits of a page with nothing of the browser's left, and the self-test.
-    async fn browse(&mut self, bench: &mut Bench, page: &str) {
+    async fn browse(&mut self, bench: &mut Bench<'_>, page: &str) {
         let rows = [
             "Chromium, intercepted",
             "the self-test in a Chromium that trusts the authority",
