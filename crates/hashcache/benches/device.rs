@@ -32,7 +32,7 @@ fn config(path: &str) -> Config {
     Config {
         // Enough for the next batch to be put together while one is written.
         memory_bytes: 256 << 20,
-        // Each answer is to come from the device.
+        // The device must give each answer.
         hot_bytes_max: 0,
         object_bytes: u32::try_from(RECORD_BYTES).unwrap(),
         open_patience: Duration::from_mins(1),
@@ -200,8 +200,8 @@ fn write(path: &str, io: Io, time: Duration) {
     cache.close();
 }
 
-/// As many look-ups at once as there are places. One thread asks; a place whose answer has come is
-/// given the next question.
+/// As many lookups at once as there are places. One thread asks; a place with its answer is given
+/// the next lookup.
 struct Places<'a> {
     cache: &'a Cache,
     names: &'a [String],
@@ -211,7 +211,7 @@ struct Places<'a> {
     wakers: Vec<Waker>,
 }
 
-/// Places that have been woken, and who looks at them.
+/// Places that were woken, and the thread that looks at them.
 struct Ready {
     places: Mutex<Vec<usize>>,
     thread: Thread,

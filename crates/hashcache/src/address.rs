@@ -1,6 +1,6 @@
 //! Where a record lies: a position in the log, or a slot of a set of the Disk Table.
 //!
-//! Used by everything between `policy`, which says where, and `disk`, which goes there.
+//! Used by everything between `policy`, which says where, and `disk`, which reads and writes there.
 
 /// Units since the log was made. Never used twice, so a position names one record for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

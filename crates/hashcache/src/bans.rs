@@ -1,9 +1,9 @@
 //! Bans: what was taken away, or made stale, without naming each object.
 //!
-//! A ban says: what has this label, or a name that begins so, and is older than this version, is
-//! gone (or, softly, stale). It is in force at once, because whoever answers asks for it: nothing
-//! is searched for or written over. `cache` makes bans, `stripe` asks, `writer` has
-//! `disk/journal` write them and says when one has nothing left to say.
+//! A ban says: every object with this label, or with a name that begins so, is gone (or, softly,
+//! stale) if it is older than this version. It is in force at once, because every answer is checked
+//! against the bans: no object is searched for or overwritten. `cache` makes bans, `stripe` checks
+//! them, `writer` has `disk/journal` write them and says when one can be forgotten.
 //!
 //! ```text
 //! made ─▶ in force ─▶ drained ──────▶ settled ──────────▶ outlived ─▶ forgotten
@@ -11,9 +11,9 @@
 //!                     begun are over  then is on disk     older left  the next ban is written
 //! ```
 //!
-//! A ban is *outlived* when no object older than it can be read any more. In a log that is when
-//! the head has come once round to where it stood when the ban was settled; the Disk Table never
-//! comes round, so `writer` reads it set by set and clears what bans have taken away.
+//! A ban is *outlived* when no object older than it can be read any more. In a log that is when the
+//! head has wrapped to where it stood when the ban was settled; the Disk Table has no head, so
+//! `writer` reads it set by set and clears the objects that bans have removed.
 //!
 //! Too many bans become fewer and wider: those within one prefix become that prefix, as their
 //! makers said, and when no two are within the same, all become one that takes everything.
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use crate::format::{Fields, Kind, Prefix, RuleLine, Select};
+use crate::format::{BanLine, Fields, Kind, Prefix, Select};
 use crate::key::{PrefixHasher, Secret};
 use crate::memory::{Budget, Marked, Reservation, marked};
 use crate::object::Version;
@@ -78,7 +78,7 @@ impl Ban {
         Self::new(Selected::Prefix(prefix.to_vec()))
     }
 
-    /// The object of this name, and those whose names go on behind it with a zero byte.
+    /// The object of this name, and objects whose names continue it with a zero byte.
     pub fn name(name: &[u8]) -> Self {
         let mut prefix = name[..name.len().min(crate::object::MAX_NAME)].to_vec();
         prefix.push(0);
@@ -109,8 +109,8 @@ impl Ban {
     }
 
     /// All that is older than `version` is gone.
-    pub(crate) fn everything(version: u64) -> RuleLine {
-        RuleLine {
+    pub(crate) fn everything(version: u64) -> BanLine {
+        BanLine {
             select: Select::Prefix(EVERYTHING),
             within: EVERYTHING,
             soft: false,
@@ -118,7 +118,7 @@ impl Ban {
         }
     }
 
-    pub(crate) fn line(&self, secret: &Secret, version: Version) -> RuleLine {
+    pub(crate) fn line(&self, secret: &Secret, version: Version) -> BanLine {
         let (select, within) = match &self.select {
             Selected::Label(label) => (Select::Label(label.0), &self.within[..]),
             // A ban that is looked for where its names are not would never be found.
@@ -131,7 +131,7 @@ impl Ban {
                 },
             ),
         };
-        RuleLine {
+        BanLine {
             select,
             within: hashed(secret, within),
             soft: self.soft,
@@ -156,13 +156,13 @@ pub(crate) enum Effect {
 
 /// What bans say of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct BanVerdict {
     pub(crate) gone: bool,
     /// Made stale, and not confirmed since.
     pub(crate) stale: bool,
 }
 
-impl Judged {
+impl BanVerdict {
     pub(crate) fn is_barred(self) -> bool {
         self.gone || self.stale
     }
@@ -182,21 +182,21 @@ impl Limits {
     }
 }
 
-/// How far a ban has come on its way to be forgotten.
+/// The stage of a ban on its way to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum BanStage {
     InForce,
-    /// Puts that had begun before it have ended. So many records had come to the queue by then: the
+    /// Puts that had begun before it have ended. So many records had entered the queue by then: the
     /// older ones among them are still to be written.
     Drained(u64),
     /// They are written, as of this time; the segment of this stamp was open.
     Settled(u64, Duration),
 }
 
-struct State {
+struct BanState {
     version: u64,
     within: Prefix,
-    stage: Stage,
+    stage: BanStage,
     _reservation: Option<Reservation>,
 }
 
@@ -204,7 +204,7 @@ type LineKey = (Select, bool);
 
 #[derive(Default)]
 struct Table {
-    lines: HashMap<LineKey, State>,
+    lines: HashMap<LineKey, BanState>,
     /// For each prefix that bans are within, or are themselves: how long those bans are.
     inner: HashMap<Prefix, BTreeSet<u16>>,
     /// How long the keys of `inner` are, and how many are so long.
@@ -239,7 +239,7 @@ impl Bans {
     }
 
     /// Bans that go release memory, which wakes callers that wait for it: not under the lock,
-    /// which each look-up takes.
+    /// which each lookup takes.
     fn write(&self) -> Marked<RwLockWriteGuard<'_, Table>> {
         marked(self.table.write().expect("no holder of this lock panics"))
     }
@@ -267,10 +267,10 @@ impl Bans {
 
     /// What bans say of `record`; where that is nothing it is not asked again.
     ///
-    /// The record keeps in mind that it was made stale. Whoever holds it may ask again, or write
-    /// new metadata for it, when the ban has done its work and is forgotten: then nothing else
-    /// would say that it is not fresh.
-    pub(crate) fn judge(&self, record: &Record) -> Judged {
+    /// The record remembers that it was made stale. A caller that holds it may ask again, or write
+    /// new metadata for it, after the ban was forgotten: then nothing else would say that it is not
+    /// fresh.
+    pub(crate) fn judge(&self, record: &Record) -> BanVerdict {
         let newest = self.newest.load(Ordering::Acquire);
         let fields = &record.fields;
         let known = record.judged.load(Ordering::Relaxed);
@@ -279,11 +279,11 @@ impl Bans {
             _ => (0, known & !MADE_STALE),
         };
         if fields.version.0 >= newest || asked_upto >= newest {
-            return Judged::default();
+            return BanVerdict::default();
         }
         let limits = self.limits(fields, &record.name);
         let stale_below = limits.stale.max(made_stale_below);
-        let judged = Judged {
+        let judged = BanVerdict {
             gone: fields.version.0 < limits.gone,
             stale: fields.confirmed.0 < stale_below,
         };
@@ -311,10 +311,10 @@ impl Bans {
 
     /// What bans say of the labels of `record` alone. Where a ban says it of the name, all older
     /// versions of that name are barred with it; they need not have had the label.
-    pub(crate) fn judge_labels(&self, record: &Record) -> Judged {
+    pub(crate) fn judge_labels(&self, record: &Record) -> BanVerdict {
         let fields = &record.fields;
         if fields.labels.is_empty() || fields.version.0 >= self.newest.load(Ordering::Acquire) {
-            return Judged::default();
+            return BanVerdict::default();
         }
         let table = self.read();
         let of_name = table.of_name(&self.secret, &record.name);
@@ -323,14 +323,14 @@ impl Bans {
             of_labels.raise(table.of_label(*label));
         }
         let between = |version: Version, name: u64, label: u64| (name..label).contains(&version.0);
-        Judged {
+        BanVerdict {
             gone: between(fields.version, of_name.gone, of_labels.gone),
             stale: between(fields.confirmed, of_name.stale, of_labels.stale),
         }
     }
 
-    /// Whether what begins under `name` as of `version`, with labels that nobody knows yet, may
-    /// turn out to be barred.
+    /// Whether a ban may hide a put of `name` that begins as of `version`, with labels that are not
+    /// known yet.
     pub(crate) fn may_bar(&self, name: &[u8], version: Version) -> bool {
         if version.0 >= self.newest.load(Ordering::Acquire) {
             return false;
@@ -344,13 +344,13 @@ impl Bans {
     // -- changing ------------------------------------------------------------------------------
 
     /// Puts `lines` in force.
-    pub(crate) fn add(&self, lines: &[RuleLine], budget: &Budget) {
+    pub(crate) fn add(&self, lines: &[BanLine], budget: &Budget) {
         self.add_with(lines, reserve(lines.len(), budget));
     }
 
     /// The same with memory that was set aside for them ([`reserve`]), by a caller that holds a
     /// lock.
-    pub(crate) fn add_with(&self, lines: &[RuleLine], reserved: Vec<Option<Reservation>>) {
+    pub(crate) fn add_with(&self, lines: &[BanLine], reserved: Vec<Option<Reservation>>) {
         let mut table = self.write();
         for (line, reservation) in lines.iter().zip(reserved) {
             table.add(*line, reservation);
@@ -362,7 +362,7 @@ impl Bans {
         self.newest.fetch_max(newest, Ordering::AcqRel);
     }
 
-    /// Puts that have not ended are not older than `begun`, `come` records have come to the queue,
+    /// Puts that have not ended are not older than `begun`, `come` records have entered the queue,
     /// all records numbered below `taken` are written, and the segment of `stamp` is open.
     pub(crate) fn settle(
         &self,
@@ -371,11 +371,11 @@ impl Bans {
         taken: u64,
         (stamp, now): (u64, Duration),
     ) {
-        let next = |state: &State| match state.stage {
-            Stage::InForce if state.version > begun.0 => None,
-            Stage::InForce if come > taken => Some(Stage::Drained(come)),
-            Stage::InForce => Some(Stage::Settled(stamp, now)),
-            Stage::Drained(come) if come <= taken => Some(Stage::Settled(stamp, now)),
+        let next = |state: &BanState| match state.stage {
+            BanStage::InForce if state.version > begun.0 => None,
+            BanStage::InForce if come > taken => Some(BanStage::Drained(come)),
+            BanStage::InForce => Some(BanStage::Settled(stamp, now)),
+            BanStage::Drained(come) if come <= taken => Some(BanStage::Settled(stamp, now)),
             _ => None,
         };
         if !self.read().lines.values().any(|it| next(it).is_some()) {
@@ -386,10 +386,9 @@ impl Bans {
         }
     }
 
-    /// Whether there is any that is not settled, so that it is worth finding out what `settle` is
-    /// to be told.
+    /// Whether any ban is not settled, so that it is worth collecting the arguments of `settle`.
     pub(crate) fn any_unsettled(&self) -> bool {
-        let is_settled = |it: &State| matches!(it.stage, Stage::Settled(..));
+        let is_settled = |it: &BanState| matches!(it.stage, BanStage::Settled(..));
         !self.read().lines.values().all(is_settled)
     }
 
@@ -408,8 +407,8 @@ impl Bans {
     /// The version up to which all bans are settled, since `before` or earlier; 0 when none is.
     pub(crate) fn settled(&self, effect: Effect, before: Option<Duration>) -> Version {
         let soft = effect == Effect::Stale;
-        let is_settled = |it: &State| {
-            let Stage::Settled(_, at) = it.stage else {
+        let is_settled = |it: &BanState| {
+            let BanStage::Settled(_, at) = it.stage else {
                 return false;
             };
             before.is_some_and(|before| at <= before)
@@ -451,9 +450,9 @@ impl Bans {
     }
 
     /// All bans in force, in one order.
-    pub(crate) fn lines(&self) -> Vec<RuleLine> {
+    pub(crate) fn lines(&self) -> Vec<BanLine> {
         let table = self.read();
-        let line = |((select, soft), state): (&LineKey, &State)| RuleLine {
+        let line = |((select, soft), state): (&LineKey, &BanState)| BanLine {
             select: *select,
             within: state.within,
             soft: *soft,
@@ -470,8 +469,8 @@ pub(crate) fn reserve(bans: usize, budget: &Budget) -> Vec<Option<Reservation>> 
     (0..bans).map(|_| budget.reserve(BAN_BYTES)).collect()
 }
 
-fn is_outlived(state: &State, oldest: u64) -> bool {
-    matches!(state.stage, Stage::Settled(stamp, _) if oldest > stamp)
+fn is_outlived(state: &BanState, oldest: u64) -> bool {
+    matches!(state.stage, BanStage::Settled(stamp, _) if oldest > stamp)
 }
 
 impl Table {
@@ -493,7 +492,7 @@ impl Table {
 
     fn of_name(&self, secret: &Secret, name: &[u8]) -> Limits {
         let mut limits = Limits::default();
-        let mut outer = Walk::new(secret, name);
+        let mut outer = NamePrefixes::new(secret, name);
         for length in self.lengths.keys() {
             let Some(prefix) = outer.to(*length) else {
                 break;
@@ -512,22 +511,22 @@ impl Table {
         limits
     }
 
-    fn add(&mut self, line: RuleLine, reservation: Option<Reservation>) {
+    fn add(&mut self, line: BanLine, reservation: Option<Reservation>) {
         if let Select::Prefix(all) = line.select
             && (all.length == 0 || self.inner.contains_key(&all))
         {
             // Those that it says too, and more.
-            let says = |(select, soft): &LineKey, state: &State| {
+            let says = |(select, soft): &LineKey, state: &BanState| {
                 let is_within = all.length == 0 || state.within == all || *select == line.select;
                 is_within && (!line.soft || *soft) && state.version <= line.version
             };
             self.lines.retain(|key, state| !says(key, state));
             self.index();
         }
-        let state = State {
+        let state = BanState {
             version: line.version,
             within: line.within,
-            stage: Stage::InForce,
+            stage: BanStage::InForce,
             _reservation: reservation,
         };
         let key = (line.select, line.soft);
@@ -583,7 +582,7 @@ impl Table {
                 (EVERYTHING, self.lines.keys().filter(soft).count() > 1)
             }
         };
-        let belongs = |key: &LineKey, state: &State| {
+        let belongs = |key: &LineKey, state: &BanState| {
             key.1 == soft && (wide.length == 0 || state.within == wide)
         };
         let joined = self.lines.iter().filter(|(key, it)| belongs(key, it));
@@ -591,7 +590,7 @@ impl Table {
         self.lines.retain(|key, state| !belongs(key, state));
         self.index();
         self.add(
-            RuleLine {
+            BanLine {
                 select: Select::Prefix(wide),
                 within: EVERYTHING,
                 soft,
@@ -616,13 +615,13 @@ fn outer(prefix: Prefix, within: Prefix) -> Prefix {
 
 /// Prefixes of a name, from short to long, in one pass.
 #[derive(Clone)]
-struct Walk<'a> {
+struct NamePrefixes<'a> {
     hasher: PrefixHasher,
     name: &'a [u8],
     at: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> NamePrefixes<'a> {
     fn new(secret: &Secret, name: &'a [u8]) -> Self {
         Self {
             hasher: secret.prefix_hasher(),

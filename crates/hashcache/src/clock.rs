@@ -1,4 +1,4 @@
-//! The engine's only source of time, handed in by whoever opens a cache.
+//! The engine's only source of time, given by the program that opens a cache.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,7 +29,7 @@ impl Clock {
         )
     }
 
-    /// Clocks of the caller's own: time since some moment that never goes back, and Unix time.
+    /// Clocks of the caller's own: monotonic time since some moment, and Unix time.
     pub fn new(
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,

@@ -1,6 +1,7 @@
 //! A value that one thread makes and any number of tasks or threads wait for.
 //!
-//! Runtime-free: a plain `Future` for tasks, [`Outcome::wait`] for threads.
+//! Needs no async runtime: a plain `Future` for tasks, [`Outcome::wait`] for threads. Used for
+//! reads from disk, removes and flushes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,14 +12,14 @@ use crate::memory::wake;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-struct State<T> {
+struct OutcomeState<T> {
     value: Option<T>,
     wakers: Vec<Waker>,
-    /// Threads that block: without any, nothing is told to the kernel.
+    /// Threads that block: without any, no system call is made to wake them.
     blocked: usize,
 }
 
-impl<T> State<T> {
+impl<T> OutcomeState<T> {
     fn new(value: Option<T>) -> Mutex<Self> {
         Mutex::new(Self {
             value,
@@ -28,27 +29,27 @@ impl<T> State<T> {
     }
 }
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct OutcomeCell<T> {
+    state: Mutex<OutcomeState<T>>,
     set: Condvar,
 }
 
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+impl<T> OutcomeCell<T> {
+    fn lock(&self) -> MutexGuard<'_, OutcomeState<T>> {
         self.state.lock().expect("no holder of this lock panics")
     }
 }
 
-/// The side that makes the value. Dropped without one, it makes the default: whoever waits is never
-/// left waiting.
-pub(crate) struct Promise<T: Default>(Arc<Shared<T>>);
+/// The side that makes the value. Dropped without one, it makes the default: no caller waits for
+/// ever.
+pub(crate) struct Promise<T: Default>(Arc<OutcomeCell<T>>);
 
 /// The side that waits; may be cloned.
-pub struct Outcome<T>(Arc<Shared<T>>);
+pub struct Outcome<T>(Arc<OutcomeCell<T>>);
 
 pub(crate) fn promise<T: Default + Clone>() -> (Promise<T>, Outcome<T>) {
-    let shared = Arc::new(Shared {
-        state: State::new(None),
+    let shared = Arc::new(OutcomeCell {
+        state: OutcomeState::new(None),
         set: Condvar::new(),
     });
     (Promise(Arc::clone(&shared)), Outcome(shared))
@@ -82,37 +83,37 @@ impl<T: Default> Drop for Promise<T> {
 }
 
 /// One of several promises that make one outcome: it is good when all of them are.
-pub(crate) struct Part {
-    whole: Arc<Whole>,
+pub(crate) struct OutcomePart {
+    whole: Arc<AllParts>,
     kept: bool,
 }
 
-struct Whole {
+struct AllParts {
     promise: Option<Promise<bool>>,
     broken: AtomicBool,
 }
 
 /// As many parts as are asked for, and the outcome of all.
-pub(crate) fn parts(count: usize) -> (Vec<Part>, Outcome<bool>) {
+pub(crate) fn parts(count: usize) -> (Vec<OutcomePart>, Outcome<bool>) {
     let (promise, outcome) = promise();
-    let whole = Arc::new(Whole {
+    let whole = Arc::new(AllParts {
         promise: Some(promise),
         broken: AtomicBool::new(false),
     });
-    let part = |_| Part {
+    let part = |_| OutcomePart {
         whole: Arc::clone(&whole),
         kept: false,
     };
     ((0..count).map(part).collect(), outcome)
 }
 
-impl Part {
+impl OutcomePart {
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
 }
 
-impl Drop for Part {
+impl Drop for OutcomePart {
     fn drop(&mut self) {
         if !self.kept {
             self.whole.broken.store(true, Ordering::Release);
@@ -120,7 +121,7 @@ impl Drop for Part {
     }
 }
 
-impl Drop for Whole {
+impl Drop for AllParts {
     fn drop(&mut self) {
         if let Some(promise) = self.promise.take() {
             promise.set(!self.broken.load(Ordering::Acquire));
@@ -131,8 +132,8 @@ impl Drop for Whole {
 impl<T: Clone> Outcome<T> {
     /// An outcome that is known already.
     pub(crate) fn ready(value: T) -> Self {
-        Self(Arc::new(Shared {
-            state: State::new(Some(value)),
+        Self(Arc::new(OutcomeCell {
+            state: OutcomeState::new(Some(value)),
             set: Condvar::new(),
         }))
     }
@@ -159,7 +160,7 @@ impl<T: Clone> Outcome<T> {
     pub(crate) fn wait_for(&self, patience: std::time::Duration) -> Option<T> {
         let mut state = self.0.lock();
         state.blocked += 1;
-        let missing = |state: &mut State<T>| state.value.is_none();
+        let missing = |state: &mut OutcomeState<T>| state.value.is_none();
         let (mut state, _) = self
             .0
             .set

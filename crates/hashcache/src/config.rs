@@ -1,4 +1,4 @@
-//! What is asked for: the settings of a store ([`Config`]). What is built of them, `geometry` says.
+//! The settings of a store ([`Config`]). `geometry` turns them into places and sizes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub enum Rows {
     Two,
 }
 
-/// Who reads files and block devices for those who do not block.
+/// How files and block devices are read for callers that do not block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
     /// The kernel by io_uring where it lets us, else threads.
@@ -113,8 +113,8 @@ pub enum Io {
 /// What is asked of a store.
 #[derive(Clone)]
 pub struct Config {
-    /// Files or block devices that keep the store between them, 1 to 16; a file is made when it is
-    /// missing and `size_bytes` is given. One that is left out comes back empty.
+    /// The files or block devices of the store, 1 to 16; a missing file is made when `size_bytes`
+    /// is given. A device that was left out for a while is empty when it returns.
     pub paths: Vec<PathBuf>,
     /// Size of each device, bytes; that of what is there already if it is not given. A smaller
     /// store of the log family grows to it and keeps what it has. One of the table family cannot:
@@ -139,8 +139,8 @@ pub struct Config {
     /// Whether `log` and `log-lru` write objects of one group side by side and read them together,
     /// for 8 more bits a position in memory. May change from one opening to the next.
     pub grouped: bool,
-    /// Whether `log` keeps what is in use when it comes round to it. May change from one opening to
-    /// the next.
+    /// Whether `log` keeps objects that are in use when its head reaches them. May change from one
+    /// opening to the next.
     pub readmission: bool,
     /// Mean size of an object with its metadata; sizes the index. Only used when a store is made.
     pub object_bytes: u32,
@@ -152,11 +152,12 @@ pub struct Config {
     pub batch_delay: Duration,
     /// How often writes are made durable while there are any.
     pub sync_interval: Duration,
-    /// How long [`crate::Cache::open`] waits for the index before it returns and goes on behind.
+    /// How long [`crate::Cache::open`] waits for the index before it returns; recovery then
+    /// continues in the background.
     pub open_patience: Duration,
-    /// Where time comes from.
+    /// The source of time.
     pub clock: Clock,
-    /// Who reads devices that are files.
+    /// How devices that are files are read.
     pub io: Io,
     /// Use these devices instead of opening `paths`.
     pub devices: Vec<Arc<dyn Device>>,

@@ -230,7 +230,7 @@ pub enum PutError {
     /// A newer put or a remove of the same name came first.
     #[error("a newer version of the object was stored, or the object was removed")]
     Superseded,
-    /// The writer was told to go on without storing.
+    /// The caller chose to continue without storing.
     #[error("the object was delivered without being stored")]
     Bypassed,
     /// The device has failed or the cache is closed.

@@ -16,7 +16,7 @@ use crate::bans::MAX_BANS;
 use crate::config::Config;
 use crate::error::{OpenError, Resize};
 use crate::format::{
-    Family, IO_BLOCK, MIN_UNIT, PART_BYTES, PRELUDE_REST_MAX, RULES_PER_BLOCK, Superblock,
+    BANS_PER_BLOCK, Family, IO_BLOCK, MIN_UNIT, PART_BYTES, PRELUDE_REST_MAX, Superblock,
     round_up_u64,
 };
 use crate::key::SHARDS;
@@ -333,12 +333,12 @@ impl Geometry {
 /// journal.
 pub(crate) fn bans_blocks(geometry: &Geometry) -> usize {
     let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
-    MAX_BANS.div_ceil(RULES_PER_BLOCK).min(quarter)
+    MAX_BANS.div_ceil(BANS_PER_BLOCK).min(quarter)
 }
 
 /// Most bans there is room for.
 pub(crate) fn bans_max(geometry: &Geometry) -> usize {
-    MAX_BANS.min(bans_blocks(geometry) * RULES_PER_BLOCK)
+    MAX_BANS.min(bans_blocks(geometry) * BANS_PER_BLOCK)
 }
 
 /// A size of slots that can be: a power of two, and most names fit with their header.

@@ -18,14 +18,14 @@ struct Jobs {
 }
 
 #[derive(Default)]
-struct Shared {
+struct PoolState {
     jobs: Mutex<Jobs>,
     come: Condvar,
 }
 
 /// Threads that run jobs in the order they came.
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -34,7 +34,7 @@ const STACK_BYTES: usize = 256 << 10;
 
 impl Pool {
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PoolState::default());
         let spawn = |n| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
@@ -96,7 +96,7 @@ impl Pool {
     }
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &PoolState) {
     loop {
         let job = {
             let mut jobs = shared.jobs.lock().expect("no holder of this lock panics");

@@ -1,4 +1,4 @@
-//! Names to hashes to places; the only module that hashes.
+//! Hashes of names, and the places that follow from them; the only module that hashes.
 //!
 //! Everything is keyed with the store's secret. Without a key, a client could choose names that
 //! fall into one row (and push others out), and a body could contain a forged record of another
@@ -107,7 +107,7 @@ impl Secret {
     /// Where span `span` of version `version` of `name` is found.
     pub(crate) fn span(&self, name: &[u8], version: Version, span: u32) -> KeyHash {
         // The suffix makes this longer than the longest name, so no name hashes like a span: the
-        // length goes into SipHash's last block, and the bytes differ for shorter names.
+        // length is part of SipHash's last block, and the bytes differ for shorter names.
         let mut hasher = SipHasher13::new_with_key(&self.names);
         hasher.write(name);
         hasher.write(&[0xff; 8]);
@@ -153,13 +153,13 @@ impl std::fmt::Debug for Secret {
 }
 
 /// A map keyed by hashes that are random and secret already: hashing them again buys nothing.
-pub(crate) type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<Identity>>;
+pub(crate) type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<IdentityHasher>>;
 
 /// Takes the last word written as the hash.
 #[derive(Default)]
-pub(crate) struct Identity(u64);
+pub(crate) struct IdentityHasher(u64);
 
-impl Hasher for Identity {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -1,11 +1,11 @@
-//! Lanes: what every answer from memory must write to, once for a few threads each.
+//! Lanes: copies of the state that every answer from memory writes to, one copy for a few threads.
 //!
-//! A processor that writes to a cache line takes it from all others, and its way back takes longer
-//! than the rest of the answer. So what is written on the way to an answer (counts, locks that
-//! readers share) exists several times, and each thread uses its own.
+//! A processor that writes to a cache line invalidates it for all others, and loading it again
+//! takes longer than the rest of the answer. So what is written on the way to an answer (counts,
+//! locks that readers share) exists several times, and each thread uses its own.
 //!
-//! Invariant: a thread keeps its lane for life. Threads are spread: a new one takes the lane with
-//! the fewest.
+//! Invariant: a thread keeps its lane until it ends. Threads are spread: a new one takes the lane
+//! with the fewest.
 //! Cost: 128 bytes or more a lane, [`count`] of them.
 
 use std::ops::Deref;

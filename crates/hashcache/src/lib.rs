@@ -1,8 +1,8 @@
 //! HashCache: a cache storage engine. Names in, bytes out.
 //!
-//! The disk is a hash table or a log; memory holds 0 to 60 bits per object. After a crash an answer
-//! is whole and once was committed under that very name, or it is a miss. The cache may forget; it
-//! never lies.
+//! The disk is a hash table or a log; memory holds 0 to 60 bits per object. After a crash, a lookup
+//! returns a whole object that was committed under that very name, or it misses. The cache may
+//! forget; it never lies.
 //!
 //! ```
 //! use hashcache::{Cache, Config, Put};
@@ -21,9 +21,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! No call blocks but those named `wait`, [`Cache::open`] and [`Cache::close`]: what memory can
-//! answer is answered at once, what needs the disk is a plain [`std::future::Future`] of the
-//! engine's own threads.
+//! Only calls named `wait`, reads by [`std::io::Read`], [`Reader::read_to_vec`], [`Cache::open`]
+//! and [`Cache::close`] block. Answers from memory are immediate. Answers from disk are plain
+//! [`std::future::Future`]s, completed by the engine's own threads: `cache.get(name).await` works
+//! with any async runtime. More in `examples/`: ranges, removal by label, an own device.
 
 // What is asked for, and what is built.
 mod clock;

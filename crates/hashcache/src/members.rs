@@ -1,5 +1,5 @@
-//! Who takes part in a store that is open: which stripe a name belongs to, which versions were
-//! given out, and how a device that fails leaves the others going on.
+//! The devices of an open store: which stripe a name belongs to, which versions were given out, and
+//! how the store continues when a device fails.
 //!
 //! `cache` asks it for owners, `stripe` for versions and whether a record counts, `writer` tells it
 //! that its device has failed.
@@ -44,7 +44,7 @@ pub(crate) struct Members {
     serials: Mutex<BTreeMap<u16, u64>>,
     /// In the order of `devices`.
     peers: OnceLock<Vec<Peer>>,
-    /// Held by who changes the history.
+    /// Held while the history is changed.
     change: Mutex<()>,
 }
 
@@ -155,8 +155,8 @@ impl Members {
 
     // -- leaving -------------------------------------------------------------------------------
 
-    /// The others go on without those whose device has failed. Blocks until they all have that on
-    /// disk; false when there is no other.
+    /// The other devices continue without those that have failed. Blocks until all of them have
+    /// that on disk; false when there is no other.
     ///
     /// Called by the writing thread of a device that has failed, when nothing of it can become hot
     /// or pending any more and its queue takes no more requests: two that fail at once would wait
@@ -169,7 +169,7 @@ impl Members {
                 return false;
             }
             let members = staying.iter().map(|(n, _)| self.devices[*n]).collect();
-            // Records of those who stay count as before: the names they own stay with them.
+            // Records on devices that stay count as before: these devices keep the names they own.
             self.history
                 .write()
                 .expect("no holder of this lock panics")

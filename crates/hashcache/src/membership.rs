@@ -3,12 +3,12 @@
 //! Pure: no I/O, no clock. Called by `members`, `store/device` and `format`.
 //!
 //! A name belongs to one device by weighted rendezvous: each device draws a number for the name and
-//! the best one wins, so a device that comes or goes moves only what it wins or had won. The
-//! numbers are integers throughout: every build on every machine finds the same owner.
+//! the best one wins, so a device that joins or leaves moves only the names that it wins or had
+//! won. The numbers are integers throughout: every build on every machine finds the same owner.
 //!
 //! Invariant: what a device holds under a version counts only if the device was the owner under
-//! every membership from that version to now. Else what was replaced or removed while it was away,
-//! or while the name belonged to another, would come back.
+//! every membership from that version to now. Otherwise an object that was replaced or removed
+//! while the device was away, or while the name belonged to another device, would return.
 //! Cost: 32 multiplications a device, for stores on several.
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub(crate) struct Member {
     pub(crate) weight: u64,
 }
 
-/// Who took part from a version on.
+/// The members from a version on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
     pub(crate) first: u64,
@@ -73,7 +73,7 @@ impl History {
         &self.memberships
     }
 
-    /// Who takes part now.
+    /// The members now.
     pub(crate) fn members(&self) -> &[Member] {
         &self.tip().members
     }
@@ -100,8 +100,8 @@ impl History {
         id
     }
 
-    /// From version `first` on, which nobody has drawn yet, `members` take part. Changes nothing if
-    /// they do already.
+    /// From version `first` on, which must not have been drawn yet, `members` take part. Changes
+    /// nothing if they do already.
     pub(crate) fn change(&mut self, first: u64, mut members: Vec<Member>) {
         members.sort_unstable();
         if members == self.members() {
@@ -115,7 +115,7 @@ impl History {
     }
 
     /// The same where what lies on the devices `away` does not count: they were rolled back, which
-    /// is as if they had left and come back. Returns a version from which on all of this holds.
+    /// is as if they had left and joined again. Returns a version from which on all of this holds.
     pub(crate) fn change_without(&mut self, first: u64, away: &[u16], members: Vec<Member>) -> u64 {
         if away.is_empty() {
             self.change(first, members);
@@ -186,7 +186,7 @@ impl History {
         })
     }
 
-    /// Whether `longer` goes on where this ends, as far as both remember.
+    /// Whether `longer` continues where this ends, as far as both remember.
     fn is_part_of(&self, longer: &Self) -> bool {
         let end = longer.memberships.iter().position(|it| it == self.tip());
         end.is_some_and(|end| {
@@ -243,8 +243,8 @@ fn draw(key: KeyHash, device: u16) -> u64 {
     let bits = (key.low & 0xffff_ffff) | (u64::from(device) << 32);
     let number = mix(bits) | 1;
     let whole = u64::from(number.leading_zeros());
-    // The mantissa in [1, 2), as a fixed point of 63 bits; squared, it doubles its logarithm, whose
-    // bits so come out one by one.
+    // The mantissa in [1, 2), as a fixed point of 63 bits; squaring it doubles its logarithm, which
+    // gives the bits one by one.
     let mut mantissa = number << whole;
     let mut fraction: u64 = 0;
     for _ in 0..32 {
@@ -298,7 +298,7 @@ mod tests {
             let with = owner(&all, key);
             owned[usize::from(with)] += 1;
             let without = owner(&all[..2], key);
-            // Who keeps a name keeps it whoever else comes or goes.
+            // The owner of a name keeps it when other devices join or leave.
             assert!(with == 2 || with == without);
             assert!(without != 2);
             assert_eq!(with, owner(&[all[2], all[0], all[1]], key));

@@ -1,7 +1,7 @@
 //! What threads do to one stripe at the same time, in every order that a few preemptions allow.
 //!
-//! The stripe, its shards, hot objects and log, and who writes for them are the real ones, without
-//! their threads: a model's threads do what theirs would. `cargo xtask loom` runs them.
+//! The stripe, its shards, hot objects, log and writer are the real ones, without their threads:
+//! the threads of a model do what those would. `cargo xtask loom` runs them.
 //!
 //! Invariant: what a model does depends on nothing but the order that loom chooses. Reference
 //! counts and the queue are not among what it watches.
@@ -24,10 +24,10 @@ use crate::memory::RecordHandle;
 use crate::memory::ShardedLock;
 use crate::object::Version;
 use crate::record::Record;
-use crate::shard::Wanted;
+use crate::shard::LookupTarget;
 use crate::shard::{Pending, PutToken};
 use crate::store;
-use crate::stripe::{Accepted, Lookup, Recalled, Stripe};
+use crate::stripe::{Accepted, Recalled, Stripe, StripeLookup};
 use crate::writer::DeviceWriter;
 
 /// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
@@ -132,20 +132,20 @@ fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
         Recalled::Nothing => return None,
         Recalled::Unsure => {}
     }
-    let lookup = stripe.lookup(Wanted {
+    let lookup = stripe.lookup(LookupTarget {
         key,
         name: bytes::Bytes::copy_from_slice(name.as_bytes()),
         span: None,
         expect: 0,
     });
     let found = match lookup {
-        Lookup::Found(record) => Some(record),
-        Lookup::Nothing => None,
-        Lookup::Asked(outcome) => {
+        StripeLookup::Found(record) => Some(record),
+        StripeLookup::Nothing => None,
+        StripeLookup::Asked(outcome) => {
             stripe.pool.run_waiting();
             outcome.wait()
         }
-        Lookup::Deferred(deferred) => deferred.wait(),
+        StripeLookup::Deferred(deferred) => deferred.wait(),
     };
     found.map(|record| record.fields.version)
 }
@@ -276,8 +276,8 @@ fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     });
 }
 
-/// Between the moment in which a ban comes and the one in which pending records are looked
-/// through for it: else nothing would say on disk that what lies there is gone.
+/// Between the moment when a ban is added and the one when pending records are checked for it:
+/// otherwise nothing on disk would say that the record there is gone.
 #[test]
 fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
     try_all(|| {
@@ -427,7 +427,7 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         };
         let new = put(&stripe, &neighbour);
         device_writer.write_pending();
-        // And again: then only who reads it knows what is in it.
+        // And again: then only a reader of the row knows what is in it.
         assert_eq!(get(&stripe, &other), Some(third));
         assert_eq!(get(&stripe, &neighbour), Some(new));
         assert_eq!(reader.join().unwrap(), Some(old));

@@ -1,9 +1,9 @@
 //! What an object is made of: its version, its spans and the bounds on each.
 //!
 //! An object is a name, metadata and content of any length. Content is cut into *spans*: span 0 (at
-//! most one page) travels in the head record, further spans in records of their own. Spans are
-//! found under the name *and the version*, so content of another put can never be mistaken for this
-//! one's.
+//! most one page) is part of the head record, each further span is a record of its own. Spans are
+//! found under the name *and the version*, so content of one put is never mistaken for that of
+//! another.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A record in memory: what pending, hot and freshly read objects have in common.
+//! A record in memory: the common form of pending, hot and freshly read objects.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::address::LogPos;
 use crate::format::Fields;
 
-/// A head or a span with its bytes, whoever owns them: a writer, a slab or a read buffer.
+/// A head or a span with its bytes, which a writer, a slab or a read buffer owns.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) fields: Fields,

@@ -134,7 +134,7 @@ impl InFlightRead {
 
 /// The record that a lookup wants.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct LookupTarget {
     pub(crate) key: KeyHash,
     pub(crate) name: Bytes,
     /// `None`: the head, whatever its version.
@@ -143,7 +143,7 @@ pub(crate) struct Wanted {
     pub(crate) expect: usize,
 }
 
-impl Wanted {
+impl LookupTarget {
     pub(crate) fn is(&self, record: &Record) -> bool {
         let right_part = match self.span {
             None => record.fields.kind == Kind::Head,
@@ -159,7 +159,7 @@ impl Wanted {
 
 /// A lookup that the disk has to answer. Others that want the same wait for its outcome.
 pub(crate) struct ReadRequest {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: LookupTarget,
     pub(crate) located: Located,
     /// It has waited for a run that was being read.
     pub(crate) has_waited: bool,
@@ -168,7 +168,7 @@ pub(crate) struct ReadRequest {
 }
 
 impl ReadRequest {
-    pub(crate) fn new(shard: &mut Shard, wanted: Wanted, located: Located) -> Self {
+    pub(crate) fn new(shard: &mut Shard, wanted: LookupTarget, located: Located) -> Self {
         let (promise, outcome) = promise();
         let in_flight = Arc::new(InFlightRead {
             outcome,
@@ -315,7 +315,7 @@ impl Shard {
         }
     }
 
-    /// `in_flight` is over: later look-ups do not join it.
+    /// `in_flight` is over: later lookups do not join it.
     pub(crate) fn end_read(&mut self, key: KeyHash, in_flight: &Arc<InFlightRead>) {
         let current = self
             .in_flight

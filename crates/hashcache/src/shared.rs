@@ -1,9 +1,9 @@
-//! What all devices of a store share: secret, memory, hot objects, clock, and who takes part.
+//! What all devices of a store share: secret, memory, hot objects, clock, and members.
 //!
 //! Made when a store is opened; held by `cache` and by each stripe.
 //!
-//! Invariant: a reservation of any device comes out of the one budget.
-//! Cost: nothing of its own.
+//! Invariant: every device reserves from the one budget.
+//! Cost: none of its own.
 
 use std::io;
 use std::sync::Arc;

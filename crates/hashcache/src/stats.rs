@@ -1,4 +1,5 @@
-//! Counters of the engine.
+//! Counters of the engine. Those that every answer from memory adds to have a lane for each group
+//! of threads (`lanes`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ impl Counter {
     }
 }
 
-/// A counter of what memory answers, which all processors may do at the same time.
+/// A counter of answers from memory, which all processors may give at the same time.
 #[derive(Default)]
 pub(crate) struct BusyCounter(Lanes<Counter>);
 
@@ -32,9 +33,9 @@ impl BusyCounter {
     }
 }
 
-/// What happened since the cache was opened. (Hits of hot objects are counted where they are.)
+/// Counts since the cache was opened. (Hits of hot objects are counted in `memory/hot`.)
 ///
-/// On cache lines of its own: what lies beside it is read with every answer.
+/// On cache lines of its own: the fields beside it are read with every answer.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -89,11 +90,11 @@ pub struct Stats {
     pub devices_uring: u64,
     /// Index entries in use: heads and spans; 0 for policies without an index.
     pub entries: u64,
-    /// Those of them whose record the log has not overwritten: the rest is still to be swept.
+    /// Entries whose record the log has not overwritten; the others are not swept yet.
     pub live_entries: u64,
-    /// Whether `entries` is what is stored, not an estimate.
+    /// Whether `entries` is exact, not an estimate.
     pub entries_exact: bool,
-    /// Entries put out for want of room in their rows before the log came round to them.
+    /// Entries evicted for lack of room in their rows before the log's head reached them.
     pub early_evictions: u64,
     /// Size of the store.
     pub device_bytes: u64,
@@ -107,45 +108,45 @@ pub struct Stats {
     pub index_slots: u64,
     /// Content and metadata of hot objects.
     pub hot_bytes: u64,
-    /// Written by callers, not yet on disk.
+    /// Pending: accepted from callers, not on disk yet.
     pub pending_bytes: u64,
-    /// Memory in use of what was allowed.
+    /// Memory in use.
     pub memory_used_bytes: u64,
     /// Memory allowed.
     pub memory_limit_bytes: u64,
-    /// Look-ups answered from hot objects.
+    /// Lookups answered from hot objects.
     pub hot_hits: u64,
-    /// Look-ups answered from pending writes.
+    /// Lookups answered from pending writes.
     pub pending_hits: u64,
-    /// Look-ups answered from the device.
+    /// Lookups answered from the device.
     pub disk_hits: u64,
-    /// Look-ups that found nothing.
+    /// Lookups that missed.
     pub misses: u64,
-    /// Look-ups that shared another's read.
+    /// Lookups that shared another's read.
     pub joined_reads: u64,
-    /// Reads that brought a run: the rest of what was written with what was asked for.
+    /// Reads of a whole run: the requested object and those written with it.
     pub group_reads: u64,
-    /// Objects made hot that way without being asked for themselves.
+    /// Objects that such reads made hot without a lookup for them.
     pub prefetched: u64,
-    /// Objects copied to the head of the log before it came round to them.
+    /// Objects copied to the head of the log before it reached them (readmission).
     pub readmitted: u64,
     /// Reads that met an equal tag of another name.
     pub false_reads: u64,
     /// Records that did not verify.
     pub damaged: u64,
-    /// Reads that the device refused.
+    /// Reads that failed.
     pub read_errors: u64,
-    /// Reads given up for want of memory.
+    /// Reads given up for lack of memory.
     pub no_memory: u64,
     /// Objects and spans accepted.
     pub puts: u64,
-    /// Objects and spans refused for want of memory.
+    /// Objects and spans refused for lack of memory.
     pub puts_refused: u64,
     /// Removes.
     pub removes: u64,
     /// Bans put in force by [`crate::Cache::remove_matching`].
     pub bans_made: u64,
-    /// Bans in force now, on the device that has most: 4,096 at the most.
+    /// Bans in force now, on the device that has most of them; at most 4,096.
     pub bans: u64,
     /// Device calls: reads.
     pub reads: u64,
@@ -179,7 +180,7 @@ impl Stats {
     }
 }
 
-/// Bits that each of `count` has of `bytes`; 0 of none.
+/// Bits for each of `count` entries in `bytes`; 0 without entries.
 pub(crate) fn bits_each(bytes: u64, count: u64) -> f64 {
     if count == 0 {
         0.0

@@ -4,9 +4,9 @@ use super::*;
 use crate::format::Fields;
 
 impl Bans {
-    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> Judged {
+    fn judge_fields(&self, fields: &Fields, name: &[u8]) -> BanVerdict {
         let limits = self.limits(fields, name);
-        Judged {
+        BanVerdict {
             gone: fields.version.0 < limits.gone,
             stale: fields.confirmed.0 < limits.stale,
         }
@@ -200,7 +200,7 @@ fn a_ban_is_outlived_when_all_that_was_under_way_is_on_disk_and_overwritten() {
     // A put of version 9 is under way.
     bans.settle(Version(9), 5, 5, at(20));
     assert!(!bans.any_outlived(u64::MAX));
-    // It has come to the queue and is not written.
+    // It is in the queue and not written.
     bans.settle(Version(12), 6, 5, at(21));
     bans.settle(Version(12), 6, 5, at(22));
     assert!(!bans.any_outlived(u64::MAX));

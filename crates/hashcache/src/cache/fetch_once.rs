@@ -40,7 +40,7 @@ pub struct Fetched {
     pub content: Bytes,
 }
 
-/// What [`Cache::get_or_fetch`] comes to.
+/// The answer of [`Cache::get_or_fetch`].
 #[derive(Clone)]
 pub enum Answer {
     /// It was stored.
@@ -55,7 +55,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What goes beside the content.
+    /// The metadata of the object.
     pub fn metadata(&self) -> &Bytes {
         match self {
             Self::Stored(hit) => hit.metadata(),
@@ -75,7 +75,7 @@ impl Answer {
     }
 }
 
-/// A fetch failed: the same error for all who waited for it.
+/// A fetch failed: the same error for all callers that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the object could not be fetched")]
 pub struct FetchError(#[source] pub Arc<dyn Error + Send + Sync>);
@@ -101,28 +101,28 @@ impl Cache {
             key: self.secret().name(name),
             name: Bytes::copy_from_slice(name),
             fetch: Some(fetch),
-            stage: Stage::Asked,
+            stage: FetchStage::Asked,
         }
     }
 }
 
-type Shared = Option<Result<Answer, FetchError>>;
+type SharedAnswer = Option<Result<Answer, FetchError>>;
 
 /// The leader's work, as others see it.
-struct Flight {
+struct SharedFetch {
     /// Tells whether the name was put or removed since.
     token: Arc<PutToken>,
     /// The name's when it began.
     stripe: Arc<Stripe>,
-    outcome: Outcome<Shared>,
+    outcome: Outcome<SharedAnswer>,
 }
 
 /// What is being fetched now: one entry a leader.
 #[derive(Default)]
-pub(super) struct Flights(Mutex<HashMap<Bytes, Arc<Flight>>>);
+pub(super) struct SharedFetches(Mutex<HashMap<Bytes, Arc<SharedFetch>>>);
 
-impl Flights {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, Arc<Flight>>> {
+impl SharedFetches {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Bytes, Arc<SharedFetch>>> {
         self.0.lock().expect("no holder of this lock panics")
     }
 }
@@ -132,44 +132,44 @@ struct Lead {
     cache: Cache,
     key: KeyHash,
     name: Bytes,
-    flight: Arc<Flight>,
-    promise: Option<Promise<Shared>>,
+    fetch_entry: Arc<SharedFetch>,
+    promise: Option<Promise<SharedAnswer>>,
 }
 
 impl Lead {
-    /// Joins who is at work on `name`, or takes the lead.
-    fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<Shared>> {
-        let mut flights = cache.inner.flights.lock();
+    /// Joins the leader of `name`, or becomes it.
+    fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<SharedAnswer>> {
+        let mut shared_fetches = cache.inner.shared_fetches.lock();
         let stripe = cache.stripe(key);
-        if let Some(flight) = flights.get(name)
-            && !flight.token.superseded.load(Ordering::Acquire)
-            && !flight.stripe.bans.may_bar(name, flight.token.version)
+        if let Some(fetch_entry) = shared_fetches.get(name)
+            && !fetch_entry.token.superseded.load(Ordering::Acquire)
+            && !fetch_entry.stripe.bans.may_bar(name, fetch_entry.token.version)
             // Of what came since the others went on without its device, it would not know.
-            && Arc::ptr_eq(&flight.stripe, stripe)
+            && Arc::ptr_eq(&fetch_entry.stripe, stripe)
         {
-            return Err(flight.outcome.clone());
+            return Err(fetch_entry.outcome.clone());
         }
         let (promise, outcome) = promise();
         let token = stripe.begin(key);
-        let flight = Arc::new(Flight {
+        let fetch_entry = Arc::new(SharedFetch {
             stripe: Arc::clone(stripe),
             token,
             outcome,
         });
-        flights.insert(name.clone(), Arc::clone(&flight));
-        drop(flights);
+        shared_fetches.insert(name.clone(), Arc::clone(&fetch_entry));
+        drop(shared_fetches);
         Ok(Self {
             cache: cache.clone(),
             key,
             name: name.clone(),
-            flight,
+            fetch_entry,
             promise: Some(promise),
         })
     }
 
     fn answer(mut self, answer: Result<Answer, FetchError>) -> Result<Answer, FetchError> {
         let promise = self.promise.take();
-        // First nobody joins any more, then all who have joined are told.
+        // First no caller can join any more, then all that have joined get the answer.
         drop(self);
         if let Some(promise) = promise {
             promise.set(Some(answer.clone()));
@@ -180,19 +180,21 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let mut flights = self.cache.inner.flights.lock();
-        let own = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &self.flight);
-        if flights.get(&self.name).is_some_and(own) {
-            flights.remove(&self.name);
+        let mut shared_fetches = self.cache.inner.shared_fetches.lock();
+        let own = |fetch_entry: &Arc<SharedFetch>| Arc::ptr_eq(fetch_entry, &self.fetch_entry);
+        if shared_fetches.get(&self.name).is_some_and(own) {
+            shared_fetches.remove(&self.name);
         }
-        drop(flights);
-        self.flight.stripe.end_put(self.key, &self.flight.token);
+        drop(shared_fetches);
+        self.fetch_entry
+            .stripe
+            .end_put(self.key, &self.fetch_entry.token);
     }
 }
 
-enum Stage<T> {
+enum FetchStage<T> {
     Asked,
-    Waiting(Outcome<Shared>),
+    Waiting(Outcome<SharedAnswer>),
     Looking(Lead, PendingLookup),
     Fetching(Lead, Result<Intent, PutError>, Pin<Box<T>>),
     Answered,
@@ -205,7 +207,7 @@ pub struct GetOrFetch<F, T> {
     key: KeyHash,
     name: Bytes,
     fetch: Option<F>,
-    stage: Stage<T>,
+    stage: FetchStage<T>,
 }
 
 /// The fetch itself is pinned in a box.
@@ -233,10 +235,10 @@ where
             return Step::Done(Ok(Answer::Stored(hit)));
         }
         Step::Go(match Lead::take(&self.cache, self.key, &self.name) {
-            Err(outcome) => Stage::Waiting(outcome),
+            Err(outcome) => FetchStage::Waiting(outcome),
             // Only now: what the last leader has put is found.
             Ok(lead) => match self.cache.get(&self.name) {
-                Lookup::Pending(pending) => Stage::Looking(lead, pending),
+                Lookup::Pending(pending) => FetchStage::Looking(lead, pending),
                 Lookup::Hit(hit) => return self.found(lead, Some(hit)),
                 Lookup::Miss => return self.found(lead, None),
             },
@@ -250,37 +252,37 @@ where
         let fetch = self.fetch.take().expect("a caller leads to the end, once");
         // Before the fetch: what is put or removed from now on is newer than what it brings.
         let intent = self.cache.intend(&self.name);
-        Step::Go(Stage::Fetching(lead, intent, Box::pin(fetch())))
+        Step::Go(FetchStage::Fetching(lead, intent, Box::pin(fetch())))
     }
 
-    fn step(&mut self, stage: Stage<T>, context: &mut Context<'_>) -> Step<T> {
+    fn step(&mut self, stage: FetchStage<T>, context: &mut Context<'_>) -> Step<T> {
         match stage {
-            Stage::Asked => self.asked(),
-            Stage::Waiting(mut outcome) => match Pin::new(&mut outcome).poll(context) {
+            FetchStage::Asked => self.asked(),
+            FetchStage::Waiting(mut outcome) => match Pin::new(&mut outcome).poll(context) {
                 Poll::Ready(Some(answer)) => Step::Done(answer),
-                Poll::Ready(None) => Step::Go(Stage::Asked),
-                Poll::Pending => Step::Wait(Stage::Waiting(outcome)),
+                Poll::Ready(None) => Step::Go(FetchStage::Asked),
+                Poll::Pending => Step::Wait(FetchStage::Waiting(outcome)),
             },
-            Stage::Looking(lead, mut pending) => match Pin::new(&mut pending).poll(context) {
+            FetchStage::Looking(lead, mut pending) => match Pin::new(&mut pending).poll(context) {
                 Poll::Ready(hit) => self.found(lead, hit),
-                Poll::Pending => Step::Wait(Stage::Looking(lead, pending)),
+                Poll::Pending => Step::Wait(FetchStage::Looking(lead, pending)),
             },
-            Stage::Fetching(lead, intent, mut fetch) => match fetch.as_mut().poll(context) {
+            FetchStage::Fetching(lead, intent, mut fetch) => match fetch.as_mut().poll(context) {
                 Poll::Ready(Ok(fetched)) => Step::Done(lead.answer(Ok(put(intent, fetched)))),
                 Poll::Ready(Err(error)) => {
                     let error = FetchError(Arc::from(error.into()));
                     Step::Done(lead.answer(Err(error)))
                 }
-                Poll::Pending => Step::Wait(Stage::Fetching(lead, intent, fetch)),
+                Poll::Pending => Step::Wait(FetchStage::Fetching(lead, intent, fetch)),
             },
-            Stage::Answered => panic!("polled after it had answered"),
+            FetchStage::Answered => panic!("polled after it had answered"),
         }
     }
 }
 
 enum Step<T> {
-    Go(Stage<T>),
-    Wait(Stage<T>),
+    Go(FetchStage<T>),
+    Wait(FetchStage<T>),
     Done(Result<Answer, FetchError>),
 }
 
@@ -295,7 +297,7 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         // Taken out while it is worked on: a fetch that panics takes the lead down with it.
-        let mut stage = std::mem::replace(&mut this.stage, Stage::Answered);
+        let mut stage = std::mem::replace(&mut this.stage, FetchStage::Answered);
         loop {
             match this.step(stage, context) {
                 Step::Go(next) => stage = next,

@@ -38,7 +38,7 @@ struct Stretch {
     pieces: VecDeque<Bytes>,
 }
 
-struct State {
+struct StreamState {
     /// The first page: its record is written last, so until then it is nowhere else.
     head: Stretch,
     /// What was written after it and not stored yet.
@@ -61,7 +61,7 @@ pub struct Stream {
     name: Bytes,
     version: Version,
     cut: Cut,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
 impl Stream {
@@ -73,7 +73,7 @@ impl Stream {
         cut: Cut,
         offset: u64,
     ) -> Arc<Self> {
-        let state = State {
+        let state = StreamState {
             head: Stretch::default(),
             window: Stretch {
                 start: offset.max(PAGE as u64),
@@ -99,12 +99,12 @@ impl Stream {
     }
 
     /// Pieces that go release memory, which wakes callers that wait for it: not under the lock.
-    fn lock(&self) -> Marked<MutexGuard<'_, State>> {
+    fn lock(&self) -> Marked<MutexGuard<'_, StreamState>> {
         marked(self.state.lock().expect("no holder of this lock panics"))
     }
 
-    /// Someone who reads from `offset` on; `None` when the write was given up, or is not stored and
-    /// others have read what begins there.
+    /// A follower that reads from `offset` on; `None` when the write was given up, or when it is
+    /// not stored and the content at `offset` was already read and dropped.
     pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
         let mut state = self.lock();
         let gone = state.end == End::Aborted || state.bypassed && !state.reaches_back_to(offset);
@@ -118,7 +118,7 @@ impl Stream {
         self.lock().length
     }
 
-    /// The same of a write that goes on: what it has lost is told on reading.
+    /// The same for a write that continues: content that is lost is an error when it is read.
     pub(super) fn follow_anyway(self: &Arc<Self>, offset: u64) -> Follower {
         let place = self.lock().enter(offset);
         Follower::new(self, place, offset)
@@ -133,8 +133,8 @@ impl Stream {
         let mut state = self.lock();
         state.length += piece.len() as u64;
         let part = match state.length <= PAGE as u64 {
-            true => Part::Head,
-            false => Part::Window,
+            true => StretchKind::Head,
+            false => StretchKind::Window,
         };
         state.stretch(part).pieces.push_back(piece);
         let mut to_merge = state.stretch(part).to_merge();
@@ -167,7 +167,7 @@ impl Stream {
         self.hold(reservations);
     }
 
-    /// Keeps the memory of pieces on the books that only the window holds.
+    /// Keeps the reservations of pieces that only the window holds.
     pub(super) fn hold(&self, mut reservations: Vec<Reservation>) {
         let mut state = self.lock();
         state.held.append(&mut reservations);
@@ -245,16 +245,16 @@ impl Stretch {
 
 /// Which stretch of what is written.
 #[derive(Clone, Copy)]
-enum Part {
+enum StretchKind {
     Head,
     Window,
 }
 
-impl State {
-    fn stretch(&mut self, part: Part) -> &mut Stretch {
+impl StreamState {
+    fn stretch(&mut self, part: StretchKind) -> &mut Stretch {
         match part {
-            Part::Head => &mut self.head,
-            Part::Window => &mut self.window,
+            StretchKind::Head => &mut self.head,
+            StretchKind::Window => &mut self.window,
         }
     }
 
@@ -337,7 +337,7 @@ impl Stretch {
             return None;
         }
         let mut bytes = Vec::with_capacity(total);
-        // The pieces' own memory goes off the books with them.
+        // The pieces' own reservations are dropped with them.
         for piece in self.pieces.drain(from..) {
             bytes.extend_from_slice(&piece);
         }

@@ -13,13 +13,13 @@ use crate::disk::table;
 use crate::object::MAX_NAME;
 use crate::policy::Located;
 
-/// Where a look-up will read first, if the disk is to be asked: device and offset.
+/// Where a lookup will read first, if the disk is to be asked: device and offset.
 type DeviceOffset = Option<(u16, u64)>;
 
 impl Cache {
-    /// Looks for many objects. The answers come in the order of `names`, the reads go out in the
-    /// order of positions. All of them are under way when this returns; a name that comes twice is
-    /// read once.
+    /// Looks up many objects. The answers are in the order of `names`, the reads are queued in the
+    /// order of positions. All of them are under way when this returns; a name that is given twice
+    /// is read once.
     ///
     /// Heads that were read are held until their [`Lookup`]s are dropped: a batch of n names can
     /// hold n × 128 KiB.
@@ -40,7 +40,7 @@ impl Cache {
         answers
     }
 
-    /// Where a look-up of `name` would read. It may have moved by the time it is looked up: the
+    /// Where a lookup of `name` would read. It may have moved by the time it is looked up: the
     /// order is then not the best, the answer still right.
     fn device_offset(&self, name: &[u8]) -> DeviceOffset {
         if name.is_empty() || name.len() > MAX_NAME {
@@ -60,7 +60,7 @@ impl Cache {
                 index_rows::row_offset(
                     &stripe.medium,
                     &stripe.index,
-                    stripe.index.file.edition()?,
+                    stripe.index.file.checkpoint_id()?,
                     row,
                 )
             }

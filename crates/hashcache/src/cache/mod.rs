@@ -28,7 +28,7 @@ pub use write::{Intent, Keep, Put, Writer};
 
 use crate::bans;
 use crate::bans::{Ban, Label};
-use crate::completion::{Outcome, Part, parts, promise};
+use crate::completion::{Outcome, OutcomePart, parts, promise};
 use crate::config::Config;
 use crate::error::{OpenError, PutError, RemoveError};
 use crate::format::{Family, Removed};
@@ -39,12 +39,12 @@ use crate::object;
 use crate::object::Version;
 use crate::policy::LogPolicy;
 use crate::shard::Found;
-use crate::shard::Wanted;
+use crate::shard::LookupTarget;
 use crate::shared::Shared;
 use crate::stats::{BusyCounter, Counter, Counters, Health, Stats};
 use crate::store;
-use crate::stripe::{self, Deferred, Recalled, Stripe};
-use crate::write_queue::{Done, Queue, Removal, Removing};
+use crate::stripe::{Deferred, Recalled, Stripe, StripeLookup};
+use crate::write_queue::{Queue, Removal, RemovalDone, Removing};
 
 /// An open cache. Clones share it; the last one dropped closes it.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ struct Inner {
     stripes: Vec<Arc<Stripe>>,
     shared: Arc<Shared>,
     writers: std::sync::Mutex<Vec<store::WriterThread>>,
-    flights: fetch_once::Flights,
+    shared_fetches: fetch_once::SharedFetches,
     /// Held while a ban is put in force.
     bans: std::sync::Mutex<()>,
     /// Gives memory back to others until the cache is gone.
@@ -107,7 +107,7 @@ impl Cache {
     /// # Errors
     /// See [`OpenError`]; nothing on disk is changed then.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let store::Running {
+        let store::OpenStore {
             shared,
             stripes,
             writers,
@@ -119,7 +119,7 @@ impl Cache {
             stripes,
             shared,
             writers,
-            flights: fetch_once::Flights::default(),
+            shared_fetches: fetch_once::SharedFetches::default(),
             bans: std::sync::Mutex::default(),
             _memory_pressure: memory_pressure,
             closed,
@@ -140,7 +140,7 @@ impl Cache {
         self.inner.close();
     }
 
-    /// A clone for what a look-up returns. Threads that look up at the same time count theirs
+    /// A clone for what a lookup returns. Threads that look up at the same time count theirs
     /// in different places.
     fn of_this_thread(&self) -> Self {
         Self {
@@ -221,20 +221,20 @@ impl Cache {
             Recalled::Unsure => {}
         }
         let name = Bytes::copy_from_slice(name);
-        let wanted = Wanted {
+        let wanted = LookupTarget {
             key,
             name,
             span: None,
             expect: 0,
         };
         match stripe.lookup(wanted) {
-            stripe::Lookup::Found(record) => Lookup::Hit(Hit::new(self.of_this_thread(), record)),
-            stripe::Lookup::Nothing => Lookup::Miss,
-            stripe::Lookup::Asked(outcome) => Lookup::Pending(PendingLookup {
+            StripeLookup::Found(record) => Lookup::Hit(Hit::new(self.of_this_thread(), record)),
+            StripeLookup::Nothing => Lookup::Miss,
+            StripeLookup::Asked(outcome) => Lookup::Pending(PendingLookup {
                 cache: self.clone(),
                 answer: Awaited::Asked(outcome),
             }),
-            stripe::Lookup::Deferred(deferred) => Lookup::Pending(PendingLookup {
+            StripeLookup::Deferred(deferred) => Lookup::Pending(PendingLookup {
                 cache: self.clone(),
                 answer: Awaited::Deferred(deferred),
             }),
@@ -280,9 +280,9 @@ impl Cache {
         write::update_metadata(self, name, expected, metadata, None)
     }
 
-    /// The same for who has asked whether the object is still right: as of `confirmed`, drawn
-    /// ([`Cache::next_version`]) before asking, it is. What made it stale before that does so no
-    /// more.
+    /// The same for a caller that has validated the object: as of `confirmed`, a version drawn
+    /// ([`Cache::next_version`]) before validation began, it is right. A soft ban from before that
+    /// no longer makes it stale.
     pub fn confirm_metadata(
         &self,
         name: &[u8],
@@ -311,7 +311,7 @@ impl Cache {
         // Before the lock: hot objects may have to make room.
         let reserve = |_: &_| bans::reserve(bans.len(), self.budget());
         let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
-        // One at a time, so that bans come to each device in the order of their versions.
+        // One at a time, so that bans reach each device in the order of their versions.
         let turn = marked(inner.bans.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
         let lines: Vec<_> = bans
@@ -332,12 +332,12 @@ impl Cache {
             let (removed, behind_pending) = stripe.remove_barred();
             let name = |removed| Removal {
                 what: Removing::Name(removed),
-                done: Done::Nobody,
+                done: RemovalDone::Nobody,
             };
             // Behind those: the queue is served in order, so they are durable when this is.
             let bans = Removal {
                 what: Removing::Bans { behind_pending },
-                done: Done::Part(part),
+                done: RemovalDone::Part(part),
             };
             // Together, so that there may be tens of thousands for one sync.
             let names = removed.into_iter().map(name);
@@ -356,8 +356,9 @@ impl Cache {
         }
     }
 
-    /// Like [`Cache::remove`], for a caller who does not wait: costs no write when memory says that
-    /// the object is not stored. What the index has lost may then come back after a crash.
+    /// Like [`Cache::remove`], for a caller that does not wait: costs no write when memory says
+    /// that the object is not stored. An object that the index has lost may then return after a
+    /// crash.
     pub fn invalidate(&self, name: &[u8]) {
         let key = self.secret().name(name);
         let (version, known) = self.forget(key);
@@ -378,7 +379,7 @@ impl Cache {
     fn remove_durably(&self, key: KeyHash, version: Version) -> Outcome<bool> {
         let (done, outcome) = promise();
         let what = Removing::Name(Removed { key, version });
-        let done = Done::Promise(done);
+        let done = RemovalDone::Promise(done);
         self.stripe(key).queue.push_removal(Removal { what, done });
         outcome
     }
@@ -401,14 +402,14 @@ impl Cache {
         self.write(Queue::push_flush)
     }
 
-    /// Writes a batch of what is pending now, as the delay does when it is over: what waits for
-    /// others of its group goes on waiting, and nothing is made durable for it. For those who hand
-    /// in a clock of their own, by which no thread of ours can sleep.
+    /// Writes a batch of what is pending now, as the delay does when it is over: records that wait
+    /// for others of their page group keep waiting, and nothing is made durable for it. For callers
+    /// with a clock of their own, by which no thread of the engine can sleep.
     pub fn cut_batch(&self) -> Outcome<bool> {
         self.write(Queue::push_cut)
     }
 
-    fn write(&self, push: fn(&Queue, Part)) -> Outcome<bool> {
+    fn write(&self, push: fn(&Queue, OutcomePart)) -> Outcome<bool> {
         let in_service = |it: &&Arc<Stripe>| it.health() != Health::OutOfService;
         let stripes: Vec<_> = self.inner.stripes.iter().filter(in_service).collect();
         if stripes.is_empty() {
@@ -526,7 +527,7 @@ impl Cache {
     }
 }
 
-/// What a look-up found without waiting.
+/// What a lookup found without waiting.
 pub enum Lookup {
     /// The object; its head is in memory.
     Hit(Hit),

@@ -23,8 +23,8 @@ use crate::key::KeyHash;
 use crate::memory::RecordHandle;
 use crate::object::{Cut, Version};
 use crate::shard::Found;
-use crate::shard::Wanted;
-use crate::stripe::{Hint, Lookup};
+use crate::shard::LookupTarget;
+use crate::stripe::{Hint, StripeLookup};
 
 /// An object that was found. Holds its head in memory; further content is read as it is asked for.
 #[derive(Clone)]
@@ -38,17 +38,17 @@ impl Hit {
         Self { cache, head }
     }
 
-    /// What was stored beside the content.
+    /// The metadata that was put with the content.
     pub fn metadata(&self) -> &Bytes {
         &self.head.metadata
     }
 
-    /// Which put of the name this is.
+    /// The version: which put of the name this is.
     pub fn version(&self) -> Version {
         self.head.fields.version
     }
 
-    /// How often the metadata was updated since.
+    /// How often the metadata was updated since that put.
     pub fn revision(&self) -> u32 {
         self.head.fields.revision
     }
@@ -63,8 +63,8 @@ impl Hit {
         !self.head.fields.incomplete
     }
 
-    /// Whether a ban made it stale ([`crate::Ban::softly`]) and nobody has confirmed it since
-    /// ([`Cache::confirm_metadata`]). Asks anew each time.
+    /// Whether a ban made it stale ([`crate::Ban::softly`]) and it was not confirmed since
+    /// ([`Cache::confirm_metadata`]). Checked at each call.
     pub fn is_made_stale(&self) -> bool {
         let stripe = self.cache.stripe(self.head.fields.key);
         stripe.bans.judge(&self.head).stale
@@ -101,8 +101,8 @@ impl Hit {
     /// What of `range` is not stored, as far as memory knows: rounded out to spans, in order.
     /// What it calls stored can still turn out missing when it is read.
     ///
-    /// An upstream can announce a length of 2^60, and nobody may be kept busy by that. So behind
-    /// 4,096 missing spans the rest counts as missing, and behind 4,096 spans of which memory knows
+    /// An upstream can announce a length of 2^60, and that must not cost time. So behind 4,096
+    /// missing spans the rest counts as missing, and behind 4,096 spans of which memory knows
     /// nothing (policies without an index) the rest counts as stored. The first hole is exact, as
     /// long as memory knows all spans before it.
     pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
@@ -225,9 +225,9 @@ impl Reader {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// Has `payer` asked before content is read from disk. What it set aside is held as long as
-    /// any piece of what was read. Where it refuses, [`Reader::poll_next`] is pending and wakes
-    /// nobody: the caller polls again when there may be room.
+    /// Calls `payer` before content is read from disk. The memory that it sets aside is held as
+    /// long as any piece of that content. When it refuses, [`Reader::poll_next`] is pending and no
+    /// waker is called: the caller polls again when there may be room.
     #[must_use]
     pub fn paid_by(mut self, payer: Payer) -> Self {
         self.spans.payer = Some(payer);
@@ -252,9 +252,9 @@ impl Reader {
     }
 }
 
-/// Blocks while content comes from disk. A read ends at the end of a piece, 64 KiB or less.
+/// Blocks while content is read from disk. A read ends at the end of a piece, 64 KiB or less.
 ///
-/// Not together with [`Reader::paid_by`]: a payer that refuses wakes nobody.
+/// Not together with [`Reader::paid_by`]: a read would wait for ever when the payer refuses.
 impl io::Read for Reader {
     /// # Errors
     /// With a [`ReadError`] inside when content has gone.
@@ -317,12 +317,12 @@ pub(super) struct Spans {
     pub(super) cut: Cut,
     current: Option<(u32, RecordHandle, Option<Paid>)>,
     /// In order; spans of one run are asked for together.
-    asked: Vec<Asked>,
+    asked: Vec<SpanLookup>,
     pub(super) payer: Option<Payer>,
 }
 
 /// A span that was asked for.
-struct Asked {
+struct SpanLookup {
     span: u32,
     outcome: Outcome<Found>,
     /// Held for the whole run: its spans lie in one buffer.
@@ -425,7 +425,7 @@ impl Spans {
             .take_while(|behind| self.cut.bounds(*behind).start < end)
             .map(|behind| self.wanted(behind, end));
         let first = self.wanted(span, end);
-        let mut behind: Vec<Wanted> = behind.collect();
+        let mut behind: Vec<LookupTarget> = behind.collect();
         let is_hot = self.payer.is_some() && stripe.shared.hot.contains(first.key);
         if is_hot {
             // Nothing is read, so nothing is paid.
@@ -459,12 +459,12 @@ impl Spans {
             let paid = paid.clone();
             let (outcome, paid) = match lookup {
                 // In memory anyway.
-                Lookup::Found(record) => (Outcome::ready(Some(record)), None),
-                Lookup::Nothing => (Outcome::ready(None), None),
-                Lookup::Asked(outcome) => (outcome, paid),
-                Lookup::Deferred(deferred) => (deferred.begin(), paid),
+                StripeLookup::Found(record) => (Outcome::ready(Some(record)), None),
+                StripeLookup::Nothing => (Outcome::ready(None), None),
+                StripeLookup::Asked(outcome) => (outcome, paid),
+                StripeLookup::Deferred(deferred) => (deferred.begin(), paid),
             };
-            self.asked.push(Asked {
+            self.asked.push(SpanLookup {
                 span,
                 outcome,
                 paid,
@@ -474,11 +474,11 @@ impl Spans {
     }
 
     /// What is looked up for a span of which content up to `end` is wanted.
-    fn wanted(&self, span: u32, end: u64) -> Wanted {
+    fn wanted(&self, span: u32, end: u64) -> LookupTarget {
         let bounds = self.cut.bounds(span);
         let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
         let secret = self.cache.secret();
-        Wanted {
+        LookupTarget {
             key: secret.span(&self.name, self.version, span),
             name: self.name.clone(),
             span: Some((self.version, span)),

@@ -99,7 +99,7 @@ impl Wake for Enters {
     }
 }
 
-/// Runs `test` on a thread of its own: it must come to an end.
+/// Runs `test` on a thread of its own: it must end.
 fn ends(what: &str, test: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -181,7 +181,7 @@ fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_a_ban() {
         // For these bans hot objects must make room.
         let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&bans)));
         assert!(entered > 0, "nobody was woken");
-        // These take the place of those, whose memory comes back.
+        // These replace those, whose memory is released.
         let wide = Ban::prefix(b"");
         let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&[wide])));
         assert!(entered > 0, "nobody was woken");

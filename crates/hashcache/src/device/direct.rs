@@ -22,9 +22,9 @@ const ALIGNMENT_MAX: usize = 4096;
 /// Turns direct I/O on and returns the alignment it asks for; `None` when it is refused.
 pub(super) fn turn_on(file: &File) -> Option<usize> {
     let alignment = match told(file) {
-        Told::Bytes(bytes) => Some(bytes),
-        Told::Refused => return None,
-        Told::Nothing => None,
+        ReportedAlignment::Bytes(bytes) => Some(bytes),
+        ReportedAlignment::Refused => return None,
+        ReportedAlignment::Nothing => None,
     };
     let flags = rustix::fs::fcntl_getfl(file).ok()?;
     rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
@@ -43,14 +43,14 @@ pub(super) fn turn_on(file: &File) -> Option<usize> {
 /// The alignment that direct I/O would ask for, if the kernel tells it. Writes nothing.
 pub(super) fn alignment_told(file: &File) -> Option<usize> {
     match told(file) {
-        Told::Bytes(bytes) => Some(bytes),
-        Told::Refused | Told::Nothing => None,
+        ReportedAlignment::Bytes(bytes) => Some(bytes),
+        ReportedAlignment::Refused | ReportedAlignment::Nothing => None,
     }
 }
 
 /// What the kernel says without being tried.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum ReportedAlignment {
     /// Offsets, lengths and buffers are to be aligned to this.
     Bytes(usize),
     /// There is no direct I/O here, or none with the engine's buffers.
@@ -59,31 +59,31 @@ enum Told {
     Nothing,
 }
 
-fn told(file: &File) -> Told {
+fn told(file: &File) -> ReportedAlignment {
     let is_block_device =
         |file: &File| Ok::<_, io::Error>(file.metadata()?.file_type().is_block_device());
     if is_block_device(file).unwrap_or(false) {
         // Older kernels tell this of a block device too, unlike `statx`.
         return match rustix::fs::ioctl_blksszget(file) {
             Ok(bytes) => usable(bytes),
-            Err(_) => Told::Nothing,
+            Err(_) => ReportedAlignment::Nothing,
         };
     }
     match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         Ok(it) if it.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
             usable(it.stx_dio_offset_align.max(it.stx_dio_mem_align))
         }
-        Ok(_) | Err(_) => Told::Nothing,
+        Ok(_) | Err(_) => ReportedAlignment::Nothing,
     }
 }
 
 /// `bytes` as an alignment; 0 stands for no direct I/O.
-fn usable(bytes: u32) -> Told {
+fn usable(bytes: u32) -> ReportedAlignment {
     match usize::try_from(bytes) {
         Ok(bytes) if bytes.is_power_of_two() && bytes <= ALIGNMENT_MAX => {
-            Told::Bytes(bytes.max(SECTOR))
+            ReportedAlignment::Bytes(bytes.max(SECTOR))
         }
-        _ => Told::Refused,
+        _ => ReportedAlignment::Refused,
     }
 }
 
@@ -92,7 +92,8 @@ fn probed(file: &File) -> Option<usize> {
     let mut first = AlignedBuf::zeroed(ALIGNMENT_MAX);
     file.read_exact_at(&mut first, 0).ok()?;
     if first.iter().all(|byte| *byte == 0) {
-        // Perhaps it was never written. Zeros over zeros change nothing, whoever's file it is.
+        // Perhaps it was never written. Zeros written over zeros change nothing, whatever the file
+        // is.
         file.write_all_at(&first, 0).ok()?;
     }
     let mut alignments = (0..)
@@ -122,12 +123,12 @@ mod tests {
 
     #[test]
     fn an_alignment_that_buffers_do_not_have_is_no_direct_io() {
-        assert_eq!(usable(0), Told::Refused);
-        assert_eq!(usable(1), Told::Bytes(512));
-        assert_eq!(usable(512), Told::Bytes(512));
-        assert_eq!(usable(4096), Told::Bytes(4096));
-        assert_eq!(usable(3000), Told::Refused);
-        assert_eq!(usable(65536), Told::Refused);
+        assert_eq!(usable(0), ReportedAlignment::Refused);
+        assert_eq!(usable(1), ReportedAlignment::Bytes(512));
+        assert_eq!(usable(512), ReportedAlignment::Bytes(512));
+        assert_eq!(usable(4096), ReportedAlignment::Bytes(4096));
+        assert_eq!(usable(3000), ReportedAlignment::Refused);
+        assert_eq!(usable(65536), ReportedAlignment::Refused);
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         for content in [vec![0; 8192], vec![7; 8192]] {
             std::fs::write(&path, &content).unwrap();
             let file = File::options().read(true).write(true).open(&path).unwrap();
-            let Told::Bytes(told) = told(&file) else {
+            let ReportedAlignment::Bytes(told) = told(&file) else {
                 eprintln!("skipped: the kernel tells nothing of {}", path.display());
                 return;
             };

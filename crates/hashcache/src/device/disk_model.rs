@@ -90,7 +90,7 @@ impl DiskModel {
         let part = (u128::from(distance) << 32) / u128::from(size.max(1));
         let part = u64::try_from(part).unwrap_or(u64::MAX).min(1 << 32);
         // In parts of 2^16 of a seek over a third of the stroke: sqrt(3 d), then (3 d + 1) / 2,
-        // which goes on with the same slope.
+        // which continues with the same slope.
         let travel = match 3 * part {
             short if short <= 1 << 32 => short.isqrt(),
             long => ((1 << 32) + long) >> 17,

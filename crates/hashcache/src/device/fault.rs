@@ -28,7 +28,7 @@ pub enum Fault {
     },
     /// This write and all later operations fail with an error.
     Error,
-    /// This write and all later ones are refused for want of space; reads and syncs go on.
+    /// This write and all later ones are refused for want of space; reads and syncs still work.
     Full,
 }
 
@@ -44,7 +44,7 @@ struct State {
     unreadable: Vec<Range<u64>>,
 }
 
-/// A [`MemoryDevice`] that fails when told to.
+/// A [`MemoryDevice`] that fails on command.
 pub struct FaultDevice {
     inner: MemoryDevice,
     at: Option<(u64, Fault)>,
@@ -77,7 +77,7 @@ impl FaultDevice {
         device
     }
 
-    /// Writes asked for so far.
+    /// Writes so far.
     pub fn writes(&self) -> u64 {
         self.lock().writes
     }
@@ -97,7 +97,7 @@ impl FaultDevice {
         self.lock().unreadable.push(range);
     }
 
-    /// The power goes: of the writes since the last sync, those for which `keep` says no are lost,
+    /// A power cut: of the writes since the last sync, those for which `keep` says no are lost,
     /// sector by sector where it says so. Later writes never arrive.
     pub fn cut_power(&self, mut keep: impl FnMut() -> bool) {
         let mut state = self.lock();

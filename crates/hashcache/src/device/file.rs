@@ -81,7 +81,7 @@ impl FileDevice {
     /// Opens the existing `path` as [`FileDevice::open`] does, but without its lock: another
     /// process may be serving from it. Nothing must be written to it.
     pub(crate) fn open_shared(path: &Path) -> Result<Self, FileError> {
-        // For writing too: a user who may not write to it cannot serve from it.
+        // For writing too: a process that may not write to it cannot serve from it.
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let metadata = file.metadata()?;
         let len = if metadata.file_type().is_block_device() {

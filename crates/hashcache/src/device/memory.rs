@@ -1,4 +1,4 @@
-//! A device in memory, for tests and for models.
+//! A device in memory, for tests, models and examples. Nothing outlives the process.
 
 use std::io;
 use std::sync::RwLock;

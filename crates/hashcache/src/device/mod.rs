@@ -1,11 +1,11 @@
-//! Where bytes are kept: a file or block device, memory, a device that fails on purpose, or
-//! one that takes its time.
+//! Devices: a file or block device, memory, a device that fails on purpose, or one as slow as a
+//! disk.
 //!
-//! Calls block; the engine's own threads make them (`io`, `writer`). Offsets and lengths are
-//! multiples of [`Device::alignment`], buffers are aligned to 4 KiB
+//! Called by `disk/medium` from the engine's own threads (`io`, `writer`), because calls block.
+//! Offsets and lengths are multiples of [`Device::alignment`], buffers are aligned to 4 KiB
 //! (`AlignedBuf`).
 //!
-//! Invariant: only this module knows files.
+//! Invariant: only this folder opens, reads and writes the files of a store.
 
 mod direct;
 mod disk_model;
@@ -27,7 +27,8 @@ pub(crate) use space::{SpaceRequest, refusals as space_refusals};
 pub use throttle::{Pace, ThrottleDevice, ThrottleFigures};
 pub(crate) use uring::{Request, Ring};
 
-/// A place of fixed size that keeps bytes.
+/// A device of fixed size: what the engine needs of it to keep a store there.
+/// `examples/own_device.rs` implements one.
 pub trait Device: Send + Sync {
     /// Size, bytes.
     fn len(&self) -> u64;
@@ -43,7 +44,8 @@ pub trait Device: Send + Sync {
     }
 
     /// The file that reads can be handed to the kernel for (io_uring) instead of blocking in
-    /// [`Device::read_at`], with the same outcome; none where a read is more than a read of it.
+    /// [`Device::read_at`], with the same outcome; none where [`Device::read_at`] does more than
+    /// read that file.
     fn file(&self) -> Option<&File> {
         None
     }

@@ -1,8 +1,8 @@
-//! Whether files of given sizes could be made or grow, found out without making them.
+//! Checks whether files of given sizes could be made or grow, without making them.
 //!
-//! Called by `store` when a configuration is looked at and nothing is to be opened.
+//! Called by `store` to check a configuration without opening anything.
 //!
-//! Invariant: nothing is written. Cost: a few system calls a file.
+//! Invariant: nothing is written. Cost: a few system calls for each file.
 
 use std::collections::BTreeMap;
 use std::io;

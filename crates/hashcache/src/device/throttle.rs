@@ -1,10 +1,10 @@
 //! A device that takes as long as a disk that turns: what a slow disk would do, on a fast machine.
 //!
-//! One arm serves one request after another in the order they come; putting them in a good order is
-//! the caller's part. A request that begins where the last one ended costs its transfer, any other
-//! a seek and a part of a turn besides. The part of a turn is spread evenly, from a seed: where the
-//! platter stands is not modelled. Nor is a cache in the disk: a write takes its time at once, and
-//! a sync none.
+//! One arm serves the requests one after another, in the order of their arrival; the caller puts
+//! them in a good order. A request that begins where the last one ended costs its transfer, any
+//! other a seek and a part of a turn besides. The part of a turn is spread evenly, from a seed:
+//! where the platter stands is not modelled. Nor is a cache in the disk: a write takes its time at
+//! once, and a sync none.
 //!
 //! Time is either *modelled* (no call waits; [`ThrottleDevice::figures`] says how long the disk
 //! would have been busy) or *real* (calls return when the disk would have been done, to about 50
@@ -25,20 +25,20 @@ use crate::clock::Clock;
 pub enum Pace {
     /// They do not; the time is added up only.
     Modelled,
-    /// They do, by this clock, which must go on by itself.
+    /// They do, by this clock, which must advance by itself.
     Real(Clock),
 }
 
-/// What a [`ThrottleDevice`] was asked for.
+/// What a [`ThrottleDevice`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThrottleFigures {
     /// Read requests.
     pub reads: u64,
-    /// Bytes they asked for.
+    /// Bytes read.
     pub read_bytes: u64,
     /// Write requests.
     pub writes: u64,
-    /// Bytes they brought.
+    /// Bytes written.
     pub written_bytes: u64,
     /// Requests that did not begin where the last one had ended.
     pub seeks: u64,
@@ -51,7 +51,7 @@ struct Arm {
     at: Option<u64>,
     /// Part of a turn that the next access waits for, in 1/2^32.
     turn_part: u32,
-    /// When all that was asked for so far will be done.
+    /// When all requests so far will be done.
     free_at: Duration,
     figures: ThrottleFigures,
 }
@@ -88,7 +88,7 @@ impl ThrottleDevice {
         }
     }
 
-    /// What it was asked for so far.
+    /// What it has done so far.
     pub fn figures(&self) -> ThrottleFigures {
         self.lock().figures
     }
@@ -109,7 +109,7 @@ impl ThrottleDevice {
 
     /// Gives a request its turn at the arm, has `access` done meanwhile, and returns when the arm
     /// would be done with it. Places in the queue are given out at arrival, not at the lock of a
-    /// sleeper, so that nobody overtakes.
+    /// sleeper, so that no request overtakes another.
     fn serve(
         &self,
         offset: u64,
@@ -155,7 +155,8 @@ impl Arm {
         Duration::from_nanos(cost)
     }
 
-    /// When a request that comes at `now` and costs `cost` is done: after all that came before.
+    /// When a request that arrives at `now` and costs `cost` is done: after all that arrived before
+    /// it.
     fn queue(&mut self, now: Duration, cost: Duration) -> Duration {
         self.free_at = self.free_at.max(now).saturating_add(cost);
         self.free_at

@@ -1,13 +1,13 @@
-//! Reads by io_uring: one thread hands to the kernel what has come and takes what is done.
+//! Reads by io_uring: one thread submits requests to the kernel and takes their completions.
 //!
-//! Called by `stripe` for a device that is a file. Whoever reads leaves a request and goes on; what
-//! came meanwhile goes to the kernel in one system call, in the order it came, and the same call
-//! brings what is done.
+//! Called by `stripe` for a device that is a file. A caller queues a request and does not wait. The
+//! requests that were queued meanwhile are submitted in one system call, in their order, and the
+//! same call returns completions.
 //!
-//! Invariants: the buffer of a read belongs to the ring from the request to its completion, whoever
-//! is gone by then; every request is called back, or given back at once. Closing waits for what the
-//! kernel has. Where the kernel refuses a ring (none in it, turned off, or filtered away in a
-//! container), starting one is an error and nothing else.
+//! Invariants: the buffer of a read belongs to the ring from the request to its completion, even if
+//! the caller is gone by then; every request is called back, or returned at once. Closing waits for
+//! what the kernel has. Where the kernel refuses a ring (none in it, turned off, or filtered away
+//! in a container), starting one is an error and nothing else.
 //! Cost: a lock a request, and a write that wakes the thread if it sleeps; 256 KiB of stack.
 #![expect(
     unsafe_code,
@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use crate::memory::AlignedBuf;
 
 /// What is called when a read is done, on the ring's own thread: it must be brief.
-pub(crate) type Done = Box<dyn FnOnce(io::Result<AlignedBuf>) + Send>;
+pub(crate) type ReadDone = Box<dyn FnOnce(io::Result<AlignedBuf>) + Send>;
 
 /// Reads that the kernel has at once: where 32 keep a flash device busy, some more for those that
 /// take long. The rest waits.
@@ -48,18 +48,19 @@ const WAKE: u64 = u64::MAX;
 pub(crate) struct Request {
     pub(crate) offset: u64,
     pub(crate) buffer: AlignedBuf,
-    /// So much of the buffer is filled already; the read goes on behind it, at `offset` plus this.
+    /// So much of the buffer is filled already; the read continues behind it, at `offset` plus
+    /// this.
     pub(crate) filled: usize,
-    pub(crate) done: Done,
+    pub(crate) done: ReadDone,
 }
 
 /// See the module's head.
 pub(crate) struct Ring {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct RingState {
     inbox: Mutex<Inbox>,
     /// Written to when there is something for a thread that sleeps.
     wake: OwnedFd,
@@ -73,7 +74,7 @@ struct Inbox {
     closed: bool,
 }
 
-impl Shared {
+impl RingState {
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().expect("no holder of this lock panics")
     }
@@ -99,7 +100,7 @@ impl Ring {
         build: impl FnOnce() -> io::Result<IoUring> + Send + 'static,
     ) -> io::Result<Self> {
         let file = file.try_clone()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RingState {
             inbox: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
         });
@@ -176,7 +177,7 @@ fn build() -> io::Result<IoUring> {
 
 fn serve(
     file: File,
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     build: impl FnOnce() -> io::Result<IoUring>,
     started: &SyncSender<io::Result<()>>,
 ) {
@@ -196,7 +197,7 @@ fn serve(
 }
 
 /// A read that the kernel has.
-struct UnderWay {
+struct KernelRead {
     request: Request,
     tries: u32,
 }
@@ -204,20 +205,20 @@ struct UnderWay {
 struct Worker {
     ring: IoUring,
     file: File,
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     /// By the number that the kernel knows a read by.
-    under_way: Vec<Option<UnderWay>>,
+    under_way: Vec<Option<KernelRead>>,
     free: Vec<usize>,
     waiting: VecDeque<Request>,
-    /// Where the kernel writes what it read of `Shared::wake`.
+    /// Where the kernel writes what it read of `RingState::wake`.
     wakes: Box<[u8; 8]>,
-    /// Whether the kernel has a read of `Shared::wake`.
+    /// Whether the kernel has a read of `RingState::wake`.
     wake_asked: bool,
     completions: Vec<(u64, i32)>,
 }
 
 impl Worker {
-    fn new(ring: IoUring, file: File, shared: Arc<Shared>) -> io::Result<Self> {
+    fn new(ring: IoUring, file: File, shared: Arc<RingState>) -> io::Result<Self> {
         Ok(Self {
             ring,
             file,
@@ -231,10 +232,10 @@ impl Worker {
         })
     }
 
-    /// Reads the first bytes of the file: what a filter refuses is told by this at the latest.
+    /// Reads the first bytes of the file: a filter that forbids the ring shows here at the latest.
     fn try_out(&mut self) -> io::Result<()> {
         let (said, outcome) = sync_channel(1);
-        self.submit(UnderWay {
+        self.submit(KernelRead {
             request: Request {
                 offset: 0,
                 buffer: AlignedBuf::zeroed(4096),
@@ -269,7 +270,8 @@ impl Worker {
         }
     }
 
-    /// Takes over what has come, as far as there are numbers; whether nothing will come any more.
+    /// Takes over queued requests, as far as there are free numbers. Returns whether the ring is
+    /// closed and the queue is empty.
     fn take_in(&mut self) -> bool {
         let mut inbox = self.shared.lock();
         self.waiting.append(&mut inbox.requests);
@@ -277,12 +279,12 @@ impl Worker {
         let closed = inbox.closed;
         drop(inbox);
         while let Some(request) = self.next() {
-            self.submit(UnderWay { request, tries: 0 });
+            self.submit(KernelRead { request, tries: 0 });
         }
         closed
     }
 
-    /// Whether there is nothing to do but to wait. From then on, whoever comes wakes.
+    /// Whether there is nothing to do but to wait. From then on a new request wakes this thread.
     fn may_sleep(&self) -> bool {
         let mut inbox = self.shared.lock();
         inbox.asleep = inbox.requests.is_empty();
@@ -312,13 +314,13 @@ impl Worker {
     }
 
     /// Hands a read to the kernel with the next `enter`. There is a free number.
-    fn submit(&mut self, mut read: UnderWay) {
+    fn submit(&mut self, mut read: KernelRead) {
         let Some(number) = self.free.pop() else {
             return self.waiting.push_front(read.request);
         };
         let request = &mut read.request;
         let rest = &mut request.buffer[request.filled..];
-        // A read of more than this comes in parts, as with any system call.
+        // The kernel returns a longer read in parts, as with any system call.
         let length = u32::try_from(rest.len()).unwrap_or(1 << 30);
         let fd = types::Fd(self.file.as_raw_fd());
         let entry = opcode::Read::new(fd, rest.as_mut_ptr(), length)
@@ -326,9 +328,9 @@ impl Worker {
             .build()
             .user_data(number as u64);
         self.under_way[number] = Some(read);
-        // SAFETY: the buffer's memory stays where it is while `under_way` holds it, nobody touches
-        // it there, and it is taken out only after its completion or, if the ring has failed, never
-        // freed (`give_up`). The descriptor is open as long as the worker.
+        // SAFETY: the buffer's memory stays where it is while `under_way` holds it, no other code
+        // touches it there, and it is taken out only after its completion or, if the ring has
+        // failed, never freed (`give_up`). The descriptor is open as long as the worker.
         unsafe { self.push(&entry) };
     }
 
@@ -364,8 +366,9 @@ impl Worker {
         }
     }
 
-    /// Calls back what is done. What comes meanwhile is handed over between two of them: who is
-    /// answered asks on, and the device should not wait for it until all others are answered.
+    /// Calls back completed reads. Requests that are queued meanwhile are submitted between two
+    /// callbacks: a caller that has its answer often asks for more, and the device should not be
+    /// idle until all others have theirs.
     fn reap(&mut self) {
         let completed = |entry: cqueue::Entry| (entry.user_data(), entry.result());
         let mut completions = std::mem::take(&mut self.completions);
@@ -387,7 +390,7 @@ impl Worker {
     }
 
     /// One part of a read came to `result`: a number of bytes, or an error below zero.
-    fn complete(&mut self, mut read: UnderWay, result: i32) {
+    fn complete(&mut self, mut read: KernelRead, result: i32) {
         let request = &mut read.request;
         let outcome = match u32::try_from(result) {
             Ok(0) if request.filled < request.buffer.len() => {
@@ -414,7 +417,7 @@ impl Worker {
         call(done, outcome.map(|()| buffer));
     }
 
-    /// The ring does not work any more: nobody is left waiting.
+    /// The ring has failed: every waiting request is returned.
     fn give_up(&mut self, error: &io::Error) {
         let mut inbox = self.shared.lock();
         inbox.closed = true;
@@ -445,7 +448,7 @@ impl Drop for Worker {
     }
 }
 
-fn call(done: Done, outcome: io::Result<AlignedBuf>) {
+fn call(done: ReadDone, outcome: io::Result<AlignedBuf>) {
     // What is called does not panic; if it did, the others must still be called.
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
         tracing::error!("a read panicked; its caller gets a miss");

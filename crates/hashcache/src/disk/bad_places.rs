@@ -1,11 +1,11 @@
-//! Places of a device that it refused to read, and when they are so many that the device counts as
+//! Places of a device that could not be read, and when there are so many that the device counts as
 //! failed.
 //!
-//! Called by `medium` with what each read came to, and by `writer`, which leaves out segments
-//! of the log where reads fail: what would be written there might be lost again.
+//! Called by `medium` with the outcome of each read, and by `writer`, which skips segments of the
+//! log where reads fail: what would be written there might be lost again.
 //!
-//! Invariant: one place counts once, however often it is read. So one bad sector costs what lies on
-//! it, and nothing else.
+//! Invariant: one place counts once, however often it is read. So one bad sector loses the records
+//! on it, and nothing else.
 //! Cost: at most [`PLACES_MAX`] numbers; a good read takes no lock.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const IN_A_ROW_MAX: usize = 8;
 const PLACES_MAX: usize = 256;
 /// Reads that fail within one stretch of this length count once: a bad track is a few stretches.
 const PLACE_BYTES: u64 = 256 << 10;
-/// Of the log's segments no more than this share is left out, or nothing could be stored.
+/// At most this share of the log's segments is skipped, so that something can still be stored.
 const LEFT_OUT_SHARE: usize = 4;
 
 /// See the module's head.
@@ -52,7 +52,7 @@ impl BadPlaces {
         }
     }
 
-    /// A read at `offset` of the device was refused. Returns whether the device counts as failed.
+    /// A read at `offset` of the device failed. Returns whether the device counts as failed.
     pub(crate) fn refused(&self, offset: u64) -> bool {
         let is_same_place = |other: &u64| other / PLACE_BYTES == offset / PLACE_BYTES;
         let mut places = self.lock();
@@ -66,7 +66,7 @@ impl BadPlaces {
         all.len() >= PLACES_MAX || in_a_row.len() >= IN_A_ROW_MAX
     }
 
-    /// Whether the log is not to go on in `segment`.
+    /// Whether the log must skip `segment`.
     pub(crate) fn leaves_out(&self, geometry: &Geometry, segment: u64) -> bool {
         let places = self.lock();
         let bad = places

@@ -15,12 +15,13 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::index::Edition;
-use super::index_rows::{self, Piece, area, pieces};
+use super::index::CheckpointId;
+use super::index_rows::{self, RowRange, area, pieces};
 use crate::disk::circular_log::{Cursor, LogMap};
 use crate::disk::{Index, Medium};
 use crate::format::{
-    COUNT_MAX, IO_BLOCK, LAP_MAX, LogState, ORDINAL_MAX, PART_BODY, PART_BYTES, Part, Superblock,
+    COUNT_MAX, CheckpointPart, IO_BLOCK, LAP_MAX, LogState, ORDINAL_MAX, PART_BODY, PART_BYTES,
+    Superblock,
 };
 use crate::geometry::{checkpoint_parts, meta_parts};
 use crate::key::SHARDS;
@@ -49,7 +50,7 @@ pub(crate) struct Checkpoint {
     /// When the last part was written, and how long others have the device from then on.
     written_at: Duration,
     rest: Duration,
-    /// The last part was left to others, who have not written it yet.
+    /// The last part was handed to the background write, which has not written it yet.
     is_away: bool,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Restored {
     pub(crate) stamps: Vec<u64>,
     /// Versions below this had been drawn when it began.
     pub(crate) next_version: u64,
-    pub(crate) edition: Edition,
+    pub(crate) checkpoint_id: CheckpointId,
 }
 
 impl Checkpoint {
@@ -108,8 +109,8 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn edition(&self) -> Edition {
-        Edition {
+    pub(crate) fn checkpoint_id(&self) -> CheckpointId {
+        CheckpointId {
             serial: self.serial,
             begun: self.begun,
         }
@@ -172,7 +173,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]): where it goes.
+    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]). Returns its
+    /// offset.
     pub(crate) fn put_part(&mut self, medium: &Medium, index: &Index, out: &mut [u8]) -> u64 {
         let body = self.next_body(medium, index);
         let (part, at) = self.part(medium, &body);
@@ -227,7 +229,15 @@ impl Checkpoint {
                 return Ok(());
             }
             for row in 0..index.shape.shard_rows {
-                index_rows::save_row(medium, index, shard, row, self.edition(), &[], &mut body);
+                index_rows::save_row(
+                    medium,
+                    index,
+                    shard,
+                    row,
+                    self.checkpoint_id(),
+                    &[],
+                    &mut body,
+                );
                 if body.len() == full {
                     self.write_body(medium, &body)?;
                     body.clear();
@@ -250,9 +260,9 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The next part, and where it goes.
-    fn part<'a>(&self, medium: &Medium, body: &'a [u8]) -> (Part<'a>, u64) {
-        let part = Part {
+    /// The next part, and its offset.
+    fn part<'a>(&self, medium: &Medium, body: &'a [u8]) -> (CheckpointPart<'a>, u64) {
+        let part = CheckpointPart {
             device: medium.device_id,
             serial: self.serial,
             number: self.next,
@@ -264,23 +274,29 @@ impl Checkpoint {
     }
 
     fn rows_body(&mut self, medium: &Medium, index: &Index, part: u64) -> Vec<u8> {
-        let edition = self.edition();
+        let checkpoint_id = self.checkpoint_id();
         let Some(buffer) = &mut self.old else {
             return rows_body(index, part);
         };
         let meta_parts = meta_parts(medium.geometry.segments);
-        let old = index.file.edition().and_then(|old| {
+        let old = index.file.checkpoint_id().and_then(|old| {
             let saved = read_part(medium, old.serial, meta_parts + part, buffer)?;
             (saved.begun == old.begun).then_some(saved.body)
         });
         let pieces = pieces(&index.shape, part);
-        index_rows::rows_body(medium, index, pieces, edition, old.unwrap_or_default())
+        index_rows::rows_body(
+            medium,
+            index,
+            pieces,
+            checkpoint_id,
+            old.unwrap_or_default(),
+        )
     }
 }
 
 fn rows_body(index: &Index, part: u64) -> Vec<u8> {
     let mut body = Vec::with_capacity(PART_BODY);
-    for Piece { shard, first, last } in pieces(&index.shape, part) {
+    for RowRange { shard, first, last } in pieces(&index.shape, part) {
         let mut shard = index.shard_at(shard);
         shard.policy.save(first..last, &[], &mut body);
     }
@@ -304,7 +320,7 @@ pub(crate) fn load(
         restore_rows(index, part, body, 0..SHARDS)
     });
     match &restored {
-        Some(restored) => index.file.publish(Some(restored.edition)),
+        Some(restored) => index.file.publish(Some(restored.checkpoint_id)),
         None if any => forget(index),
         None => {}
     }
@@ -420,7 +436,7 @@ fn read(
             .map(|stamp| u64::from_le_bytes(*stamp))
             .collect(),
         next_version: state.begun,
-        edition: Edition {
+        checkpoint_id: CheckpointId {
             serial,
             begun: begun.unwrap_or(0),
         },
@@ -430,7 +446,7 @@ fn read(
 /// Takes the rows of `shards` that a part has.
 fn restore_rows(index: &Index, part: u64, mut body: &[u8], shards: Range<usize>) -> Option<()> {
     let (row_bytes, stored) = (index.shape.row_bytes, index.shape.saved_row_bytes());
-    for Piece { shard, first, last } in pieces(&index.shape, part) {
+    for RowRange { shard, first, last } in pieces(&index.shape, part) {
         let bytes = (last - first) as usize * stored;
         let (rows, rest) = body.split_at_checked(bytes)?;
         body = rest;
@@ -454,10 +470,10 @@ fn read_part<'a>(
     serial: u64,
     number: u64,
     buffer: &'a mut AlignedBuf,
-) -> Option<Part<'a>> {
+) -> Option<CheckpointPart<'a>> {
     let at = area(&medium.geometry, serial) + number * PART_BYTES as u64;
     medium.fill(at, buffer)?;
-    let part = Part::decode(buffer, &medium.secret)?;
+    let part = CheckpointPart::decode(buffer, &medium.secret)?;
     let right = part.serial == serial && part.number == number && part.device == medium.device_id;
     right.then_some(part)
 }

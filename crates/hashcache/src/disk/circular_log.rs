@@ -9,7 +9,7 @@
 //! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `writer`.
 //!
 //! Invariant: the head moves before a batch is written, so a reader that finds `head - position <
-//! capacity` *after* its read has read bytes that nobody was overwriting.
+//! capacity` *after* its read has read bytes that were not being overwritten.
 //! Cost: one write a batch, one more a segment.
 
 use std::sync::RwLock;
@@ -22,11 +22,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// In what steps the log is filled: records begin at units, batches at blocks of the device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grain {
+pub(crate) struct LogAlignment {
     unit: usize,
 }
 
-impl Grain {
+impl LogAlignment {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         Self {
             unit: geometry.unit_bytes as usize,
@@ -84,7 +84,7 @@ struct Stamps {
 /// What readers need to know of the log.
 pub(crate) struct LogMap {
     log_offset: u64,
-    grain: Grain,
+    alignment: LogAlignment,
     unit_bytes: u64,
     segment_units: u64,
     capacity: u64,
@@ -98,7 +98,7 @@ impl LogMap {
         let segments = usize::try_from(geometry.segments).expect("at most 2^32 units in all");
         Self {
             log_offset: geometry.log_offset,
-            grain: Grain::new(geometry),
+            alignment: LogAlignment::new(geometry),
             unit_bytes: u64::from(geometry.unit_bytes),
             segment_units: geometry.segment_units(),
             capacity: geometry.capacity(),
@@ -113,11 +113,11 @@ impl LogMap {
         }
     }
 
-    pub(crate) fn grain(&self) -> Grain {
-        self.grain
+    pub(crate) fn alignment(&self) -> LogAlignment {
+        self.alignment
     }
 
-    /// Where the next batch goes.
+    /// Where the next batch will lie.
     pub(crate) fn head(&self) -> LogPos {
         LogPos(self.head.load(Ordering::Acquire))
     }
@@ -187,7 +187,7 @@ impl LogMap {
         all.copied().filter(|stamp| *stamp > 0).min()
     }
 
-    /// The log goes on behind `segment`: what it held counts as overwritten.
+    /// The log continues behind `segment`, whose old content counts as overwritten.
     pub(crate) fn left_out(&self, segment: u64) {
         let mut stamps = self.stamps.write().expect("no holder of this lock panics");
         let of = usize::try_from(segment).ok();
@@ -254,7 +254,7 @@ pub(crate) struct LogWriter {
     phase: Phase,
     segments: u64,
     segment_bytes: u32,
-    grain: Grain,
+    alignment: LogAlignment,
     device: u16,
     list_bytes_max: usize,
     /// What the open segment holds, for its footer.
@@ -268,21 +268,22 @@ impl LogWriter {
             phase: Phase::Fresh,
             segments: geometry.segments,
             segment_bytes: geometry.segment_bytes,
-            grain: Grain::new(geometry),
+            alignment: LogAlignment::new(geometry),
             device,
             list_bytes_max: usize::try_from(Self::list_bytes_max(geometry)).unwrap_or(usize::MAX),
             listed: Vec::new(),
         }
     }
 
-    /// Goes on in the segment of `cursor`, of which `listed` was written.
+    /// Continues in the segment of `cursor`, of which `listed` was written.
     pub(crate) fn resume(&mut self, cursor: Cursor, listed: Vec<Listed>) {
         self.cursor = cursor;
         self.phase = Phase::Open;
         self.listed = listed;
     }
 
-    /// Goes on in the segment behind that of `cursor`, in which the last run ended without order.
+    /// Continues in the segment behind that of `cursor`, in which the last run ended without being
+    /// closed.
     pub(crate) fn resume_behind(&mut self, cursor: Cursor) {
         self.cursor = cursor;
         self.phase = Phase::Ended;
@@ -300,11 +301,13 @@ impl LogWriter {
         let footer = Footer::bytes(self.listed.len() + count);
         let left = (self.segment_bytes - self.cursor.used) as usize;
         let listable = (self.listed.len() + count) * LIST_ENTRY <= self.list_bytes_max;
-        self.phase == Phase::Open && listable && self.grain.batch(count, records) + footer <= left
+        self.phase == Phase::Open
+            && listable
+            && self.alignment.batch(count, records) + footer <= left
     }
 
-    /// Writes the open segment's footer to `out`: where it goes, from the start of the log, and its
-    /// size.
+    /// Writes the open segment's footer to `out`. Returns its offset from the start of the log, and
+    /// its size.
     pub(crate) fn footer(&mut self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
         if self.phase != Phase::Open {
             return None;
@@ -360,7 +363,7 @@ impl LogWriter {
 
     /// Bytes from the start of the segment to the first record of a batch of `count`.
     pub(crate) fn first_record(&self, count: usize) -> usize {
-        self.cursor.used as usize + self.grain.header(count)
+        self.cursor.used as usize + self.alignment.header(count)
     }
 
     /// Where a batch begins, from the start of the log, bytes.

@@ -3,7 +3,7 @@
 //! Shared by everything that reads or writes the device. `stripe` and `members` ask; the code that
 //! meets an error which the device does not get over takes it out.
 //!
-//! Invariant: a device that is out of service never comes back before the store is opened again.
+//! Invariant: a device that is out of service stays out until the store is opened again.
 //! Cost: one load to ask.
 
 use std::io;

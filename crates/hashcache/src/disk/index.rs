@@ -1,10 +1,10 @@
-//! The index of one device: its shards, the shape of their rows, and which edition of them counts
+//! The index of one device: its shards, the shape of their rows, and the checkpoint that has them
 //! on disk.
 //!
-//! Called by `stripe` for every look-up and put, by `checkpoint` to save the rows and to load them.
+//! Called by `stripe` for every lookup and put, by `checkpoint` to save the rows and to load them.
 //!
-//! Invariant: a shard that a thread panicked in is not trusted any more: the device goes out of
-//! service.
+//! Invariant: a shard in which a thread panicked is not trusted any more: the device is taken out
+//! of service.
 //! Cost: a lock in one lane to read a shard, a lock in every lane to change it.
 
 use std::sync::{Arc, RwLock};
@@ -15,28 +15,34 @@ use crate::key::{KeyHash, SHARDS};
 use crate::memory::{ReadLocked, ShardedLock, WriteLocked};
 use crate::shard::Shard;
 
-/// Which checkpoint: its serial, which tells the place, and the version that was drawn when it
-/// began, which no other one has.
+/// Identifies a checkpoint: its serial, from which its place follows, and the version that was
+/// drawn when it began, which no other checkpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edition {
+pub(crate) struct CheckpointId {
     pub(crate) serial: u64,
     pub(crate) begun: u64,
 }
 
-/// Which edition counts.
+/// The published checkpoint: readers look for rows there.
 #[derive(Default)]
 pub(crate) struct IndexFile {
-    edition: RwLock<Option<Edition>>,
+    checkpoint_id: RwLock<Option<CheckpointId>>,
 }
 
 impl IndexFile {
-    pub(crate) fn edition(&self) -> Option<Edition> {
-        *self.edition.read().expect("no holder of this lock panics")
+    pub(crate) fn checkpoint_id(&self) -> Option<CheckpointId> {
+        *self
+            .checkpoint_id
+            .read()
+            .expect("no holder of this lock panics")
     }
 
-    /// `edition` counts from now on; `None`: nothing is on disk.
-    pub(crate) fn publish(&self, edition: Option<Edition>) {
-        *self.edition.write().expect("no holder of this lock panics") = edition;
+    /// `checkpoint_id` counts from now on; `None`: nothing is on disk.
+    pub(crate) fn publish(&self, checkpoint_id: Option<CheckpointId>) {
+        *self
+            .checkpoint_id
+            .write()
+            .expect("no holder of this lock panics") = checkpoint_id;
     }
 }
 
@@ -44,7 +50,7 @@ impl IndexFile {
 pub(crate) struct Index {
     pub(crate) shape: IndexShape,
     pub(crate) id: IndexId,
-    /// Which edition of the rows counts on disk.
+    /// The checkpoint that has the rows on disk.
     pub(crate) file: IndexFile,
     shards: ShardedLock<Shard, SHARDS>,
     health: Arc<DeviceHealth>,
@@ -79,8 +85,8 @@ impl Index {
         shard
     }
 
-    /// A thread has panicked while it changed a shard: what that says may be wrong, so the device
-    /// goes out of service, and nobody waits for what would never come.
+    /// A thread has panicked while it changed a shard: the shard may be wrong, so the device is
+    /// taken out of service, and no caller waits for an answer that would never arrive.
     #[cold]
     fn fail_broken(&self) {
         self.health.fail(

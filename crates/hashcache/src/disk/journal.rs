@@ -9,15 +9,15 @@
 //! Called by `writer` to write and by `store/recover` to read.
 //!
 //! A block that is not full takes the next removes, but it is not overwritten for that: a power cut
-//! in the middle of the write would lose removes that were durable. The longer block goes to the
-//! place beside it, and the next longer one to the first place again. So removes that are written
-//! one by one fill two blocks of the ring at 169 removes, and at every moment each remove lies in a
-//! block that is not being written.
+//! in the middle of the write would lose removes that were durable. The longer block is written to
+//! the place beside it, and the next longer one to the first place again. So removes that are
+//! written one by one fill two blocks of the ring at 169 removes, and at every moment each remove
+//! lies in a block that is not being written.
 //!
 //! Invariant: a block is overwritten only when two checkpoints were begun since it was written.
 //! Whichever of the two an opening finds whole, it holds the removes that are gone from the ring.
-//! If removes or bans cannot be read any more, the reader says so ([`Lost`]), and everything older
-//! goes.
+//! If removes or bans cannot be read any more, the reader reports a [`JournalLoss`], and the store
+//! forgets everything older.
 //! Cost: one write and one sync for all queued removes; two of each for all bans. A checkpoint for
 //! each 5/16 of the ring, which has at least 8 blocks of 169 removes, and 190 from 256 MiB on. The
 //! checkpoint is written beside other work, with a tenth of the device's time; removes that are
@@ -29,12 +29,12 @@ mod lost;
 use std::io;
 
 use areas::AreaBlock;
-use lost::Seen;
+use lost::RingPlace;
 
 use crate::disk::Medium;
 use crate::format::{
-    Family, IO_BLOCK, JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, RULES_PER_BLOCK, Removed,
-    RuleLine, RulesBlock,
+    BANS_PER_BLOCK, BanLine, BansBlock, Family, IO_BLOCK, JOURNAL_BLOCK, JournalBlock,
+    REMOVES_PER_BLOCK, Removed,
 };
 use crate::geometry::{Geometry, bans_blocks};
 use crate::memory::AlignedBuf;
@@ -53,15 +53,15 @@ struct RingBlock {
 const ORDINALS_SKIPPED: u64 = 1 << 24;
 
 /// What the journal of a device says.
-pub(crate) struct Journalled {
+pub(crate) struct JournalContent {
     pub(crate) removed: Vec<Removed>,
-    pub(crate) bans: Vec<RuleLine>,
-    pub(crate) lost: Lost,
+    pub(crate) bans: Vec<BanLine>,
+    pub(crate) lost: JournalLoss,
 }
 
 /// What of a journal may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lost {
+pub(crate) struct JournalLoss {
     /// Bans: both of their areas are damaged.
     pub(crate) bans: bool,
     /// Removes in blocks of ordinals below this.
@@ -72,7 +72,7 @@ pub(crate) struct Lost {
 enum Block {
     Blank,
     Removes(JournalBlock),
-    Bans(RulesBlock),
+    Bans(BansBlock),
     Damaged,
     Unreadable,
 }
@@ -87,7 +87,7 @@ pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
         let read = medium.fill(geometry.journal_offset + n * IO_BLOCK as u64, &mut block);
         let blank = block.iter().all(|byte| *byte == 0);
         let is_ours = JournalBlock::decode(&block, &medium.secret).is_some()
-            || RulesBlock::decode(&block, &medium.secret).is_some();
+            || BansBlock::decode(&block, &medium.secret).is_some();
         read.is_none() || (!blank && !is_ours)
     };
     (0..geometry.journal_blocks()).filter(damaged).count() as u64
@@ -150,15 +150,15 @@ impl Journal {
         }
     }
 
-    /// Reads the journal, block by block where the device does not give it whole. The writer goes
-    /// on behind the newest block. The store was closed in order if it is `clean`.
+    /// Reads the journal, block by block where the device does not give it whole. The writer
+    /// continues behind the newest block. The store was closed in order if it is `clean`.
     pub(crate) fn read(
         &mut self,
         medium: &Medium,
         checkpoint: u64,
         forgotten_below: u64,
         clean: bool,
-    ) -> Journalled {
+    ) -> JournalContent {
         self.begun = checkpoint;
         self.forgotten_below = forgotten_below;
         let mut blocks = self.read_blocks(medium);
@@ -168,13 +168,13 @@ impl Journal {
         for (place, block) in blocks.into_iter().enumerate() {
             seen.push(match block {
                 // Sets of bans are never where the ring is.
-                Block::Blank | Block::Bans(_) => Seen::Blank,
-                Block::Damaged => Seen::Damaged,
-                Block::Unreadable => Seen::Unreadable,
+                Block::Blank | Block::Bans(_) => RingPlace::Blank,
+                Block::Damaged => RingPlace::Damaged,
+                Block::Unreadable => RingPlace::Unreadable,
                 Block::Removes(block) => {
                     let ordinal = block.ordinal;
                     self.take_block(place, block, &mut removed);
-                    Seen::Block(ordinal)
+                    RingPlace::Block(ordinal)
                 }
             });
         }
@@ -190,11 +190,11 @@ impl Journal {
             self.next = self.next.saturating_add(ORDINALS_SKIPPED);
         }
         let (bans, bans_lost) = self.read_bans(areas, clean, &mut removed);
-        let lost = Lost {
+        let lost = JournalLoss {
             bans: bans_lost,
             removes_below,
         };
-        Journalled {
+        JournalContent {
             removed,
             bans,
             lost,
@@ -224,14 +224,15 @@ impl Journal {
         if let Some(block) = removes.filter(|it| it.device == self.device) {
             return Block::Removes(block);
         }
-        let bans = RulesBlock::decode(bytes, &medium.secret);
+        let bans = BansBlock::decode(bytes, &medium.secret);
         let bans = bans.filter(|it| it.device == self.device);
         bans.map_or(Block::Damaged, Block::Bans)
     }
 
     fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
         let versions = block.removed.iter().map(|it| it.version.0);
-        // Written under this checkpoint at the latest: the next two must begin before it goes.
+        // Written under this checkpoint at the latest: the next two must begin before it is
+        // overwritten.
         self.ring[place] = RingBlock {
             version_max: versions.max().unwrap_or(0),
             checkpoint: self.begun,
@@ -251,7 +252,7 @@ impl Journal {
         blocks: Vec<Block>,
         clean: bool,
         removed: &mut Vec<Removed>,
-    ) -> (Vec<RuleLine>, bool) {
+    ) -> (Vec<BanLine>, bool) {
         let mut areas = [Vec::new(), Vec::new()];
         for (n, block) in blocks.into_iter().enumerate() {
             areas[n / self.bans_blocks].push(match block {
@@ -294,8 +295,8 @@ impl Journal {
     }
 
     /// Writes the bans in force, to one area and then to the other. Durable when this returns.
-    pub(crate) fn write_bans(&mut self, medium: &Medium, lines: &[RuleLine]) -> io::Result<()> {
-        let blocks = lines.len().div_ceil(RULES_PER_BLOCK).max(1);
+    pub(crate) fn write_bans(&mut self, medium: &Medium, lines: &[BanLine]) -> io::Result<()> {
+        let blocks = lines.len().div_ceil(BANS_PER_BLOCK).max(1);
         assert!(
             blocks <= self.bans_blocks,
             "there are no more bans than have room"
@@ -304,13 +305,13 @@ impl Journal {
         let mut bytes = AlignedBuf::zeroed(blocks * IO_BLOCK);
         let narrow = |n: usize| u16::try_from(n).expect("at most 33 blocks");
         for (n, out) in bytes.chunks_mut(IO_BLOCK).enumerate() {
-            let lines = lines.iter().skip(n * RULES_PER_BLOCK);
-            let block = RulesBlock {
+            let lines = lines.iter().skip(n * BANS_PER_BLOCK);
+            let block = BansBlock {
                 device: self.device,
                 serial: self.bans_serial,
                 block: narrow(n),
                 blocks: narrow(blocks),
-                lines: lines.take(RULES_PER_BLOCK).copied().collect(),
+                lines: lines.take(BANS_PER_BLOCK).copied().collect(),
             };
             block.encode(out, &medium.secret);
         }
@@ -369,8 +370,8 @@ impl Journal {
         self.any_young(self.quarter(), completed)
     }
 
-    /// Whether a checkpoint should begin, so that it is complete before one is needed: not while no
-    /// removes come, as behind an opening.
+    /// Whether a checkpoint should begin, so that it is complete before one is needed: not while
+    /// there are no removes, as after an opening.
     pub(crate) fn wants_checkpoint(&self, completed: u64) -> bool {
         let quarter = self.quarter();
         self.is_written && self.any_young(quarter + quarter / 2, completed)

@@ -1,9 +1,9 @@
 //! A device and how it is read and written: bytes at an offset, in memory that is accounted for.
 //!
-//! Called by everything that reads or writes a device: look-ups, the writing thread, recovery.
+//! Called by everything that reads or writes a device: lookups, the writing thread, recovery.
 //!
-//! Invariant: no read takes memory that the budget does not know of. A device that refuses many
-//! places goes out of service.
+//! Invariant: no read takes memory that the budget does not know of. A device that cannot read many
+//! places is taken out of service.
 //! Cost: a counter or two for each read and write.
 
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) enum Read {
     Damaged,
     /// The log's head has passed it.
     Passed,
-    /// The device refused: nobody knows what lies there.
+    /// The device reported an error: its content there is unknown.
     Refused,
     /// There was no memory for it.
     Failed,
@@ -99,7 +99,8 @@ impl Medium {
         Ok(Bytes::from_owner(buffer).slice(skip..))
     }
 
-    /// The same, if there is memory for it at once: for who holds some already.
+    /// The same, if there is memory for it at once: for callers that hold memory already and must
+    /// not wait for more.
     pub(crate) fn read_bytes_now(&self, offset: u64, length: usize) -> Option<Bytes> {
         let (start, skip, span) = self.widen(offset, length);
         let mut buffer = self.buffer_now(span)?;

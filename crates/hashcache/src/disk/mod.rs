@@ -1,7 +1,7 @@
 //! One device: how it is read and written ([`Medium`]), whether it is in service
 //! ([`DeviceHealth`]), its index ([`Index`]), and the areas that lie on it.
 //!
-//! Called by `stripe`, `writer` and `store`. Knows neither of them.
+//! Called by `stripe`, `writer` and `store`, and imports none of them.
 
 mod bad_places;
 pub(crate) mod checkpoint;

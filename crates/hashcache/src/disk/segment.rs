@@ -1,10 +1,10 @@
-//! What the lists of a segment of the log say: from its footer, or from the headers of its batches.
+//! Reads the lists of a segment of the log: from its footer, or from the headers of its batches.
 //!
-//! Called by `store/recover`, which replays the lists, by `store/check`, and by the writing thread
-//! where it readmits what is in use.
+//! Called by `store/recover`, which replays the lists, by `store/check`, and by the writer for
+//! readmission.
 //!
 //! Invariant: a list counts only if it was written by the lap that the cursor names.
-//! Cost: one read of a segment that is sealed, in general; else a read for each 256 KiB of it.
+//! Cost: one read of a segment that is sealed, usually; otherwise a read for each 256 KiB of it.
 
 use std::sync::atomic::Ordering;
 

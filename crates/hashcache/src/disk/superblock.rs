@@ -1,8 +1,8 @@
 //! Writing the superblock: two copies in turn, so that one is always whole.
 //!
-//! Called when a store is opened and closed, and by the writing thread.
+//! Called by `store` at opening and closing, and by `writer`.
 //!
-//! Invariant: the newer copy is never written over.
+//! Invariant: the newer copy is never overwritten.
 //! Cost: one write and one sync.
 
 use std::io;

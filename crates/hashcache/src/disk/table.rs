@@ -1,6 +1,6 @@
 //! The Disk Table: sets of slots at fixed places on a device (paper, section 3.2).
 //!
-//! A look-up reads a set whole: 64 KiB costs little more than the seek to it. A put writes one
+//! A lookup reads a set whole: 64 KiB costs little more than the seek to it. A put writes one
 //! slot. What does not fit into the slot lies in the log, as one tail that names its record. No
 //! order between the two writes is needed: a tail of another version is a miss.
 //!
@@ -241,9 +241,8 @@ pub(crate) fn clear_barred(
     Ok(cleared)
 }
 
-/// What the slots of a set hold, for who is about to write to it. A set that cannot be read is
-/// cleared whole: it could hold an older version of what is written or removed now, and be readable
-/// later.
+/// The content of a set's slots, for a writer of that set. A set that cannot be read is cleared
+/// whole: it could hold an older version of what is written or removed now, and be readable later.
 pub(crate) fn occupants(
     medium: &Medium,
     buffer: &mut AlignedBuf,

@@ -1,6 +1,7 @@
 //! Batch headers and segment footers: lists of what was written, for recovery.
 //!
-//! They say where records were put, never that the records arrived: a record proves itself.
+//! Called by `writer` (batches, footers) and `disk/segment` (recovery). A list says where records
+//! were put, not that they arrived: each record proves itself when it is read.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK, LAP_MAX, ORDINAL_MAX, round_up};

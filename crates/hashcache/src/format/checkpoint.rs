@@ -1,4 +1,5 @@
-//! Parts of a checkpoint: the index and the state of the log, as of a log position.
+//! Parts of a checkpoint: the state of the log and the rows of the index, as of a log position.
+//! Called by `disk/checkpoint`.
 
 use super::layout::{covered, record, seal};
 use crate::key::Secret;
@@ -42,7 +43,7 @@ record! {
 
 /// A part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part<'a> {
+pub(crate) struct CheckpointPart<'a> {
     pub(crate) device: u16,
     pub(crate) serial: u64,
     pub(crate) number: u64,
@@ -52,7 +53,7 @@ pub(crate) struct Part<'a> {
     pub(crate) body: &'a [u8],
 }
 
-impl<'a> Part<'a> {
+impl<'a> CheckpointPart<'a> {
     /// Writes the part to `out`, [`PART_BYTES`] long.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         assert!(self.body.len() <= PART_BODY && out.len() == PART_BYTES);
@@ -96,7 +97,7 @@ mod tests {
     fn a_part_comes_back_and_damage_voids_it() {
         let secret = Secret::from_bytes([2; 32]);
         let body: Vec<u8> = (0..=u8::MAX).cycle().take(PART_BODY).collect();
-        let part = Part {
+        let part = CheckpointPart {
             device: 0,
             serial: 4,
             number: 2,
@@ -105,8 +106,8 @@ mod tests {
         };
         let mut bytes = vec![0; PART_BYTES];
         part.encode(&mut bytes, &secret);
-        assert_eq!(Part::decode(&bytes, &secret), Some(part));
+        assert_eq!(CheckpointPart::decode(&bytes, &secret), Some(part));
         bytes[100_000] ^= 1;
-        assert_eq!(Part::decode(&bytes, &secret), None);
+        assert_eq!(CheckpointPart::decode(&bytes, &secret), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Blocks of the remove journal: what a returned `remove` took away stays away.
+//! Blocks of the remove journal: an object stays removed once its `remove` has returned. Called by
+//! `disk/journal`.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK};
@@ -10,13 +11,13 @@ pub(crate) const JOURNAL_BLOCK: usize = IO_BLOCK;
 /// Removes that fit into one block.
 pub(crate) const REMOVES_PER_BLOCK: usize = (JOURNAL_BLOCK - JOURNAL_HEADER) / REMOVE_BYTES;
 
-const JOURNAL_HEADER: usize = BlockHeader::BYTES;
+const JOURNAL_HEADER: usize = JournalHeader::BYTES;
 const REMOVE_BYTES: usize = Removed::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCrj");
 
 record! {
     /// The head of a journal block; the removes follow.
-    struct BlockHeader = "JOURNAL", 32;
+    struct JournalHeader = "JOURNAL", 32;
     0 mac: u64,
     8 magic: u32,
     12 count: u32,
@@ -45,7 +46,7 @@ impl JournalBlock {
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         assert!(self.removed.len() <= REMOVES_PER_BLOCK && out.len() == JOURNAL_BLOCK);
         out.fill(0);
-        let header = BlockHeader {
+        let header = JournalHeader {
             mac: 0,
             magic: MAGIC,
             count: u32::try_from(self.removed.len()).expect("at most 169"),
@@ -63,7 +64,7 @@ impl JournalBlock {
     /// The block in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..JOURNAL_BLOCK)?;
-        let header = BlockHeader::decode(bytes)?;
+        let header = JournalHeader::decode(bytes)?;
         let count = usize::try_from(header.count).ok()?;
         let genuine = header.magic == MAGIC
             && count <= REMOVES_PER_BLOCK

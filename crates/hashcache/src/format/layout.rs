@@ -1,7 +1,7 @@
 //! One definition for each record on disk: its fields, their offsets and their types.
 //!
 //! `record!` turns a list of `offset field: type` into a struct, its encoding, its decoding and a
-//! [`Layout`]. Bytes between fields are reserved: written as zeros and not read. The rest of
+//! [`RecordLayout`]. Bytes between fields are reserved: written as zeros and not read. The rest of
 //! `format` fills these structs in and judges what they say; no other code has an offset.
 //!
 //! Invariant: the fields of a record are in order, do not overlap and end within the record
@@ -13,7 +13,7 @@ use crate::object::Version;
 
 /// The fields of a record, as a table.
 #[derive(Clone, Copy)]
-pub(crate) struct Layout {
+pub(crate) struct RecordLayout {
     /// The heading of its table in `docs/FORMAT.md`.
     #[cfg_attr(not(test), expect(dead_code, reason = "compared with the document"))]
     pub(crate) record: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct Layout {
     pub(crate) fields: &'static [(&'static str, usize, usize)],
 }
 
-impl Layout {
+impl RecordLayout {
     /// Whether the fields are in order, do not overlap and end within the record.
     pub(crate) const fn is_sound(self) -> bool {
         let (mut n, mut end) = (0, 0);
@@ -120,8 +120,8 @@ macro_rules! record {
         impl $name {
             /// Size on disk.
             pub(crate) const BYTES: usize = $bytes;
-            pub(crate) const LAYOUT: $crate::format::layout::Layout =
-                $crate::format::layout::Layout {
+            pub(crate) const LAYOUT: $crate::format::layout::RecordLayout =
+                $crate::format::layout::RecordLayout {
                     record: $heading,
                     bytes: $bytes,
                     fields: &[ $( (
@@ -187,7 +187,7 @@ mod tests {
     const RESERVED: &str = "reserved";
 
     /// The rows that the document must have: the fields, and what lies between them.
-    fn rows(layout: &Layout) -> Vec<Row> {
+    fn rows(layout: &RecordLayout) -> Vec<Row> {
         let (mut rows, mut end) = (vec![], 0);
         let whole = [(RESERVED, layout.bytes, 0)];
         for (name, offset, size) in layout.fields.iter().chain(&whole) {
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_overlaps_or_sticks_out_is_no_layout() {
-        let with = |fields| Layout {
+        let with = |fields| RecordLayout {
             fields,
             ..Probe::LAYOUT
         };

@@ -6,25 +6,27 @@
 //! Each record is defined once, by `layout::record!`; a test compares the definitions with the
 //! document.
 
+mod bans;
 mod batch;
 mod checkpoint;
 mod journal;
 mod layout;
 mod record;
-mod rules;
 mod superblock;
 
+pub(crate) use bans::{BANS_PER_BLOCK, BanLine, BansBlock, Prefix, Select};
 pub(crate) use batch::{
     BatchHeader, FOOTER_TAIL, Footer, HEADER as BATCH_HEADER, KIND_SLOT, KIND_TAIL, LIST_ENTRY,
     Listed,
 };
-pub(crate) use checkpoint::{LogState, PART_BODY, PART_BYTES, PART_HEADER, Part, ROW_CHECK};
+pub(crate) use checkpoint::{
+    CheckpointPart, LogState, PART_BODY, PART_BYTES, PART_HEADER, ROW_CHECK,
+};
 pub(crate) use journal::{JOURNAL_BLOCK, JournalBlock, REMOVES_PER_BLOCK, Removed};
 pub(crate) use record::{
     Fields, Kind, MAX_LABELS, PRELUDE_REST_MAX, Prelude, RecordAddress, TAIL_HEADER, Tail,
     TailAddress, encode_record, kind_number, record_bytes,
 };
-pub(crate) use rules::{Prefix, RULES_PER_BLOCK, RuleLine, RulesBlock, Select};
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
 /// Smallest step of a position, and what every record is padded to.
@@ -34,8 +36,8 @@ pub(crate) const IO_BLOCK: usize = 4096;
 /// The format this build reads and writes.
 pub(crate) const VERSION: u32 = 2;
 
-/// What counts up by one (versions, serials, stamps, ordinals) never comes near this: a larger one
-/// was made up, to have a sum overflow.
+/// Numbers that count up by one (versions, serials, stamps, ordinals) never get near this: a larger
+/// one was forged, to make a sum overflow.
 pub(crate) const COUNT_MAX: u64 = 1 << 62;
 /// Laps of a log, by which positions are multiplied.
 pub(crate) const LAP_MAX: u64 = 1 << 31;
@@ -44,7 +46,7 @@ pub(crate) const ORDINAL_MAX: u32 = 1 << 16;
 
 /// Every record.
 #[cfg(test)]
-const RECORDS: [layout::Layout; 14] = [
+const RECORDS: [layout::RecordLayout; 14] = [
     superblock::SuperblockFields::LAYOUT,
     superblock::MemberFields::LAYOUT,
     superblock::MembershipFields::LAYOUT,
@@ -53,10 +55,10 @@ const RECORDS: [layout::Layout; 14] = [
     Listed::LAYOUT,
     batch::FooterFields::LAYOUT,
     record::TailHeader::LAYOUT,
-    journal::BlockHeader::LAYOUT,
+    journal::JournalHeader::LAYOUT,
     Removed::LAYOUT,
-    rules::BlockHeader::LAYOUT,
-    rules::LineFields::LAYOUT,
+    bans::BansHeader::LAYOUT,
+    bans::BanFields::LAYOUT,
     checkpoint::PartHeader::LAYOUT,
     LogState::LAYOUT,
 ];

@@ -1,9 +1,9 @@
 //! Records: the head of an object and its spans, in the log or in a slot of the Disk Table.
 //!
 //! A record is prelude (fixed header, page checksums, labels, name), metadata, content. The MAC
-//! covers the prelude; the checksums in it cover metadata and content, so a record proves itself
-//! from its first sector to its last byte. It also covers the place (segment stamp and offset, or
-//! slot), so bytes that a client placed elsewhere, in a body for instance, are not a record.
+//! covers the prelude; the checksums in it cover metadata and content, so every byte of a record is
+//! verified. The MAC also covers the place (segment stamp and offset, or slot), so bytes that a
+//! client put elsewhere, for instance in a body, are not a record.
 
 use bytes::Bytes;
 
@@ -72,7 +72,7 @@ pub(crate) struct Fields {
     pub(crate) key: KeyHash,
     pub(crate) version: Version,
     pub(crate) revision: u32,
-    /// As of which version what is said of the object was right: that of the put, or of the last
+    /// The version as of which the metadata was right: that of the put, or of the last
     /// confirmation.
     pub(crate) confirmed: Version,
     /// 0 for a head.

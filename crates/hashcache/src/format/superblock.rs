@@ -117,7 +117,7 @@ pub(crate) struct Superblock {
     /// Unix time when this was written, milliseconds.
     pub(crate) wall_clock: u64,
     /// Removes of versions below this may be known to the checkpoint only: without a checkpoint, no
-    /// record older than this may come back.
+    /// record older than this may be restored.
     pub(crate) removes_forgotten_below: u64,
     /// The last complete checkpoint holds the removes in journal blocks of ordinals below this.
     pub(crate) removes_held_below: u64,
@@ -125,10 +125,10 @@ pub(crate) struct Superblock {
     pub(crate) policy: u8,
     /// The first version given out since that policy, and no other, has opened it.
     pub(crate) policy_since: u64,
-    /// Who made up the store when.
+    /// Which devices made up the store, and from which version on.
     pub(crate) history: History,
     /// For the devices of the history: the highest serial of a superblock of theirs that was
-    /// durable when this was written. A device that comes with a lower one was rolled back.
+    /// durable when this was written. A device with a lower one was rolled back.
     pub(crate) heard: BTreeMap<u16, u64>,
 }
 
@@ -202,7 +202,7 @@ impl Superblock {
         if fields.magic != MAGIC {
             return Err(SuperblockError::Foreign);
         }
-        // The version comes before the checksum: a later format may end in another one.
+        // The version is checked before the checksum: a later format may end in another one.
         if fields.format_version != VERSION {
             return Err(SuperblockError::Version(fields.format_version));
         }

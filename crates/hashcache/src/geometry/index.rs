@@ -5,7 +5,8 @@ use crate::config::{Config, PolicyKind, Rows};
 use crate::format::{Family, PART_BODY, ROW_CHECK};
 use crate::key::SHARDS;
 use crate::policy::{
-    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes, spill_bytes,
+    SLOT_BITS, WAYS, entry_bits, held_sets_bits, place_bits, row_bits, saved_row_bytes,
+    unsaved_positions_bytes,
 };
 /// A policy with what decides about the form of its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +18,11 @@ pub(crate) struct IndexPolicy {
     pub(crate) grouped: bool,
 }
 
-/// Share of positions that `log-lru` holds unless told otherwise, in 1/100: half, as published
-/// (section 3.5).
+/// Default share of positions that `log-lru` holds in memory, in 1/100: half, as published (section
+/// 3.5).
 pub(crate) const POSITIONS_HELD: u8 = 50;
-/// Share of sets that `set-mem-lru` holds unless told otherwise, in 1/100: the larger of the
-/// paper's two (section 5.2).
+/// Default share of sets that `set-mem-lru` holds in memory, in 1/100: the larger of the paper's
+/// two (section 5.2).
 pub(crate) const SETS_HELD: u8 = 40;
 
 /// Added to the code of a policy whose entries hold the lengths of runs.
@@ -88,7 +89,7 @@ impl IndexPolicy {
     }
 }
 
-/// Which index a store has, and since when nobody but its policy has written to the store.
+/// Which index a store has, and since which version only its policy has written to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexId {
     pub(crate) policy: IndexPolicy,
@@ -201,7 +202,7 @@ impl Geometry {
 
     /// Displaced positions that may wait for a checkpoint in each shard with `log-lru`: one in 128
     /// slots, 2^20 in all; in a small store more, for batches are not smaller there.
-    pub(crate) fn spilled(&self, policy: IndexPolicy) -> usize {
+    pub(crate) fn unsaved_max(&self, policy: IndexPolicy) -> usize {
         let rows = usize::try_from(self.shard_rows()).unwrap_or(usize::MAX);
         let wanted = (rows * WAYS / 128).clamp(512, (1 << 20) / SHARDS);
         wanted.min(rows * (WAYS - policy.positions_held()))
@@ -209,7 +210,8 @@ impl Geometry {
 
     fn log_lru_bytes(&self, policy: IndexPolicy) -> u64 {
         let row_bytes = u64::from(row_bits(policy.grouped, policy.positions_held()) / 8);
-        let shard = self.shard_rows() * row_bytes + spill_bytes(self.spilled(policy));
+        let shard =
+            self.shard_rows() * row_bytes + unsaved_positions_bytes(self.unsaved_max(policy));
         shard * SHARDS as u64
     }
 

@@ -1,4 +1,4 @@
-//! Sizes and places: what fits, what does not overlap, what is told of the index.
+//! Sizes and places: what fits, what does not overlap, how large the index is.
 
 use super::*;
 use crate::config::PolicyKind;
@@ -69,7 +69,7 @@ fn what_is_told_of_the_index_is_what_its_parts_take() {
             (geometry, IndexPolicy::of(&config))
         };
         let is_near = |told: u64, shard: u64| {
-            // Not told: a word of padding for each array.
+            // Not counted: a word of padding for each array.
             let taken = shard * SHARDS as u64;
             let off = told.abs_diff(taken);
             assert!(off <= 80 * SHARDS as u64, "{size}: {told}, {taken}");
@@ -77,9 +77,9 @@ fn what_is_told_of_the_index_is_what_its_parts_take() {
         for grouped in [false, true] {
             let (geometry, policy) = planned(PolicyKind::LogLru, grouped);
             let index = geometry.index(policy);
-            let (held, spilled) = (policy.positions_held(), geometry.spilled(policy));
+            let (held, unsaved_max) = (policy.positions_held(), geometry.unsaved_max(policy));
             let capacity = geometry.capacity();
-            let log = LogLru::new(grouped, index.shard_rows, capacity, held, spilled);
+            let log = LogLru::new(grouped, index.shard_rows, capacity, held, unsaved_max);
             is_near(index.bytes(), log.bytes());
         }
         let (geometry, policy) = planned(PolicyKind::SetMemLru, false);
@@ -163,7 +163,7 @@ fn a_device_too_small_for_a_log_is_refused_with_the_size_it_needs() {
                 ..Config::new("x")
             };
             let mut size = 1 << 20;
-            // A larger store takes a larger checkpoint: a few steps come to one that will do.
+            // A larger store takes a larger checkpoint: a few steps lead to a size that will do.
             for _ in 0..10 {
                 match Geometry::plan(&config, size) {
                     Ok(_) => break,

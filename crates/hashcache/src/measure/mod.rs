@@ -1,9 +1,9 @@
-//! How fast is the disk below this path? A file of its own, or a store that is there, is probed.
+//! Measures the disk below a path: probes a temporary file, or an existing store.
 //!
 //! Called by `hashcache plan --probe`; calls `probe`.
 //!
-//! Invariant: what exists is not written. The file of its own has no name any more when the
-//! probe begins, so nothing is left behind however the process ends.
+//! Invariant: existing files are not written. The temporary file is unlinked before the probe
+//! begins, so nothing is left behind however the process ends.
 
 mod probe;
 

@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::memory::AlignedBuf;
 use crate::plan::{DiskRates, ReadCost, Tolerance, set_bytes};
 
-/// What was measured.
+/// Result of a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// Random reads of 16 KiB in a second, one after the other.
@@ -53,7 +53,7 @@ impl Probe {
     }
 }
 
-/// Why there is nothing to tell.
+/// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -105,7 +105,7 @@ const READ_LENS: [usize; 7] = [
 ];
 /// Looking for written extents ends after so many of them, whatever the clock says.
 const TRIES: usize = 4096;
-/// How much is looked at at either end of an extent, to see whether it is written.
+/// How many bytes at either end of an extent are read to see whether it is written.
 const LOOK_LEN: usize = 64 << 10;
 
 /// Measures a device that holds nothing but zeros. Takes about `budget`.
@@ -196,7 +196,7 @@ impl Writing<'_> {
                 break;
             }
             let offset = (first + step * (room - first) / count) * EXTENT;
-            // What the run has written, if it came so far, is not blank any more.
+            // Extents that the sequential writes have reached are not blank any more.
             if first > 0 {
                 self.must_be_blank(offset)?;
             }
@@ -227,7 +227,7 @@ fn written_extents(
 ) -> io::Result<Vec<u64>> {
     let first = area.start.div_ceil(EXTENT);
     let room = (area.end.min(device.len()) / EXTENT).saturating_sub(first);
-    let (start, mut draw) = (clock.monotone(), Draw(1));
+    let (start, mut draw) = (clock.monotone(), SplitMix(1));
     let mut found = Vec::new();
     let mut look = AlignedBuf::zeroed(LOOK_LEN);
     for step in 0..TRIES {
@@ -316,7 +316,7 @@ impl Reading<'_> {
 
     /// Reads one after the other until `end`; how many, at least one.
     fn reads(&self, len: usize, seed: u64, end: Duration) -> io::Result<u64> {
-        let mut draw = Draw(seed << 32 | len as u64);
+        let mut draw = SplitMix(seed << 32 | len as u64);
         let mut buffer = AlignedBuf::zeroed(len);
         let places = (EXTENT - len as u64) / STEP + 1;
         let mut reads = 0;
@@ -334,9 +334,9 @@ impl Reading<'_> {
 const STEP: u64 = 4096;
 
 /// Numbers that look random and are the same every time (splitmix64).
-struct Draw(u64);
+struct SplitMix(u64);
 
-impl Draw {
+impl SplitMix {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -357,7 +357,7 @@ fn spread(n: u64) -> u64 {
 
 /// Bytes that no disk or file system stores as something smaller.
 fn incompressible() -> AlignedBuf {
-    let (mut content, mut draw) = (AlignedBuf::zeroed(EXTENT_LEN), Draw(7));
+    let (mut content, mut draw) = (AlignedBuf::zeroed(EXTENT_LEN), SplitMix(7));
     for word in content.chunks_exact_mut(8) {
         word.copy_from_slice(&draw.next().to_le_bytes());
     }

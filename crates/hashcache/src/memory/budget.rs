@@ -1,6 +1,6 @@
 //! The one memory budget: code that wants to hold bytes reserves them first.
 //!
-//! When the budget is spent, hot objects make room. If that is not enough, the caller waits or goes
+//! When the budget is spent, hot objects make room. If that is not enough, the caller waits or does
 //! without. Content that a slow client may hold for long ([`Class::Bulk`]) leaves a quarter to
 //! everything else, so a hit, a page or a small miss never waits for slow transfers.
 //!
@@ -35,7 +35,7 @@ pub(crate) enum Class {
 /// Whether a caller that wants memory for bulk has had to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It has not: others who wait go first.
+    /// It has not: callers that wait are served first.
     New,
     /// It was refused and has waited since.
     Waited,
@@ -49,7 +49,7 @@ struct Inner {
     /// How often something was released.
     releases: AtomicU64,
     waiting: Mutex<Queues>,
-    /// Number of those who wait for bulk.
+    /// Number of callers that wait for bulk memory.
     bulk_waiters: AtomicU64,
     /// Number of callers blocked in `reserve_blocking`, so that a release costs nothing without
     /// any.
@@ -58,15 +58,15 @@ struct Inner {
     reclaim: OnceLock<Reclaim>,
 }
 
-/// Who waits for how much, longest first.
+/// The callers that wait, and for how much, longest first.
 #[derive(Default)]
 struct Queues {
-    small: VecDeque<Waiter>,
-    bulk: VecDeque<Waiter>,
+    small: VecDeque<QueuedWait>,
+    bulk: VecDeque<QueuedWait>,
     next_number: u64,
 }
 
-struct Waiter {
+struct QueuedWait {
     number: u64,
     bytes: u64,
     waker: Waker,
@@ -98,7 +98,7 @@ impl Budget {
         }))
     }
 
-    /// Who is asked to give back memory when the budget is spent. Only the first call counts.
+    /// Sets what gives memory back when the budget is spent. Only the first call counts.
     pub(crate) fn reclaim_from(&self, reclaim: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.0.reclaim.set(Box::new(reclaim));
     }
@@ -116,7 +116,7 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Sets `bytes` aside if there is room, without asking anybody to make some.
+    /// Sets `bytes` aside if there is room, without evicting hot objects to make some.
     pub(crate) fn reserve_free(&self, bytes: u64) -> Option<Reservation> {
         take(&self.0.used, bytes, self.0.limit).then(|| Reservation {
             inner: Arc::clone(&self.0),
@@ -131,7 +131,8 @@ impl Budget {
         if let Some(reservation) = self.reserve_free(bytes) {
             return Some(reservation);
         }
-        // Nothing would come back before the caller's lock does: all hot objects would go in vain.
+        // No memory would be released before the caller's lock is: all hot objects would be dropped
+        // in vain.
         if wakes::holds_lock() {
             return None;
         }
@@ -159,7 +160,7 @@ impl Budget {
         reservation
     }
 
-    /// The same for one of many who want more again and again.
+    /// The same for one of many callers that want more again and again.
     pub(crate) fn reserve_in_turn(
         &self,
         class: Class,
@@ -215,10 +216,10 @@ impl Budget {
     }
 
     /// Resolves when it is worth trying again to set `bytes` aside: when something was released
-    /// since there had been `releases`, and later whenever there is room for whoever has waited
-    /// longest.
-    pub(crate) fn room_since(&self, releases: u64, class: Class, bytes: u64) -> Waiting {
-        Waiting {
+    /// since there had been `releases`, and later whenever there is room for the caller that has
+    /// waited longest.
+    pub(crate) fn room_since(&self, releases: u64, class: Class, bytes: u64) -> MemoryWait {
+        MemoryWait {
             inner: Arc::clone(&self.0),
             releases,
             class,
@@ -228,7 +229,7 @@ impl Budget {
     }
 }
 
-/// Adds `bytes` to what is taken unless that goes beyond `limit`.
+/// Adds `bytes` to what is taken unless that would exceed `limit`.
 fn take(taken: &AtomicU64, bytes: u64, limit: u64) -> bool {
     let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
     taken
@@ -317,8 +318,8 @@ impl Inner {
         self.bulk_waiters.store(waiters, Ordering::Release);
     }
 
-    /// Wakes those who wait and fit into what is free; one at least of each class, for whom hot
-    /// objects may have to make room.
+    /// Wakes the waiting callers that fit into what is free; at least one of each class, for which
+    /// hot objects may have to make room.
     fn wake_fitting(&self) {
         let mut woken = Vec::new();
         {
@@ -330,7 +331,8 @@ impl Inner {
                 free = free.saturating_sub(waiter.bytes);
                 woken.push(waiter.waker);
             }
-            // Beyond the share of bulk no hot object makes room: who does not fit keeps its place.
+            // Beyond the share of bulk no hot object makes room: a caller that does not fit keeps
+            // its place in the queue.
             let mut share = room(&self.bulk, self.bulk_limit());
             let mut first = true;
             while let Some(waiter) = waiting
@@ -348,13 +350,13 @@ impl Inner {
     }
 }
 
-/// The one who waits longest, if there is room for it or it is to be tried all the same.
-fn next(queue: &mut VecDeque<Waiter>, anyway: bool, free: u64) -> Option<Waiter> {
+/// The caller that has waited longest, if there is room for it or it is to be tried all the same.
+fn next(queue: &mut VecDeque<QueuedWait>, anyway: bool, free: u64) -> Option<QueuedWait> {
     queue.pop_front_if(|waiter| anyway || waiter.bytes <= free)
 }
 
 impl Queues {
-    fn of(&mut self, class: Class) -> &mut VecDeque<Waiter> {
+    fn of(&mut self, class: Class) -> &mut VecDeque<QueuedWait> {
         match class {
             Class::Small => &mut self.small,
             Class::Bulk => &mut self.bulk,
@@ -363,7 +365,7 @@ impl Queues {
 }
 
 /// See [`Budget::room_since`].
-pub(crate) struct Waiting {
+pub(crate) struct MemoryWait {
     inner: Arc<Inner>,
     releases: u64,
     class: Class,
@@ -372,7 +374,7 @@ pub(crate) struct Waiting {
     number: Option<u64>,
 }
 
-impl Future for Waiting {
+impl Future for MemoryWait {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -392,11 +394,11 @@ impl Future for Waiting {
             this.number = None;
             return Poll::Ready(());
         }
-        // Behind those who wait already, even if something was released meanwhile: else whoever
-        // comes often enough would never have to wait, and the others for ever.
+        // Behind the callers that wait already, even if something was released meanwhile: otherwise
+        // a caller that asks often enough would never wait, and the others for ever.
         let number = waiting.next_number;
         waiting.next_number += 1;
-        let waiter = Waiter {
+        let waiter = QueuedWait {
             number,
             bytes: this.bytes,
             waker,
@@ -418,7 +420,7 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for MemoryWait {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut waiting = self.inner.waiting();
@@ -496,7 +498,7 @@ mod tests {
         assert!(waits.as_mut().poll(&mut context).is_pending());
         let mut held = held;
         drop(held.split(30));
-        // 30 are free: not enough for who waits, and not for who comes now.
+        // 30 are free: not enough for the caller that waits, nor for the new one.
         assert!(waits.as_mut().poll(&mut context).is_pending());
         assert!(budget.reserve_in_turn(Class::Bulk, 20, Turn::New).is_none());
         assert!(

@@ -22,7 +22,7 @@ struct Sector([u8; 4096]);
 pub struct AlignedBuf {
     memory: Memory,
     len: usize,
-    /// Keeps the memory on the books for as long as it is held.
+    /// Accounts for the memory for as long as it is held.
     reservation: Option<Reservation>,
     /// Takes its memory when it is dropped; without one the system does.
     home: Option<Arc<FreeBuffers>>,

@@ -80,7 +80,7 @@ mod tests {
             assert_eq!((&first[..], &second[..]), (&b"one"[..], &b"two"[..]));
             assert_eq!(chunk.room(), size - 6);
             drop((chunk, back));
-            // What is still read is still on the books, if it is a slab.
+            // The memory of a slab that is still read is still reserved.
             assert_eq!(budget.used() > 0, in_slab);
             drop((first, second));
             assert_eq!(budget.used(), 0);

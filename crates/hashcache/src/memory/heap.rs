@@ -93,7 +93,7 @@ mod tests {
     fn what_is_freed_between_pieces_that_live_goes_back_to_the_system() {
         let mut pieces: Vec<Vec<u8>> = (0..5_000).map(|_| vec![1; 60_000]).collect();
         let between: Vec<Box<[u16; 64]>> = (0..5_000).map(|n| Box::new([n; 64])).collect();
-        // Of what all tests take together nothing could be told: they come and go meanwhile.
+        // The memory of all tests together says nothing: tests begin and end meanwhile.
         let middles: Vec<usize> = pieces
             .iter()
             .map(|piece| piece.as_ptr().addr() + 30_000)

@@ -61,7 +61,7 @@ impl HotObject {
 }
 
 #[derive(Default)]
-struct Shard {
+struct HotShard {
     map: KeyMap<HotObject>,
     open: Option<Open>,
     /// Of each slab from the oldest to the one being filled, the records that end in it.
@@ -73,7 +73,7 @@ struct Shard {
     bytes: u64,
 }
 
-impl Shard {
+impl HotShard {
     /// Whether `needed` bytes of a record can be copied in without another slab.
     fn has_room(&self, needed: usize) -> bool {
         let room = self.open.as_ref().map_or(0, Open::room);
@@ -109,8 +109,8 @@ fn shard(key: KeyHash) -> usize {
 
 /// The hot objects.
 pub(crate) struct Hot {
-    shards: ShardedLock<Shard, SHARDS>,
-    /// Look-ups answered.
+    shards: ShardedLock<HotShard, SHARDS>,
+    /// Lookups answered.
     hits: BusyCounter,
     arena: Arc<Arena>,
     budget: Budget,
@@ -130,7 +130,7 @@ impl Hot {
         let slabs = usize::try_from(budget.limit()).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SLAB_BYTES;
         let hot = Arc::new(Self {
-            shards: ShardedLock::new((0..SHARDS).map(|_| Shard::default())),
+            shards: ShardedLock::new((0..SHARDS).map(|_| HotShard::default())),
             hits: BusyCounter::default(),
             arena: Arena::new(slabs)?,
             budget: budget.clone(),
@@ -149,11 +149,11 @@ impl Hot {
         Ok(hot)
     }
 
-    fn read(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
+    fn read(&self, key: KeyHash) -> ReadLocked<'_, HotShard> {
         self.read_at(shard(key))
     }
 
-    fn read_at(&self, n: usize) -> ReadLocked<'_, Shard> {
+    fn read_at(&self, n: usize) -> ReadLocked<'_, HotShard> {
         loop {
             let (shard, is_broken) = self.shards.read_anyway(n);
             if !is_broken {
@@ -164,15 +164,15 @@ impl Hot {
         }
     }
 
-    fn write(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
+    fn write(&self, key: KeyHash) -> WriteLocked<'_, HotShard> {
         self.write_at(shard(key))
     }
 
-    fn write_at(&self, n: usize) -> WriteLocked<'_, Shard> {
+    fn write_at(&self, n: usize) -> WriteLocked<'_, HotShard> {
         self.whole(n, self.shards.write_anyway(n))
     }
 
-    fn try_write_at(&self, n: usize) -> Option<WriteLocked<'_, Shard>> {
+    fn try_write_at(&self, n: usize) -> Option<WriteLocked<'_, HotShard>> {
         Some(self.whole(n, self.shards.try_write_anyway(n)?))
     }
 
@@ -180,8 +180,8 @@ impl Hot {
     fn whole<'a>(
         &self,
         n: usize,
-        (mut shard, is_broken): (WriteLocked<'a, Shard>, bool),
-    ) -> WriteLocked<'a, Shard> {
+        (mut shard, is_broken): (WriteLocked<'a, HotShard>, bool),
+    ) -> WriteLocked<'a, HotShard> {
         if is_broken {
             self.mend(n, &mut shard);
         }
@@ -191,7 +191,7 @@ impl Hot {
     /// A thread has panicked while it changed shard `n`: what it says may be wrong, so all in it is
     /// dropped. Of hot objects that costs no more than reading them again.
     #[cold]
-    fn mend(&self, n: usize, shard: &mut WriteLocked<'_, Shard>) {
+    fn mend(&self, n: usize, shard: &mut WriteLocked<'_, HotShard>) {
         tracing::error!("a panic: some hot objects are dropped");
         let broken = std::mem::take(&mut **shard);
         self.slabs.fetch_sub(broken.slabs, Ordering::Relaxed);
@@ -213,7 +213,7 @@ impl Hot {
         Some(hot.pin())
     }
 
-    /// Look-ups that were hits.
+    /// Lookups that were hits.
     pub(crate) fn hits(&self) -> u64 {
         self.hits.value()
     }
@@ -234,9 +234,8 @@ impl Hot {
 
     /// Forgets the record under `key`.
     ///
-    /// Called under the lock of the key's shard, so that what is not there does not come meanwhile:
-    /// of most objects that are put there is nothing to forget, and to look is to take one lane's
-    /// lock instead of all.
+    /// Called under the lock of the key's shard, so that no record can become hot meanwhile. Most
+    /// objects that are put were not hot; a look takes the lock in one lane instead of all.
     pub(crate) fn remove(&self, key: KeyHash) {
         if !self.contains(key) {
             return;
@@ -248,7 +247,7 @@ impl Hot {
     }
 
     /// Takes out the record under `key`, to be let go of without the lock.
-    fn take_out(&self, shard: &mut Shard, key: KeyHash) -> Option<HotObject> {
+    fn take_out(&self, shard: &mut HotShard, key: KeyHash) -> Option<HotObject> {
         let gone = shard.map.remove(&key)?;
         let record = &gone.stored.record;
         let bytes = (record.metadata.len() + record.content_bytes()) as u64;
@@ -268,7 +267,7 @@ impl Hot {
             };
             for key in keys {
                 let mut shard = self.write(key);
-                // Another record may have come under this key.
+                // Another record may have become hot under this key.
                 let hot = shard.map.get(&key);
                 if hot.is_some_and(|hot| gone(&hot.stored.record)) {
                     let removed = self.take_out(&mut shard, key);
@@ -280,7 +279,7 @@ impl Hot {
     }
 
     /// Copies `record`, which lies `at`, into slabs; it may find no room. The caller holds no lock
-    /// of the engine: with one, nothing that this lets go of would come back before it is unlocked.
+    /// of the engine: with one, no memory that this drops would be released before it is unlocked.
     pub(crate) fn copy(&self, record: &Record, at: Option<LogPos>) -> Option<Copied> {
         debug_assert!(!wakes::holds_lock(), "copied under a lock");
         let key = record.fields.key;
@@ -356,14 +355,14 @@ impl Hot {
     /// The shard of `key` with room for `needed` bytes in its open slab. Begins another slab if
     /// there is none, at the cost of this shard's oldest ones when the budget is spent.
     ///
-    /// What goes comes back only when the shard is unlocked, so it is unlocked for that; then
-    /// another thread may have made the room, or taken it.
+    /// The memory of dropped records is released only when the shard is unlocked, so it is unlocked
+    /// for that; meanwhile another thread may have made room, or taken it.
     fn with_room<'a>(
         &'a self,
-        mut shard: WriteLocked<'a, Shard>,
+        mut shard: WriteLocked<'a, HotShard>,
         key: KeyHash,
         needed: usize,
-    ) -> Option<WriteLocked<'a, Shard>> {
+    ) -> Option<WriteLocked<'a, HotShard>> {
         let once = shard.by_slab.len();
         let mut tries = 2 * once;
         while !shard.has_room(needed) {
@@ -390,7 +389,7 @@ impl Hot {
     }
 
     /// Lets the oldest slab go, unless it was asked for and that counts.
-    fn evict_oldest(&self, shard: &mut Shard, asked_counts: bool) {
+    fn evict_oldest(&self, shard: &mut HotShard, asked_counts: bool) {
         let Some(oldest) = shard.by_slab.pop_front() else {
             return;
         };

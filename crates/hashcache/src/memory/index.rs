@@ -1,8 +1,9 @@
 //! Memory of the index, which an operator can measure: each large part is a mapping of a memory
 //! file called `hashcache-index`, so `/proc/self/smaps` says how much of it there is.
 //!
-//! Called by `policy/packed`. Why not the heap: there the index could not be told from the rest.
-//! Names for anonymous mappings would do as well, but many kernels are built without them.
+//! Called by `policy/packed`. Not from the heap: there the index could not be distinguished from
+//! the rest. Names for anonymous mappings would do as well, but many kernels are built without
+//! them.
 //!
 //! Invariant: bytes that were never written are zero and take no memory.
 

@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Bytes that nobody else points to, like a `Box<[u8]>`.
+/// Bytes with a single owner, like a `Box<[u8]>`.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -48,7 +48,7 @@ impl Mapping {
         let any = std::ptr::null_mut();
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping of our own file at an address the kernel chooses; the descriptor
-        // is closed on return, so nobody can shorten the file.
+        // is closed on return, so the file cannot be shortened.
         let base = unsafe { rustix::mm::mmap(any, len, READ_WRITE, flags, &file, 0)? };
         Self::at(base.cast(), len)
     }

@@ -3,7 +3,7 @@
 //! Called by `cache`, `io`, `writer` and `policy`.
 //!
 //! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget that the
-//! operator was told (`--memory`).
+//! operator has set (`--memory`).
 
 mod budget;
 mod buffer;
@@ -22,7 +22,7 @@ mod system_memory;
 mod wakes;
 
 pub use budget::Reservation;
-pub(crate) use budget::{Budget, Class, Turn, Waiting};
+pub(crate) use budget::{Budget, Class, MemoryWait, Turn};
 pub use buffer::AlignedBuf;
 pub(crate) use buffer_pool::BufferPool;
 pub(crate) use chunk::Chunk;

@@ -125,7 +125,7 @@ impl Pinned {
     /// A piece of the content, which keeps what this keeps. Its bytes are counted by themselves: a
     /// caller that clones them shares no count with other answers.
     pub(crate) fn content(&self, piece: usize) -> Bytes {
-        Bytes::from_owner(Piece {
+        Bytes::from_owner(PinnedPiece {
             pinned: self.clone(),
             piece,
         })
@@ -146,19 +146,19 @@ impl Deref for Pinned {
 
     fn deref(&self) -> &Record {
         // SAFETY: the record lies in an `Arc` that its owner holds. The owner lets go of nothing
-        // while it lives, and it lives as long as any reference to it, of which this has one.
-        // Nobody writes a record that was put there, but for its atomics.
+        // while it lives, and it lives as long as any reference to it, of which this has one. A
+        // record is not written after it was put there, except for its atomics.
         unsafe { self.record.as_ref() }
     }
 }
 
 /// See [`Pinned::content`].
-struct Piece {
+struct PinnedPiece {
     pinned: Pinned,
     piece: usize,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for PinnedPiece {
     fn as_ref(&self) -> &[u8] {
         &self.pinned.content[self.piece]
     }
@@ -169,7 +169,7 @@ pub(super) fn list_bytes() -> u64 {
     (RECORDS_MAX * size_of::<Arc<Stored>>()) as u64 + LaneArc::<()>::counts_bytes()
 }
 
-/// What the counts of a [`PinnedRecord`] take in memory, beside the record.
+/// Memory that the counts of a [`PinnedRecord`] take, without the record.
 fn pinned_record_bytes() -> u64 {
     size_of::<Owner>() as u64 + LaneArc::<()>::counts_bytes()
 }

@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use super::heap::Heap;
 use super::hot::Hot;
-use super::system_memory::{Room, SystemMemory};
+use super::system_memory::{Headroom, SystemMemory};
 use crate::clock::Clock;
 
 /// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
 const FASTEST: u64 = 4 << 30;
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(500);
-/// What others take in this time, as fast as they took last, is given back ahead: it takes time to
-/// let go of memory, and nobody waits for it.
+/// The memory that other processes will take in this time, at their last pace, is given back ahead:
+/// it takes time to release memory, and the kernel does not wait for it.
 const AHEAD: Duration = Duration::from_millis(100);
 /// How long after memory was given back hot objects begin to grow again.
 const CALM: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ struct Stop {
 }
 
 impl MemoryPressure {
-    /// Watches over `hot`, which may take `limit` bytes as far as its own budget goes.
+    /// Watches over `hot`, which may take up to `limit` bytes within its own budget.
     ///
     /// # Errors
     /// No thread could be had.
@@ -104,7 +104,7 @@ struct Share {
     ceiling: u64,
     looked: Duration,
     /// Room and what was taken then.
-    before: Option<(Room, u64)>,
+    before: Option<(Headroom, u64)>,
     /// When memory was last given back.
     gave: Option<Duration>,
 }
@@ -122,7 +122,7 @@ impl Share {
 
     /// Sets the ceiling by the `room` found `now` with `taken` bytes in use. Returns when to look
     /// again.
-    fn look(&mut self, room: Room, taken: u64, now: Duration) -> Duration {
+    fn look(&mut self, room: Headroom, taken: u64, now: Duration) -> Duration {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
         let before = self.before.replace((room, taken));
@@ -156,7 +156,7 @@ impl Share {
 
 /// What others will take `AHEAD` from now, if they go on as between two looks with `since` in
 /// between.
-fn coming((before, had): (Room, u64), (room, taken): (Room, u64), since: Duration) -> i64 {
+fn coming((before, had): (Headroom, u64), (room, taken): (Headroom, u64), since: Duration) -> i64 {
     let lost = i128::from(before.to_stay) - i128::from(room.to_stay);
     let by_others = lost - (i128::from(taken) - i128::from(had));
     let time = i128::try_from(since.max(LOOK_MIN).as_micros()).unwrap_or(i128::MAX);
@@ -176,9 +176,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn room(to_stay_mib: i64, to_grow_mib: i64) -> Room {
+    fn room(to_stay_mib: i64, to_grow_mib: i64) -> Headroom {
         let mib = i64::try_from(MIB).unwrap();
-        Room {
+        Headroom {
             to_stay: to_stay_mib * mib,
             to_grow: to_grow_mib * mib,
         }
@@ -231,7 +231,7 @@ mod tests {
         // 10 MiB in 10 ms: 100 more until it would be too late, and 50 are left.
         share.look(room(50, 20), 90 * MIB, at(1010));
         assert_eq!(share.ceiling, 40 * MIB);
-        // What was given back is nobody's taking.
+        // Memory that was given back was not taken by other processes.
         let mut share = Share::all(100 * MIB);
         share.look(room(10, 5), 40 * MIB, at(1000));
         share.look(room(5, 0), 45 * MIB, at(1010));

@@ -30,7 +30,8 @@ pub(crate) struct ShardedLock<T, const N: usize> {
     values: Box<[Value<T>]>,
 }
 
-/// On cache lines of its own: else who writes one takes its neighbours from those who read them.
+/// On cache lines of its own: otherwise a write to one would take its neighbours from the caches of
+/// their readers.
 #[repr(align(128))]
 struct Value<T>(UnsafeCell<T>);
 
@@ -144,7 +145,7 @@ pub(crate) struct ReadLocked<'a, T> {
     // Before the lock, because what is declared first is dropped first.
     value: ConstPtr<T>,
     _lock: RwLockReadGuard<'a, ()>,
-    // Behind it: what must not be done under the lock is done when this goes.
+    // After the guard: work that must not be done under the lock is done when this is dropped.
     _locked: Locked,
 }
 
@@ -152,7 +153,7 @@ impl<T> Deref for ReadLocked<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the value lives as long as `'a`, and nobody writes it while this lane's lock is
+        // SAFETY: the value lives as long as `'a`, and it is not written while this lane's lock is
         // held.
         unsafe { self.value.deref() }
     }
@@ -205,7 +206,7 @@ mod plain {
     }
 
     impl<T> ConstPtr<T> {
-        /// SAFETY: the caller sees to it that nobody writes the value meanwhile.
+        /// SAFETY: the caller ensures that the value is not written meanwhile.
         pub(super) unsafe fn deref(&self) -> &T {
             // SAFETY: as the caller says.
             unsafe { &*self.0 }

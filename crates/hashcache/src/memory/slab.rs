@@ -41,7 +41,8 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Room for `slabs` slabs. Takes address space only; pages come when written.
+    /// Room for `slabs` slabs. Takes address space only; the kernel adds pages when they are
+    /// written.
     pub(super) fn new(slabs: usize) -> io::Result<Arc<Self>> {
         let file = rustix::fs::memfd_create("hashcache-hot", MemfdFlags::CLOEXEC)?;
         let bytes = slabs.max(1) * SLAB_BYTES;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// What could still be taken, bytes; negative when too much is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct Headroom {
     /// Before memory has to be given back.
     pub(super) to_stay: i64,
     /// Before nothing more may be taken.
@@ -29,7 +29,7 @@ const GROW_SHARE: u64 = 70;
 const READ_MAX: usize = 4 << 10;
 
 /// One control group with its files open: they give new text at each reading.
-struct Group {
+struct ControlGroup {
     limit: File,
     usage: File,
     stat: File,
@@ -39,7 +39,7 @@ struct Group {
 
 /// See the module's head.
 pub(super) struct SystemMemory {
-    groups: Vec<Group>,
+    groups: Vec<ControlGroup>,
     machine: Option<File>,
 }
 
@@ -50,29 +50,32 @@ impl SystemMemory {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let directories = directories(&groups, &mounts);
         Self {
-            groups: directories.iter().filter_map(|at| Group::at(at)).collect(),
+            groups: directories
+                .iter()
+                .filter_map(|at| ControlGroup::at(at))
+                .collect(),
             machine: File::open("/proc/meminfo").ok(),
         }
     }
 
     /// The least that any of them leaves, when `taken` bytes are what could be given back; `None`
     /// where nothing is known.
-    pub(super) fn room(&self, taken: u64) -> Option<Room> {
+    pub(super) fn room(&self, taken: u64) -> Option<Headroom> {
         let groups = self.groups.iter().filter_map(|group| group.room(taken));
         let machine = self.machine.as_ref().and_then(|file| {
             let text = read(file)?;
             let available = value(&text, "MemAvailable:")?.saturating_mul(1024);
             let all = available.saturating_add(taken);
-            Some(Room::of(all, taken))
+            Some(Headroom::of(all, taken))
         });
-        groups.chain(machine).reduce(|one, other| Room {
+        groups.chain(machine).reduce(|one, other| Headroom {
             to_stay: one.to_stay.min(other.to_stay),
             to_grow: one.to_grow.min(other.to_grow),
         })
     }
 }
 
-impl Room {
+impl Headroom {
     /// That of a whole of `limit` bytes of which `used` are taken.
     fn of(limit: u64, used: u64) -> Self {
         let left = |share: u64| {
@@ -87,7 +90,7 @@ impl Room {
     }
 }
 
-impl Group {
+impl ControlGroup {
     /// The group of `directory`, by the names of version 2 or of version 1.
     fn at(directory: &Path) -> Option<Self> {
         let open = |name: &str| File::open(directory.join(name)).ok();
@@ -113,21 +116,21 @@ impl Group {
         })
     }
 
-    fn room(&self, taken: u64) -> Option<Room> {
+    fn room(&self, taken: u64) -> Option<Headroom> {
         let number = |file| read(file)?.trim().parse::<u64>().ok();
         // Without a limit there is `max` here, or a number beyond all memory there is.
         let limit = number(&self.limit).filter(|limit| *limit < 1 << 62)?;
         let mut used = number(&self.usage)?;
         if used > limit / 2 {
-            // What the kernel keeps of files it gives up by itself before anyone goes without.
+            // The kernel frees its page cache by itself before any process lacks memory.
             let stat = read(&self.stat).unwrap_or_default();
             let files = self.files.iter().filter_map(|name| value(&stat, name));
             used = used.saturating_sub(files.sum());
         }
-        let room = Room::of(limit, used);
+        let room = Headroom::of(limit, used);
         // However little others take: no more than the share to grow to.
-        let own = Room::of(limit, taken).to_grow;
-        Some(Room {
+        let own = Headroom::of(limit, taken).to_grow;
+        Some(Headroom {
             to_stay: room.to_stay.min(own),
             to_grow: room.to_grow,
         })
@@ -240,14 +243,19 @@ mod tests {
 
     #[test]
     fn room_is_what_is_left_of_the_share() {
-        let room = Room::of(1000, 750);
+        let room = Headroom::of(1000, 750);
         assert_eq!((room.to_stay, room.to_grow), (50, -50));
-        let room = Room::of(u64::MAX, u64::MAX);
+        let room = Headroom::of(u64::MAX, u64::MAX);
         assert!(room.to_stay <= 0);
     }
 
     /// A directory with the files of a group.
-    fn group(version: u8, limit: &str, usage: u64, stat: &str) -> (tempfile::TempDir, Group) {
+    fn group(
+        version: u8,
+        limit: &str,
+        usage: u64,
+        stat: &str,
+    ) -> (tempfile::TempDir, ControlGroup) {
         let directory = tempfile::tempdir().unwrap();
         let names = match version {
             1 => ["memory.limit_in_bytes", "memory.usage_in_bytes"],
@@ -257,7 +265,7 @@ mod tests {
         write(names[0], limit).unwrap();
         write(names[1], &format!("{usage}\n")).unwrap();
         write("memory.stat", stat).unwrap();
-        let group = Group::at(directory.path()).unwrap();
+        let group = ControlGroup::at(directory.path()).unwrap();
         (directory, group)
     }
 

@@ -11,7 +11,7 @@
 //!
 //! Invariant: delayed work is done when the thread releases its last lock. While a thread holds
 //! one, the budget asks nothing to make room for it ([`holds_lock`]): what is dropped then would
-//! not come back before the lock is released.
+//! not be released before the lock is.
 //! Cost: a counter of the thread's own for each lock that is taken.
 
 use std::cell::{Cell, RefCell};
@@ -23,27 +23,27 @@ pub(super) struct Locked(());
 
 /// How many locks this thread holds, and whether anything is left for later. It has no destructor,
 /// so that reading it costs no more than that.
-struct Held {
+struct HeldLocks {
     locks: Cell<usize>,
     is_any_left: Cell<bool>,
 }
 
 #[derive(Default)]
-struct Left {
+struct DelayedWork {
     wakers: Vec<Waker>,
     work: Vec<Box<dyn FnOnce()>>,
 }
 
 #[cfg(not(all(test, loom)))]
 std::thread_local! {
-    static HELD: Held = const {
-        Held {
+    static HELD: HeldLocks = const {
+        HeldLocks {
             locks: Cell::new(0),
             is_any_left: Cell::new(false),
         }
     };
-    static LEFT: RefCell<Left> = const {
-        RefCell::new(Left {
+    static LEFT: RefCell<DelayedWork> = const {
+        RefCell::new(DelayedWork {
             wakers: Vec::new(),
             work: Vec::new(),
         })
@@ -53,11 +53,11 @@ std::thread_local! {
 // Threads of a model share one of the system's.
 #[cfg(all(test, loom))]
 loom::thread_local! {
-    static HELD: Held = Held {
+    static HELD: HeldLocks = HeldLocks {
         locks: Cell::new(0),
         is_any_left: Cell::new(false),
     };
-    static LEFT: RefCell<Left> = RefCell::default();
+    static LEFT: RefCell<DelayedWork> = RefCell::default();
 }
 
 /// Whether this thread holds a lock under which nothing may be woken or given back.
@@ -94,7 +94,7 @@ fn is_for_later() -> bool {
 }
 
 /// Leaves for later what `list` adds.
-fn leave(list: impl FnOnce(&mut Left)) {
+fn leave(list: impl FnOnce(&mut DelayedWork)) {
     let _ = LEFT.try_with(|left| list(&mut left.borrow_mut()));
     let _ = HELD.try_with(|held| held.is_any_left.set(true));
 }

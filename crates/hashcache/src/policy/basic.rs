@@ -1,8 +1,8 @@
 //! HashCache-Basic: the disk is a hash table with one place for each object, memory holds nothing
 //! (paper, section 3.1).
 //!
-//! The plainest of all: one read answers, one write stores, and two popular objects of one place
-//! put each other out for ever.
+//! The simplest policy: one read answers, one write stores, and two popular objects of one place
+//! evict each other for ever.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl TablePolicy for Basic {
         Slot(0)
     }
 
-    // Memory holds nothing: the rest has nothing to do.
+    // Memory holds nothing, so the other methods have nothing to do.
 
     fn notes_look_ups(&self) -> bool {
         false

@@ -1,10 +1,10 @@
-//! Which sets memory holds, and in what order they were used: for policies that hold only some.
+//! Which sets memory holds, and in what order they were used: for a policy that holds only some.
 //!
-//! Called by `set_mem_lru`. A held set has a *row*; this says which, and gives away the row of the
-//! set that was used longest ago when another set needs one.
+//! Called by `set_mem_lru`. A held set has a *row*; this module says which, and reuses the row of
+//! the set used longest ago when another set needs one.
 //!
-//! Invariants: a set has at most one row; every row in use stands once in the order of use and once
-//! in the chain of its bucket. All memory is taken when it is made.
+//! Invariants: a set has at most one row; every row in use is once in the order of use and once in
+//! the chain of its bucket. All memory is taken when it is made.
 //! Cost: number of the set, two links, a link and half a bucket in the table, each packed to its
 //! bits ([`held_set_bits`]): 73 bits a held set for 1 TB of which 40 % of the sets are held.
 
@@ -91,7 +91,7 @@ impl HeldSets {
             self.used += 1;
             self.used - 1
         } else {
-            // The order is a ring: behind its end comes the one used longest ago.
+            // The order is a ring: behind its end is the set used longest ago.
             let oldest = row(self.later.entry(0)).unwrap_or(0);
             self.unlink(oldest + 1);
             self.unchain(oldest);

@@ -4,10 +4,11 @@
 //! The published form gives each key one row of 8 entries of 47 bits; at load 1 it reaches 86 % of
 //! a full log. By default each key has **two** candidate rows, and an insert replaces the oldest
 //! entry of both. That and a ninth tag bit (to pay for the second row) make 48 bits an entry, and
-//! 95 % reachable at less than 52 bits a live object. Both are here ([`Rows`]), to be compared.
+//! 95 % reachable at less than 52 bits a live object. Both forms are implemented ([`Rows`]), to be
+//! compared.
 //!
-//! *Grouped*, an entry has 8 bits more: how far its run goes on behind it (paper, sections 3.6 and
-//! 3.7), so that one read brings the objects that were written with it.
+//! *Grouped*, an entry has 8 bits more: how far its run reaches behind it (paper, sections 3.6 and
+//! 3.7), so that one read returns the objects that were written with it.
 
 use std::ops::Range;
 

@@ -1,20 +1,20 @@
-//! HashCache-LogLRU: everything lies in the log, memory holds the positions of a row's objects used
-//! last (paper, section 3.5).
+//! HashCache-LogLRU: everything lies in the log; memory holds the positions of the objects of a row
+//! that were used last (paper, section 3.5).
 //!
 //! A row has 8 entries of 15 bits (tag, generation, rank) and a few positions of 32 bits: that of
 //! rank 0, rank 1 and so on. An entry whose rank falls behind them is *displaced*: its position
-//! goes to the spill, and lies in the next checkpoint, which saves rows whole (47 bits an entry).
-//! *Grouped*, each position has the 8 bits of its run beside it (section 3.6), and 5 where it is
-//! saved: there a length above 32 KiB is rounded up, by a quarter at most, for with its check a row
-//! must fit into the 56 bytes that stores have room for.
-//! So the checkpoint is the file of displaced positions, merged in one pass in the order it lies
-//! in: each row anew from memory, the spill, and the row saved before.
+//! moves to `unsaved_positions`, and the next checkpoint, which saves whole rows, has it (47 bits
+//! an entry). *Grouped*, each position has the 8 bits of its run beside it (section 3.6), and 5
+//! where it is saved: there a length above 32 KiB is rounded up, by a quarter at most, for with its
+//! check a row must fit into the 56 bytes that stores have room for. So the checkpoint is the file
+//! of displaced positions, merged in one pass in the order it lies in: each row is made anew from
+//! memory, the unsaved positions, and the row saved before.
 //!
-//! Invariants. An entry's position is that of its rank; else in the spill; else in the row saved
-//! last. Of two entries of a row with equal tags, the one used later is the newer: whatever would
-//! break that does not happen (`touch`), and rows lose the entry used longest ago. So an older
-//! version is never found before, and never outlives, a newer one. Where a position is lost, all
-//! that could be the same name is forgotten.
+//! Invariants. An entry's position is that of its rank; otherwise it is among the unsaved
+//! positions; otherwise in the row saved last. Of two entries of a row with equal tags, the one
+//! used later is the newer: whatever would break that does not happen (`touch`), and rows lose the
+//! entry used longest ago. So an older version is never found before, and never outlives, a newer
+//! one. Where a position is lost, all that could be the same name is forgotten.
 //! Cost: 15 bits a slot and 32 a position, grouped 40: 31 with half of them, grouped 35. One read
 //! more for what is displaced. While recovery makes rows anew, all their positions are in memory
 //! ([`LogPolicy::widen`]).
@@ -22,7 +22,7 @@
 use std::ops::Range;
 
 use super::packed::{Packed, load, store};
-use super::spill::{LogAddress, Spill};
+use super::unsaved_positions::{LogAddress, UnsavedPositions};
 use super::{Candidates, Located, LogPolicy, LogPos, WAYS};
 use crate::key::KeyHash;
 
@@ -89,7 +89,7 @@ pub(crate) struct LogLru {
     positions: Packed,
     /// The positions behind those, while all are in memory.
     others: Option<Packed>,
-    spill: Spill,
+    unsaved: UnsavedPositions,
     early_evictions: u64,
 }
 
@@ -176,14 +176,14 @@ enum Known {
 }
 
 impl LogLru {
-    /// `rows` rows for a log of `capacity` units, `held` positions in each, `spilled` positions
+    /// `rows` rows for a log of `capacity` units, `held` positions in each, `unsaved_max` positions
     /// that may wait for a checkpoint.
     pub(crate) fn new(
         grouped: bool,
         rows: u32,
         capacity: u64,
         held: usize,
-        spilled: usize,
+        unsaved_max: usize,
     ) -> Self {
         assert!((1..WAYS).contains(&held));
         let slots = rows as usize * WAYS;
@@ -195,7 +195,7 @@ impl LogLru {
             entries: Packed::new(slots, SLOT_BITS),
             positions: Packed::new(rows as usize * held, place_bits(grouped)),
             others: None,
-            spill: Spill::new(spilled),
+            unsaved: UnsavedPositions::new(unsaved_max),
             early_evictions: 0,
         }
     }
@@ -203,7 +203,7 @@ impl LogLru {
     /// What it takes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
-        self.entries.bytes() + self.positions.bytes() + self.spill.bytes()
+        self.entries.bytes() + self.positions.bytes() + self.unsaved.bytes()
     }
 
     // -- rows -----------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ impl LogLru {
         if rank < self.held_ranks() {
             Some(self.held_address(row, rank))
         } else {
-            self.spill.address(Self::slot(row, way))
+            self.unsaved.address(Self::slot(row, way))
         }
     }
 
@@ -308,13 +308,13 @@ impl LogLru {
 
     fn clear_entry(&mut self, row: u32, entries: &mut Row, way: usize) {
         entries[way] = entries[way].emptied();
-        self.spill.remove(Self::slot(row, way));
+        self.unsaved.remove(Self::slot(row, way));
     }
 
     /// The entry at `way` is the latest used, at `address`; whatever falls behind is displaced.
     fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, address: LogAddress) {
         let own = usize::from(entries[way].rank);
-        self.spill.remove(Self::slot(row, way));
+        self.unsaved.remove(Self::slot(row, way));
         let held = self.held_ranks();
         if own >= held {
             self.displace_last(row, entries);
@@ -341,7 +341,7 @@ impl LogLru {
             return;
         }
         let address = self.held_address(row, last);
-        if !self.spill.insert(Self::slot(row, way), address) {
+        if !self.unsaved.insert(Self::slot(row, way), address) {
             self.early_evictions += 1;
             self.forget_from(row, entries, way);
         }
@@ -357,8 +357,8 @@ impl LogLru {
         }
     }
 
-    /// Where a new entry goes: an empty one, or one that the head has passed (of those the one used
-    /// last, so that least is displaced), else the one used longest ago.
+    /// The place of a new entry: an empty one, or one that the head has passed (of those the one
+    /// used last, so that least is displaced), otherwise the one used longest ago.
     fn victim(&self, row: u32, entries: &Row, head: LogPos) -> usize {
         let by_use = |way: &usize| {
             let entry = entries[*way];
@@ -374,7 +374,7 @@ impl LogLru {
 
     // -- saved rows -------------------------------------------------------------------------------
 
-    /// The row as it is to be saved; what is displaced comes from `old`, the row saved last.
+    /// The row as it is to be saved; displaced positions are taken from `old`, the row saved last.
     fn save_row(&mut self, row: u32, old: Option<&[u8]>, out: &mut Vec<u8>) {
         let mut entries = self.row(row);
         for way in 0..WAYS {
@@ -402,7 +402,7 @@ impl LogLru {
                 entry.pack_whole(),
             );
             if usize::from(entry.rank) >= self.held && entry.tag != 0 {
-                self.spill.mark_saved(Self::slot(row, way));
+                self.unsaved.mark_saved(Self::slot(row, way));
             }
         }
         out.extend_from_slice(&bytes[..saved_row_bytes(self.grouped)]);
@@ -518,7 +518,7 @@ impl LogPolicy for LogLru {
         }
     }
 
-    // Readmission goes by the hits that the hot objects have seen, see `writer/readmission`.
+    // Readmission counts hits on hot objects, see `writer/readmission`.
     fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
         false
     }
@@ -541,7 +541,8 @@ impl LogPolicy for LogLru {
             }
         };
         if is_it {
-            // Of what was displaced only who read it knows the run, and sets it.
+            // The run of a displaced entry is known only after its row was read; the reader sets
+            // it.
             let run = self.address(row, way, entries[way]).unwrap_or_default().run;
             let position = u32::try_from(at.0 % self.capacity).unwrap_or(0);
             self.make_latest(row, &mut entries, way, LogAddress { position, run });
@@ -627,15 +628,15 @@ impl LogPolicy for LogLru {
     }
 
     fn save_begins(&mut self) {
-        self.spill.mark_all_unsaved();
+        self.unsaved.mark_all_unsaved();
     }
 
     fn save_counts(&mut self) {
-        self.spill.drop_saved();
+        self.unsaved.drop_saved();
     }
 
     fn unsaved(&self) -> usize {
-        self.spill.fullness()
+        self.unsaved.fullness()
     }
 
     fn entries(&self) -> u64 {
@@ -666,7 +667,7 @@ impl LogPolicy for LogLru {
         if self.others.is_some() {
             self.widen();
         }
-        self.spill.clear();
+        self.unsaved.clear();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Policies: given a key, *where* to look and what to replace. `cache` goes there.
+//! Policies: given a key, *where* to look and what to replace. `stripe` and `writer` do the I/O.
 //!
 //! | policy | bits per slot | reads per hit | reads per miss | writes per put |
 //! |---|---|---|---|---|
@@ -20,7 +20,7 @@
 //! allocate much.
 //!
 //! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
-//! the one at the later log position is the newer one: look-ups go from new to old. All that could
+//! the one at the later log position is the newer one: lookups go from new to old. All that could
 //! be the same name lies in one row, and rows lose their oldest entry first (`log-lru`: of equal
 //! tags); so an older version is never found before, and never outlives, a newer one. What
 //! readmission copies is the newest of its name. In a set that memory knows, a put takes the slot
@@ -35,7 +35,7 @@ mod ranks;
 mod set;
 mod set_mem;
 mod set_mem_lru;
-mod spill;
+mod unsaved_positions;
 
 pub(crate) use basic::Basic;
 pub(crate) use held_sets::held_sets_bits;
@@ -46,7 +46,7 @@ pub(crate) use ranks::SLOT_BITS;
 pub(crate) use set::Set;
 pub(crate) use set_mem::SetMem;
 pub(crate) use set_mem_lru::SetMemLru;
-pub(crate) use spill::spill_bytes;
+pub(crate) use unsaved_positions::unsaved_positions_bytes;
 
 /// Entries in a row, slots in a set.
 pub(crate) const WAYS: usize = 8;
@@ -67,10 +67,10 @@ impl Epoch {
     pub(crate) const ANY: Self = Self(0);
 }
 
-/// Most places a look-up can name: two rows of eight.
+/// Most places a lookup can name: two rows of eight.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;
 
-/// Log positions to look at, newest first, and how far the run of each goes on from there.
+/// Log positions to look at, newest first, and the length of the run of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidates {
     len: usize,
@@ -98,7 +98,8 @@ impl Candidates {
         &self.at[..self.len]
     }
 
-    /// How far the run of what lies at `at` goes on from there, 4 KiB; 0 when that is not known.
+    /// How far the run of the record at `at` reaches from there, in 4 KiB; 0 when that is not
+    /// known.
     pub(crate) fn run(&self, at: LogPos) -> u8 {
         let n = self.as_slice().iter().position(|other| *other == at);
         n.map_or(0, |n| self.runs[n])
@@ -112,10 +113,11 @@ pub(crate) enum Located {
     Nowhere,
     /// At one of these positions of the log, if at all.
     Log(Candidates),
-    /// At positions of which some lie in this row of the shard's saved index: who reads it asks
-    /// `resolve`.
+    /// At positions of which some are in this row of the shard's saved index: the reader of the row
+    /// calls `resolve`.
     Displaced(u32),
-    /// In this set of the Disk Table, if at all. Who reads it hands the epoch to `learn_set`.
+    /// In this set of the Disk Table, if at all. The reader of the set passes the epoch to
+    /// `learn_set`.
     Set(SetId, Epoch),
     /// In this slot of it, if at all.
     Slot(SetId, Slot),
@@ -163,7 +165,7 @@ pub(crate) trait TablePolicy: Send + Sync {
     /// Whether [`TablePolicy::claim`] must be given what the slots of `key`'s set hold.
     fn wants_slots(&self, key: KeyHash) -> bool;
 
-    /// The slot of its set that `key` goes to. It counts as taken from now on.
+    /// The slot of its set for `key`. It counts as taken from now on.
     fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot;
 
     /// The slot that `key` claimed is written.
@@ -213,7 +215,7 @@ pub(crate) trait TablePolicy: Send + Sync {
 
 /// One shard's part of an index for the log. Without defaults, as [`TablePolicy`].
 ///
-/// `head` is how far the log has come: an entry whose place the head has passed does not count.
+/// `head` is the head of the log: an entry whose place it has passed does not count.
 pub(crate) trait LogPolicy: Send + Sync {
     /// Where `key` may lie. Many threads ask at the same time.
     fn locate(&self, key: KeyHash, head: LogPos) -> Located;
@@ -224,8 +226,8 @@ pub(crate) trait LogPolicy: Send + Sync {
     /// `key` was written at `at`; `replaces` is where an older version of it is known to lie.
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos);
 
-    /// The run of what lies at `at` goes on for `run` times 4 KiB from there. No effect when the
-    /// entry is no longer there, or has no room for it.
+    /// The run of the record at `at` reaches `run` times 4 KiB from there. No effect when the entry
+    /// is no longer there, or has no room for it.
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos);
 
     /// Whether what lies at `at` was used late enough to be worth keeping when the log wraps.

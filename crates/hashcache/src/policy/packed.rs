@@ -1,4 +1,4 @@
-//! Entries packed to their bits: 11 bits are 11 bits, not two bytes.
+//! Arrays of entries packed to the bit: an entry of 11 bits takes 11 bits, not two bytes.
 //!
 //! Invariant: entry `n` takes bits `n * bits` to `(n + 1) * bits`, lowest first; so a row of eight
 //! entries is as many whole bytes as an entry has bits, and rows can be saved one by one.
@@ -88,7 +88,7 @@ impl Packed {
         }
     }
 
-    /// What it takes, padding and all.
+    /// Memory that it takes with its padding, bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.len() as u64

@@ -1,11 +1,10 @@
-//! Sets as memory knows them: a tag and a rank for each of eight slots, 11 bits a slot (paper,
-//! section 3.3).
+//! Sets in memory: a tag and a rank for each of eight slots, 11 bits a slot (paper, section 3.3).
 //!
 //! Called by `set_mem` and `set_mem_lru`, which say which row a set has.
 //!
 //! Invariants: the ranks of a row that is known are a permutation, 0 the latest used; a row of
-//! zeros is not known. No tag stands twice in a row: a put takes the slot of an equal tag, which
-//! could be an older version of its name, and so two versions of a name never lie in one set.
+//! zeros is not known. No tag is in a row twice: a put takes the slot of an equal tag, which could
+//! be an older version of its name, and so two versions of a name never lie in one set.
 
 use super::{Occupant, Packed, Slot, WAYS};
 use crate::key::KeyHash;
@@ -70,7 +69,7 @@ impl Ranks {
         (0..WAYS).find(|way| self.tag(row, *way) == tag).map(Slot)
     }
 
-    /// The slot `key` goes to, now taken: that of an equal tag, an empty one, or the least used.
+    /// The slot for `key`, now taken: that of an equal tag, an empty one, or the least used.
     pub(crate) fn claim(&mut self, row: usize, key: KeyHash) -> Slot {
         let empty = || (0..WAYS).find(|way| self.tag(row, *way) == 0).map(Slot);
         let last = || (0..WAYS).max_by_key(|way| self.rank(row, *way)).map(Slot);

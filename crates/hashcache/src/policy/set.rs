@@ -1,7 +1,7 @@
 //! HashCache-Set: the disk is an N-way set-associative hash table, memory holds nothing (paper,
 //! section 3.2).
 //!
-//! A look-up reads the whole set: neighbouring blocks cost little more than one. With no memory for
+//! A lookup reads the whole set: neighbouring blocks cost little more than one. With no memory for
 //! ranks, a set evicts its oldest version.
 
 use std::ops::Range;
@@ -42,7 +42,7 @@ impl TablePolicy for Set {
         Slot(position.or_else(oldest).unwrap_or(0))
     }
 
-    // Memory holds nothing: the rest has nothing to do.
+    // Memory holds nothing, so the other methods have nothing to do.
 
     fn notes_look_ups(&self) -> bool {
         false

@@ -1,9 +1,9 @@
 //! HashCache-SetMem: a set-associative table on disk, of which memory knows tags and ranks (paper,
 //! section 3.3).
 //!
-//! A miss costs no read but the 3.1 % that meet an equal tag; a hit reads its own block only; a put
-//! writes its block and reads nothing. A set that memory does not know yet (after a crash) is read
-//! when it is first asked for.
+//! 3.1 % of misses meet an equal tag and cost a read, the others none; a hit reads only its own
+//! block; a put writes its block and reads nothing. A set that memory does not know yet (after a
+//! crash) is read when it is first asked for.
 
 use std::ops::Range;
 
@@ -76,8 +76,8 @@ impl TablePolicy for SetMem {
         Some((row, SetId(self.first + u64::from(row))))
     }
 
-    // Every put learns its set before it writes to it, so whoever finds the set still unknown has
-    // read what is still there, whatever the epoch.
+    // Every put learns its set before it writes to it, so a reader that finds the set still unknown
+    // has read its current content, whatever the epoch.
     fn learn_set(&mut self, set: SetId, _epoch: Epoch, slots: &[Option<Occupant>]) {
         let row = usize::try_from(set.0.saturating_sub(self.first)).unwrap_or(usize::MAX);
         if row < self.here as usize && !self.ranks.is_known(row) {

@@ -1,14 +1,16 @@
 //! HashCache-SetMemLRU: the table of `set-mem`, of which memory knows only the sets used last
 //! (paper, section 3.3).
 //!
-//! A set that is not held is read, whole, before anything is answered from it or put into it, and
-//! is held from then on in the place of the one used longest ago. So nothing has to be saved:
-//! neither lists of slots nor checkpoints, and after any opening memory begins with no set at all.
+//! A set that memory does not hold is read whole before a lookup is answered from it or a put
+//! writes to it. From then on memory holds it, in the place of the set used longest ago. So nothing
+//! has to be saved, neither lists of slots nor checkpoints, and every opening begins with no set in
+//! memory.
 //!
 //! Invariant: what memory knows of a held set is what its slots hold, or are about to hold. A set
-//! that was read while a slot of the shard was being written, or before, is not taken over: by then
-//! the set may have been held, changed and given away again ([`Epoch`]).
-//! Cost: one read of a set that is not held; 11 bits a slot, and `held_sets`, for each that is.
+//! that was read while a slot of the shard was being written, or before, is not used: meanwhile
+//! memory may have held, changed and dropped the set ([`Epoch`]).
+//! Cost: one read for a set that is not held; 11 bits a slot, and `held_sets`, for each set that
+//! is.
 
 use std::ops::Range;
 
@@ -41,7 +43,7 @@ impl SetMemLru {
         }
     }
 
-    /// What it takes.
+    /// Memory that it takes, bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.held.bytes() + self.ranks.bytes()
@@ -89,7 +91,7 @@ impl TablePolicy for SetMemLru {
         true
     }
 
-    // Misses count as use too: they are what a held set saves.
+    // Misses count as use too: a held set saves their reads.
     fn looked_for(&mut self, key: KeyHash) {
         if let Some(row) = self.row(key) {
             self.held.touch(row);

@@ -81,7 +81,7 @@ pub struct Inspection {
     pub policy_since: u64,
     /// From which versions on which devices made up the store, the oldest first.
     pub memberships: Vec<(u64, Vec<MemberDevice>)>,
-    /// Without a checkpoint nothing older comes back: removes may be gone from the journal.
+    /// Without a checkpoint nothing older is restored: removes may be gone from the journal.
     pub removes_forgotten_below: u64,
     /// How often a superblock was written.
     pub superblock_serial: u64,
@@ -116,7 +116,7 @@ pub struct Inspection {
     /// Bits of it for each slot.
     pub index_bits_per_slot: f64,
     /// Bits of it for each live entry, as the last checkpoint has them; `None` when the store was
-    /// not closed in order, for then others may have come and gone since, and without an index.
+    /// not closed in order, for then entries may have changed since, and without an index.
     pub index_bits_per_object: Option<f64>,
     /// Serial of the last checkpoint.
     pub checkpoint_serial: u64,
@@ -248,7 +248,7 @@ fn devices(members: &[Member]) -> Vec<MemberDevice> {
 }
 
 /// Verifies every record on every device of `config`, each for itself. Changes nothing. `progress`
-/// is told how many areas of how many were looked at, for one device after another.
+/// is called with the number of areas checked and their total, for one device after another.
 ///
 /// # Errors
 /// See [`OpenError`]; a damaged record is no error but counted.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Io, PolicyKind};
 use crate::device::{Device, FileDevice, FileError, Ring, SpaceRequest};
-use crate::disk::circular_log::{Grain, LogWriter};
+use crate::disk::circular_log::{LogAlignment, LogWriter};
 use crate::disk::{DeviceHealth, Index, Medium};
 use crate::error::{OpenError, Resize};
 use crate::format::{Family, IO_BLOCK, SUPERBLOCK_BYTES, Superblock, SuperblockError, VERSION};
@@ -57,7 +57,7 @@ pub(crate) struct DevicePath {
 pub(crate) enum Access {
     /// Locked: no other process may have it open.
     Exclusive,
-    /// Not locked: a process that serves from it goes on, and one that starts is not refused.
+    /// Not locked: a process that serves from it continues, and one that starts is not refused.
     Shared,
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn refused_by_device(
 }
 
 /// What lies where the superblocks should.
-pub(crate) enum Front {
+pub(crate) enum FoundSuperblock {
     /// The newer of the valid ones.
     Superblock(Box<Superblock>),
     /// Zeros: a file that was just made.
@@ -154,9 +154,9 @@ pub(crate) enum Front {
 }
 
 /// Reads both superblocks.
-pub(crate) fn front(device: &dyn Device) -> io::Result<Front> {
+pub(crate) fn front(device: &dyn Device) -> io::Result<FoundSuperblock> {
     if device.len() < 2 * SUPERBLOCK_BYTES as u64 {
-        return Ok(Front::Not(SuperblockError::Foreign));
+        return Ok(FoundSuperblock::Not(SuperblockError::Foreign));
     }
     let mut bytes = AlignedBuf::zeroed(2 * SUPERBLOCK_BYTES);
     // One copy is enough, also where the other cannot be read.
@@ -178,11 +178,13 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<Front> {
         Superblock::decode(&copy)
     };
     Ok(match (decode(0), decode(1)) {
-        (Ok(a), Ok(b)) => Front::Superblock(Box::new(if a.serial > b.serial { a } else { b })),
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Front::Superblock(Box::new(one)),
-        _ if is_blank(device)? => Front::Blank,
-        (Err(SuperblockError::Foreign), Err(other)) => Front::Not(other),
-        (Err(other), Err(_)) => Front::Not(other),
+        (Ok(a), Ok(b)) => {
+            FoundSuperblock::Superblock(Box::new(if a.serial > b.serial { a } else { b }))
+        }
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => FoundSuperblock::Superblock(Box::new(one)),
+        _ if is_blank(device)? => FoundSuperblock::Blank,
+        (Err(SuperblockError::Foreign), Err(other)) => FoundSuperblock::Not(other),
+        (Err(other), Err(_)) => FoundSuperblock::Not(other),
     })
 }
 
@@ -225,9 +227,9 @@ pub(crate) fn existing(device_path: &DevicePath) -> Result<Opened, OpenError> {
     let device = device(device_path, None)?;
     let path = || device_path.path.clone();
     let superblock = match front(&*device).map_err(refused_by_device(device_path))? {
-        Front::Superblock(superblock) => *superblock,
-        Front::Blank => return Err(OpenError::Foreign { path: path() }),
-        Front::Not(error) => return Err(refused(device_path, error)),
+        FoundSuperblock::Superblock(superblock) => *superblock,
+        FoundSuperblock::Blank => return Err(OpenError::Foreign { path: path() }),
+        FoundSuperblock::Not(error) => return Err(refused(device_path, error)),
     };
     let geometry = Geometry::from_superblock(&superblock)
         .ok_or_else(|| OpenError::Damaged { path: path() })?;
@@ -271,13 +273,13 @@ fn refused(device_path: &DevicePath, error: SuperblockError) -> OpenError {
 
 /// What is at `device_path`, if a store or a part of one is; `None` where one can be made.
 pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<Opened>, OpenError> {
-    // A file that is someone else's must not grow, so it is looked at before it is.
+    // A file of another program must not grow, so it is checked first.
     if !device_path.exists() {
         return Ok(None);
     }
     let device = device(device_path, None)?;
     match front(&*device).map_err(refused_by_device(device_path))? {
-        Front::Superblock(_) => {
+        FoundSuperblock::Superblock(_) => {
             drop(device);
             let mut opened = existing(device_path)?;
             agrees(config, device_path, &opened)?;
@@ -286,8 +288,8 @@ pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<O
             }
             Ok(Some(opened))
         }
-        Front::Not(error) if !device.is_empty() => Err(refused(device_path, error)),
-        Front::Blank | Front::Not(_) => Ok(None),
+        FoundSuperblock::Not(error) if !device.is_empty() => Err(refused(device_path, error)),
+        FoundSuperblock::Blank | FoundSuperblock::Not(_) => Ok(None),
     }
 }
 
@@ -406,9 +408,9 @@ pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Ope
             device_bytes: geometry.device_bytes,
         });
     }
-    // For a moment nobody held it.
+    // For a moment the lock was free.
     match front(&*device).map_err(refused_by_device(device_path))? {
-        Front::Superblock(now) if *now == superblock => Ok(Opened {
+        FoundSuperblock::Superblock(now) if *now == superblock => Ok(Opened {
             path: path(),
             device,
             superblock,
@@ -554,7 +556,7 @@ pub(crate) fn stripe(
         sizing::batch_bytes(config, geometry),
         usize::try_from(batch_records).unwrap_or(usize::MAX),
         config.batch_delay,
-        Grain::new(geometry),
+        LogAlignment::new(geometry),
         IndexPolicy::of(config).grouped,
     );
     stripe_with(config, opened, shared, threads, Arc::new(queue))
@@ -592,7 +594,7 @@ fn stripe_with(
                 rows,
                 geometry.capacity(),
                 policy.positions_held(),
-                geometry.spilled(policy),
+                geometry.unsaved_max(policy),
             ))),
             PolicyKind::Log => OfLog(Box::new(Log::new(
                 policy.rows,
@@ -631,7 +633,7 @@ fn stripe_with(
 }
 
 /// The ring that reads `opened` where one can be had and is asked for, and a line that says so.
-/// None for who only looks, without threads, and for a device that is no file.
+/// None for a check, which has no threads, and for a device that is no file.
 fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>, OpenError> {
     let Some(file) = opened.device.file().filter(|_| threads > 0) else {
         return Ok(None);

@@ -46,7 +46,7 @@ pub(crate) type WriterThread = JoinHandle<Option<Superblock>>;
 
 /// An open store: what its stripes share, its stripes, the threads that write for them, and the one
 /// for its memory.
-pub(crate) struct Running {
+pub(crate) struct OpenStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
     pub(crate) writers: Vec<WriterThread>,
@@ -54,8 +54,8 @@ pub(crate) struct Running {
 }
 
 /// Opens or makes the store of `config` and starts its threads.
-pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
-    let mut made = Made::default();
+pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
+    let mut made = CreatedFiles::default();
     let mut opened = devices(config, &mut made)?;
     let next_version = agree(&mut opened)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
@@ -84,7 +84,7 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     made.keep();
     let opened = opened.into_iter().zip(pre_growths).collect();
     let writers = write(config, opened, &stripes)?;
-    Ok(Running {
+    Ok(OpenStore {
         shared,
         stripes,
         writers,
@@ -92,11 +92,11 @@ pub(crate) fn start(config: &Config) -> Result<Running, OpenError> {
     })
 }
 
-/// A stripe in service and who writes for it, without threads: what models run. Its names are the
-/// same each time.
+/// A stripe in service and its writer, without threads: what models run. Its names are the same
+/// each time.
 #[cfg(all(test, loom))]
 pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
-    let (mut made, device_path) = (Made::default(), &config.device_paths()[0]);
+    let (mut made, device_path) = (CreatedFiles::default(), &config.device_paths()[0]);
     let mut opened = [make(config, device_path, (1, [1; 32]), &mut made)?];
     let next_version = agree(&mut opened)?;
     let shared = Arc::new(device::shared(config, &opened, next_version)?);
@@ -117,17 +117,17 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWri
     Ok((stripe, writer))
 }
 
-/// Files that were made just now; they go again if the store does not come to be.
+/// Files that were made just now; they are deleted again if the opening fails.
 #[derive(Default)]
-struct Made(Vec<PathBuf>);
+struct CreatedFiles(Vec<PathBuf>);
 
-impl Made {
+impl CreatedFiles {
     fn keep(mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFiles {
     fn drop(&mut self) {
         for path in &self.0 {
             let _ = std::fs::remove_file(path);
@@ -137,7 +137,7 @@ impl Drop for Made {
 
 /// All devices of `config`, in its order, those that were missing with a superblock that was never
 /// written.
-fn devices(config: &Config, made: &mut Made) -> Result<Vec<Opened>, OpenError> {
+fn devices(config: &Config, made: &mut CreatedFiles) -> Result<Vec<Opened>, OpenError> {
     let paths = config.device_paths();
     // Refuse before a file is made, or made to grow.
     let found = survey(config, &paths).map_err(|mut errors| errors.swap_remove(0))?;
@@ -206,7 +206,7 @@ fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>,
 }
 
 /// Why a store of `config` could not be opened or made now. Nothing is written, and no device is
-/// locked: a process that serves from one goes on, and that one is in use is no reason here.
+/// locked: a process that serves from one continues, and a device in use is no reason here.
 pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
     let shared = |device_path| DevicePath {
         access: Access::Shared,
@@ -257,12 +257,12 @@ fn random<const N: usize>() -> Result<[u8; N], OpenError> {
     Ok(bytes)
 }
 
-/// A device of the store of `identity`. Who it is, and with whom, is agreed on later.
+/// A device of the store of `identity`. Its number and the members are agreed on later.
 fn make(
     config: &Config,
     device_path: &DevicePath,
     identity: (u128, [u8; 32]),
-    made: &mut Made,
+    made: &mut CreatedFiles,
 ) -> Result<Opened, OpenError> {
     let (device, is_new) = device::device_or_new(device_path, config.size_bytes)?;
     if is_new {
@@ -312,7 +312,7 @@ fn make(
         removes_held_below: 0,
         policy: IndexPolicy::of(config).code(),
         policy_since: 0,
-        // Nobody yet.
+        // No members yet.
         history: History::default(),
         heard: BTreeMap::new(),
     };
@@ -330,8 +330,8 @@ fn opened_before(opened: &[Opened]) -> impl Iterator<Item = &Opened> {
     opened.iter().filter(|it| !it.is_new())
 }
 
-/// Devices that come as they were before something that others have heard of them: an image was put
-/// back, or a disk has lost what it had acknowledged. What was removed since lies on them still.
+/// Devices with an older superblock than the others have heard of: an image was put back, or a disk
+/// has lost writes that it had acknowledged. Objects that were removed since still lie on them.
 ///
 /// Not seen: all devices rolled back together, and one rolled back to a moment behind its last
 /// superblock that another device has heard of.
@@ -427,10 +427,10 @@ fn tell(opened: &mut [Opened], members: &Members) -> Result<(), OpenError> {
     };
     let mut new = opened.iter_mut().filter(|it| it.is_new());
     new.try_for_each(once)?;
-    // Both copies: were the only one that says this lost, an opening after a crash would go by one
-    // that says "closed in order" and gives the versions of this run out again. The second copies
-    // come behind all of the first: they tell each device of this opening what the others have on
-    // disk, so that one that is rolled back to before it is known by that.
+    // Both copies: were the only one that says this lost, an opening after a crash would use one
+    // that says "closed in order" and give out the versions of this run again. The second copies
+    // are written after all of the first: with them each device knows what the others have on disk,
+    // so that a device rolled back to before this opening is recognized.
     for _ in 0..2 {
         opened.iter_mut().try_for_each(once)?;
     }
@@ -438,7 +438,8 @@ fn tell(opened: &mut [Opened], members: &Members) -> Result<(), OpenError> {
 }
 
 /// The store was closed in order, and these are the superblocks that say so. Where there are
-/// several, each is told of all others: a device that comes back as it was before is known by that.
+/// several, each has the serials of all others: a device that was rolled back is recognized by
+/// that.
 pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
     if stripes.len() == 1 || closed.len() < stripes.len() {
         return;

@@ -2,15 +2,15 @@
 //! written since.
 //!
 //! Lists (batch headers, footers) say where records were put. Whether a record arrived is not
-//! checked here: each record proves itself when it is read. After a crash the log goes on in a new
-//! segment, under a new stamp.
+//! checked here: each record proves itself when it is read. After a crash the log continues in a
+//! new segment, under a new stamp.
 //!
 //! Called by the writing thread before it writes anything.
 //!
 //! Invariant: what a returned `remove` took away stays away. With a checkpoint, the removes since
 //! it began are applied to it and to the lists. Without one, all removes in the ring are applied,
-//! and no record older than the removes that the ring has forgotten comes back. If removes or bans
-//! cannot be read, no record from before this opening comes back, and a ban says so for later
+//! and no record older than the removes that the ring has forgotten is restored. If removes or bans
+//! cannot be read, no record from before this opening is restored, and a ban says so for later
 //! openings.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments. If the store is closed
 //! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`]. Nothing is written then, and the next
@@ -27,7 +27,7 @@ use crate::address::Slot;
 use crate::bans::Ban;
 use crate::disk::checkpoint::{self, Restored};
 use crate::disk::circular_log::{Cursor, LEFT_OUT_IN_A_ROW_MAX};
-use crate::disk::journal::Journalled;
+use crate::disk::journal::JournalContent;
 use crate::disk::{Segment, first_header};
 use crate::format::{BatchHeader, KIND_SLOT, Listed, Removed};
 use crate::key::{KeyHash, KeyMap, SHARDS};
@@ -37,8 +37,8 @@ use crate::store::device::PreGrowth;
 use crate::stripe::Stripe;
 use crate::writer::{DeviceWriter, RecoverError};
 
-/// How long recovery goes on in a store that has been closed. It mostly ends sooner; then what was
-/// put meanwhile is written, and the next opening finds a store that was closed in order.
+/// How long recovery continues in a store that was closed meanwhile. It mostly ends sooner; then
+/// what was put meanwhile is written, and the next opening finds a store that was closed in order.
 const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Whether recovery is to stop because the store was closed. Every loop over segments or parts asks
@@ -95,7 +95,7 @@ fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
     let all_are_loaded = most.is_some();
     made_anew(writer, most, |writer, shards| {
         if let Some(restored) = basis.restored.as_ref().filter(|_| !all_are_loaded) {
-            let serial = restored.edition.serial;
+            let serial = restored.checkpoint_id.serial;
             if checkpoint::load_shards(
                 &writer.stripe.medium,
                 &writer.stripe.index,
@@ -270,7 +270,7 @@ impl Basis {
             writer
                 .journal
                 .read(&stripe.medium, serial, forgotten_below, writer.was_clean);
-        let Journalled {
+        let JournalContent {
             removed,
             bans,
             lost,
@@ -305,7 +305,7 @@ impl Basis {
         } else {
             forgotten_below
         });
-        let newest_restored = restored.as_ref().map(|it| it.edition.serial) == Some(serial);
+        let newest_restored = restored.as_ref().map(|it| it.checkpoint_id.serial) == Some(serial);
         let held_below = match newest_restored {
             // Nothing was removed behind it.
             true if writer.was_clean => u64::MAX,
@@ -347,7 +347,8 @@ impl Basis {
 }
 
 /// Removes or bans cannot be read any more: what they took away is not known, so everything from
-/// before this opening goes, now and for all openings to come. Returns the version below which.
+/// before this opening is forgotten, in this and all later openings. Returns the version below
+/// which.
 fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     let below = served.shared.members.first_version();
     let device = writer.stripe.medium.device_id;
@@ -364,8 +365,8 @@ fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     Ok(below)
 }
 
-/// Whether the log still has the segment where a checkpoint says that replay begins. If not it has
-/// come all the way round since, and only a scan knows where it stands.
+/// Whether the log still has the segment where a checkpoint says that replay begins. If not, the
+/// log has wrapped since, and only a scan finds its head.
 fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
     let cursor = restored.cursor;
     let is_open = |header: BatchHeader| header.stamp == cursor.stamp;
@@ -487,8 +488,8 @@ impl<'a> Replay<'a> {
                 return None;
             }
             let Some(first) = first_header(&stripe.medium, segment) else {
-                // In its first lap the log has not come further than this, some that were left out
-                // excepted.
+                // In its first lap the log was not written beyond this, except for segments that
+                // were left out.
                 let last = found.last().map_or(0, |it| it.segment);
                 let is_far = segment > last + LEFT_OUT_IN_A_ROW_MAX;
                 if is_far && found.iter().all(|cursor| cursor.lap == 0) {

@@ -13,7 +13,7 @@ use crate::writer::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
 
 /// What is left for content, at the least, beside index and batch.
 const CONTENT_BYTES_MIN: u64 = 4 << 20;
-/// And for so many sets of the Disk Table: one is read whole for a look-up, and stays in memory
+/// And for so many sets of the Disk Table: one is read whole for a lookup, and stays in memory
 /// while a client reads what was found in it. With 1 MiB blocks that is 8 MiB each.
 const CONTENT_SETS_MIN: u64 = 4;
 
@@ -43,7 +43,8 @@ pub(crate) fn enough<'a>(
     if memory_bytes >= needed_bytes {
         return Ok(());
     }
-    // With more memory batches are larger, and overlap: what is told must be enough then too.
+    // With more memory, batches are larger and overlap: the size that is named must be enough then
+    // too.
     loop {
         let with_that = needed_with(needed_bytes);
         if with_that <= needed_bytes {
@@ -59,8 +60,8 @@ pub(crate) fn enough<'a>(
 
 /// The memory a store needs: for each device its index, a batch (two of them where they overlap,
 /// and what is written between them), the footer and its list, a set, a checkpoint part and the
-/// state of the log that goes into it (and the part before, where rows are merged, and with
-/// readmission the footer of the segment that is looked through); and room for content.
+/// state of the log in it (and the part before, where rows are merged, and with readmission the
+/// footer of the segment that is looked through); and room for content.
 pub(crate) fn memory_needed<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry> + Clone,

@@ -1,10 +1,10 @@
 //! Page groups: one read loads all records that were written side by side with the wanted one
 //! (paper, section 3.6).
 //!
-//! Called by `lookup` when a candidate's entry says that its run goes on. The other members become
-//! hot, so the next lookups for them are answered from memory. Where an index keeps positions on
-//! disk (`log-lru`), the members count as used: the positions of a page stay in memory together, so
-//! that the page takes one read next time.
+//! Called by `lookup` when a candidate's entry has a run. The other members become hot, so the next
+//! lookups for them are answered from memory. Where an index keeps positions on disk (`log-lru`),
+//! the members count as used: the positions of a page stay in memory together, so that the page
+//! takes one read next time.
 //!
 //! Invariants: each member is verified by itself. It becomes hot only if its own header names the
 //! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
@@ -26,29 +26,30 @@ use crate::memory::AlignedBuf;
 use crate::memory::RecordHandle;
 use crate::policy::Located;
 use crate::record::Record;
-use crate::shard::{ReadRequest, Wanted};
+use crate::shard::{LookupTarget, ReadRequest};
 
-/// Rows read for the members of a run whose positions are on disk. Without its row nobody knows
-/// whether a member is the newest of its name; those beyond are looked for when they are asked for.
+/// Rows read for the members of a run whose positions are on disk. Without its row it is not known
+/// whether a member is the newest of its name; the members beyond are looked up when a caller asks
+/// for them.
 const ROWS_MAX: usize = 16;
 
-/// Runs that are being read, and who waits for them.
+/// Runs that are being read, and the lookups that wait for them.
 #[derive(Default)]
-pub(crate) struct RunsUnderWay(Mutex<Vec<UnderWay>>);
+pub(crate) struct RunsInFlight(Mutex<Vec<RunInFlight>>);
 
-struct UnderWay {
+struct RunInFlight {
     run: Range<LogPos>,
     waiting: Vec<ReadRequest>,
 }
 
-impl RunsUnderWay {
-    fn lock(&self) -> MutexGuard<'_, Vec<UnderWay>> {
-        // What is in there is whole at any time, and those who wait must be let go.
+impl RunsInFlight {
+    fn lock(&self) -> MutexGuard<'_, Vec<RunInFlight>> {
+        // The list is whole at any time, and lookups that wait must be released.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Entry of a run that is being read. Dropped, it has those who waited look again.
+/// Entry of a run that is being read. When it is dropped, the lookups that waited look again.
 struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
     first: LogPos,
@@ -117,7 +118,7 @@ impl Stripe {
     /// none, or when memory is too short to read more than what was asked for.
     pub(super) fn read_with_run(
         self: &Arc<Self>,
-        wanted: &Wanted,
+        wanted: &LookupTarget,
         at: LogPos,
         run: u8,
     ) -> Option<Read> {
@@ -154,7 +155,7 @@ impl Stripe {
         if runs.iter().any(|it| it.run.start == first) {
             return None;
         }
-        runs.push(UnderWay {
+        runs.push(RunInFlight {
             run,
             waiting: Vec::new(),
         });
@@ -169,7 +170,7 @@ impl Stripe {
     /// must not. `None` when the run is too short for it or there is no memory.
     fn read_within(&self, at: LogPos, place: RecordAddress, bytes: &Bytes) -> Option<Read> {
         let Some(prelude) = Prelude::decode(bytes, &self.medium.secret, place) else {
-            // Whether it is damaged or the run too short is told by a read of the usual length.
+            // A read of the usual length finds out whether it is damaged or the run is too short.
             return (bytes.len() >= FIRST_READ).then(|| self.bad(at));
         };
         let whole = bytes.get(..prelude.record_bytes())?;
@@ -181,9 +182,9 @@ impl Stripe {
 
     /// Makes hot what lies behind `first`, for as long as it is of its group.
     fn keep_siblings(&self, first: &Record, (at, place): (LogPos, RecordAddress), bytes: &Bytes) {
-        let grain = self.log.grain();
+        let alignment = self.log.alignment();
         let prelude = |from: usize| {
-            let units = grain.units(from);
+            let units = alignment.units(from);
             let place = RecordAddress {
                 place: place.place + units,
                 ..place
@@ -191,7 +192,7 @@ impl Stripe {
             let prelude = Prelude::decode(bytes.get(from..)?, &self.medium.secret, place)?;
             Some((LogPos(at.0 + units), prelude))
         };
-        let step = |prelude: &Prelude| grain.record(prelude.record_bytes());
+        let step = |prelude: &Prelude| alignment.record(prelude.record_bytes());
         let Some((_, own)) = prelude(0) else {
             return;
         };
@@ -244,12 +245,12 @@ impl Stripe {
         {
             *rows -= 1;
             drop(shard);
-            // The run that is being read has memory: nobody may wait for more.
+            // The run that is being read has memory: this must not wait for more.
             let Some((locked, saved)) = self.saved_row(key, row, Medium::read_bytes_now) else {
                 return;
             };
             shard = locked;
-            // It may have been put or removed, or have come back into memory, meanwhile.
+            // Meanwhile it may have been put or removed, or may be in memory again.
             located = self.locate(&shard, key);
             if let Located::Displaced(_) = located {
                 located = self.locate_in_row(&shard, key, &saved);

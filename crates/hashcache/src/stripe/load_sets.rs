@@ -19,7 +19,7 @@ use crate::stats::Health;
 /// Longest pause: closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How far the learning has come: shard, row in it.
+/// The next set to load: shard, row in it.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     shard: usize,

@@ -23,11 +23,11 @@ use crate::memory::RecordHandle;
 use crate::memory::WriteLocked;
 use crate::policy::{Candidates, Epoch, Located};
 use crate::record::Record;
-use crate::shard::{Found, InFlightRead, Pending, ReadRequest, Shard, Wanted};
+use crate::shard::{Found, InFlightRead, LookupTarget, Pending, ReadRequest, Shard};
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
-/// How many editions of the index file a lookup tries before it is a miss.
+/// In how many checkpoints a lookup tries to read a row before it is a miss.
 const EDITIONS_MAX: usize = 3;
 
 /// Result of a read-only lookup in memory.
@@ -52,7 +52,7 @@ pub(crate) enum Hint {
 }
 
 /// An answer from memory, or the read that will give one.
-pub(crate) enum Lookup {
+pub(crate) enum StripeLookup {
     /// It is in memory.
     Found(RecordHandle),
     /// Memory knows that it is not stored.
@@ -105,22 +105,22 @@ pub(super) enum Begin {
 }
 
 /// Result of a lookup that does not wait.
-pub(super) enum Asked {
+pub(super) enum FirstAnswer {
     /// Memory knows, or the disk is being asked already.
-    Memory(Lookup),
+    Memory(StripeLookup),
     /// The disk has to be asked.
     Disk(Box<ReadRequest>),
 }
 
 impl Stripe {
     /// Answers from memory if memory has the answer, else begins a read.
-    pub(crate) fn lookup(self: &Arc<Self>, wanted: Wanted) -> Lookup {
+    pub(crate) fn lookup(self: &Arc<Self>, wanted: LookupTarget) -> StripeLookup {
         match self.ask(wanted, Begin::Deferred) {
-            Asked::Memory(lookup) => lookup,
-            Asked::Disk(request) => {
+            FirstAnswer::Memory(lookup) => lookup,
+            FirstAnswer::Disk(request) => {
                 let outcome = request.outcome();
                 self.read_for(request);
-                Lookup::Asked(outcome)
+                StripeLookup::Asked(outcome)
             }
         }
     }
@@ -183,18 +183,18 @@ impl Stripe {
     }
 
     /// The answer from memory, or a read request that others can join from now on.
-    pub(super) fn ask(self: &Arc<Self>, wanted: Wanted, begin: Begin) -> Asked {
+    pub(super) fn ask(self: &Arc<Self>, wanted: LookupTarget, begin: Begin) -> FirstAnswer {
         let mut shard = self.shard(wanted.key);
         // Under the lock, even if the caller has looked without it: meanwhile the record may have
         // moved from pending to hot.
         let right = |it: &Record| wanted.is(it) && !self.bans.judge(it).gone;
         if let Some(record) = self.shared.hot.hit(wanted.key, right) {
-            return Asked::Memory(Lookup::Found(RecordHandle::Pinned(record)));
+            return FirstAnswer::Memory(StripeLookup::Found(RecordHandle::Pinned(record)));
         }
         if let Some(pending) = shard.pending.get(&wanted.key) {
-            return Asked::Memory(match self.of_pending(pending, right) {
-                Recalled::Found(record) => Lookup::Found(record),
-                Recalled::Nothing | Recalled::Unsure => Lookup::Nothing,
+            return FirstAnswer::Memory(match self.of_pending(pending, right) {
+                Recalled::Found(record) => StripeLookup::Found(record),
+                Recalled::Nothing | Recalled::Unsure => StripeLookup::Nothing,
             });
         }
         if let Some(in_flight) = shard.in_flight.get(&wanted.key) {
@@ -205,7 +205,7 @@ impl Stripe {
             if let Some(request) = request {
                 self.read_for(request);
             }
-            return Asked::Memory(Lookup::Asked(outcome));
+            return FirstAnswer::Memory(StripeLookup::Asked(outcome));
         }
         if let Some(table) = shard.policy.table_mut() {
             table.looked_for(wanted.key);
@@ -213,21 +213,21 @@ impl Stripe {
         let located = self.locate(&shard, wanted.key);
         if located == Located::Nowhere {
             self.medium.counters.misses.add(1);
-            return Asked::Memory(Lookup::Nothing);
+            return FirstAnswer::Memory(StripeLookup::Nothing);
         }
         let request = Box::new(ReadRequest::new(&mut shard, wanted, located));
         if begin == Begin::Now {
-            return Asked::Disk(request);
+            return FirstAnswer::Disk(request);
         }
         let (stripe, in_flight) = (Arc::clone(self), Arc::clone(&request.in_flight));
         // Under the shard's lock: a caller that joins the read must find the request in it.
         *in_flight.lock_request() = Some(request);
-        Asked::Memory(Lookup::Deferred(Deferred { stripe, in_flight }))
+        FirstAnswer::Memory(StripeLookup::Deferred(Deferred { stripe, in_flight }))
     }
 
     /// A request for the disk if the newest candidate for what is wanted lies at `at`, and memory
     /// has no other answer.
-    pub(super) fn ask_at(&self, wanted: Wanted, at: LogPos) -> Option<ReadRequest> {
+    pub(super) fn ask_at(&self, wanted: LookupTarget, at: LogPos) -> Option<ReadRequest> {
         let mut shard = self.shard(wanted.key);
         let known = self.shared.hot.contains(wanted.key)
             || shard.pending.contains_key(&wanted.key)
@@ -281,7 +281,7 @@ impl Stripe {
     /// the newest.
     fn found(
         &self,
-        wanted: &Wanted,
+        wanted: &LookupTarget,
         found: Option<Record>,
         in_flight: &Arc<InFlightRead>,
         located: &Located,
@@ -349,8 +349,8 @@ impl Stripe {
             && !in_flight.stale.load(Ordering::Acquire)
     }
 
-    /// Notes that `key` was served from `at`, from where its run goes on for `run` times 4 KiB. A
-    /// displaced position is in memory again after this, with its run.
+    /// Notes that `key` was served from `at`, and that its run reaches `run` times 4 KiB from
+    /// there. A displaced position is in memory again after this, with its run.
     pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
         let head = self.log.head();
         let Some(log) = shard.policy.log_mut() else {
@@ -397,7 +397,7 @@ impl Stripe {
         request.promise.set(found);
     }
 
-    fn find(self: &Arc<Self>, wanted: &Wanted, located: &Located) -> Option<Record> {
+    fn find(self: &Arc<Self>, wanted: &LookupTarget, located: &Located) -> Option<Record> {
         match *located {
             // `resolve` has replaced displaced positions by log positions.
             Located::Nowhere | Located::Displaced(_) => None,
@@ -413,7 +413,7 @@ impl Stripe {
     /// `first`: the read of the newest candidate, if it was made already.
     fn find_in_log(
         self: &Arc<Self>,
-        wanted: &Wanted,
+        wanted: &LookupTarget,
         candidates: &Candidates,
         mut first: Option<Read>,
     ) -> Option<Record> {
@@ -471,11 +471,11 @@ impl Stripe {
         Some(ReadRequest { located, ..request })
     }
 
-    /// The row of `key` as the edition of the index file has it that counts, read by `read`; empty
-    /// when that is not to be had. With the lock of the key's shard, under which it counts.
+    /// The row of `key` in the published checkpoint, read by `read`; empty when it cannot be read.
+    /// Returns with the lock of the key's shard held, under which the row stays valid.
     ///
-    /// Tries again when a new edition is published while a row of the old one is read, which seldom
-    /// happens more than once.
+    /// Tries again when a new checkpoint is published while a row of the old one is read, which
+    /// seldom happens twice.
     pub(super) fn saved_row(
         &self,
         key: KeyHash,
@@ -484,10 +484,10 @@ impl Stripe {
     ) -> Option<(WriteLocked<'_, Shard>, Vec<u8>)> {
         let row = self.index.shape.row_number(key.shard(), row);
         for _ in 0..EDITIONS_MAX {
-            let edition = self.index.file.edition()?;
-            let saved = index_rows::read_row(&self.medium, &self.index, edition, row, read);
+            let checkpoint_id = self.index.file.checkpoint_id()?;
+            let saved = index_rows::read_row(&self.medium, &self.index, checkpoint_id, row, read);
             let shard = self.shard(key);
-            if self.index.file.edition() == Some(edition) {
+            if self.index.file.checkpoint_id() == Some(checkpoint_id) {
                 return Some((shard, saved.unwrap_or_default()));
             }
         }
@@ -522,7 +522,7 @@ impl Stripe {
             || self.counts(fields.key, fields.version) && !self.bans.judge(record).gone
     }
 
-    fn find_in_set(&self, wanted: &Wanted, set: SetId, epoch: Epoch) -> Option<Record> {
+    fn find_in_set(&self, wanted: &LookupTarget, set: SetId, epoch: Epoch) -> Option<Record> {
         let slots = table::read_set(&self.medium, set)?;
         let occupants = table::occupied(&self.medium, &slots);
         let mut shard = self.shard(wanted.key);
@@ -535,7 +535,7 @@ impl Stripe {
         self.find_in_slot(wanted, slot)
     }
 
-    fn find_in_slot(&self, wanted: &Wanted, slot: &table::Filled) -> Option<Record> {
+    fn find_in_slot(&self, wanted: &LookupTarget, slot: &table::Filled) -> Option<Record> {
         if slot.occupant.key != wanted.key {
             self.medium.counters.false_reads.add(1);
             return None;

@@ -5,8 +5,8 @@
 //! `group_read` read.
 //!
 //! Invariant: bytes leave the stripe only after MAC, name, version and page checksums were
-//! verified. The check that the log's head has not passed the record comes after the read: the
-//! writer moves the head before it overwrites, so a record that is still live then was read whole.
+//! verified. The log's head is compared with the record's position after the read: the writer moves
+//! the head before it overwrites, so a record that is still live then was read whole.
 
 mod group_read;
 mod load_sets;
@@ -18,8 +18,8 @@ mod ring_read;
 use std::ops::Range;
 use std::sync::Arc;
 
-use group_read::RunsUnderWay;
-pub(crate) use lookup::{Deferred, Hint, Lookup, Recalled};
+use group_read::RunsInFlight;
+pub(crate) use lookup::{Deferred, Hint, Recalled, StripeLookup};
 
 use crate::address::LogPos;
 use crate::bans::Bans;
@@ -53,7 +53,7 @@ pub(crate) struct Stripe {
     pub(crate) ring: Option<Ring>,
     /// Those of the shards, which can be reached without a shard's lock.
     puts: Box<[Arc<PutsInProgress>]>,
-    runs_under_way: RunsUnderWay,
+    runs_under_way: RunsInFlight,
 }
 
 /// Whether a put was accepted.
@@ -92,7 +92,7 @@ impl Stripe {
             queue: parts.queue,
             pool: parts.pool,
             ring: parts.ring,
-            runs_under_way: RunsUnderWay::default(),
+            runs_under_way: RunsInFlight::default(),
         }
     }
 

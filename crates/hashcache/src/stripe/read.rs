@@ -22,7 +22,7 @@ pub(super) struct FirstRead {
     place: RecordAddress,
     pub(super) offset: u64,
     pub(super) length: usize,
-    /// To the end of the segment: no record goes on beyond.
+    /// To the end of the segment: no record reaches beyond it.
     left: usize,
 }
 
@@ -109,7 +109,7 @@ impl Stripe {
     }
 
     /// The record whose `prelude` and `bytes` were read at a position of the log, if its pages
-    /// verify and the head has not come round to it since.
+    /// verify and the head has not passed it since.
     pub(super) fn record(&self, at: LogPos, prelude: Prelude, bytes: &Bytes) -> Read {
         let Some((metadata, content)) = prelude.body(bytes) else {
             return self.bad(at);

@@ -9,19 +9,19 @@
 
 use std::sync::Arc;
 
-use super::lookup::{Asked, Begin};
-use super::{Lookup, Stripe};
+use super::lookup::{Begin, FirstAnswer};
+use super::{Stripe, StripeLookup};
 use crate::address::LogPos;
 use crate::disk::Read;
 use crate::format::{IO_BLOCK, Prelude, record_bytes};
 use crate::memory::Reservation;
 use crate::record::Record;
-use crate::shard::{ReadRequest, Wanted};
+use crate::shard::{LookupTarget, ReadRequest};
 
 /// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
 const RUN_BYTES: u64 = 1 << 20;
-/// A run takes at most this share of the memory that nobody but hot objects has: with many readers
-/// all of them read less at once.
+/// A run takes at most this share of the memory that is free or held by hot objects only: with many
+/// readers each reads less at once.
 const RUN_SHARE: u64 = 16;
 
 /// Records that follow on, and memory for them.
@@ -43,23 +43,23 @@ impl Stripe {
     /// All are spans, in their order, each with the length of its content.
     pub(crate) fn lookup_run(
         self: &Arc<Self>,
-        first: Wanted,
-        behind: impl Iterator<Item = Wanted>,
-    ) -> Vec<Lookup> {
+        first: LookupTarget,
+        behind: impl Iterator<Item = LookupTarget>,
+    ) -> Vec<StripeLookup> {
         let request = match self.ask(first, Begin::Now) {
-            Asked::Memory(lookup) => return vec![lookup],
-            Asked::Disk(request) => request,
+            FirstAnswer::Memory(lookup) => return vec![lookup],
+            FirstAnswer::Disk(request) => request,
         };
         let run = match self.run(request, behind) {
             Ok(run) => run,
             Err(request) => {
                 let outcome = request.outcome();
                 self.read_for(request);
-                return vec![Lookup::Asked(outcome)];
+                return vec![StripeLookup::Asked(outcome)];
             }
         };
         let asked = run.requests.iter();
-        let lookups = asked.map(|it| Lookup::Asked(it.outcome())).collect();
+        let lookups = asked.map(|it| StripeLookup::Asked(it.outcome())).collect();
         let stripe = Arc::clone(self);
         self.pool.run(move || stripe.answer_run(run));
         lookups
@@ -69,7 +69,7 @@ impl Stripe {
     fn run(
         &self,
         first: Box<ReadRequest>,
-        behind: impl Iterator<Item = Wanted>,
+        behind: impl Iterator<Item = LookupTarget>,
     ) -> Result<Run, Box<ReadRequest>> {
         let Some(at) = first.located.newest_in_log() else {
             return Err(first);
@@ -80,7 +80,7 @@ impl Stripe {
         let (_, left) = self.log.device_range(at);
         let mut bytes = size;
         for wanted in behind {
-            let next = LogPos(places[places.len() - 1].0 + self.log.grain().units(size));
+            let next = LogPos(places[places.len() - 1].0 + self.log.alignment().units(size));
             size = self.bytes_in_log(&wanted);
             bytes += size;
             // The first time for the first record too, and for what the device's alignment adds.
@@ -112,9 +112,9 @@ impl Stripe {
     }
 
     /// What a span takes in the log, bytes, if it is as long as expected.
-    fn bytes_in_log(&self, wanted: &Wanted) -> usize {
+    fn bytes_in_log(&self, wanted: &LookupTarget) -> usize {
         let record = record_bytes(wanted.name.len(), 0, 0, wanted.expect);
-        self.log.grain().record(record)
+        self.log.alignment().record(record)
     }
 
     fn answer_run(self: &Arc<Self>, run: Run) {

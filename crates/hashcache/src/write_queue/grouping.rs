@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::format::{IO_BLOCK, Kind};
 use crate::shard::Pending;
 
-/// A group is open for as long as its last member is no older than this: the next may come.
+/// A group is open for as long as its last member is no older than this: another may follow.
 const OPEN_FOR: Duration = Duration::from_secs(2);
 /// A page that never ends must not keep its first members from the disk.
 const HELD_MAX: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ pub(crate) fn group_of(pending: &Pending) -> u64 {
 
 /// A record that waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waits {
+pub(super) struct WaitingRecord {
     /// 0: none.
     pub(super) group: u64,
     pub(super) since: Duration,
@@ -43,12 +43,12 @@ pub(super) struct Waits {
 
 /// How much may be held back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct HoldLimit {
     pub(super) bytes: usize,
     pub(super) records: usize,
 }
 
-impl Room {
+impl HoldLimit {
     /// Nothing is held back.
     pub(super) const NONE: Self = Self {
         bytes: 0,
@@ -66,7 +66,7 @@ pub(super) struct BatchPlan {
     pub(super) held_until: Option<Duration>,
 }
 
-struct Group {
+struct HeldGroup {
     members: Vec<usize>,
     bytes: usize,
     closes: Duration,
@@ -74,8 +74,8 @@ struct Group {
 
 /// Puts members of a group side by side, in the place of the first, and leaves out groups that are
 /// still open, as many as there is `room` for.
-pub(super) fn plan(waiting: &[Waits], now: Duration, room: Room) -> BatchPlan {
-    let mut groups: Vec<Group> = Vec::with_capacity(waiting.len());
+pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) -> BatchPlan {
+    let mut groups: Vec<HeldGroup> = Vec::with_capacity(waiting.len());
     let mut at: HashMap<u64, usize> = HashMap::new();
     for (n, waits) in waiting.iter().enumerate() {
         let next = groups.len();
@@ -84,7 +84,7 @@ pub(super) fn plan(waiting: &[Waits], now: Duration, room: Room) -> BatchPlan {
             group => *at.entry(group).or_insert(next),
         };
         if index == next {
-            groups.push(Group {
+            groups.push(HeldGroup {
                 members: Vec::with_capacity(1),
                 bytes: 0,
                 closes: if waits.group == 0 { now } else { waits.since },
@@ -153,13 +153,13 @@ pub(crate) fn runs(batch: &[(u64, usize)]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const PLENTY: Room = Room {
+    const PLENTY: HoldLimit = HoldLimit {
         bytes: 1 << 20,
         records: 1_000,
     };
 
-    fn waits(group: u64, since_ms: u64) -> Waits {
-        Waits {
+    fn waits(group: u64, since_ms: u64) -> WaitingRecord {
+        WaitingRecord {
             group,
             since: Duration::from_millis(since_ms),
             bytes: 1_000,
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_page_that_never_ends_is_written_after_ten_seconds() {
-        let waiting: Vec<Waits> = (0..10).map(|n| waits(7, n * 1_000)).collect();
+        let waiting: Vec<WaitingRecord> = (0..10).map(|n| waits(7, n * 1_000)).collect();
         assert_eq!(plan(&waiting, at(9_999), PLENTY).held_records, 10);
         assert_eq!(plan(&waiting, at(10_000), PLENTY).held_records, 0);
     }
@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn without_memory_nothing_waits_and_with_little_the_oldest_go_first() {
         let waiting = [waits(7, 0), waits(9, 10), waits(7, 20), waits(5, 30)];
-        assert_eq!(plan(&waiting, at(100), Room::NONE).due.len(), 3);
-        let room = Room {
+        assert_eq!(plan(&waiting, at(100), HoldLimit::NONE).due.len(), 3);
+        let room = HoldLimit {
             bytes: 1_000,
             ..PLENTY
         };
@@ -242,10 +242,10 @@ mod tests {
     fn whatever_waits_nothing_is_lost_or_doubled() {
         let mut random = fastrand::Rng::with_seed(4);
         for _ in 0..500 {
-            let waiting: Vec<Waits> = (0..random.usize(..60))
+            let waiting: Vec<WaitingRecord> = (0..random.usize(..60))
                 .map(|n| waits(random.u64(..6), n as u64 * random.u64(..300)))
                 .collect();
-            let room = Room {
+            let room = HoldLimit {
                 bytes: random.usize(..40_000),
                 records: random.usize(..40),
             };

@@ -2,8 +2,8 @@
 //!
 //! Called by `stripe` and `cache` to put work in, by `writer` to take it out.
 //!
-//! Invariant: whoever waits for an answer gets one: a promise that is taken out and not kept, or
-//! comes after the end, is dropped, which answers it. Nothing is dropped under the lock.
+//! Invariant: every caller that waits for an answer gets one: a promise that is taken out and not
+//! kept, or queued after the end, is dropped, which answers it. Nothing is dropped under the lock.
 //! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
 //! group is held back for the next.
 
@@ -15,17 +15,17 @@ use std::time::Duration;
 
 pub(crate) use grouping::{group_of, runs};
 
-use crate::completion::{Part, Promise};
-use crate::disk::circular_log::Grain;
+use crate::completion::{OutcomePart, Promise};
+use crate::disk::circular_log::LogAlignment;
 use crate::format::Removed;
 use crate::shard::Pending;
 
-use grouping::{Room, Waits};
+use grouping::{HoldLimit, WaitingRecord};
 
 /// A remove that waits to be made durable.
 pub(crate) struct Removal {
     pub(crate) what: Removing,
-    pub(crate) done: Done,
+    pub(crate) done: RemovalDone,
 }
 
 /// What a remove takes away.
@@ -41,15 +41,16 @@ pub(crate) enum Removing {
     },
 }
 
-/// Who waits for a remove: for one device, or for several. Dropped, it was in vain.
-pub(crate) enum Done {
+/// How the end of a remove is reported: for one device, or for one of several. When it is dropped,
+/// the caller learns that the remove is not durable.
+pub(crate) enum RemovalDone {
     Promise(Promise<bool>),
-    Part(Part),
+    Part(OutcomePart),
     /// No caller waits for this one, but for one that is queued behind it.
     Nobody,
 }
 
-impl Done {
+impl RemovalDone {
     pub(crate) fn tell(self) {
         match self {
             Self::Promise(promise) => promise.set(true),
@@ -60,15 +61,15 @@ impl Done {
 }
 
 /// A record, how many came before it, and when it did.
-struct Record {
+struct QueuedRecord {
     number: u64,
     since: Duration,
     pending: Arc<Pending>,
 }
 
 #[derive(Default)]
-struct Waiting {
-    records: VecDeque<Record>,
+struct QueueState {
+    records: VecDeque<QueuedRecord>,
     /// Bytes of `records` on disk.
     bytes: usize,
     /// When the oldest of `records` came that is not held back.
@@ -82,9 +83,9 @@ struct Waiting {
     removals: Vec<Removal>,
     /// Before that removes wait for more of them.
     removals_due: Duration,
-    flushes: Vec<Part>,
-    /// Those who wait until what is due was written, whatever the delay.
-    cuts: Vec<Part>,
+    flushes: Vec<OutcomePart>,
+    /// Callers that wait for a batch now, whatever the delay.
+    cuts: Vec<OutcomePart>,
     superblocks: Vec<Promise<bool>>,
     /// When the store was closed.
     closing_since: Option<Duration>,
@@ -98,12 +99,12 @@ struct Waiting {
 
 /// See the module's head.
 pub(crate) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueueState>,
     come: Condvar,
     batch_bytes: usize,
     batch_records: usize,
     delay: Duration,
-    grain: Grain,
+    alignment: LogAlignment,
     grouped: bool,
 }
 
@@ -119,13 +120,13 @@ pub(crate) enum Take {
 /// What there is to do now.
 pub(crate) struct Work {
     pub(crate) removals: Vec<Removal>,
-    pub(crate) flushes: Vec<Part>,
-    pub(crate) cuts: Vec<Part>,
-    /// Those who wait for the superblock to say what holds now.
+    pub(crate) flushes: Vec<OutcomePart>,
+    pub(crate) cuts: Vec<OutcomePart>,
+    /// Callers that wait for a superblock with the current state.
     pub(crate) superblocks: Vec<Promise<bool>>,
     pub(crate) batch_due: bool,
     pub(crate) closing: bool,
-    /// Records that had come when this was taken out.
+    /// Number of records queued so far when this was taken out.
     pub(crate) come: u64,
 }
 
@@ -148,7 +149,7 @@ impl Queue {
         batch_bytes: usize,
         batch_records: usize,
         delay: Duration,
-        grain: Grain,
+        alignment: LogAlignment,
         grouped: bool,
     ) -> Self {
         let (waiting, come) = (Mutex::default(), Condvar::new());
@@ -158,12 +159,12 @@ impl Queue {
             batch_bytes,
             batch_records,
             delay,
-            grain,
+            alignment,
             grouped,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
@@ -174,9 +175,9 @@ impl Queue {
             drop(waiting);
             return;
         }
-        waiting.bytes += self.grain.record(pending.record_bytes);
+        waiting.bytes += self.alignment.record(pending.record_bytes);
         let (number, since) = (waiting.come, now);
-        waiting.records.push_back(Record {
+        waiting.records.push_back(QueuedRecord {
             number,
             since,
             pending,
@@ -200,7 +201,7 @@ impl Queue {
     pub(crate) fn push_removals(&self, mut removals: Vec<Removal>) {
         let mut waiting = self.lock();
         if waiting.ended {
-            // What is dropped tells those who wait, which must not be under the lock.
+            // Dropped promises wake callers, which must not happen under the lock.
             drop(waiting);
             return;
         }
@@ -209,12 +210,12 @@ impl Queue {
         self.come.notify_one();
     }
 
-    pub(crate) fn push_flush(&self, done: Part) {
+    pub(crate) fn push_flush(&self, done: OutcomePart) {
         self.push_request(|waiting| waiting.flushes.push(done));
     }
 
     /// Has a batch cut now, of all but what waits for others of its group.
-    pub(crate) fn push_cut(&self, done: Part) {
+    pub(crate) fn push_cut(&self, done: OutcomePart) {
         self.push_request(|waiting| waiting.cuts.push(done));
     }
 
@@ -223,10 +224,10 @@ impl Queue {
         self.push_request(|waiting| waiting.superblocks.push(done));
     }
 
-    fn push_request(&self, push: impl FnOnce(&mut Waiting)) {
+    fn push_request(&self, push: impl FnOnce(&mut QueueState)) {
         let mut waiting = self.lock();
         if waiting.leaving || waiting.ended {
-            // The promise goes with `push`, which outlives the lock.
+            // The promise is dropped with `push`, which outlives the lock.
             drop(waiting);
             return;
         }
@@ -264,18 +265,18 @@ impl Queue {
         self.lock().removals_due = due;
     }
 
-    /// How many records have come, and below which number all were taken.
+    /// How many records were queued so far, and below which number all were taken.
     pub(crate) fn come_and_taken(&self) -> (u64, u64) {
         let waiting = self.lock();
         let oldest = waiting.records.iter().map(|record| record.number).min();
         (waiting.come, oldest.unwrap_or(waiting.come))
     }
 
-    /// Drops what waits and whatever comes from now on, but keeps removes.
+    /// Drops what is queued now or later, but keeps removes.
     pub(crate) fn leave(&self) {
-        let leaving = Waiting {
+        let leaving = QueueState {
             leaving: true,
-            ..Waiting::default()
+            ..QueueState::default()
         };
         let left = {
             let mut waiting = self.lock();
@@ -287,11 +288,11 @@ impl Queue {
         drop(left);
     }
 
-    /// Drops what waits and whatever comes from now on. Returns the removes that were waiting.
+    /// Drops what is queued now or later. Returns the removes that were queued.
     pub(crate) fn end(&self) -> Vec<Removal> {
-        let ended = Waiting {
+        let ended = QueueState {
             ended: true,
-            ..Waiting::default()
+            ..QueueState::default()
         };
         let mut left = {
             let mut waiting = self.lock();
@@ -305,7 +306,7 @@ impl Queue {
         self.lock().bytes
     }
 
-    fn is_full(&self, waiting: &Waiting) -> bool {
+    fn is_full(&self, waiting: &QueueState) -> bool {
         waiting.bytes - waiting.held_bytes >= self.batch_bytes
             || waiting.records.len() - waiting.held_records >= self.batch_records
     }
@@ -374,13 +375,13 @@ impl Queue {
         let mut dead = Vec::new();
         self.bury(&mut waiting, &mut dead);
         let room = match take {
-            Take::Due => Room {
+            Take::Due => HoldLimit {
                 bytes: self.batch_bytes,
                 records: self.batch_records,
             },
-            Take::All => Room::NONE,
+            Take::All => HoldLimit::NONE,
         };
-        let waits: Vec<Waits> = waiting.records.iter().map(|it| self.waits(it)).collect();
+        let waits: Vec<WaitingRecord> = waiting.records.iter().map(|it| self.waits(it)).collect();
         let plan = grouping::plan(&waits, now, room);
         let (due, taken) = (
             plan.due.iter().map(Vec::len).sum::<usize>(),
@@ -419,7 +420,7 @@ impl Queue {
         // Not even one: where the batch goes there is room for all.
         let mut any = false;
         while let Some(record) = waiting.records.pop_front() {
-            let size = self.grain.record(record.pending.record_bytes);
+            let size = self.alignment.record(record.pending.record_bytes);
             let is_dead = record.pending.is_dead();
             if !is_dead {
                 let (count, sum) = (batch.len() + 1, bytes + size);
@@ -449,16 +450,16 @@ impl Queue {
     }
 
     fn fits(&self, records: usize, bytes: usize) -> bool {
-        self.grain.batch(records, bytes) <= self.batch_bytes && records <= self.batch_records
+        self.alignment.batch(records, bytes) <= self.batch_bytes && records <= self.batch_records
     }
 
     /// Moves what need not be written any more to `dead`.
-    fn bury(&self, waiting: &mut Waiting, dead: &mut Vec<Arc<Pending>>) {
+    fn bury(&self, waiting: &mut QueueState, dead: &mut Vec<Arc<Pending>>) {
         let mut bytes = 0;
         waiting.records.retain(|record| {
             let is_dead = record.pending.is_dead();
             if is_dead {
-                bytes += self.grain.record(record.pending.record_bytes);
+                bytes += self.alignment.record(record.pending.record_bytes);
                 dead.push(Arc::clone(&record.pending));
             }
             !is_dead
@@ -466,11 +467,11 @@ impl Queue {
         waiting.bytes -= bytes;
     }
 
-    fn waits(&self, record: &Record) -> Waits {
-        Waits {
+    fn waits(&self, record: &QueuedRecord) -> WaitingRecord {
+        WaitingRecord {
             group: group_of(&record.pending),
             since: record.since,
-            bytes: self.grain.record(record.pending.record_bytes),
+            bytes: self.alignment.record(record.pending.record_bytes),
         }
     }
 
@@ -478,7 +479,7 @@ impl Queue {
     /// whole, unless it is so large that too much of a segment could stay empty for its sake.
     fn cut(
         &self,
-        waits: &[Waits],
+        waits: &[WaitingRecord],
         due: &[Vec<usize>],
         welcome: impl Fn(usize, usize) -> bool,
     ) -> Vec<usize> {
@@ -530,7 +531,13 @@ mod tests {
 
     fn queue(batch_bytes: usize, grouped: bool) -> Queue {
         let geometry = Geometry::plan(&Config::new("x"), 64 << 20).unwrap();
-        Queue::new(batch_bytes, 1_000, DELAY, Grain::new(&geometry), grouped)
+        Queue::new(
+            batch_bytes,
+            1_000,
+            DELAY,
+            LogAlignment::new(&geometry),
+            grouped,
+        )
     }
 
     /// A record of `number`, 1,024 bytes on disk.
@@ -594,7 +601,7 @@ mod tests {
         push(&queue, &[7, 0, 7, 8], ms(0));
         push(&queue, &[7], ms(100));
         assert_eq!(take(&queue, Take::Due, ms(250)), (vec![1], 0));
-        // The writer sleeps until then, unless others come.
+        // The writer sleeps until then, unless more is queued.
         let waiting = queue.lock();
         assert_eq!((waiting.since, waiting.held_until), (None, Some(ms(2_000))));
         drop(waiting);

@@ -8,7 +8,7 @@
 //! to wait for the device before it could begin with the next batch.
 //!
 //! Invariants: at most one write is in flight. The writing thread takes its outcome back before it
-//! hands over the next write, and before any other write that must come later. A side write is
+//! hands over the next write, and before any other write that must be later. A side write is
 //! written before the batch that it was queued with.
 //! Cost: a thread, a buffer as large as a batch, and one as large as a side write can be.
 

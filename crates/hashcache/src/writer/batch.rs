@@ -55,10 +55,10 @@ impl DeviceWriter {
     // -- the log ------------------------------------------------------------------------------
 
     fn write_log_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
-        let grain = self.stripe.log.grain();
+        let alignment = self.stripe.log.alignment();
         let sizes: Vec<usize> = batch
             .iter()
-            .map(|it| grain.record(it.record_bytes))
+            .map(|it| alignment.record(it.record_bytes))
             .collect();
         let first = self.make_room(sizes.len(), sizes.iter().sum())?;
         let cursor = self.log.cursor;
@@ -68,7 +68,7 @@ impl DeviceWriter {
         let mut list = Vec::with_capacity(batch.len());
         let mut places = Vec::with_capacity(batch.len());
         for ((pending, size), run) in batch.iter().zip(&sizes).zip(&runs) {
-            let place = grain.units(at);
+            let place = alignment.units(at);
             let spot = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: cursor.stamp,
@@ -80,7 +80,7 @@ impl DeviceWriter {
             let kind = kind_number(pending.record.fields.kind);
             list.push(Listed {
                 run: *run,
-                ..listed(pending, place, grain.units(*size), kind)
+                ..listed(pending, place, alignment.units(*size), kind)
             });
             places.push(self.stripe.log.position(cursor.lap, cursor.segment, place));
             at += size;
@@ -219,7 +219,7 @@ impl DeviceWriter {
         copied.and_then(|it| self.stripe.shared.hot.insert(it));
     }
 
-    /// How far the run of each record of `batch`, of these sizes, goes on.
+    /// How far the run of each record of `batch`, of these sizes, reaches.
     fn runs(&self, batch: &[Arc<Pending>], sizes: &[usize]) -> Vec<u8> {
         if !self.stripe.index.id.policy.grouped {
             return vec![0; batch.len()];
@@ -243,7 +243,7 @@ impl DeviceWriter {
     }
 
     /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
-    /// Returns where in the segment the first of them goes, bytes.
+    /// Returns the offset of the first of them in the segment, bytes.
     fn make_room(&mut self, count: usize, bytes: usize) -> io::Result<usize> {
         if !self.log.fits(count, bytes) {
             self.open_segment()?;
@@ -297,10 +297,10 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Completes the batch whose records lie in the buffer up to `filled`: where it goes on the
-    /// device, and its length in bytes.
+    /// Completes the batch whose records lie in the buffer up to `filled`. Returns its offset on
+    /// the device and its length in bytes.
     fn seal(&mut self, filled: usize, list: Vec<Listed>) -> (u64, usize) {
-        let bytes = self.stripe.log.grain().batch_end(filled);
+        let bytes = self.stripe.log.alignment().batch_end(filled);
         self.buffer[filled..bytes].fill(0);
         let at = self.stripe.medium.geometry.log_offset + self.log.batch_offset();
         self.log
@@ -356,7 +356,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The slot a record goes to. Reads its set if the policy does not know it.
+    /// The slot for a record. Reads its set if the policy does not know it.
     fn claim(&mut self, pending: &Pending) -> io::Result<Slot> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
@@ -396,7 +396,7 @@ impl DeviceWriter {
         slots: &[Option<Slot>],
     ) -> io::Result<Vec<Option<TailAddress>>> {
         let block = usize_of(self.stripe.medium.geometry.block_bytes);
-        let grain = self.stripe.log.grain();
+        let alignment = self.stripe.log.alignment();
         let mut tails = vec![None; batch.len()];
         let long: Vec<usize> = (0..batch.len())
             .filter(|n| batch[*n].record_bytes > block)
@@ -408,13 +408,13 @@ impl DeviceWriter {
         let length = |n: usize| batch[n].record_bytes - block;
         let sizes: Vec<usize> = long
             .iter()
-            .map(|n| grain.record(TAIL_HEADER + length(*n)))
+            .map(|n| alignment.record(TAIL_HEADER + length(*n)))
             .collect();
         let mut at = self.make_room(long.len() + to_list, sizes.iter().sum())?;
         let cursor = self.log.cursor;
         let mut in_buffer = at - usize_of(cursor.used);
         let mut list = Vec::with_capacity(long.len() + to_list);
-        let first = grain.units(at);
+        let first = alignment.units(at);
         for (pending, slot) in batch.iter().zip(slots) {
             if let Some(slot) = slot {
                 list.push(listed(pending, first, slot.0 as u64, KIND_SLOT));
@@ -422,7 +422,7 @@ impl DeviceWriter {
         }
         for (n, size) in long.into_iter().zip(sizes) {
             let pending = &batch[n];
-            let place = grain.units(at);
+            let place = alignment.units(at);
             let fields = &pending.record.fields;
             // The bytes beyond the slot do not depend on the slot's place, which is not known yet.
             let nowhere = RecordAddress {
@@ -451,7 +451,7 @@ impl DeviceWriter {
                 place,
             };
             tail.encode(out, &self.stripe.medium.secret, spot, &whole[block..]);
-            list.push(listed(pending, place, grain.units(size), KIND_TAIL));
+            list.push(listed(pending, place, alignment.units(size), KIND_TAIL));
             tails[n] = Some(TailAddress {
                 position: self
                     .stripe

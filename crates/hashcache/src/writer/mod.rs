@@ -287,7 +287,8 @@ impl DeviceWriter {
         self.pace_checkpoint(wrote)
     }
 
-    /// Writes all records numbered below `come`, which were queued before. Returns whether any was.
+    /// Writes all records numbered below `come`, which were queued before this. Returns whether any
+    /// was.
     fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
         let mut wrote_any = false;
         loop {
@@ -464,7 +465,7 @@ impl DeviceWriter {
     ) -> io::Result<()> {
         self.next_checkpoint_at = checkpoint.rests_until();
         self.sync()?;
-        self.superblock.checkpoint_serial = checkpoint.edition().serial;
+        self.superblock.checkpoint_serial = checkpoint.checkpoint_id().serial;
         self.superblock.checkpoint_parts = checkpoint.parts();
         self.superblock.removes_held_below = self.removes_before_checkpoint;
         self.stripe.medium.counters.checkpoints.add(1);
@@ -472,8 +473,11 @@ impl DeviceWriter {
         self.let_removals_go_on();
         if self.stripe.index.shape.stays_on_disk() {
             // Published first: a shard may drop a position only when readers look into the new
-            // edition.
-            self.stripe.index.file.publish(Some(checkpoint.edition()));
+            // checkpoint.
+            self.stripe
+                .index
+                .file
+                .publish(Some(checkpoint.checkpoint_id()));
             for mut shard in self.stripe.shards() {
                 if let Some(log) = shard.policy.log_mut() {
                     log.save_counts();

@@ -1,7 +1,7 @@
 //! Readmission: records in use are copied to the head of the log before the head overwrites them.
 //!
 //! The log forgets the oldest records, not the least used. While one segment is being filled, the
-//! writer goes through the next one, whose records are the oldest. It copies those that were used
+//! writer looks through the next one, whose records are the oldest. It copies those that were used
 //! lately to the head, so that they stay for another lap.
 //!
 //! Called by `writer` after each batch. A record in memory is copied from there, others are read.
@@ -41,7 +41,7 @@ struct Victim {
     _reservation: Reservation,
 }
 
-/// How far the looking through has come.
+/// Progress of the pass through the next segment.
 #[derive(Default)]
 pub(crate) struct Readmission {
     victim: Option<Victim>,
@@ -50,8 +50,8 @@ pub(crate) struct Readmission {
 }
 
 impl DeviceWriter {
-    /// Copies what is in use of the records that the log comes to next, as many as go with how far
-    /// the open segment is filled.
+    /// Copies the records in use of the segment that the head reaches next. The pass through that
+    /// segment keeps pace with the filling of the open one.
     pub(super) fn readmit(&mut self) -> io::Result<()> {
         let Some(mut readmission) = self.readmission.take() else {
             return Ok(());
@@ -67,7 +67,7 @@ impl DeviceWriter {
     /// Whether a batch of so many copies fits into the open segment. If not it may be too late for
     /// them: the next segment is their own.
     fn has_room(&self, count: usize, bytes: usize) -> bool {
-        let batch = self.stripe.log.grain().batch(count, bytes);
+        let batch = self.stripe.log.alignment().batch(count, bytes);
         self.log.fits(count, bytes) && batch <= self.buffer.len()
     }
 
@@ -82,7 +82,7 @@ impl DeviceWriter {
         let Some(victim) = &mut readmission.victim else {
             return Vec::new();
         };
-        let grain = self.stripe.log.grain();
+        let alignment = self.stripe.log.alignment();
         let segment_bytes = u64::from(self.stripe.medium.geometry.segment_bytes);
         // A batch ahead of the head, so that all were looked at when the segment is full.
         let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
@@ -94,13 +94,13 @@ impl DeviceWriter {
         while victim.next < end && victim.copied_bytes < most {
             let listed = victim.listed[victim.next];
             // What has no place in this batch is looked at behind the next.
-            let bytes = copied + listed.length as usize * grain.record(1);
+            let bytes = copied + listed.length as usize * alignment.record(1);
             if !self.has_room(copies.len() + 1, bytes) {
                 return copies;
             }
             victim.next += 1;
             if let Some(copy) = self.copy(victim.cursor, &listed) {
-                let bytes = grain.record(copy.record_bytes);
+                let bytes = alignment.record(copy.record_bytes);
                 victim.copied_bytes += bytes as u64;
                 copied += bytes;
                 copies.push(copy);
@@ -157,7 +157,8 @@ impl DeviceWriter {
             let in_use = used == Some(true) || log.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
         };
-        // An equal tag further on can be a newer version that nobody said what it replaces.
+        // An equal tag further on can be a newer version whose put did not name the version it
+        // replaces.
         let is_other = |at: &LogPos| stripe.key_at(*at).is_some_and(|other| other != key);
         if !newer.iter().all(is_other) {
             return None;
@@ -168,7 +169,7 @@ impl DeviceWriter {
         let record = match hot.filter(is_it) {
             Some(record) => RecordHandle::Pinned(record),
             None => {
-                // Nobody who writes waits for memory that readers hold.
+                // A writer must not wait for memory that readers hold.
                 let bytes = u64::from(listed.length) * u64::from(stripe.medium.geometry.unit_bytes);
                 RecordHandle::alone(stripe.read_at_once(at, bytes)?)
             }
@@ -195,6 +196,7 @@ fn copied(record: RecordHandle, from: LogPos) -> Arc<Pending> {
         record.metadata.len(),
         record.content_bytes(),
     );
-    // What was read holds its own reservation; what is hot is on the books there.
+    // A record that was read holds its own reservation; a hot one is accounted for by the hot
+    // objects.
     Arc::new(Pending::copy(record, record_bytes, from))
 }

@@ -2,9 +2,9 @@
 //!
 //! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
-//! Invariant: a caller that waits for a remove is told when it is durable, and not before. A ban is
-//! forgotten when no record older than it can be read any more: in the log when the head has
-//! wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
+//! Invariant: a caller that waits for a remove gets its answer when the remove is durable, and not
+//! before. A ban is forgotten when no record older than it can be read any more: in the log when
+//! the head has wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
 //! Cost: one write and one sync for all queued removes of names, one write more for all bans. Then
 //! the writer leaves the device to other work for nine times as long as that took. So any number of
 //! removes a second takes a tenth of the device, and a remove waits for a second at most. It waits
@@ -18,20 +18,20 @@ use super::DeviceWriter;
 use crate::address::SetId;
 use crate::bans::Effect;
 use crate::disk::table;
-use crate::format::{Family, Removed, RuleLine};
+use crate::format::{BanLine, Family, Removed};
 use crate::key::KeyMap;
 use crate::object::Version;
-use crate::write_queue::{Done, Removal, Removing};
+use crate::write_queue::{Removal, RemovalDone, Removing};
 
 /// After removes were written, others have the device for this many times as long as it took.
 const REST: u32 = 9;
-/// What takes less is not worth a rest: nobody else would notice.
+/// Work that takes less is not followed by a rest: it delays no other work noticeably.
 const SHORT: Duration = Duration::from_millis(2);
 /// Most rest: a second is the longest that an invalidation may take to become durable.
 const REST_MAX: Duration = Duration::from_millis(750);
 
-/// A soft ban is left alone for so long, where to forget it what it made stale must go: what
-/// nobody has asked for in a day is not worth confirming.
+/// A soft ban is kept for so long where it can be forgotten only when the objects that it made
+/// stale are removed: an object not requested for a day is not worth confirming.
 const SOFT_FOR: Duration = Duration::from_hours(24);
 /// Longest pause between two sets of a pass: closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -55,7 +55,7 @@ impl BansPass {
 /// say.
 struct Names {
     removed: Vec<Removed>,
-    /// Of each, where among the removes it comes first.
+    /// Of each, the index of the first remove of it.
     first_at: Vec<usize>,
 }
 
@@ -153,7 +153,7 @@ impl DeviceWriter {
                 shard.removing.remove(&removed.key);
             }
         }
-        Done::tell(removal.done);
+        RemovalDone::tell(removal.done);
     }
 
     /// Writes `removed` to the journal: `all` of them, or as many as there is room for without
@@ -185,7 +185,7 @@ impl DeviceWriter {
 
     /// Has `removals` wait for a checkpoint, which is written beside other work. Written at once it
     /// would keep all others from the device: removes of made-up names, as fast as a client can ask
-    /// for them, would come to nothing else.
+    /// for them, would leave the device no time for anything else.
     fn hold_back(&mut self, removals: Vec<Removal>) {
         self.removals_are_held = true;
         self.stripe.queue.put_back(removals, Duration::MAX);
@@ -201,7 +201,7 @@ impl DeviceWriter {
     }
 
     /// Makes the bans of `lines`, which are all that are in force, durable.
-    pub(crate) fn write_bans(&mut self, lines: &[RuleLine]) -> io::Result<()> {
+    pub(crate) fn write_bans(&mut self, lines: &[BanLine]) -> io::Result<()> {
         // Where bans go, a store from before there were any may have removes.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
@@ -211,7 +211,7 @@ impl DeviceWriter {
         self.journal.write_bans(&self.stripe.medium, lines)
     }
 
-    /// Before the journal's ring comes round to removes below `below`: they must be held by two
+    /// Before the journal's ring overwrites removes below `below`: they must be held by two
     /// checkpoints, and an opening without any must know that it may not go further back.
     fn forget_removes(&mut self, below: u64) -> io::Result<()> {
         while self.journal_needs_checkpoint() {
@@ -238,7 +238,7 @@ impl DeviceWriter {
         let stripe = &self.stripe;
         let now = stripe.medium.clock.monotone();
         if unsettled {
-            // In this order: what ends later has come to the queue before it does.
+            // In this order: a put that ends later has queued its record before it ends.
             let begun = stripe.oldest_begun();
             let (come, taken) = stripe.queue.come_and_taken();
             let open = (self.log.cursor.stamp, now);
@@ -316,13 +316,13 @@ mod tests {
                 key: secret.name(name.as_bytes()),
                 version: Version(version),
             }),
-            done: Done::Nobody,
+            done: RemovalDone::Nobody,
         };
         let bans = Removal {
             what: Removing::Bans {
                 behind_pending: false,
             },
-            done: Done::Nobody,
+            done: RemovalDone::Nobody,
         };
         let removals = [name("a", 1), bans, name("b", 2), name("a", 9), name("c", 4)];
         let names = Names::of(&removals);

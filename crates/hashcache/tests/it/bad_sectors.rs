@@ -122,7 +122,7 @@ fn goes_round(form: Form) {
         let range = usize::try_from(bad.start).unwrap()..usize::try_from(bad.end).unwrap();
         media[range.clone()] == before[range]
     };
-    // Three laps and some, of names that come again and again, each time in a newer version.
+    // Three laps and some, of names that are put again and again, each time in a newer version.
     let mut newest = std::collections::HashMap::new();
     for number in 0..700 {
         let n = number % 80;

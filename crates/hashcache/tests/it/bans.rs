@@ -46,7 +46,7 @@ fn ban(cache: &Cache, number: usize) -> Ban {
     }
 }
 
-/// Where an object is when the ban comes.
+/// Where an object is when the ban is made.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Pending,
@@ -283,7 +283,7 @@ fn a_rule_is_forgotten_when_the_log_has_come_round_and_no_sooner() {
     let cache = open(quiet(memory(16 * MIB), PolicyKind::Log));
     put(&cache, 0, 0);
     assert!(cache.flush().wait());
-    // A put that has begun may end after the log has come round, and is no less old then.
+    // A put that has begun may end after the log has wrapped, and is no less old then.
     let intent = cache.intend(&name(4)).unwrap();
     cache.remove_matching(&[ban(&cache, 0)]).wait().unwrap();
     fill(&cache, 10_000, 40 * MIB);

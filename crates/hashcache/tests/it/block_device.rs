@@ -1,4 +1,4 @@
-//! Raw block devices, by loop devices: who runs the tests must be root to have any.
+//! Raw block devices, by loop devices, which only root can make.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

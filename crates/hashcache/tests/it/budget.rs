@@ -1,4 +1,4 @@
-//! Memory that is never exceeded, devices that are slow or fail, and ends that always come.
+//! Memory that is never exceeded, devices that are slow or fail, and operations that always end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ fn puts_are_refused_while_the_disk_is_behind_and_taken_again_afterwards() {
         let stats = cache.stats();
         assert!(stats.memory_used_bytes <= stats.memory_limit_bytes);
         assert!(stats.puts_refused > 0);
-        // What was accepted is served from memory, removes and look-ups go on.
+        // What was accepted is served from memory, removes and lookups go on.
         for value in &accepted {
             assert_eq!(
                 get(&cache, format!("{}", value.put).as_bytes()),

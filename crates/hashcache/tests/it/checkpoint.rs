@@ -22,7 +22,7 @@ struct Write {
     ended: u64,
 }
 
-/// A disk on which a write takes 1 ms and 10 ns a byte, told by a clock that only it moves.
+/// A disk on which a write takes 1 ms and 10 ns a byte, by a clock that only this disk moves.
 struct Slow {
     inner: MemoryDevice,
     now: Arc<AtomicU64>,
@@ -143,7 +143,7 @@ fn removes_that_fill_the_journal_wait_and_leave_the_device_to_others() {
             assert_eq!(failed.count(), 0);
             are_durable.store(true, Ordering::Release);
         });
-        // The clock goes on with what is written only.
+        // Only writes move the clock.
         for put in 0.. {
             let value = Value::new(put, 60 * KIB);
             value.store(&cache, format!("{put}").as_bytes()).unwrap();
@@ -181,7 +181,7 @@ fn removes_of_names_never_stored_cost_a_checkpoint_for_many_hundreds_of_them() {
         let at_once = cache.stats().checkpoints - before - one_by_one;
         if of_log(form.policy) {
             assert!(one_by_one <= 12, "{form:?}: {one_by_one}");
-            // They may come to the writing thread in any pieces.
+            // They may reach the writing thread in any pieces.
             assert!(at_once <= 24, "{form:?}: {at_once}");
         } else {
             // The Disk Table clears slots; there is nothing to be cleared.

@@ -1,4 +1,4 @@
-//! Devices that come, go, grow and are cut off in any order, against a model.
+//! Devices that join, leave, grow and are cut off in any order, against a model.
 //!
 //! The rule: as long as each run has a device of the last one that gave versions out, no name ever
 //! answers with what was replaced or removed before a flush or remove that had returned, nor with

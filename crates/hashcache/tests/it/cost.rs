@@ -174,7 +174,7 @@ fn log_lru_hit_is_one_read_and_one_more_of_its_row_where_its_position_is_on_disk
         "{rows} rows read for {found}"
     );
     assert!(extra < 250, "{extra} reads in vain");
-    // Merging comes with the next batch.
+    // The merge runs with the next batch.
     assert_eq!(device.take_writes(), []);
 }
 

@@ -1,7 +1,7 @@
 //! Every write can be the last: a mixed workload is ended at each of its writes in turn, in several
 //! ways, and what is left is opened.
 //!
-//! The rule. After a crash a look-up gives a miss, or a whole value that was once committed under
+//! The rule. After a crash a lookup gives a miss, or a whole value that was once committed under
 //! that very name, that no remove or purge which had returned took away, and that nothing has
 //! replaced before a flush that had returned. One device call that is lost or damaged while all
 //! others arrive may void the removes that were new in it and bring back what was replaced in it.
@@ -20,7 +20,7 @@ use super::support::{
     quiet, rounds,
 };
 
-/// Lengths that make the log come round, and lengths that make many writes of little.
+/// Lengths that make the log wrap, and lengths that make many writes of little.
 const LARGE: &[usize] = &[
     0,
     300,
@@ -283,7 +283,7 @@ fn takes(before: &[Event], what: Happened, value: Value) -> bool {
 }
 
 /// What must be there when the writes below `arrived` have: names put before the last flush that
-/// has returned, and not touched since, nor long ago enough for the log to come round.
+/// has returned, and not touched since, nor so long ago that the log may have wrapped.
 fn due(history: &History, arrived: usize, recent: impl Fn(usize) -> bool) -> Vec<(usize, Value)> {
     let Some(flush) = history.flushes.iter().rfind(|event| event.after <= arrived) else {
         return Vec::new();
@@ -422,7 +422,7 @@ fn every_write_can_be_lost_or_damaged_while_all_others_arrive() {
         };
         let (_, _, writes): (_, _, Vec<Call>) = run_with(None);
         let mut random = fastrand::Rng::with_seed(3);
-        // Removes that wait are written together, as many as come meanwhile.
+        // Removes that wait are written together, as many as are queued meanwhile.
         assert!(writes.len() > 20, "{policy:?}: {} writes", writes.len());
         for (n, write) in writes.iter().enumerate().skip(1) {
             let bits = write.length * 8;
@@ -484,7 +484,7 @@ fn a_device_that_fails_at_any_write_leaves_a_store_that_opens() {
             let counted = device.clone();
             let writes = move || usize::try_from(counted.writes()).unwrap();
             let history = run(&cache, &steps, &writes);
-            // Nothing hangs, and nobody is told of a success that was none.
+            // Nothing hangs, and no caller gets a success that was none.
             drop(cache);
             let arrived = usize::try_from(n).unwrap();
             let what = format!("{policy:?} error at write {n}");

@@ -1,5 +1,5 @@
-//! Stores on several devices: who owns what, who comes, goes and fails, and that nothing old,
-//! removed or foreign ever answers.
+//! Stores on several devices: ownership of names, devices that join, leave and fail; an old,
+//! removed or foreign object is never an answer.
 
 use std::collections::HashMap;
 use std::io;
@@ -123,7 +123,7 @@ fn a_device_that_returns_answers_nothing_that_was_replaced_or_removed() {
             };
             assert_eq!(Some(put), right, "{policy:?}, name {n}");
         }
-        // It takes part again: what is put to it stays, even if it leaves and comes once more.
+        // It takes part again: what is put to it stays, even if it leaves and joins once more.
         (0..NAMES).for_each(|n| put(&cache, n, 2 * NAMES + n));
         let there = found(&cache, NAMES).len();
         close(cache);
@@ -176,7 +176,7 @@ struct Allowed {
     oldest: u64,
 }
 
-/// The crash comes at every write of a run that opens with a changed membership, puts, flushes,
+/// The crash happens at every write of a run that opens with a changed membership, puts, flushes,
 /// removes and closes.
 #[test]
 fn a_crash_at_any_write_of_several_devices_brings_nothing_old_back() {
@@ -218,7 +218,7 @@ fn a_crash_at_any_write_of_several_devices_brings_nothing_old_back() {
             cache.close();
             let ended = alive();
             let copies = devices.each_ref().map(|it| copy(it.inner.to_bytes()));
-            // All come back, or one is left out and comes later.
+            // All join again, or one is left out and joins later.
             let left_out = (crash % 4) as usize;
             let first: Vec<_> = (0..3).filter(|n| *n != left_out).collect();
             for present in [first, vec![0, 1, 2]] {
@@ -320,7 +320,7 @@ fn a_device_of_another_store_is_refused_and_nothing_is_changed() {
     assert!(new.to_bytes().iter().all(|byte| *byte == 0));
 }
 
-/// Devices come, go and crash at random while names are put and removed; each run has one device
+/// Devices join, leave and crash at random while names are put and removed; each run has one device
 /// of the last.
 #[test]
 fn whatever_devices_do_an_answer_is_the_last_put() {

@@ -212,8 +212,8 @@ fn a_removed_object_is_gone_at_once_and_after_a_kill() {
                 .step_by(2)
                 .filter(|put| found(*put).is_some())
                 .count();
-            // A remove forgets all entries that could be its name's: one in 500 neighbours goes
-            // too.
+            // A remove forgets all entries that could be its name's: one in 500 neighbours is
+            // forgotten too.
             assert!(kept >= 145, "{policy:?}: {kept} of 150");
         }
     }
@@ -247,7 +247,7 @@ fn removes_beyond_the_journal_are_kept_by_checkpoints() {
     for put in 0..50 {
         cache.remove(format!("{put}").as_bytes()).wait().unwrap();
     }
-    // One by one, so that the ring of 16 blocks comes round several times.
+    // One by one, so that the ring of 16 blocks wraps several times.
     for other in 0..8_000 {
         cache
             .remove(format!("other {other}").as_bytes())
@@ -300,7 +300,7 @@ fn a_put_that_began_before_a_newer_put_or_a_remove_is_refused() {
         assert_eq!(old.commit(), Err(PutError::Superseded));
         assert!(cache.get(b"name").wait().is_none());
 
-        // The other way round all is well: the newer one simply comes last.
+        // The other way round all is well: the newer one is simply the last.
         let (first, second) = (begin(Value::new(4, 10)), begin(Value::new(5, 10)));
         first.commit().unwrap();
         second.commit().unwrap();

@@ -24,7 +24,7 @@ fn fetched(value: Value, name: &[u8]) -> Fetched {
     }
 }
 
-/// An origin whose answers come when the test says so.
+/// An origin that answers when the test says so.
 #[derive(Clone, Default)]
 struct Origin {
     asked: Arc<AtomicUsize>,
@@ -87,7 +87,7 @@ fn callers_of_one_name_share_one_fetch_and_it_is_stored() {
     assert_eq!(origin.asked(), 1);
     let wanted = Value::new(1, 100 * KIB);
     origin.answer(Ok(fetched(wanted, b"name")));
-    // Those who wait have nothing before the leader was polled.
+    // Waiting callers have no answer before the leader was polled.
     for asking in &mut all[1..] {
         assert!(poll(asking).is_none());
     }
@@ -127,11 +127,11 @@ fn when_the_leader_leaves_the_next_one_fetches() {
     let (cache, origin) = (store(), Origin::default());
     let mut all: Vec<Asking> = (0..4).map(|_| ask(&cache, b"name", &origin)).collect();
     drop(all.remove(0));
-    // Not the one who came next, but the one who looks first.
+    // Not the caller that joined next, but the one that looks first.
     assert!(poll(&mut all[1]).is_none());
     assert!(poll(&mut all[0]).is_none());
     assert_eq!(origin.asked(), 2);
-    // One who waits may leave without a trace.
+    // A waiting caller may leave without a trace.
     drop(all.pop());
     origin.answer(Ok(fetched(Value::new(3, 10), b"name")));
     assert!(poll(&mut all[0]).is_none());

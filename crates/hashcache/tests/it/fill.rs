@@ -12,7 +12,7 @@ fn value(length: usize) -> Value {
     Value::new(1, length)
 }
 
-/// An object of this value of which nothing has come.
+/// An object of this value without content.
 fn begun(cache: &Cache, value: Value) -> Hit {
     let put = Put {
         length: Some(value.length as u64),
@@ -56,7 +56,7 @@ fn an_object_that_began_empty_is_whole_when_all_has_been_filled_in_and_after_a_k
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what took hours must not")]
 fn a_length_that_is_only_announced_costs_few_spans_and_few_holes() {
-    // As many look-ups as 2^50 bytes have spans take hours; those that are made take milliseconds.
+    // As many lookups as 2^50 bytes have spans take hours; those that are made take milliseconds.
     let (begun_at, most) = (Instant::now(), Duration::from_secs(60));
     for policy in EVERY {
         for announced in [1 << 42, 1 << 50, u64::MAX] {
@@ -219,7 +219,7 @@ fn what_came_before_a_put_was_bypassed_is_kept() {
         // Of what waits for the disk, all is on the books.
         let used = cache.stats().memory_used_bytes - at_rest;
         assert!(used >= written.min(PAGE) as u64, "{used} {written}");
-        // It is found while the rest still comes, and stays when that does not become of it.
+        // It is found while the rest is still being written, and stays when the write is given up.
         let hit = cache.get(b"name").wait().unwrap();
         writer.write(&content[written..]).unwrap();
         assert_eq!(writer.commit(), Err(PutError::Bypassed));

@@ -1,5 +1,5 @@
-//! Golden images: stores that this format version's code made, kept so that whatever comes later
-//! reads them or refuses them by number.
+//! Golden images: stores that this format version's code made, kept so that later builds read them
+//! or refuse them by number.
 //!
 //! An image is the state after a kill: what a clean stop saved, and lists, removes and records that
 //! came after it. `docs/FORMAT.md` says how one is made and how it is written down.

@@ -1,4 +1,4 @@
-//! Groups: what is put together is read together, whoever else puts in between.
+//! Groups: what is put together is read together, whatever is put in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -145,8 +145,8 @@ fn with_log_lru_a_page_is_one_read_where_positions_are_held_and_one_a_row_where_
     let all = ask(&cache, &device, 0..PAGES);
     assert!(all.found >= 265, "{all:?}");
     assert!((60..170).contains(&all.rows), "{all:?}");
-    // Some rows had more than eight: what was put out does not come along, and may be asked for in
-    // vain.
+    // Some rows had more than eight: evicted objects are not read along, and lookups for them may
+    // miss.
     assert!((22..48).contains(&all.runs), "{all:?}");
     cache.close();
 

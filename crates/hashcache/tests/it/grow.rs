@@ -1,5 +1,5 @@
-//! A store that is given more room: nothing it holds is lost by it, nothing it had forgotten comes
-//! back, whenever it is cut off; and what cannot grow, or would have to shrink, is refused.
+//! A store that is given more room: nothing it holds is lost by it, nothing it had forgotten
+//! returns, whenever it is cut off; and what cannot grow, or would have to shrink, is refused.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -82,7 +82,7 @@ fn nothing_is_lost_by_growing_nor_does_what_was_removed_come_back() {
         for killed in [false, true] {
             let device = memory(64 * MIB);
             let cache = open(sized(device.clone(), form, 12));
-            // The log has come round, and stands in the middle of a lap.
+            // The log has wrapped, and stands in the middle of a lap.
             put_all(&cache, 0..18_000);
             let removed = |n: &u64| n.is_multiple_of(7);
             for n in (0..18_000).filter(removed) {
@@ -167,7 +167,7 @@ fn rules_survive_growing_and_go_on_to_be_forgotten() {
                 device = end(cache, &device, killed);
             }
             let cache = open(sized(device.clone(), form, 48));
-            // What comes later is not older than the ban.
+            // What is put later is not older than the ban.
             put(&cache, 3);
             assert_eq!(get(&cache, &name(3)), Some(value(3)));
             put_all(&cache, 1_000..60_000);

@@ -154,7 +154,7 @@ fn full_log(rows: Rows, object_bytes: u64) -> FullLog {
     FullLog { cache, oldest, all }
 }
 
-/// Sized for what the log will hold, as by an operator who knows the mean size of an object.
+/// Sized for what the log will hold, for the mean size of an object.
 fn log_of_known_objects(rows: Rows) -> FullLog {
     // 1,300 bytes with their head are three units, and there are lists beside them.
     let held = full_log(rows, 3 * 512 + 200).held();

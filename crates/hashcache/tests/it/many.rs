@@ -1,4 +1,4 @@
-//! Batches of look-ups: every answer its own, the disk crossed once.
+//! Batches of lookups: every answer its own, the disk crossed once.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Random operations against a map: a look-up yields the last put, or nothing.
+//! Random operations against a map: a lookup yields the last put, or nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Model {
     }
 
     fn name(&mut self) -> Vec<u8> {
-        // Some names come often, most seldom.
+        // Some names are drawn often, most seldom.
         let range = [20, 300, 5_000][self.random.usize(..3)];
         format!("name {}", self.random.u32(..range)).into_bytes()
     }
@@ -114,7 +114,7 @@ impl Model {
         value.store_with(&self.cache, name, value.labels(&self.cache))
     }
 
-    /// A purge by a label that puts have, not names: a name goes with its newest version.
+    /// A purge by a label that puts have, not names: a name is removed with its newest version.
     fn purge_label(&mut self) {
         let drawn = self.random.u64(..LABELS);
         let ban = Ban::label(label(&self.cache, drawn));

@@ -1,5 +1,5 @@
 //! Nothing older answers in the place of something newer: not after damage, not after a crash
-//! between two writes, not while the log comes round.
+//! between two writes, not while the log wraps.
 //!
 //! Each test was made for a fault that was planted and that no other test caught (`cargo xtask
 //! mutants` plants them again).
@@ -124,7 +124,7 @@ fn behind_a_crash_no_place_is_written_twice_under_one_stamp() {
             let cache = open(quiet(device.clone(), policy));
             Value::new(2, 900).store(&cache, &name(7)).unwrap();
             assert!(cache.flush().wait());
-            // The power goes: of the batch all has arrived but its header.
+            // A power cut: of the batch all has arrived but its header.
             let mut torn = device.inner.to_bytes();
             let (at, bytes) = last_write_of(&device, &name(7));
             assert_eq!(torn[at..at + bytes.len()], bytes);
@@ -136,7 +136,7 @@ fn behind_a_crash_no_place_is_written_twice_under_one_stamp() {
             cache.remove(&name(7)).wait().unwrap();
             Value::new(3, 900).store(&cache, &name(7)).unwrap();
             assert!(cache.flush().wait());
-            // The power goes again: of this batch only the header has arrived. What lies behind it
+            // A second power cut: of this batch only the header has arrived. What lies behind it
             // must not be taken for what the header lists.
             let mut again = device.inner.to_bytes();
             let (at, bytes) = last_write_of(&device, &name(7));
@@ -342,7 +342,7 @@ fn no_superblock_names_a_checkpoint_that_a_power_cut_can_still_tear() {
 
 // -- the log coming round -------------------------------------------------------------------------
 
-/// A device that stops in the middle of a write that goes over one place.
+/// A device that stops in the middle of a write over one place.
 struct HalfWay {
     inner: MemoryDevice,
     state: Mutex<HalfWayState>,
@@ -351,7 +351,7 @@ struct HalfWay {
 
 #[derive(Default)]
 struct HalfWayState {
-    /// The first half of what goes over this arrives, the other half when it is let go.
+    /// The first half of a write over this arrives, the other half when it is let go.
     over: Option<u64>,
     stopped: bool,
 }
@@ -424,7 +424,7 @@ fn round_and_round(form: Form, bytes_each: usize) {
     let at = find(&device.inner.to_bytes(), &value.content(&name(1))[..64]);
     assert_eq!(get(&cache, &name(1)), Some(value));
     device.state.lock().unwrap().over = Some(at as u64);
-    // Until the log has come round to it.
+    // Until the log's head reaches it.
     for n in 2..1_000 {
         Value::new(n, bytes_each).store(&cache, &name(n)).unwrap();
         let cut = cache.cut_batch();

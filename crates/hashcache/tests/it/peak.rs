@@ -1,5 +1,5 @@
 //! What a process takes of the system's memory beside what the store counts. Measured in a process
-//! of its own, for other tests come and go: this test's binary, started again.
+//! of its own, because other tests begin and end meanwhile: this test's binary, started again.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -84,8 +84,8 @@ fn every_form_of_a_log_rebuilds_its_index_from_that_of_another() {
     }
 }
 
-/// Half of what is known lies in checkpoints: they come and go, some runs are killed, and the share
-/// that memory holds changes.
+/// Half of what is known lies in checkpoints: they are written and replaced, some runs are killed,
+/// and the share that memory holds changes.
 #[test]
 fn positions_on_disk_are_found_again_after_an_end_in_order_and_after_a_kill() {
     let mut device = memory(64 * MIB);
@@ -375,8 +375,8 @@ fn a_set_read_before_a_put_and_shown_after_it_was_given_away_is_not_believed() {
     );
 }
 
-/// Sets come and go, readers ask all the time, and the writer looks whether the last it wrote is
-/// what it finds.
+/// Sets are loaded and evicted, readers ask all the time, and the writer looks whether the last it
+/// wrote is what it finds.
 #[test]
 fn however_sets_come_and_go_no_older_version_comes_back() {
     const NAMES: usize = 3_000;

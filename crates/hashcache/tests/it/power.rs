@@ -90,7 +90,7 @@ fn run(policy: Form, seed: u64) -> (Vec<u8>, HashMap<Vec<u8>, Known>) {
                 }
             }
             82..90 => {
-                // Not waited for: the cut may come in the midst of it.
+                // Not waited for: the cut may happen in the middle of it.
                 flushing = Some(cache.flush());
             }
             _ => {
@@ -134,8 +134,8 @@ fn a_power_cut_loses_what_was_not_synced_and_nothing_is_ever_wrong() {
                 }
             }
         }
-        // The log of 16 MiB does not come round in 120 steps, so what is lost was put out by a
-        // neighbour in its row or set, which is rare.
+        // The log of 16 MiB does not wrap in 120 steps, so what is lost was evicted by a neighbour
+        // in its row or set, which is rare.
         assert!(durable > 500, "{durable}");
         // (One place for each object: it is the neighbour itself, and common.)
         let rare = if policy.policy == PolicyKind::Basic {

@@ -191,7 +191,7 @@ fn a_purge_of_tens_of_thousands_of_pending_names_costs_a_block_for_169_of_them_a
         purged.wait().unwrap();
         let after = cache.stats();
         let (writes, syncs) = (after.writes - before.writes, after.syncs - before.syncs);
-        // Two sets of bans, what the superblock says of removes that the ring goes over, and
+        // Two sets of bans, what the superblock says of removes that the ring overwrites, and
         // batches that were under way.
         assert!(writes <= PENDING.div_ceil(169) + 12, "{form:?}: {writes}");
         assert!(syncs <= 10, "{form:?}: {syncs} syncs");
@@ -273,7 +273,7 @@ fn open_with_bad_blocks(bytes: &[u8], form: Form, bad: &[usize], what: &str) -> 
     let names = found(&cache, what);
     assert_eq!(cache.health(), Health::InService, "{what}");
     let forgotten = cache.stats().forgotten;
-    // It goes on, and what is put now stays.
+    // It continues, and what is put now stays.
     put_all(&cache, 2, |_| false);
     assert!(cache.flush().wait());
     let mut left = device.inner.to_bytes();
@@ -301,7 +301,7 @@ fn open_with_bad_blocks(bytes: &[u8], form: Form, bad: &[usize], what: &str) -> 
 fn an_unreadable_block_of_the_journal_brings_nothing_back() {
     for form in forms() {
         for end in [End::Closed, End::Killed] {
-            // Few: the ring has not come round; many: it has, and its blocks are full.
+            // Few: the ring has not wrapped; many: it has, and its blocks are full.
             for (before, behind) in [(0, 0), (400, 400)] {
                 if before > 0 && !POLICIES.contains(&form.policy) {
                     continue;
@@ -323,7 +323,7 @@ fn an_unreadable_block_of_the_journal_brings_nothing_back() {
                     // A checkpoint has what was removed before it.
                     assert!(!forgotten || end == End::Killed, "{what}");
                 }
-                // The areas for bans, and what the ring has not come to.
+                // The areas for bans, and the part of the ring that was not written yet.
                 assert!(spared >= 8, "{form:?} {end:?} {before}: {spared}");
             }
         }
@@ -380,7 +380,7 @@ fn with_both_sets_of_rules_damaged_everything_older_is_forgotten() {
             let device = copy(damaged);
             let cache = open(quiet(device.clone(), form));
             assert_eq!((found(&cache, &what), cache.stats().forgotten), (0, 1));
-            // What comes later is kept, also by the openings that follow.
+            // What is put later is kept, also by the openings that follow.
             put_all(&cache, 2, |_| false);
             assert!(cache.flush().wait());
             let again = open(quiet(copy(device.to_bytes()), form));

@@ -66,12 +66,12 @@ fn what_is_asked_for_again_and_again_is_never_lost_and_the_rest_is() {
         let found = (0..20)
             .filter(|n| get(&killed, &name(*n)) == Some(value(*n)))
             .count();
-        // Now and then a full row puts one out before the log comes round to it.
+        // Now and then a full row evicts one before the log's head reaches it.
         assert!(
             if readmission { found >= 17 } else { found == 0 },
             "{found}"
         );
-        // What nobody asks for goes as ever.
+        // Objects that are not asked for are evicted as ever.
         assert!((20..100).all(|n| get(&killed, &name(n)).is_none()));
     }
 }
@@ -200,7 +200,7 @@ fn of_an_object_of_several_records_none_is_kept_without_the_others() {
         for n in 0..8 {
             let (name, _) = large(n);
             let hit = cache.get(&name).wait();
-            // The log has come round some six rounds after they were put.
+            // The log wraps some six rounds after they were put.
             assert!(hit.is_none() || round < 10, "round {round}: {n}");
             found += u64::from(hit.is_some());
         }

@@ -1,4 +1,4 @@
-//! Opening after a kill: how long it takes, and what it goes by.
+//! Opening after a kill: how long it takes, and what it reads.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ fn of_small(device: Arc<dyn Device>) -> Config {
     }
 }
 
-/// A store whose log has come round and whose index was saved several times, killed.
+/// A store whose log has wrapped and whose index was saved several times, killed.
 fn killed() -> (Vec<u8>, Vec<Value>) {
     let device = memory(32 * MIB);
     let cache = open(of_small(device.clone()));
@@ -170,7 +170,7 @@ fn opening_returns_before_all_is_known_and_what_happens_meanwhile_holds() {
             ..of_small(device)
         };
         let cache = open(config);
-        // The newest ones: they come from the lists, last of all.
+        // The newest ones: they are taken from the lists, last of all.
         let name = |n: usize| format!("{}", values[values.len() - 1 - n].put).into_bytes();
         let removes: Vec<_> = (0..30).map(|n| cache.remove(&name(n))).collect();
         let value = Value::new(1 << 40, 500 + round);
@@ -262,7 +262,7 @@ fn log_lru_is_recovered_in_several_passes_where_memory_is_short() {
         // A full row puts one out now and then.
         assert!(found > NAMES * 9 / 10 * 99 / 100, "{found}");
         known.push(found);
-        // And it goes on.
+        // And it continues.
         Value::new(3, 10).store(&cache, &name(0)).unwrap();
         cache.close();
         let cache = open(of_many(device, memory_bytes));

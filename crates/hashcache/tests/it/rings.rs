@@ -1,4 +1,4 @@
-//! Reads by io_uring and by threads: the same answers, whoever reads, whatever goes wrong.
+//! Reads by io_uring and by threads: the same answers from both, whatever fails.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -182,7 +182,7 @@ fn a_cache_that_goes_waits_for_its_reads_and_leaves_nobody_waiting() {
         let cache = Cache::open(config.clone()).unwrap();
         let asked = ask(&cache, &values);
         match round % 3 {
-            // With those who wait still there, ...
+            // With the waiting callers still there, ...
             0 => {
                 cache.close();
                 for (lookup, value) in asked.into_iter().zip(&values) {

@@ -1,4 +1,4 @@
-//! The log comes round while a read is under way: what the read brings is not believed.
+//! The log wraps while a read is under way: the bytes read are not believed.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
@@ -39,7 +39,7 @@ impl Holding {
         })
     }
 
-    /// Holds up the read that comes after `pass` others.
+    /// Holds up the read after `pass` others.
     fn hold(&self, pass: usize, side: Side) {
         self.hold.lock().unwrap().wanted = Some((pass, side));
     }
@@ -118,7 +118,7 @@ fn put(cache: &Cache, name: &str, bytes: &[u8]) {
 }
 
 /// Asks for the first object of a store of 8 MiB, holds up read number `pass` of the answer, lets
-/// `filler` go over it, and returns what the answer comes to.
+/// `filler` overwrite it, and returns the answer.
 fn overtaken(first: &[u8], filler: &[u8], pass: usize, side: Side) -> (Cache, Option<Hit>) {
     let device = Holding::new(8 * MIB);
     let cache = open(quiet(device.clone(), PolicyKind::Log));
@@ -149,7 +149,7 @@ fn what_was_read_before_the_head_passed_it_is_a_miss_when_it_is_complete_after()
     let bytes = content(b"first", 1, 3_000);
     let (cache, hit) = overtaken(&bytes, &content(b"filler", 2, 50_000), 0, Side::Behind);
     assert!(hit.is_none());
-    // It had come round, and was not damaged.
+    // It had wrapped, and was not damaged.
     assert_eq!(cache.stats().damaged, 0);
 }
 
@@ -170,8 +170,8 @@ fn a_forged_rest_under_an_old_header_is_never_served() {
     let other = forged(&bytes, 40 * KIB);
     assert!(bytes != other);
     assert_eq!(crc32c::crc32c(&bytes), crc32c::crc32c(&other));
-    // The header is read, the log comes round with content of the same checksum at the same place,
-    // and then the rest is read.
+    // The header is read, the log wraps with content of the same checksum at the same place, and
+    // then the rest is read.
     let (cache, hit) = overtaken(&bytes, &other, 1, Side::Before);
     assert!(hit.is_none());
     assert_eq!(cache.stats().damaged, 0);

@@ -22,7 +22,7 @@ use crate::object::{MAX_METADATA, MAX_SPAN_PAGES, Version};
 use crate::stripe::Accepted;
 
 impl Intent {
-    /// Puts an object of which nothing has come yet; [`Hit::filler`] adds to it.
+    /// Puts an object without content; [`Hit::filler`] adds content to it.
     ///
     /// # Errors
     /// As [`Intent::writer`], and [`PutError::Superseded`] when a newer put or a remove came first.
@@ -76,8 +76,8 @@ impl Hit {
         bounds(range.start).start..bounds(last).end.min(total)
     }
 
-    /// Writes what the object lacks from `offset` on, where a span begins. Whole spans are stored
-    /// as they come; [`Writer::commit`] ends it anywhere.
+    /// Writes what the object lacks from `offset` on, where a span begins. Each span is stored when
+    /// it is whole; [`Writer::commit`] ends the fill anywhere.
     ///
     /// # Errors
     /// [`PutError::Length`] when no span begins at `offset`, [`PutError::Full`] without memory.

@@ -51,8 +51,9 @@ pub struct Put {
     /// Unix time after which the object is of no use, seconds; 0: never. Decides only what is kept
     /// longer, never an answer.
     pub useless_after: u64,
-    /// What it is removed by together with others ([`Cache::label`]). Of more than 32 labels only
-    /// that there were more is known: whatever label is removed, the object goes too.
+    /// Labels by which it is removed together with other objects ([`Cache::label`]). Of more than
+    /// 32 labels the engine only stores that there were more: then a removal by any label removes
+    /// the object too.
     pub labels: Vec<Label>,
     /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
     /// once.
@@ -78,8 +79,8 @@ impl Put {
 /// A put that has begun: it has its version and gives way to whatever is put or removed after.
 pub struct Intent {
     pub(super) cache: Cache,
-    /// The name's when this began. Should its device fail, the put fails with it: to another
-    /// stripe, puts and removes that come meanwhile would not be known.
+    /// The stripe that the name belonged to when this began. Should its device fail, the put fails
+    /// with it: another stripe would not know of puts and removes in between.
     pub(super) stripe: Arc<Stripe>,
     pub(super) name: Bytes,
     pub(super) key: KeyHash,

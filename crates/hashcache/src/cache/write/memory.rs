@@ -4,7 +4,7 @@
 //! The writer then waits for that budget alone.
 
 use super::super::Cache;
-use crate::memory::{Budget, Class, Reservation, Turn, Waiting};
+use crate::memory::{Budget, Class, MemoryWait, Reservation, Turn};
 use crate::stripe::Stripe;
 
 /// What a pending record takes beside its bytes: 763 bytes with a name of 29 and nothing else were
@@ -76,7 +76,7 @@ pub(super) fn reserve_window(
     })
 }
 
-/// Who has waited for one budget is new to the other, where others may wait.
+/// A caller that has waited for one budget is new to the other, where others may be waiting.
 fn take(
     budget: &Budget,
     class: Class,
@@ -131,7 +131,7 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// Resolves when it is worth trying again.
-    pub(super) fn over(&self) -> Waiting {
+    pub(super) fn over(&self) -> MemoryWait {
         self.budget
             .room_since(self.releases, self.class, self.bytes)
     }

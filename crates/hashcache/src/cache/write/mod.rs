@@ -101,12 +101,12 @@ impl Writer {
         self.stream.bypass(held);
     }
 
-    /// Whether what came may be kept although more was to come.
+    /// Whether the content so far may be kept although it is not complete.
     fn may_keep(&self) -> bool {
         !self.fills && self.put.keep != Keep::Whole && self.written > 0
     }
 
-    /// Someone who reads what is being written, from `offset` on.
+    /// A follower that reads along from `offset` on.
     pub fn follow(&self, offset: u64) -> Follower {
         self.stream.follow_anyway(offset)
     }
@@ -292,8 +292,8 @@ impl Writer {
         }
     }
 
-    /// Makes the object findable. `reservations` are for the first page; none while the writer goes
-    /// on and holds the page itself.
+    /// Makes the object findable. `reservations` are for the first page; none while the writer
+    /// continues and holds the page itself.
     fn put_head(&mut self, incomplete: bool, reservations: Arc<Vec<Reservation>>) -> Accepted {
         let total = if incomplete {
             self.put.length

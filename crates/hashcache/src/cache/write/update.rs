@@ -76,7 +76,7 @@ pub(in crate::cache) fn update_metadata(
     if name.is_empty() || name.len() > MAX_NAME {
         return Outcome::ready(Updated::Gone);
     }
-    // The update began before the look-up: a newer put that the look-up does not see supersedes
+    // The update began before the lookup: a newer put that the lookup does not see supersedes
     // this.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {
@@ -100,7 +100,7 @@ fn apply(intent: &Intent, hit: &Hit, metadata: Bytes, confirmed: Option<Version>
     if old.fields.version != intent.version() || intent.token.superseded.load(Ordering::Acquire) {
         return Updated::Gone;
     }
-    // The content lies in memory already, held by whoever holds it; only the metadata is new.
+    // The content is in memory already, under its owner's reservation; only the metadata is new.
     let bytes = metadata.len() + RECORD_OVERHEAD;
     let content = old.content_bytes() as u64;
     let Some(reservations) = reserve_head(&intent.cache, &intent.stripe, bytes, content) else {
@@ -168,7 +168,7 @@ mod tests {
                 assert!(hit.is_made_stale(), "{policy:?}");
                 let unconfirmed = apply(&intent, &hit, "new".into(), None);
                 assert_eq!(unconfirmed, Updated::Gone, "{policy:?}");
-                // Who has asked since may say that it is right.
+                // A caller that has validated it since may confirm it.
                 let confirmed = apply(&intent, &hit, "right".into(), Some(confirmed));
                 assert_eq!(confirmed, Updated::Done, "{policy:?}");
                 drop(intent);

@@ -1,19 +1,19 @@
-//! The two areas for bans: each holds the whole set, and one that is whole is enough.
+//! The two areas for bans: each holds the whole set, and one valid area is enough.
 //!
 //! Called by `journal` with the blocks of both.
 //!
-//! A set is written to one area, synced, and then written to the other. So whatever the moment, one
-//! area is whole; and once a set is acknowledged, both hold it.
+//! A set is written to one area, synced, and then written to the other. So at every moment one area
+//! is whole; and once a set is acknowledged, both hold it.
 //!
-//! Invariant: an area that was damaged is never taken for one that was never written.
+//! Invariant: a damaged area is never mistaken for one that was never written.
 
-use crate::format::{RuleLine, RulesBlock};
+use crate::format::{BanLine, BansBlock};
 
 /// A block of an area, as it was read.
 pub(super) enum AreaBlock {
     /// Zeros, or removes from before there were bans.
     Blank,
-    Bans(RulesBlock),
+    Bans(BansBlock),
     /// It can be read, and is damaged.
     Damaged,
     /// The device refuses to read it.
@@ -29,17 +29,17 @@ impl AreaBlock {
 /// What an area holds.
 enum Area {
     Blank,
-    Whole(u64, Vec<RuleLine>),
+    Whole(u64, Vec<BanLine>),
     /// A set that a crash has torn, or that is damaged.
     Damaged,
     Unreadable,
 }
 
-/// What both areas say together.
+/// The result of both areas together.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ChosenSet {
     /// The bans that count; `None` when there were some and they are lost.
-    pub(super) lines: Option<Vec<RuleLine>>,
+    pub(super) lines: Option<Vec<BanLine>>,
     /// The highest serial that any block bears, whether its set is whole or not.
     pub(super) serial: u64,
     /// The area to write first: not the only one that is whole.
@@ -48,7 +48,7 @@ pub(super) struct ChosenSet {
     pub(super) is_doubled: bool,
 }
 
-/// What to go by. After a crash (not `clean`) the first set of all may have been torn.
+/// Decides which set is valid. After a crash (not `clean`) the very first set may have been torn.
 pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
     let bears = |block: &AreaBlock| match block {
         AreaBlock::Bans(block) => block.serial,
@@ -96,7 +96,7 @@ impl Area {
 }
 
 /// Serial and bans of a set, if all its blocks are there.
-fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<RuleLine>)> {
+fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<BanLine>)> {
     let mut blocks = blocks.into_iter().map(|it| match it {
         AreaBlock::Bans(block) => Some(block),
         AreaBlock::Blank | AreaBlock::Damaged | AreaBlock::Unreadable => None,
@@ -123,7 +123,7 @@ mod tests {
 
     fn set(serial: u64) -> Vec<AreaBlock> {
         let block = |block| {
-            AreaBlock::Bans(RulesBlock {
+            AreaBlock::Bans(BansBlock {
                 device: 0,
                 serial,
                 block,

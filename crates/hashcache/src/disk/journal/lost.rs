@@ -4,7 +4,7 @@
 //!
 //! The ring is written in order, two places at a time: the block that grows lies at a place or at
 //! the one behind it, the next one at the first free place behind both. So what a block that cannot
-//! be read may have held follows from its neighbours: nothing, when the ring has not come so far
+//! be read may have held follows from its neighbours: nothing, when the ring was not written so far
 //! yet; removes older than those of the readable blocks behind it; or, next to the newest block
 //! that can be read, the newest of all.
 //!
@@ -12,7 +12,7 @@
 
 /// What is known of one place of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum RingPlace {
     /// Zeros, or a block of something else: no remove was ever written here.
     Blank,
     /// A block of this ordinal.
@@ -29,11 +29,11 @@ pub(super) enum Seen {
 /// After a crash (not `clean`) a damaged block among the `torn` places that are written next is
 /// taken for a write that the crash has torn: no remove in it had been acknowledged, and the older
 /// ones that it went over had been given up before.
-pub(super) fn lost_below(ring: &[Seen], clean: bool, torn: usize) -> Option<u64> {
+pub(super) fn lost_below(ring: &[RingPlace], clean: bool, torn: usize) -> Option<u64> {
     let places = ring.len();
     let ordinal = |place: usize| match ring[place % places] {
-        Seen::Block(ordinal) => Some(ordinal),
-        Seen::Blank | Seen::Damaged | Seen::Unreadable => None,
+        RingPlace::Block(ordinal) => Some(ordinal),
+        RingPlace::Blank | RingPlace::Damaged | RingPlace::Unreadable => None,
     };
     let newest = (0..places)
         .filter(|place| ordinal(*place).is_some())
@@ -46,9 +46,9 @@ pub(super) fn lost_below(ring: &[Seen], clean: bool, torn: usize) -> Option<u64>
     let first_torn = newest.map_or(0, |newest| newest + places - 1);
     let is_torn = |place: usize| !clean && (place + places - first_torn % places) % places < torn;
     let is_lost = |place: &usize| match ring[*place] {
-        Seen::Unreadable => true,
-        Seen::Damaged => !is_torn(*place),
-        Seen::Blank | Seen::Block(_) => false,
+        RingPlace::Unreadable => true,
+        RingPlace::Damaged => !is_torn(*place),
+        RingPlace::Blank | RingPlace::Block(_) => false,
     };
     let lost: Vec<usize> = (0..places).filter(is_lost).collect();
     if lost.is_empty() {
@@ -61,8 +61,8 @@ pub(super) fn lost_below(ring: &[Seen], clean: bool, torn: usize) -> Option<u64>
         // The first place is blank, so nothing was ever written.
         return None;
     };
-    // In its first lap the ring has not come further than the newest block and its copy.
-    let first_lap = ring.get(newest + 2) == Some(&Seen::Blank);
+    // In its first lap the ring is written no further than the newest block and its copy.
+    let first_lap = ring.get(newest + 2) == Some(&RingPlace::Blank);
     let below = |place: usize| {
         // Of two places that hold copies of one block either may be the later, so the one behind
         // does not count.
@@ -78,12 +78,12 @@ mod tests {
     use super::*;
 
     /// A ring that this many removes of one each were written to, as `journal` does.
-    fn written(places: usize, blocks: usize, copies: usize) -> Vec<Seen> {
-        let mut ring = vec![Seen::Blank; places];
+    fn written(places: usize, blocks: usize, copies: usize) -> Vec<RingPlace> {
+        let mut ring = vec![RingPlace::Blank; places];
         let (mut ordinal, mut base) = (0, 0);
         for _ in 0..blocks {
             for copy in 0..copies {
-                ring[(base + copy % 2) % places] = Seen::Block(ordinal);
+                ring[(base + copy % 2) % places] = RingPlace::Block(ordinal);
                 ordinal += 1;
             }
             base = (base + copies.min(2)) % places;
@@ -91,20 +91,21 @@ mod tests {
         ring
     }
 
-    /// For every ring and each of its places: what was lost there is below what is said.
+    /// For every ring and each of its places: what was lost there is below the bound that is
+    /// reported.
     #[test]
     fn no_block_that_is_lost_has_an_ordinal_that_is_said_to_be_there() {
         for copies in 1..5 {
             for blocks in 0..40 {
                 let ring = written(8, blocks, copies);
                 for place in 0..8 {
-                    for bad in [Seen::Unreadable, Seen::Damaged] {
+                    for bad in [RingPlace::Unreadable, RingPlace::Damaged] {
                         let mut read = ring.clone();
                         read[place] = bad;
                         let lost = lost_below(&read, true, 2);
                         let what = format!("{copies} copies, {blocks} blocks, place {place}");
                         match ring[place] {
-                            Seen::Block(ordinal) => {
+                            RingPlace::Block(ordinal) => {
                                 assert!(lost.is_some_and(|below| ordinal < below), "{what}");
                             }
                             _ => assert!(matches!(lost, None | Some(u64::MAX)), "{what}"),
@@ -118,15 +119,15 @@ mod tests {
     #[test]
     fn a_place_that_the_ring_has_not_come_to_holds_nothing() {
         let mut ring = written(8, 2, 2);
-        ring[6] = Seen::Unreadable;
+        ring[6] = RingPlace::Unreadable;
         assert_eq!(lost_below(&ring, true, 2), None);
         // Behind the newest block a newer one may lie.
-        ring[5] = Seen::Unreadable;
+        ring[5] = RingPlace::Unreadable;
         assert_eq!(lost_below(&ring, true, 2), Some(u64::MAX));
-        let mut blank = vec![Seen::Blank; 8];
-        blank[3] = Seen::Unreadable;
+        let mut blank = vec![RingPlace::Blank; 8];
+        blank[3] = RingPlace::Unreadable;
         assert_eq!(lost_below(&blank, true, 2), None);
-        blank[0] = Seen::Unreadable;
+        blank[0] = RingPlace::Unreadable;
         assert_eq!(lost_below(&blank, true, 2), Some(u64::MAX));
     }
 
@@ -134,19 +135,19 @@ mod tests {
     fn an_older_block_is_lost_below_the_blocks_behind_it() {
         // 0 1 | 2 3 | 4 5 | 6 7, then 8 9 over the first two.
         let mut ring = written(8, 5, 2);
-        ring[4] = Seen::Unreadable;
+        ring[4] = RingPlace::Unreadable;
         assert_eq!(lost_below(&ring, true, 2), Some(6));
     }
 
     #[test]
     fn a_write_that_a_crash_has_torn_is_no_loss() {
         let mut ring = written(8, 3, 1);
-        ring[3] = Seen::Damaged;
+        ring[3] = RingPlace::Damaged;
         assert_eq!(lost_below(&ring, false, 4), None);
         assert_eq!(lost_below(&ring, true, 4), Some(u64::MAX));
         // An older one is.
-        ring[3] = Seen::Blank;
-        ring[0] = Seen::Damaged;
+        ring[3] = RingPlace::Blank;
+        ring[0] = RingPlace::Damaged;
         assert_eq!(lost_below(&ring, false, 4), Some(2));
     }
 }

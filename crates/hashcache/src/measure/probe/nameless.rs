@@ -51,7 +51,7 @@ fn made_long(file: &File, directory: &Path, bytes: u64) -> io::Result<u64> {
     }
     let made = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes);
     if made.is_err() {
-        // It may have come part of the way.
+        // It may have been made in part.
         file.set_len(0)?;
     }
     Ok(if made.is_ok() { bytes } else { short })

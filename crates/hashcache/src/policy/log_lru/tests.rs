@@ -1,4 +1,5 @@
-//! What `log_lru` finds, whatever lies in memory, in the spill and in the checkpoint.
+//! What `log_lru` finds, whatever lies in memory, among the unsaved positions and in the
+//! checkpoint.
 
 use super::*;
 use crate::key::Secret;
@@ -14,14 +15,14 @@ struct Disk {
 }
 
 impl Disk {
-    fn new(rows: u32, capacity: u64, held: usize, spilled: usize) -> Self {
-        let log = LogLru::new(false, rows, capacity, held, spilled);
+    fn new(rows: u32, capacity: u64, held: usize, unsaved_max: usize) -> Self {
+        let log = LogLru::new(false, rows, capacity, held, unsaved_max);
         let saved = Vec::new();
         Self { log, saved }
     }
 
-    fn grouped(rows: u32, capacity: u64, held: usize, spilled: usize) -> Self {
-        let log = LogLru::new(true, rows, capacity, held, spilled);
+    fn grouped(rows: u32, capacity: u64, held: usize, unsaved_max: usize) -> Self {
+        let log = LogLru::new(true, rows, capacity, held, unsaved_max);
         let saved = Vec::new();
         Self { log, saved }
     }
@@ -63,7 +64,7 @@ impl Disk {
         self.log.record(key(n), LogPos(at), None, LogPos(at + 1));
     }
 
-    /// The rows that the checkpoint under way has come to; `between` is done in front of each.
+    /// The rows that the checkpoint under way has saved; `between` is done in front of each.
     fn pass(&mut self, mut between: impl FnMut(&mut Self)) -> Vec<u8> {
         self.log.save_begins();
         let mut out = Vec::new();
@@ -104,8 +105,8 @@ fn grouped_half_of_the_positions_make_35_bits_a_slot_and_saved_it_is_52() {
     log.positions.save(0..8, &mut out);
     assert_eq!(out.len() * 8, 8 * 15 + 8 * 40);
     // What waits for a checkpoint takes no more than without.
-    let ungrouped = LogLru::new(false, 1000, 1 << 20, 4, 500).spill.bytes();
-    let grouped = LogLru::new(true, 1000, 1 << 20, 4, 500).spill.bytes();
+    let ungrouped = LogLru::new(false, 1000, 1 << 20, 4, 500).unsaved.bytes();
+    let grouped = LogLru::new(true, 1000, 1 << 20, 4, 500).unsaved.bytes();
     assert_eq!(grouped, ungrouped);
 }
 
@@ -136,7 +137,8 @@ fn a_run_goes_where_its_position_goes_and_comes_back_with_it() {
             .zip(1..)
             .all(|(n, run)| disk.run(n, n * 10, 80) == run)
     };
-    // In the rows and in the spill, in the checkpoint, and in the one that was merged with it.
+    // In the rows, among the unsaved positions, in the checkpoint, and in the one that was merged
+    // with it.
     assert!(all_there(&mut disk));
     disk.save();
     assert_eq!(disk.log.unsaved(), 0);
@@ -144,7 +146,7 @@ fn a_run_goes_where_its_position_goes_and_comes_back_with_it() {
     assert!(all_there(&mut disk));
     disk.save();
     assert!(all_there(&mut disk));
-    // Used: who read it hands back what the saved row said.
+    // Used: the reader hands back what the saved row said.
     let run = disk.run(0, 0, 80);
     disk.log.touch(key(0), LogPos(0), LogPos(80));
     disk.log.set_run(key(0), LogPos(0), run, LogPos(80));
@@ -204,7 +206,7 @@ fn what_the_head_has_passed_is_not_live_even_before_it_is_swept() {
 }
 
 #[test]
-fn what_is_displaced_is_found_in_the_spill_then_in_the_checkpoint() {
+fn what_is_displaced_is_found_among_unsaved_positions_then_in_the_checkpoint() {
     let mut disk = Disk::new(1, 10_000, 4, 100);
     for n in 0..8 {
         disk.put(n, n * 10);
@@ -218,7 +220,7 @@ fn what_is_displaced_is_found_in_the_spill_then_in_the_checkpoint() {
     assert!(all_found(&mut disk));
     let displaced = (0..8).filter(|n| disk.is_displaced(key(*n), 80)).count();
     assert_eq!(displaced, 4);
-    // Once more: now they come from the checkpoint before.
+    // Once more: now they are in the checkpoint before.
     disk.save();
     assert!(all_found(&mut disk));
 }
@@ -239,7 +241,8 @@ fn what_is_used_comes_back_into_memory_and_the_least_used_goes() {
     assert_eq!(disk.log.early_evictions(), 1);
 }
 
-/// What is displaced is known by its lap alone: whoever forgets one of a tag forgets its elders.
+/// A displaced entry is known by its lap alone: to forget one of a tag is to forget the older ones
+/// too.
 #[test]
 fn an_older_version_does_not_outlive_a_newer_one_that_is_taken_for_another_name() {
     // One row, of which one position is held.
@@ -274,9 +277,9 @@ fn run_of(at: u64) -> u8 {
 /// are written.
 #[test]
 fn an_older_version_never_outlives_a_newer_one() {
-    for (held, spilled) in [(4, 1000), (1, 1000), (7, 1000), (4, 3), (2, 0)] {
-        let mut random = fastrand::Rng::with_seed(held as u64 * 100 + spilled as u64);
-        let mut disk = Disk::grouped(3, 1 << 20, held, spilled);
+    for (held, unsaved_max) in [(4, 1000), (1, 1000), (7, 1000), (4, 3), (2, 0)] {
+        let mut random = fastrand::Rng::with_seed(held as u64 * 100 + unsaved_max as u64);
+        let mut disk = Disk::grouped(3, 1 << 20, held, unsaved_max);
         let (mut newest, mut put_at) = ([0u64; 40], std::collections::HashMap::new());
         let mut at = 0u64;
         let mut hits = 0;
@@ -300,7 +303,10 @@ fn an_older_version_never_outlives_a_newer_one() {
             }
             let own = candidates.iter().find(|at| put_at[*at] == asked);
             if let Some(own) = own.copied() {
-                assert_eq!(own, newest[asked], "name {asked} at {at}, {held} {spilled}");
+                assert_eq!(
+                    own, newest[asked],
+                    "name {asked} at {at}, {held} {unsaved_max}"
+                );
                 hits += 1;
                 let head = LogPos(at + 1);
                 let run = located.run(LogPos(own));
@@ -315,7 +321,7 @@ fn an_older_version_never_outlives_a_newer_one() {
             if random.u8(..50) == 0 {
                 let gone = random.usize(..40);
                 disk.log.forget_all(key(gone as u64), LogPos(at + 1));
-                // Nobody who read it before is believed after it was removed.
+                // A reader that read it before is not believed after it was removed.
                 newest[gone] = 0;
                 assert_eq!(disk.found(key(gone as u64), at + 1), [0; 0]);
             }

@@ -26,14 +26,14 @@ use crate::format::{
 use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::object::Version;
-use crate::store::device::{Front, front};
+use crate::store::device::{FoundSuperblock, front};
 
 const GIGABYTE: u64 = 1_000_000_000;
 const RECORD_BYTES: u32 = 8 << 10;
 const BATCH_BYTES: u32 = 4 << 20;
 /// Versions that each opening of a segment draws in the model: more than it has records.
 const VERSIONS_PER_SEGMENT: u64 = 1 << 20;
-/// Superblocks and what may come beside them.
+/// Superblocks and what may lie beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 
 fn gigabytes() -> u64 {
@@ -180,8 +180,8 @@ impl Model {
 
     fn superblock(&self) -> Superblock {
         match front(self).unwrap() {
-            Front::Superblock(superblock) => *superblock,
-            Front::Blank | Front::Not(_) => panic!("no superblock"),
+            FoundSuperblock::Superblock(superblock) => *superblock,
+            FoundSuperblock::Blank | FoundSuperblock::Not(_) => panic!("no superblock"),
         }
     }
 

@@ -1,19 +1,21 @@
-//! Blocks of rules: what a purge took away that was not one name.
+//! Blocks of bans: purges of more than one name.
+//!
+//! On disk they keep their first name: the magic is `HCru`, and the MAC covers `rules`.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK};
 use crate::key::Secret;
 
-/// Rules that fit into one block.
-pub(crate) const RULES_PER_BLOCK: usize = (IO_BLOCK - RULES_HEADER) / RULE_BYTES;
+/// Bans that fit into one block.
+pub(crate) const BANS_PER_BLOCK: usize = (IO_BLOCK - BANS_HEADER) / BAN_BYTES;
 
-const RULES_HEADER: usize = BlockHeader::BYTES;
-const RULE_BYTES: usize = LineFields::BYTES;
+const BANS_HEADER: usize = BansHeader::BYTES;
+const BAN_BYTES: usize = BanFields::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCru");
 
 record! {
-    /// The head of a block of rules; the rules follow.
-    struct BlockHeader = "RULES", 32;
+    /// The head of a block of bans; the bans follow.
+    struct BansHeader = "BANS", 32;
     0 mac: u64,
     8 magic: u32,
     12 count: u32,
@@ -24,8 +26,8 @@ record! {
 }
 
 record! {
-    /// One rule.
-    struct LineFields = "RULE", 32;
+    /// One ban.
+    struct BanFields = "BAN", 32;
     0 hash: u64,
     8 within_hash: u64,
     16 version: u64,
@@ -47,43 +49,44 @@ pub(crate) struct Prefix {
     pub(crate) hash: u64,
 }
 
-/// Which objects a rule is about.
+/// Which objects a ban matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Select {
     /// Those with this label.
     Label(u64),
-    /// Those whose names begin so.
+    /// Those whose names begin with this prefix.
     Prefix(Prefix),
 }
 
 /// Everything older than `version` that is selected is gone, or stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RuleLine {
+pub(crate) struct BanLine {
     pub(crate) select: Select,
-    /// What the rule becomes a part of when there are too many; of length 0: everything.
+    /// The ban that this one becomes when there are too many: of this prefix; of length 0: of
+    /// everything.
     pub(crate) within: Prefix,
     pub(crate) soft: bool,
     pub(crate) version: u64,
 }
 
-/// A block of a set of rules, which counts only with all its other blocks.
+/// A block of a set of bans; the set is valid only with all its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RulesBlock {
+pub(crate) struct BansBlock {
     pub(crate) device: u16,
     /// Of the whole set; the higher one counts.
     pub(crate) serial: u64,
     /// Which block of the set this is, and of how many.
     pub(crate) block: u16,
     pub(crate) blocks: u16,
-    pub(crate) lines: Vec<RuleLine>,
+    pub(crate) lines: Vec<BanLine>,
 }
 
-impl RulesBlock {
-    /// Encodes at most [`RULES_PER_BLOCK`] rules.
+impl BansBlock {
+    /// Encodes at most [`BANS_PER_BLOCK`] bans.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
-        assert!(self.lines.len() <= RULES_PER_BLOCK && out.len() == IO_BLOCK);
+        assert!(self.lines.len() <= BANS_PER_BLOCK && out.len() == IO_BLOCK);
         out.fill(0);
-        let header = BlockHeader {
+        let header = BansHeader {
             mac: 0,
             magic: MAGIC,
             count: u32::try_from(self.lines.len()).expect("at most 127"),
@@ -93,7 +96,7 @@ impl RulesBlock {
             blocks: self.blocks,
         };
         header.encode(out);
-        let places = out[RULES_HEADER..].chunks_exact_mut(RULE_BYTES);
+        let places = out[BANS_HEADER..].chunks_exact_mut(BAN_BYTES);
         for (place, line) in places.zip(&self.lines) {
             line.fields().encode(place);
         }
@@ -103,19 +106,19 @@ impl RulesBlock {
     /// The block in `bytes`, if it is one of ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..IO_BLOCK)?;
-        let header = BlockHeader::decode(bytes)?;
+        let header = BansHeader::decode(bytes)?;
         let count = usize::try_from(header.count).ok()?;
         let genuine = header.magic == MAGIC
-            && count <= RULES_PER_BLOCK
+            && count <= BANS_PER_BLOCK
             && header.serial < COUNT_MAX
             && secret.mac(&[b"rules", covered(bytes)]) == header.mac;
         if !genuine {
             return None;
         }
-        let lines = bytes[RULES_HEADER..].chunks_exact(RULE_BYTES);
+        let lines = bytes[BANS_HEADER..].chunks_exact(BAN_BYTES);
         // A line of a kind that is not known voids the block: to pass over it would be to forget a
         // purge.
-        let lines: Option<Vec<_>> = lines.take(count).map(RuleLine::decode).collect();
+        let lines: Option<Vec<_>> = lines.take(count).map(BanLine::decode).collect();
         Some(Self {
             device: header.device,
             serial: header.serial,
@@ -126,13 +129,13 @@ impl RulesBlock {
     }
 }
 
-impl RuleLine {
-    fn fields(&self) -> LineFields {
+impl BanLine {
+    fn fields(&self) -> BanFields {
         let (kind, hash, length) = match self.select {
             Select::Label(label) => (KIND_LABEL, label, 0),
             Select::Prefix(prefix) => (KIND_PREFIX, prefix.hash, prefix.length),
         };
-        LineFields {
+        BanFields {
             hash,
             within_hash: self.within.hash,
             version: self.version,
@@ -144,7 +147,7 @@ impl RuleLine {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let fields = LineFields::decode(bytes)?;
+        let fields = BanFields::decode(bytes)?;
         let prefix = |length, hash| Prefix { length, hash };
         let select = match fields.kind {
             KIND_LABEL => Select::Label(fields.hash),
@@ -168,7 +171,7 @@ mod tests {
     #[test]
     fn a_full_block_comes_back_and_damage_voids_it() {
         let secret = Secret::from_bytes([2; 32]);
-        let line = |n: u64| RuleLine {
+        let line = |n: u64| BanLine {
             select: match n % 2 {
                 0 => Select::Label(n),
                 _ => Select::Prefix(Prefix { length: 7, hash: n }),
@@ -177,20 +180,20 @@ mod tests {
             soft: n.is_multiple_of(3),
             version: n,
         };
-        let block = RulesBlock {
+        let block = BansBlock {
             device: 1,
             serial: 8,
             block: 2,
             blocks: 5,
-            lines: (0..RULES_PER_BLOCK as u64).map(line).collect(),
+            lines: (0..BANS_PER_BLOCK as u64).map(line).collect(),
         };
         let mut bytes = vec![0; IO_BLOCK];
         block.encode(&mut bytes, &secret);
-        assert_eq!(RulesBlock::decode(&bytes, &secret), Some(block));
+        assert_eq!(BansBlock::decode(&bytes, &secret), Some(block));
         for at in [0, 12, 31, 4000] {
             let mut bad = bytes.clone();
             bad[at] ^= 0x10;
-            assert_eq!(RulesBlock::decode(&bad, &secret), None, "byte {at}");
+            assert_eq!(BansBlock::decode(&bad, &secret), None, "byte {at}");
         }
     }
 }

@@ -1,22 +1,22 @@
-//! Places that are not in their rows any more and not in the saved index yet.
+//! Log positions that are no longer in their rows and not in a checkpoint yet.
 //!
-//! Called by `log_lru`. A table of open addresses, made once: it neither grows nor takes memory
-//! under the lock of a shard.
+//! Called by `log_lru`. A hash table with open addressing, made once: it does not grow, and takes
+//! no memory under the lock of a shard.
 //!
 //! Invariant: a slot stands in it at most once.
-//! Cost: 12 bytes a place, eight places for seven positions.
+//! Cost: 12 bytes for a place of the table; eight places for seven positions.
 
-/// Where an object lies: its position modulo the log, and how far its run goes on from there, 4 KiB
-/// (0 without one, or when runs are not kept).
+/// Where an object lies: its position modulo the log, and how far its run reaches from there, in 4
+/// KiB (0 without one, or when runs are not kept).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogAddress {
     pub(super) position: u32,
     pub(super) run: u8,
 }
 
-/// A place that waits, and where it belongs.
+/// A position, and the slot it belongs to.
 #[derive(Clone, Copy, Default)]
-struct Spilled {
+struct UnsavedPosition {
     /// One more than the slot; 0: an empty place.
     slot: u32,
     position: u32,
@@ -25,11 +25,11 @@ struct Spilled {
     saved: bool,
 }
 
-const _: () = assert!(size_of::<Spilled>() == 12);
+const _: () = assert!(size_of::<UnsavedPosition>() == 12);
 
-/// The spilled positions of one shard.
-pub(crate) struct Spill {
-    places: Box<[Spilled]>,
+/// The unsaved positions of one shard.
+pub(crate) struct UnsavedPositions {
+    places: Box<[UnsavedPosition]>,
     len: usize,
     most: usize,
 }
@@ -39,15 +39,15 @@ fn places(most: usize) -> usize {
 }
 
 /// Memory for `most` positions, bytes.
-pub(crate) fn spill_bytes(most: usize) -> u64 {
-    (places(most) * size_of::<Spilled>()) as u64
+pub(crate) fn unsaved_positions_bytes(most: usize) -> u64 {
+    (places(most) * size_of::<UnsavedPosition>()) as u64
 }
 
-impl Spill {
+impl UnsavedPositions {
     /// Room for `most` positions.
     pub(crate) fn new(most: usize) -> Self {
         Self {
-            places: vec![Spilled::default(); places(most)].into(),
+            places: vec![UnsavedPosition::default(); places(most)].into(),
             len: 0,
             most,
         }
@@ -65,7 +65,7 @@ impl Spill {
 
     pub(super) fn address(&self, slot: u32) -> Option<LogAddress> {
         let it = self.places[self.find(slot)];
-        let Spilled { position, run, .. } = it;
+        let UnsavedPosition { position, run, .. } = it;
         (it.slot != 0).then_some(LogAddress { position, run })
     }
 
@@ -79,7 +79,7 @@ impl Spill {
             return false;
         }
         self.len += usize::from(is_new);
-        self.places[at] = Spilled {
+        self.places[at] = UnsavedPosition {
             slot: slot + 1,
             position: address.position,
             run: address.run,
@@ -109,7 +109,7 @@ impl Spill {
     /// The checkpoint counts: what it has need not wait here any more.
     pub(crate) fn drop_saved(&mut self) {
         for at in 0..self.places.len() {
-            // What comes later in the chain of addresses moves here.
+            // The later places of the probe sequence move up.
             while self.places[at].saved {
                 self.remove_at(at);
             }
@@ -118,7 +118,7 @@ impl Spill {
 
     pub(crate) fn clear(&mut self) {
         if self.len > 0 {
-            self.places.fill(Spilled::default());
+            self.places.fill(UnsavedPosition::default());
         }
         self.len = 0;
     }
@@ -148,7 +148,7 @@ impl Spill {
         let count = self.places.len();
         let mut at = hole;
         loop {
-            self.places[hole] = Spilled::default();
+            self.places[hole] = UnsavedPosition::default();
             loop {
                 at = self.after(at);
                 let place = self.places[at];
@@ -179,7 +179,7 @@ mod tests {
     fn it_holds_what_a_map_would_whatever_happens() {
         for most in [0, 1, 5, 60] {
             let mut random = fastrand::Rng::with_seed(most as u64);
-            let mut spill = Spill::new(most);
+            let mut unsaved = UnsavedPositions::new(most);
             let mut plain: HashMap<u32, (LogAddress, bool)> = HashMap::new();
             for _ in 0..30_000 {
                 let slot = random.u32(..100);
@@ -190,41 +190,41 @@ mod tests {
                 match random.u32(..1000) {
                     0..500 => {
                         let room = plain.len() < most || plain.contains_key(&slot);
-                        assert_eq!(spill.insert(slot, address), room);
+                        assert_eq!(unsaved.insert(slot, address), room);
                         if room {
                             plain.insert(slot, (address, false));
                         }
                     }
                     500..700 => {
-                        spill.remove(slot);
+                        unsaved.remove(slot);
                         plain.remove(&slot);
                     }
                     700..900 => {
                         if let Some(it) = plain.get_mut(&slot) {
-                            spill.mark_saved(slot);
+                            unsaved.mark_saved(slot);
                             it.1 = true;
                         }
                     }
                     900..990 => {}
                     990..995 => {
-                        spill.mark_all_unsaved();
+                        unsaved.mark_all_unsaved();
                         plain.values_mut().for_each(|it| it.1 = false);
                     }
                     _ => {
-                        spill.drop_saved();
+                        unsaved.drop_saved();
                         plain.retain(|_, it| !it.1);
                     }
                 }
                 let expected = plain.get(&slot).map(|it| it.0);
-                assert_eq!(spill.address(slot), expected);
-                assert_eq!(spill.len, plain.len());
+                assert_eq!(unsaved.address(slot), expected);
+                assert_eq!(unsaved.len, plain.len());
             }
-            assert!((0..100).all(|slot| spill.address(slot) == plain.get(&slot).map(|it| it.0)));
+            assert!((0..100).all(|slot| unsaved.address(slot) == plain.get(&slot).map(|it| it.0)));
         }
     }
 
     #[test]
     fn a_million_positions_take_14_bytes_each() {
-        assert_eq!(spill_bytes(1 << 20).div_ceil(1 << 20), 14);
+        assert_eq!(unsaved_positions_bytes(1 << 20).div_ceil(1 << 20), 14);
     }
 }
