@@ -40,10 +40,14 @@ impl Certificate {
         if body.first()?.tag() == VERSION {
             body.remove(0);
         }
-        // Serial number, algorithm, issuer, validity, subject, key, and what is optional.
+        // After the serial number: algorithm, issuer, validity, subject, key.
+        let tags = [Tag::Integer].into_iter().chain([Tag::Sequence; 5]);
         let [_, _, _, validity, subject, _, rest @ ..] = &body[..] else {
             return None;
         };
+        if !tags.eq(body.iter().take(6).map(|it| it.tag())) {
+            return None;
+        }
         let [not_before, not_after] = parts(*validity, Tag::Sequence)?[..] else {
             return None;
         };
@@ -71,7 +75,9 @@ fn common_name(name: AnyRef<'_>) -> Option<String> {
     let [kind, text] = parts(pair, Tag::Sequence)?[..] else {
         return None;
     };
-    let is_common_name = kind.value() == COMMON_NAME && text.tag() == Tag::Utf8String;
+    let is_common_name = kind.value() == COMMON_NAME
+        && kind.tag() == Tag::ObjectIdentifier
+        && text.tag() == Tag::Utf8String;
     let text = std::str::from_utf8(text.value()).ok()?;
     is_common_name.then(|| text.to_owned())
 }
@@ -86,14 +92,15 @@ fn permitted(extensions: AnyRef<'_>) -> Option<Option<Vec<String>>> {
         let [kind, .., value] = parts(extension, Tag::Sequence)?[..] else {
             return None;
         };
+        if kind.tag() != Tag::ObjectIdentifier || value.tag() != Tag::OctetString {
+            return None;
+        }
         if kind.value() == NAME_CONSTRAINTS {
             let constraints = AnyRef::from_der(value.value()).ok()?;
+            let constraints = parts(constraints, Tag::Sequence)?;
             let mut domains = Vec::new();
-            for trees in parts(constraints, Tag::Sequence)? {
-                if trees.tag() != PERMITTED {
-                    continue;
-                }
-                for tree in parts(trees, PERMITTED)? {
+            if let Some(trees) = constraints.iter().find(|it| it.tag() == PERMITTED) {
+                for tree in parts(*trees, PERMITTED)? {
                     let base = *parts(tree, Tag::Sequence)?.first()?;
                     if base.tag() == DNS_NAME {
                         domains.push(String::from_utf8(base.value().to_vec()).ok()?);
