@@ -217,6 +217,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_tagged_as_an_object_identifier_names_no_common_name() {
+        let mut der = made(|_| ());
+        let subject = der.windows(5).rposition(|five| five == [6, 3, 0x55, 4, 3]);
+        assert!(Certificate::read(&der).unwrap().common_name.is_some());
+        der[subject.unwrap()] = 4;
+        assert_eq!(Certificate::read(&der).unwrap().common_name, None);
+    }
+
+    #[test]
     fn what_is_cut_or_followed_by_more_is_no_certificate_or_the_same() {
         let der = made(|_| ());
         let whole = Certificate::read(&der).unwrap();
