@@ -1,11 +1,14 @@
 //! Times: seconds since 1970, lengths of time, and the three spellings of an HTTP-date.
 //!
-//! Called by every rule that compares times; calls nothing. The caller brings the clock.
+//! Called by every rule that compares times; the caller brings the clock. `httpdate` prints dates.
+//! It does not parse them: it rejects a wrong weekday, a leap second and years before 1970, all of
+//! which origins send.
 //!
 //! Invariant: arithmetic saturates; no field value can make a time wrap or a subtraction panic.
-//! Cost: a parse looks at each byte once, a print fills 29 bytes on the stack.
+//! Cost: a parse looks at each byte once, a print allocates 29 bytes.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 
@@ -98,27 +101,16 @@ pub fn parse_http_date(value: &[u8], now: UnixTime) -> Option<UnixTime> {
     }
 }
 
-/// Writes a time as IMF-fixdate: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Writes a time as IMF-fixdate: `Sun, 06 Nov 1994 08:49:37 GMT`. Times after the year 9999 are
+/// printed as its last second.
 pub fn http_date(time: UnixTime) -> HeaderValue {
     let text = imf_text(time);
-    HeaderValue::from_bytes(&text).expect("letters, digits, blanks, comma and colons only")
+    HeaderValue::try_from(text).expect("letters, digits, blanks, comma and colons only")
 }
 
-/// The 29 bytes of an IMF-fixdate. Times after the year 9999 print as its last second.
-fn imf_text(time: UnixTime) -> [u8; 29] {
-    let seconds = time.0.min(LAST_SECOND_OF_9999);
-    let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil_from_days(days);
-    let mut out = *b"Thu, 00 Jan 0000 00:00:00 GMT";
-    let weekday = WEEKDAYS[index((days + 4) % 7)];
-    out[..3].copy_from_slice(&weekday.as_bytes()[..3]);
-    put_digits(&mut out[5..7], day);
-    out[8..11].copy_from_slice(MONTHS[index(month - 1)].as_bytes());
-    put_digits(&mut out[12..16], year);
-    put_digits(&mut out[17..19], second_of_day / 3_600);
-    put_digits(&mut out[20..22], second_of_day / 60 % 60);
-    put_digits(&mut out[23..25], second_of_day % 60);
-    out
+fn imf_text(time: UnixTime) -> String {
+    let seconds = Duration::from_secs(time.0.min(LAST_SECOND_OF_9999));
+    httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + seconds)
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`
@@ -148,7 +140,7 @@ fn rfc850_date(day_name: &[u8], rest: &[u8], now: UnixTime) -> Option<UnixTime> 
         return None;
     }
     zone(&rest[19..])?;
-    let (this_year, ..) = civil_from_days(now.0.min(LAST_SECOND_OF_9999) / 86_400);
+    let this_year = number(&imf_text(now).as_bytes()[12..16])?;
     let mut year = this_year / 100 * 100 + number(&rest[8..10])?;
     if year > this_year + 50 {
         year -= 100;
@@ -229,17 +221,6 @@ fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-fn put_digits(out: &mut [u8], mut n: u64) {
-    for place in out.iter_mut().rev() {
-        *place = b'0' + u8::try_from(n % 10).expect("a remainder of ten");
-        n /= 10;
-    }
-}
-
-fn index(n: u64) -> usize {
-    usize::try_from(n).expect("a weekday or month number")
-}
-
 fn is_leap(year: u64) -> bool {
     year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
 }
@@ -266,20 +247,6 @@ fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
     let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
     (era * 146_097 + day_of_era).checked_sub(DAYS_TO_1970)
-}
-
-/// Year, month and day of a day counted from 1970-01-01; the reverse of `days_from_civil`.
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    let shifted = days + DAYS_TO_1970;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era + day_of_era / 36_524 - day_of_era / 1_460 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    (year, month, day)
 }
 
 const WEEKDAYS: [&str; 7] = [

@@ -3,12 +3,12 @@
 //! Called by `authority` under its lock.
 //!
 //! Invariant: the cache takes at most the memory given to [`LeafCache::new`], plus the last entry.
-//! Cost: a map of hosts and one of their order; both are looked up once per handshake.
+//! Cost: one lookup in a map per handshake.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hashcache::Reservation;
+use lru::LruCache;
 use rustls::sign::CertifiedKey;
 
 /// A leaf certificate.
@@ -21,26 +21,22 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    /// Memory of the leaf: its certificates, its name twice, and its entries in the maps.
+    /// Memory of the leaf: its certificates, its name, and its entry in the map.
     pub(super) fn bytes(&self, host: &str) -> u64 {
         let chain: usize = self.key.cert.iter().map(|it| it.len()).sum();
-        (chain + 2 * host.len() + OVERHEAD) as u64
+        (chain + host.len() + OVERHEAD) as u64
     }
 }
 
-/// A leaf with the time of its last use and its reservation in the budget.
+/// A leaf with its reservation in the budget.
 struct CachedLeaf {
-    used: u64,
     leaf: Leaf,
     _memory: Option<Reservation>,
 }
 
 /// All cached leaves.
 pub(super) struct LeafCache {
-    by_host: HashMap<Box<str>, CachedLeaf>,
-    /// Hosts in the order of their last use.
-    by_use: BTreeMap<u64, Box<str>>,
-    turn: u64,
+    by_host: LruCache<Box<str>, CachedLeaf>,
     bytes: u64,
     bytes_max: u64,
 }
@@ -48,9 +44,7 @@ pub(super) struct LeafCache {
 impl LeafCache {
     pub(super) fn new(bytes_max: u64) -> Self {
         Self {
-            by_host: HashMap::new(),
-            by_use: BTreeMap::new(),
-            turn: 0,
+            by_host: LruCache::unbounded(),
             bytes: 0,
             bytes_max,
         }
@@ -58,34 +52,25 @@ impl LeafCache {
 
     /// The leaf of `host`; counts as a use.
     pub(super) fn get(&mut self, host: &str) -> Option<Leaf> {
-        let kept = self.by_host.get_mut(host)?;
-        self.turn += 1;
-        if let Some(host) = self.by_use.remove(&kept.used) {
-            self.by_use.insert(self.turn, host);
-        }
-        kept.used = self.turn;
-        Some(kept.leaf.clone())
+        Some(self.by_host.get(host)?.leaf.clone())
     }
 
     /// Adds `leaf`, replaces an earlier one of `host`, and drops the least recently used ones.
     /// Dropping an entry returns its `memory`.
     pub(super) fn put(&mut self, host: &str, leaf: Leaf, memory: Option<Reservation>) {
-        self.remove(host);
-        self.turn += 1;
         self.bytes += leaf.bytes(host);
         let kept = CachedLeaf {
-            used: self.turn,
             leaf,
             _memory: memory,
         };
-        self.by_host.insert(host.into(), kept);
-        self.by_use.insert(self.turn, host.into());
+        if let Some(old) = self.by_host.put(host.into(), kept) {
+            self.bytes -= old.leaf.bytes(host);
+        }
         while self.bytes > self.bytes_max && self.by_host.len() > 1 {
-            let Some((_, oldest)) = self.by_use.first_key_value() else {
+            let Some((host, oldest)) = self.by_host.pop_lru() else {
                 return;
             };
-            let oldest = oldest.clone();
-            self.remove(&oldest);
+            self.bytes -= oldest.leaf.bytes(&host);
         }
     }
 
@@ -93,16 +78,9 @@ impl LeafCache {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
-
-    fn remove(&mut self, host: &str) {
-        if let Some(kept) = self.by_host.remove(host) {
-            self.by_use.remove(&kept.used);
-            self.bytes -= kept.leaf.bytes(host);
-        }
-    }
 }
 
-/// Entries in both maps, the `Arc` and the vectors; rounded up.
+/// The entry in the map, the `Arc` and the vectors; rounded up.
 const OVERHEAD: usize = 400;
 
 #[cfg(test)]
@@ -126,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_least_used_go_first_and_no_more_is_kept_than_allowed() {
-        let one = (OVERHEAD + 600 + 2) as u64;
+        let one = (OVERHEAD + 600 + 1) as u64;
         let mut leaves = LeafCache::new(3 * one);
         for host in ["a", "b", "c"] {
             leaves.put(host, leaf(600, 1), None);
@@ -149,8 +127,8 @@ mod tests {
         leaves.put("a", leaf(600, 1), None);
         leaves.put("a", leaf(700, 2), None);
         assert_eq!(leaves.get("a").unwrap().not_after, 2);
-        assert_eq!(leaves.bytes(), (OVERHEAD + 700 + 2) as u64);
-        assert_eq!(leaves.by_use.len(), 1);
+        assert_eq!(leaves.bytes(), (OVERHEAD + 700 + 1) as u64);
+        assert_eq!(leaves.by_host.len(), 1);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use hashcache_http::{Host, Origin, UnixTime, http_date};
 use http::{HeaderValue, Response, StatusCode, header};
@@ -19,7 +21,6 @@ use super::frame::{Escaped, document};
 use super::{PageReader, page, printable};
 use crate::intercept::SELF_TEST_HOST;
 use crate::intercept::authority::{CertificateAuthority, sha256};
-use crate::intercept::pem::base64;
 
 /// The content of the page.
 #[derive(Clone, Copy, Debug)]
@@ -309,7 +310,7 @@ details p,details pre{margin:0 0 .8rem}";
 
 /// Only our script may run, and it may only fetch the self-test.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let hash = base64(&sha256(SCRIPT.as_bytes()));
+    let hash = BASE64.encode(sha256(SCRIPT.as_bytes()));
     let policy = format!(
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{hash}'; \
          connect-src https://{SELF_TEST_HOST} http://{SELF_TEST_HOST}"
@@ -357,7 +358,7 @@ fn profile(authority: &CertificateAuthority) -> String {
     let name = printable(authority.name());
     let name = Escaped(&name);
     let bytes = authority.fingerprint().0;
-    let certificate = base64(authority.root_der());
+    let certificate = BASE64.encode(authority.root_der());
     let (outer, inner) = (uuid(&bytes[..16]), uuid(&bytes[16..]));
     let payload = |kind: &str, uuid: &str| {
         format!(

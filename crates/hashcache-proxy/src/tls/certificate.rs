@@ -4,10 +4,13 @@
 //! Called by `authority` for its own certificates, and for those of origins, which a leaf must not
 //! outlive. Verification is left to `rustls`.
 //!
-//! Invariant: no input makes it panic or read beyond its end. Cost: one pass, no copies except of
-//! names.
+//! Invariant: no input makes it panic or read beyond its end; `der` does the decoding. Cost: one
+//! pass; names and lists of fields are allocated.
 
 use std::time::{Duration, SystemTime};
+
+use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
+use der::{Decode as _, Reader as _, SliceReader, Tag, TagNumber, Tagged as _};
 
 /// The parts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,62 +34,70 @@ pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
 impl Certificate {
     /// Parses a certificate in DER; `None` if it is invalid.
     pub(crate) fn read(der: &[u8]) -> Option<Self> {
-        let mut signed = DerReader(DerReader(der).take(SEQUENCE)?);
-        let mut body = DerReader(signed.take(SEQUENCE)?);
-        body.take_if(VERSION);
-        body.take(INTEGER)?;
-        let (_algorithm, _issuer) = (body.take(SEQUENCE)?, body.take(SEQUENCE)?);
-        let mut validity = DerReader(body.take(SEQUENCE)?);
-        let (not_before, not_after) = (validity.time()?, validity.time()?);
-        let common_name = common_name(body.take(SEQUENCE)?);
-        let _key = body.take(SEQUENCE)?;
-        while let Some((tag, _)) = body.peek()
-            && tag != EXTENSIONS
-        {
-            body.next()?;
+        let signed = AnyRef::decode(&mut SliceReader::new(der).ok()?).ok()?;
+        let body = *parts(signed, Tag::Sequence)?.first()?;
+        let mut body = parts(body, Tag::Sequence)?;
+        if body.first()?.tag() == VERSION {
+            body.remove(0);
         }
-        let permitted = match body.take_if(EXTENSIONS) {
-            Some(extensions) => permitted(extensions)?,
+        // Serial number, algorithm, issuer, validity, subject, key, and what is optional.
+        let [_, _, _, validity, subject, _, rest @ ..] = &body[..] else {
+            return None;
+        };
+        let [not_before, not_after] = parts(*validity, Tag::Sequence)?[..] else {
+            return None;
+        };
+        let permitted = match rest.iter().find(|it| it.tag() == EXTENSIONS) {
+            Some(extensions) => permitted(*extensions)?,
             None => None,
         };
         Some(Self {
-            not_before,
-            not_after,
-            common_name,
+            not_before: seconds(not_before)?,
+            not_after: seconds(not_after)?,
+            common_name: common_name(*subject),
             permitted,
         })
     }
 }
 
 /// The common name, if the name consists of nothing else.
-fn common_name(name: &[u8]) -> Option<String> {
-    let mut name = DerReader(name);
-    let mut set = DerReader(name.take(SET)?);
-    let mut pair = DerReader(set.take(SEQUENCE)?);
-    let is_common_name = pair.take(OBJECT_IDENTIFIER)? == COMMON_NAME;
-    let text = pair.take(UTF8_STRING)?;
-    let is_all = name.0.is_empty() && set.0.is_empty();
-    let text = std::str::from_utf8(text).ok()?;
-    (is_common_name && is_all).then(|| text.to_owned())
+fn common_name(name: AnyRef<'_>) -> Option<String> {
+    let [set] = parts(name, Tag::Sequence)?[..] else {
+        return None;
+    };
+    let [pair] = parts(set, Tag::Set)?[..] else {
+        return None;
+    };
+    let [kind, text] = parts(pair, Tag::Sequence)?[..] else {
+        return None;
+    };
+    let is_common_name = kind.value() == COMMON_NAME && text.tag() == Tag::Utf8String;
+    let text = std::str::from_utf8(text.value()).ok()?;
+    is_common_name.then(|| text.to_owned())
 }
 
 /// The permitted domains among extensions; the inner `None` without constraints, the outer one for
 /// damaged data.
 #[expect(clippy::option_option, reason = "damaged, without constraints, with")]
-fn permitted(extensions: &[u8]) -> Option<Option<Vec<String>>> {
-    let mut all = DerReader(DerReader(extensions).take(SEQUENCE)?);
-    while !all.0.is_empty() {
-        let mut extension = DerReader(all.take(SEQUENCE)?);
-        let is_wanted = extension.take(OBJECT_IDENTIFIER)? == NAME_CONSTRAINTS;
-        extension.take_if(BOOLEAN);
-        let value = extension.take(OCTET_STRING)?;
-        if is_wanted {
-            let mut constraints = DerReader(DerReader(value).take(SEQUENCE)?);
-            let mut trees = DerReader(constraints.take_if(PERMITTED).unwrap_or_default());
+fn permitted(extensions: AnyRef<'_>) -> Option<Option<Vec<String>>> {
+    let all = *parts(extensions, EXTENSIONS)?.first()?;
+    for extension in parts(all, Tag::Sequence)? {
+        // The criticality may stand between the two.
+        let [kind, .., value] = parts(extension, Tag::Sequence)?[..] else {
+            return None;
+        };
+        if kind.value() == NAME_CONSTRAINTS {
+            let constraints = AnyRef::from_der(value.value()).ok()?;
             let mut domains = Vec::new();
-            while !trees.0.is_empty() {
-                if let Some(domain) = DerReader(trees.take(SEQUENCE)?).take_if(DNS_NAME) {
-                    domains.push(String::from_utf8(domain.to_vec()).ok()?);
+            for trees in parts(constraints, Tag::Sequence)? {
+                if trees.tag() != PERMITTED {
+                    continue;
+                }
+                for tree in parts(trees, PERMITTED)? {
+                    let base = *parts(tree, Tag::Sequence)?.first()?;
+                    if base.tag() == DNS_NAME {
+                        domains.push(String::from_utf8(base.value().to_vec()).ok()?);
+                    }
                 }
             }
             return Some(Some(domains));
@@ -95,125 +106,46 @@ fn permitted(extensions: &[u8]) -> Option<Option<Vec<String>>> {
     Some(None)
 }
 
-/// The rest of a DER encoding (ITU-T X.690, section 8.1).
-struct DerReader<'a>(&'a [u8]);
-
-impl<'a> DerReader<'a> {
-    /// Tag and content of the next value, which is not consumed.
-    fn peek(&self) -> Option<(u8, &'a [u8])> {
-        DerReader(self.0).next()
+/// The values inside a constructed value, which must have this tag.
+fn parts(value: AnyRef<'_>, tag: Tag) -> Option<Vec<AnyRef<'_>>> {
+    if value.tag() != tag {
+        return None;
     }
-
-    /// Tag and content of the next value.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, mut rest) = rest.split_first()?;
-        let length = match first {
-            0..=0x7f => usize::from(first),
-            // Up to 16 MiB; the indefinite form (0x80) is not DER.
-            0x81..=0x83 => {
-                let (length, more) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                rest = more;
-                length
-                    .iter()
-                    .fold(0, |all, byte| all << 8 | usize::from(*byte))
-            }
-            _ => return None,
-        };
-        let (content, rest) = rest.split_at_checked(length)?;
-        self.0 = rest;
-        Some((tag, content))
+    let mut reader = SliceReader::new(value.value()).ok()?;
+    let mut parts = Vec::new();
+    while !reader.is_finished() {
+        parts.push(AnyRef::decode(&mut reader).ok()?);
     }
-
-    /// The content of the next value, which must have this tag.
-    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
-        let (is, content) = self.next()?;
-        (is == tag).then_some(content)
-    }
-
-    /// The content of the next value if it has this tag.
-    fn take_if(&mut self, tag: u8) -> Option<&'a [u8]> {
-        let (is, _) = self.peek()?;
-        if is == tag { self.take(tag) } else { None }
-    }
-
-    /// A time, seconds since 1970; 0 for earlier times.
-    fn time(&mut self) -> Option<u64> {
-        let (tag, text) = self.next()?;
-        let (year, rest) = match tag {
-            UTC_TIME => {
-                let (year, rest) = text.split_at_checked(2)?;
-                let year = number(year)?;
-                // RFC 5280, section 4.1.2.5.1.
-                (if year < 50 { 2000 + year } else { 1900 + year }, rest)
-            }
-            GENERALIZED_TIME => {
-                let (year, rest) = text.split_at_checked(4)?;
-                (number(year)?, rest)
-            }
-            _ => return None,
-        };
-        let rest = rest.strip_suffix(b"Z")?;
-        if rest.len() != 10 {
-            return None;
-        }
-        let mut parts = rest.chunks(2).map(number);
-        let mut part = || parts.next().flatten();
-        let (month, day, hour, minute, second) = (part()?, part()?, part()?, part()?, part()?);
-        let is_date = (1..=12).contains(&month) && (1..=31).contains(&day);
-        if !is_date || hour > 23 || minute > 59 || second > 60 {
-            return None;
-        }
-        let days = days(year, month, day);
-        Some(days * 86_400 + hour * 3600 + minute * 60 + second)
-    }
+    Some(parts)
 }
 
-/// The number that digits represent.
-fn number(digits: &[u8]) -> Option<u64> {
-    let digit = |all: Option<u64>, byte: &u8| {
-        let digit = u64::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?);
-        Some(all? * 10 + digit)
+/// A time in seconds since 1970. `der` rejects earlier times; rustls does so too.
+fn seconds(time: AnyRef<'_>) -> Option<u64> {
+    let since_1970 = match time.tag() {
+        Tag::UtcTime => time.decode_as::<UtcTime>().ok()?.to_unix_duration(),
+        _ => time.decode_as::<GeneralizedTime>().ok()?.to_unix_duration(),
     };
-    digits.iter().fold(Some(0), digit)
+    Some(since_1970.as_secs())
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar; 0 for earlier days.
-fn days(year: u64, month: u64, day: u64) -> u64 {
-    // In years that begin in March the leap day is the last day.
-    let (year, month) = if month < 3 {
-        (year.saturating_sub(1), month + 9)
-    } else {
-        (year, month - 3)
-    };
-    let leap_days = (year / 4 + year / 400).saturating_sub(year / 100);
-    let days = year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1;
-    days.saturating_sub(DAYS_TO_1970)
-}
-
-/// From March 1 of the year 0.
-const DAYS_TO_1970: u64 = 719_468;
-
-const BOOLEAN: u8 = 0x01;
-const INTEGER: u8 = 0x02;
-const OCTET_STRING: u8 = 0x04;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const UTF8_STRING: u8 = 0x0c;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-/// `[0]` of a certificate's body, constructed; of name constraints likewise.
-const VERSION: u8 = 0xa0;
-const PERMITTED: u8 = 0xa0;
-/// `[3]` of a certificate's body, constructed.
-const EXTENSIONS: u8 = 0xa3;
-/// `[2]` of a GeneralName, primitive.
-const DNS_NAME: u8 = 0x82;
+/// `[0]` of a certificate's body; of name constraints likewise.
+const VERSION: Tag = context_specific(0, true);
+const PERMITTED: Tag = VERSION;
+/// `[3]` of a certificate's body.
+const EXTENSIONS: Tag = context_specific(3, true);
+/// `[2]` of a GeneralName.
+const DNS_NAME: Tag = context_specific(2, false);
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 /// 2.5.29.30
 const NAME_CONSTRAINTS: &[u8] = &[0x55, 29, 30];
+
+const fn context_specific(number: u32, constructed: bool) -> Tag {
+    Tag::ContextSpecific {
+        constructed,
+        number: TagNumber(number),
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -14,9 +14,11 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ipnet::{Ipv4Net, Ipv6Net};
+
 use super::interfaces::OwnAddresses;
 use super::nat64::Nat64;
-use super::prefix::{Prefix, mask_v4, mask_v6};
+use super::prefix::Prefix;
 use crate::failure::Failure;
 
 /// Ports that clients may use: one, or a range that includes both ends.
@@ -213,30 +215,26 @@ fn unwrap(address: IpAddr) -> IpAddr {
 
 fn refused_by_default(address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(v4) => REFUSED_V4.iter().any(|&(net, bits)| {
-            v4.to_bits() & mask_v4(bits) == Ipv4Addr::from_octets(net).to_bits()
-        }),
-        IpAddr::V6(v6) => REFUSED_V6.iter().any(|&(net, bits)| {
-            v6.to_bits() & mask_v6(bits) == Ipv6Addr::from_segments(net).to_bits()
-        }),
+        IpAddr::V4(v4) => REFUSED_V4.iter().any(|net| net.contains(&v4)),
+        IpAddr::V6(v6) => REFUSED_V6.iter().any(|net| net.contains(&v6)),
     }
 }
 
 /// Addresses that clients must not reach by default: this network, private and shared space,
 /// loopback, link-local (cloud metadata is at 169.254.169.254), protocol assignments, 6to4 relays
 /// (RFC 7526: any network may announce them), benchmarking, multicast and reserved space.
-const REFUSED_V4: [([u8; 4], u8); 11] = [
-    ([0, 0, 0, 0], 8),
-    ([10, 0, 0, 0], 8),
-    ([100, 64, 0, 0], 10),
-    ([127, 0, 0, 0], 8),
-    ([169, 254, 0, 0], 16),
-    ([172, 16, 0, 0], 12),
-    ([192, 168, 0, 0], 16),
-    ([192, 0, 0, 0], 24),
-    ([192, 88, 99, 0], 24),
-    ([198, 18, 0, 0], 15),
-    ([224, 0, 0, 0], 3),
+const REFUSED_V4: [Ipv4Net; 11] = [
+    Ipv4Net::new_assert(Ipv4Addr::new(0, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
+    Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16),
+    Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 0, 0, 0), 24),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 88, 99, 0), 24),
+    Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 15),
+    Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 3),
 ];
 
 /// The same for IPv6. `::/96` includes `::`, `::1` and the unrouted IPv4-compatible addresses;
@@ -244,15 +242,15 @@ const REFUSED_V4: [([u8; 4], u8); 11] = [
 /// either. 2001::/32 is Teredo, which reaches a device behind a NAT. 64:ff9b:1::/48 is local-use
 /// NAT64, whose embedded IPv4 address only its operator can find. fec0::/10 is the old site-local
 /// space.
-const REFUSED_V6: [([u16; 8], u8); 8] = [
-    ([0, 0, 0, 0, 0, 0, 0, 0], 96),
-    ([0, 0, 0, 0, 0xffff, 0, 0, 0], 96),
-    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 32),
-    ([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
-    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
-    ([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10),
-    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8),
-    ([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48),
+const REFUSED_V6: [Ipv6Net; 8] = [
+    Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96),
+    Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0), 96),
+    Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+    Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
 ];
 
 #[cfg(test)]

@@ -10,12 +10,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ipnet::Ipv6Net;
+
 /// A prefix of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Nat64 {
-    network: u128,
-    bits: u8,
-}
+pub struct Nat64(Ipv6Net);
 
 /// Why a text is not a [`Nat64`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,25 +27,19 @@ impl Nat64 {
         let IpAddr::V6(v6) = address else {
             return None;
         };
-        let bits = v6.to_bits();
-        if bits & mask(self.bits) != self.network {
+        if !self.0.contains(&v6) {
             return None;
         }
+        let bits = v6.to_bits();
         // Bits 64 to 71 are not part of the IPv4 address (RFC 6052, section 2.2).
         let without_gap = bits >> 64 << 64 | (bits & (u128::MAX >> 72)) << 8;
-        let behind = match self.bits {
+        let behind = match self.0.prefix_len() {
             96 => bits << 96,
             before => without_gap << before,
         };
         let word = u32::try_from(behind >> 96).ok()?;
         Some(Ipv4Addr::from_bits(word))
     }
-}
-
-fn mask(bits: u8) -> u128 {
-    u128::MAX
-        .checked_shl(128 - u32::from(bits))
-        .unwrap_or(u128::MAX)
 }
 
 impl FromStr for Nat64 {
@@ -56,17 +49,17 @@ impl FromStr for Nat64 {
         let (address, bits) = text.split_once('/').ok_or(Nat64Error)?;
         let address: Ipv6Addr = address.parse().map_err(|_| Nat64Error)?;
         let bits = bits.parse().map_err(|_| Nat64Error)?;
-        let network = address.to_bits();
-        if !LENGTHS.contains(&bits) || network & mask(bits) != network {
+        let network = Ipv6Net::new(address, bits).map_err(|_| Nat64Error)?;
+        if !LENGTHS.contains(&bits) || network.trunc() != network {
             return Err(Nat64Error);
         }
-        Ok(Self { network, bits })
+        Ok(Self(network))
     }
 }
 
 impl fmt::Display for Nat64 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", Ipv6Addr::from_bits(self.network), self.bits)
+        self.0.fmt(f)
     }
 }
 

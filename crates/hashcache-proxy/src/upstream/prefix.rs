@@ -5,15 +5,14 @@
 //! Invariant: an IPv4-mapped network is the IPv4 network.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
+
+use ipnet::IpNet;
 
 /// A network: an address and the number of its leading bits that count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    address: IpAddr,
-    bits: u8,
-}
+pub struct Prefix(IpNet);
 
 /// Why a text is not a [`Prefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,37 +39,19 @@ impl Prefix {
     /// The network of `address` with `bits` leading bits; more bits than the address has mean the
     /// address alone.
     pub fn new(address: IpAddr, bits: u8) -> Self {
-        match address {
-            IpAddr::V4(v4) => {
-                let bits = bits.min(32);
-                Self {
-                    address: Ipv4Addr::from_bits(v4.to_bits() & mask_v4(bits)).into(),
-                    bits,
-                }
-            }
-            // Access rules compare unwrapped addresses, so an IPv4-mapped network would never
-            // match; take it as the IPv4 network.
-            IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-                Some(v4) if bits >= 96 => Self::new(v4.into(), bits - 96),
-                _ => {
-                    let bits = bits.min(128);
-                    let masked = v6.to_bits() & mask_v6(bits);
-                    Self {
-                        address: Ipv6Addr::from_bits(masked).into(),
-                        bits,
-                    }
-                }
-            },
-        }
+        // Access rules compare unwrapped addresses, so an IPv4-mapped network would never match;
+        // take it as the IPv4 network.
+        let (address, bits) = match address.to_canonical() {
+            v4 @ IpAddr::V4(_) if address.is_ipv6() && bits >= 96 => (v4, bits - 96),
+            _ => (address, bits),
+        };
+        let network = IpNet::new(address, bits.min(bits_max(address)));
+        Self(network.expect("no more bits than the address has").trunc())
     }
 
     /// Whether `address` lies in this network.
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(net), IpAddr::V4(ip)) => ip.to_bits() & mask_v4(self.bits) == net.to_bits(),
-            (IpAddr::V6(net), IpAddr::V6(ip)) => ip.to_bits() & mask_v6(self.bits) == net.to_bits(),
-            _ => false,
-        }
+        self.0.contains(&address.to_canonical())
     }
 }
 
@@ -83,7 +64,7 @@ impl FromStr for Prefix {
             None => (text, None),
         };
         let address: IpAddr = address.parse().map_err(|_| PrefixError::Address)?;
-        let max = if address.is_ipv4() { 32 } else { 128 };
+        let max = bits_max(address);
         let bits = match bits {
             None => max,
             Some(digits) if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
@@ -96,7 +77,7 @@ impl FromStr for Prefix {
             Some(_) => return Err(PrefixError::Length { max }),
         };
         let prefix = Self::new(address, bits);
-        if prefix.address != address && prefix.address != address.to_canonical() {
+        if ![address, address.to_canonical()].contains(&prefix.0.addr()) {
             return Err(PrefixError::HostBits { meant: prefix });
         }
         Ok(prefix)
@@ -105,7 +86,7 @@ impl FromStr for Prefix {
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
+        self.0.fmt(f)
     }
 }
 
@@ -115,16 +96,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// The mask of `bits` leading bits of an IPv4 address.
-pub(super) fn mask_v4(bits: u8) -> u32 {
-    u32::MAX
-        .checked_shl(32 - u32::from(bits.min(32)))
-        .unwrap_or(0)
-}
-
-/// The bits of an IPv6 address that a network of `bits` leading bits looks at.
-pub(super) fn mask_v6(bits: u8) -> u128 {
-    u128::MAX
-        .checked_shl(128 - u32::from(bits.min(128)))
-        .unwrap_or(0)
+/// The number of bits in an address of this kind.
+fn bits_max(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }

@@ -85,7 +85,7 @@ fn the_one_script_is_the_one_that_may_run() {
         panic!("{} scripts", scripts.len())
     };
     let (script, _) = script.split_once("</script>").unwrap();
-    let hash = base64(&sha256(script.as_bytes()));
+    let hash = BASE64.encode(sha256(script.as_bytes()));
     let policy = page.headers()[header::CONTENT_SECURITY_POLICY]
         .to_str()
         .unwrap();
@@ -123,7 +123,7 @@ fn devices_get_the_certificate_in_the_form_they_take() {
     assert_eq!(kind(&profile), "application/x-apple-aspen-config");
     let data = text(&profile).split("<data>").nth(1).unwrap();
     let (data, _) = data.split_once("</data>").unwrap();
-    assert_eq!(data, base64(authority.root_der()));
+    assert_eq!(data, BASE64.encode(authority.root_der()));
     // A device that has it already replaces it, and does not list it twice.
     assert_eq!(get("/ca.mobileconfig").body(), profile.body());
 }
