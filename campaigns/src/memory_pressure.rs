@@ -4,8 +4,8 @@
 //! competitor allocates memory at a given rate, or as fast as it can, holds it, and exits. Clients
 //! request hot objects all the time and check every response.
 //!
-//! The bars: hot objects take at most 70 % of the limit, no process is killed, and half a minute
-//! after the competitor has exited there are as many hot bytes as before.
+//! The bars: hot objects take at most 70 % of the limit, no process is killed, and within half a
+//! minute after the competitor has exited, at least 90 % of the hot bytes are back.
 
 use std::path::Path;
 use std::process::Command;
@@ -132,7 +132,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the rounds at one rate; reports the hot bytes during each.
+/// Runs the rounds at one rate; reports the fewest hot bytes and the longest recovery.
 async fn at_rate(
     args: &Args,
     rate: u64,

@@ -150,7 +150,8 @@ impl<'a> Told<'a> {
             .iter()
             .map(|mirror| (mirror, mirror.setup(proxy)))
             .collect();
-        // The first mirror of each kind sets the variables; the others are printed as comments.
+        // The first mirror of each kind sets the variables; the lines of all mirrors are printed as
+        // comments.
         let mut taken = BTreeSet::new();
         for (mirror, setup) in &mirrors {
             if taken.insert(mirror.kind().as_str()) {

@@ -139,7 +139,7 @@ impl Proxy {
         let variables = said["variables"].as_object().context("no variables")?;
         let variables = variables
             .iter()
-            // `no_proxy` in the environment covers the names of the origins.
+            // `no_proxy` of `hashcache env` covers the names of the origins.
             .filter(|(name, _)| !name.to_ascii_lowercase().ends_with("_proxy"))
             .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
             .collect();

@@ -248,7 +248,7 @@ impl Stage {
         let inner = device(plan, size)?;
         let (model, modelled) = match plan.medium {
             Medium::Modelled(model) => (model.spread(), true),
-            // The model only counts reads and writes here; it does not delay them.
+            // Only its counts of reads and writes are used here, not its time.
             Medium::Memory | Medium::File => (DiskModel::HDD_7200, false),
         };
         let seed = u32::try_from(plan.seed % (1 << 32)).expect("below 2^32");
